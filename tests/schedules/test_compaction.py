@@ -95,9 +95,9 @@ def test_when_a_bucket_is_over_is_for_its_own_policy_to_say(tables: Tables) -> N
     now = datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0)
     tables.run(
-        "INSERT INTO counter_policy VALUES"
-        " ('v', 0, '1970-01-01', 'Pacific/Kiritimati', 'day', NULL),"
-        " ('v', 1, '2020-01-01', 'UTC', 'hour', NULL)"
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
+        " ('v', 0, '1970-01-01', 'Pacific/Kiritimati', 'day'),"
+        " ('v', 1, '2020-01-01', 'UTC', 'hour')"
     )
     over = (hour - timedelta(hours=1)).strftime("%Y-%m-%d %H:00:01")
     going_on = (hour + timedelta(hours=1)).strftime("%Y-%m-%d %H:00:01")
@@ -192,7 +192,8 @@ def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
     tables: Tables, resolution: str
 ) -> None:
     tables.run(
-        "INSERT INTO counter_policy VALUES ('v', 0, '1970-01-01', 'America/New_York', %s, NULL)",
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('v', 0, '1970-01-01', 'America/New_York', %s)",
         resolution,
     )
     at = "9999-12-31 00:00:00" if resolution == "day" else "9999-12-31 23:00:00"
@@ -276,8 +277,9 @@ def test_a_recent_pass_reads_no_buckets_from_before(tables: Tables) -> None:
 
 def test_buckets_of_a_policy_that_only_others_have_are_found_among_many(tables: Tables) -> None:
     tables.run(
-        "INSERT INTO counter_policy VALUES ('c1', 0, '1970-01-01', 'UTC', 'day', NULL),"
-        " ('c1', 1, '2010-01-01', 'UTC', 'hour', NULL), ('c3', 1, '1970-01-01', 'UTC', 'day', NULL)"
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
+        " ('c1', 0, '1970-01-01', 'UTC', 'day'), ('c1', 1, '2010-01-01', 'UTC', 'hour'),"
+        " ('c3', 1, '1970-01-01', 'UTC', 'day')"
     )
     plain, other = DAY, DAY[:-1] + "1"
     tables.plant(

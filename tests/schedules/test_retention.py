@@ -52,7 +52,7 @@ def keep(
 def policy(tables: Tables, zone: str, resolution: str = "day", number: int = 0) -> None:
     since = "1970-01-01" if number == 0 else "2020-01-01"
     tables.run(
-        "INSERT INTO counter_policy VALUES ('v', %s, %s, %s, %s, NULL)",
+        "INSERT INTO counter_policy VALUES ('v', %s, %s, %s, %s, NULL, NULL, NULL)",
         number,
         since,
         zone,
@@ -343,7 +343,7 @@ def test_the_job_says_what_it_did(tables: Tables) -> None:
     assert "stopped early" in retention.job(context(True)).detail
     done = retention.job(context(False))
     assert done.rows == 15
-    assert done.detail == "15 rows of 1 counters rolled up into months"
+    assert done.detail == "15 rows of 1 counters rolled up into wider buckets and months"
 
 
 def _is_locking(request: Request, _reply: bytes) -> bool:

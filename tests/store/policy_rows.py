@@ -8,9 +8,6 @@ from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.policies import Policy
 from countersink.store.sql import label_of, label_time
 
-POLICY_ROW = "counter_policy (counter, number, valid_from, time_zone, resolution, used_to)"
-"""The columns of a policy that events are counted under."""
-
 Change = tuple[int, str, Resolution]
 """(Unix minute from which it is for, time zone, resolution)."""
 
@@ -42,7 +39,7 @@ def put_policies(session: Session, counter: str, changes: Sequence[Change]) -> N
             )
             used_to = used_to if beyond is None else max(used_to, beyond)
         session.execute(
-            f"INSERT INTO {POLICY_ROW} VALUES (%s, %s, %s, %s, %s, %s)",
+            "INSERT INTO counter_policy VALUES (%s, %s, %s, %s, %s, %s, NULL, NULL)",
             (
                 counter,
                 policy.number,

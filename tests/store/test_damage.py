@@ -23,7 +23,6 @@ from countersink.store.verify import Difference, open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
 from tests.store.app import open_app
 from tests.store.helpers import entry, minute, row
-from tests.store.policy_rows import POLICY_ROW
 
 DAY = "2026-11-21"
 """The day of `minute()`."""
@@ -192,11 +191,13 @@ SETTINGS = {
     ),
     "a policy deleted": Damage("DELETE FROM counter_policy", ("settings", "hours", None, None)),
     "a policy invented": Damage(
-        f"INSERT INTO {POLICY_ROW} VALUES ('views', 0, '1970-01-01', 'Asia/Tokyo', 'day', NULL)",
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('views', 0, '1970-01-01', 'Asia/Tokyo', 'day')",
         ("settings", "views", None, None),
     ),
     "another policy": Damage(
-        f"INSERT INTO {POLICY_ROW} VALUES ('hours', 1, '2026-12-01', 'UTC', 'day', NULL)",
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('hours', 1, '2026-12-01', 'UTC', 'day')",
         ("settings", "hours", None, None),
     ),
     "days that are kept": Damage(

@@ -13,7 +13,6 @@ from countersink.store.errors import Refused, SchemaMismatch
 from countersink.store.settings import Settings
 from countersink.store.verify import Difference, Verified, open_session, verify
 from tests.store.helpers import entry, row, rows
-from tests.store.policy_rows import POLICY_ROW
 from tests.support.ledger import post_planted
 
 
@@ -237,8 +236,9 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     for name in {name for name, *_ in months} | {"changed_policy"}:
         roll_up_to_february(session, name)
     session.execute(
-        f"INSERT INTO {POLICY_ROW} VALUES ('changed_policy', 0, '1970-01-01', 'UTC', 'day', NULL),"
-        " ('changed_policy', 1, '2020-01-01', 'UTC', 'hour', NULL)"
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
+        " ('changed_policy', 0, '1970-01-01', 'UTC', 'day'),"
+        " ('changed_policy', 1, '2020-01-01', 'UTC', 'hour')"
     )
     session.execute(
         "INSERT INTO backfill_source (counter, head, options, path)"

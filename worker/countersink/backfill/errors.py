@@ -17,7 +17,7 @@ What only one part raises and another handles, and nobody is told:
 ::
 
     ReconcileStopped          told to stop before anything was done
-    RolledUpMeanwhile         a bucket is in a month by now
+    RolledUpMeanwhile         a bucket is in a month or a wider one by now
     Overtaken                 another process has counted what was read
     SourceDiffers             another process has read on, maybe in another source
     Damaged                   compressed data cannot be unpacked
@@ -75,7 +75,7 @@ class ReconcileStopped(Exception):
 
 
 class RolledUpMeanwhile(Exception):
-    """The days of a bucket were rolled up since it was chosen; nothing was done."""
+    """The days of a bucket were rolled up since it was chosen; nothing was done. Says to what."""
 
 
 class Overtaken(Exception):

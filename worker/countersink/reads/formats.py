@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Final
 from countersink.reads.errors import TotalTooLarge
 from countersink.reads.rows import Value, text
 from countersink.store.counters.counters import Counter
+from countersink.store.counters.keep_steps import by_width
 from countersink.store.counters.policies import Policy
 from countersink.store.sql import label_time
 
@@ -221,6 +222,7 @@ def counter_document(counter: Counter) -> dict[str, object]:
         "counter": counter.name,
         "time_zone": counter.in_force.time_zone,
         "resolution": counter.in_force.resolution,
+        "keep": by_width(counter.keep) or None,
         "keep_days": counter.keep_days,
         "max_keys": counter.max_keys,
         "most_keys": counter.most_keys,

@@ -13,15 +13,16 @@ rows that its counter says = the rows it has, which is what stands for a ledger 
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.policies import Policies, load
+from countersink.store.counters.policies import Policies, Policy, load
 from countersink.store.counters.settings import require
-from countersink.store.errors import UnknownCounter
+from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import seals
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
 from countersink.store.ledger.balance import Difference as Difference
@@ -216,6 +217,7 @@ def _differences(
             detail = f"a row of the month {month:%Y-%m}, of which no day was said to be rolled up"
             yield Difference(name, "no_rollup", *amounts, detail, day=month)
     had = {policy.number: policy for policy in policies.of(name)}
+    yield from _never_rolled(name, sides, had)
     for number in sorted({label % _MINUTE_S for label in sides.days} - had.keys()):
         labels = [label for label in sides.days if label % _MINUTE_S == number]
         detail = (
@@ -234,6 +236,29 @@ def _differences(
         first = label_time(min(odd))
         detail = f"rows of {len(odd):,} times at which no bucket begins, such as {first}"
         yield Difference(name, "no_bucket", *amounts, detail, day=first.date())
+
+
+def _never_rolled(name: str, sides: Sides, had: dict[int, Policy]) -> Iterator[Difference]:
+    """Wider buckets of times that were not said to be rolled up to them."""
+    for number, policy in had.items():
+        if policy.rolls is None:
+            continue
+        # What was said is read with the rows: what the policies know of it may be older.
+        until = sides.rolled_to.get(number, 0) * 60
+        with suppress(Refused):  # a time zone that is unknown here
+            beyond = [
+                label
+                for label in sides.days
+                if label % _MINUTE_S == number and policy.starts_at(label) >= until
+            ]
+            if beyond:
+                first = label_time(min(beyond))
+                detail = (
+                    f"{sum(sides.days[label] for label in beyond):,} rows in buckets such as"
+                    f" {first}, to which no {policy.resolution} of then was said to be rolled up"
+                )
+                amounts = sides.held.amount, sides.posted.amount
+                yield Difference(name, "no_rollup", *amounts, detail, day=first.date())
 
 
 def _against_ledger(session: Session, name: str, sides: Sides) -> Iterator[Difference]:

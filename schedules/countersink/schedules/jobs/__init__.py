@@ -77,7 +77,7 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.jobs.retention:job",
         cron="20 3 * * *",
         limit_s=4 * 3600,
-        does="rolls up days that are older than their counter's keep_days into months",
+        does="rolls up what is older than its counter keeps, into wider buckets and months",
     ),
     "prune": Kind(
         path="countersink.schedules.jobs.retention:prune",

@@ -1,5 +1,5 @@
-"""The transaction that moves rows of a range into slot 0 or a month: lock wait, smaller and larger
-ranges after conflicts, reconnects.
+"""The transaction that moves rows of a range into slot 0, a wider bucket or a month: lock wait,
+smaller and larger ranges after conflicts, reconnects.
 
 At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
 COMMIT nobody changes a row of it or inserts one, so what is deleted is what was summed up. Whoever
@@ -14,14 +14,15 @@ one order. If InnoDB has purged the rows before they go on, what each of them wa
 a lock of the gap (as INSERT ... ON DUPLICATE KEY UPDATE has it at READ COMMITTED, too: MySQL's bug
 76927), and they insert into the gaps of one another. One is rolled back, and runs again.
 
-What goes into a month goes there by what the counter was when the pass looked at it. So that is
-looked at again under the share lock of control that applying transactions take as well, before any
-other lock: whoever deletes a counter, or gives it another policy, holds that row alone. If there is
-a cap on its keys, those that the day still has are to be counted anew: the row by which makers of
-keys take turns is held from then on, which comes before the rows that are moved for them, too.
+What goes into a month or a wider bucket goes there by what the counter was when the pass looked at
+it. So that is looked at again under the share lock of control that applying transactions take as
+well, before any other lock: whoever deletes a counter, or gives it another policy, holds that row
+alone. If there is a cap on its keys, those that the day of a month still has are to be counted
+anew: the row by which makers of keys take turns is held from then on, which comes before the rows
+that are moved for them, too. A wider bucket is of the same day, whose keys stay what they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -33,8 +34,10 @@ from countersink.schedules.jobs.ranges import (
     BucketKey,
     BucketRange,
     Month,
+    Wider,
     keys_of,
     next_part,
+    small_ones,
 )
 from countersink.store import sessions, sql
 from countersink.store.apply import key_caps
@@ -42,6 +45,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.errors import BadData, Conflict, Unavailable
 from countersink.store.ledger.postings import BucketSums, post
+from countersink.store.sql import label_of
 
 LOCK_WAIT_S: Final = 1
 """Seconds that a statement after the first may wait for a lock."""
@@ -67,8 +71,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One key's rows, summed up by the server."""
+    """One key's rows in a bucket, summed up by the server."""
 
+    bucket: int
     key: bytes
     amount: int
     moving: int
@@ -83,24 +88,24 @@ def move(session: Session, part: BucketRange) -> Moved:
         part: what to move and where to.
 
     Raises:
-        Outdated: that month may not be the one by now; nothing was moved.
+        Outdated: that may not be the place to move to by now; nothing was moved.
         Conflict: somebody holds a row; nothing was moved.
         BadData: a sum does not fit BIGINT; nothing was moved.
         Unavailable: the connection is lost; everything was moved or nothing.
         StoreError: as any query; nothing was moved.
     """
     with session.transaction():
-        if part.month is not None:
-            _check(session, part.counter, part.month)
-            if part.month.capped_day is not None:
-                key_caps.count_anew(session, (part.counter, part.month.capped_day))
+        if part.to is not None:
+            _check(session, part.counter, part.to)
+        if isinstance(part.to, Month) and part.to.capped_day is not None:
+            key_caps.count_anew(session, (part.counter, part.to.capped_day))
         keys = _lock(session, part)
         moving = [one for one in keys if one.moving]
         moved = sum(one.moving for one in moving)
         if moving:
-            _add(session, part, moving)
-            if part.month is not None:
-                _post(session, part, part.month, moving)
+            sums = _add(session, part, moving)
+            if part.to is not None:
+                _post(session, part, part.to, moving, sums)
             deleted = _delete(session, part)
             if deleted != moved:
                 raise Conflict(
@@ -108,19 +113,29 @@ def move(session: Session, part: BucketRange) -> Moved:
                     " rows came in between, which InnoDB at REPEATABLE READ does not allow"
                 )
     before = sum(one.rows for one in moving)
-    return Moved(before, len(moving) if part.month is None else before - moved, moved)
+    return Moved(before, len(moving) if part.to is None else before - moved, moved)
 
 
-def _check(session: Session, counter: str, month: Month) -> None:
+def _check(session: Session, counter: str, to: Month | Wider) -> None:
     """Hold the counter and the policies as they are, and see that they are what they were."""
     version = read_control(session).policy_version
-    # A locking read, as it reads what is, not a snapshot.
-    found = session.query(
-        "SELECT rolled_up_to FROM counter WHERE name = %s LOCK IN SHARE MODE", (counter,)
-    )
-    on_record = found[0][0] if found else None
-    # The day only grows while the counter is there: another pass may have been here.
-    if version != month.version or on_record is None or on_record < month.rolled_up_to:
+    # Locking reads, as they read what is, not a snapshot.
+    if isinstance(to, Month):
+        found = session.query(
+            "SELECT rolled_up_to FROM counter WHERE name = %s LOCK IN SHARE MODE", (counter,)
+        )
+        on_record = found[0][0] if found else None
+        reached = on_record is not None and on_record >= to.rolled_up_to
+    else:
+        found = session.query(
+            "SELECT rolled_to FROM counter_policy WHERE counter = %s AND number = %s"
+            " LOCK IN SHARE MODE",
+            (counter, to.number),
+        )
+        on_record = found[0][0] if found else None
+        reached = on_record is not None and label_of(on_record) // 60 >= to.rolled_to
+    # Both only grow while the counter is there: another pass may have been here.
+    if version != to.version or not reached:
         raise Outdated(f"{counter} was changed or deleted since the pass looked at it")
 
 
@@ -129,41 +144,59 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
     # Only sums come over the wire: reading the rows one by one would cost more than moving them.
     # Counted by COUNT, not SUM, which adds decimals.
     moving = f"slot >= {part.lowest_slot:d}"
+    # The bucket is read where there are several: times cost more to read than they are worth.
+    bucket = "bucket, " if part.others else ""
     found = session.query(
-        f"SELECT counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
+        f"SELECT {bucket or 'NULL, '}counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
         f" COUNT(IF({moving}, 1, NULL)), COUNT(*)"
-        f" FROM {_ROWS} WHERE {where} GROUP BY counter_key FOR UPDATE NOWAIT",
+        f" FROM {_ROWS} WHERE {where} GROUP BY {bucket}counter_key FOR UPDATE NOWAIT",
         args,
     )
-    return [_Key(bytes(key), *map(int, numbers)) for key, *numbers in found]
+    return [
+        _Key(label_of(at) if at else part.bucket, bytes(key), *map(int, numbers))
+        for at, key, *numbers in found
+    ]
 
 
-def _add(session: Session, part: BucketRange, keys: list[_Key]) -> None:
-    if part.month is None:
-        table, columns = "counter_slot", "counter, bucket, counter_key, slot, amount"
-        head, tail = sql.head(session, part.counter, part.bucket), f"', {COMPACTED:d}, "
+def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
+    """Add what moves where it goes, by key, which is returned as well."""
+    if isinstance(part.to, Month):
+        table, columns, tail = "counter_month", "counter, bucket, counter_key, amount", "', "
     else:
-        table, columns = "counter_month", "counter, bucket, counter_key, amount"
-        head, tail = sql.head(session, part.counter, part.month.label), "', "
+        table, columns = "counter_slot", "counter, bucket, counter_key, slot, amount"
+        tail = f"', {COMPACTED:d}, "
+    head = sql.head(session, part.counter, part.bucket if part.to is None else part.to.label)
     clause = session.dialect.upsert_add(table, "amount")
     size = sql.per_statement(session)
-    for start in range(0, len(keys), size):
+    by_key: dict[bytes, int] = {}
+    for one in keys:
+        by_key[one.key] = by_key.get(one.key, 0) + one.amount
+    sums = sorted(by_key.items())
+    for start in range(0, len(sums), size):
         values = ", ".join(
-            f"{head}{one.key.hex()}{tail}{amount:d})"
-            for one in keys[start : start + size]
-            for amount in _in_bigint(one.amount)
+            f"{head}{key.hex()}{tail}{amount:d})"
+            for key, total in sums[start : start + size]
+            for amount in _in_bigint(total)
         )
         session.execute(f"INSERT INTO {table} ({columns}) VALUES {values}{clause}")
+    return sums
 
 
-def _post(session: Session, part: BucketRange, month: Month, keys: list[_Key]) -> None:
-    """Post that rows left a bucket and came to a month: as they were found, so that whatever was
+def _post(
+    session: Session,
+    part: BucketRange,
+    to: Month | Wider,
+    keys: list[_Key],
+    sums: list[tuple[bytes, int]],
+) -> None:
+    """Post that rows left buckets and came to another one: as they were found, so that whatever was
     wrong with them stays wrong by as much.
     """
-    left, came = BucketSums(), BucketSums(month=True)
+    left, came = BucketSums(), BucketSums(month=isinstance(to, Month))
     for one in keys:
-        left.add_row(part.counter, part.bucket, one.key, one.amount)
-        came.add_row(part.counter, month.label, one.key, one.amount)
+        left.add_row(part.counter, one.bucket, one.key, one.amount)
+    for key, amount in sums:
+        came.add_row(part.counter, to.label, key, amount)
     moved = came.postings()[part.counter] - left.postings()[part.counter]
     post(session, COMPACTED, [(part.counter, moved)])
 
@@ -172,9 +205,9 @@ def _delete(session: Session, part: BucketRange) -> int:
     where, args = part.where()
     # With a table in front, as MariaDB knows no index hints without: by any other index the DELETE
     # would lock rows of other buckets.
-    return session.execute(
-        f"DELETE counter_slot FROM {_ROWS} WHERE {where} AND slot >= {part.lowest_slot:d}", args
-    )
+    # Where every slot moves nothing is said of it: the end of a range would be the next key's row.
+    slots = f" AND slot >= {part.lowest_slot:d}" if part.to is None else ""
+    return session.execute(f"DELETE counter_slot FROM {_ROWS} WHERE {where}{slots}", args)
 
 
 def _in_bigint(amount: int) -> Iterator[int]:
@@ -189,6 +222,8 @@ def _in_bigint(amount: int) -> Iterator[int]:
 
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that a look through a bucket may take: some 500 million rows."""
+TOGETHER: Final = 300
+"""Buckets that are moved at once, at most."""
 UNDISTURBED: Final = 8
 """Times as many rows are moved at once where nobody is in the way as where somebody may be."""
 _DISTURBED: Final = 16
@@ -267,7 +302,7 @@ class Mover:
         after: bytes | None,
         *,
         above: int = 0,
-        month: Month | None = None,
+        to: Month | Wider | None = None,
     ) -> bytes | None:
         """Move the next part of a bucket, and return its last key; None if there is none.
 
@@ -283,7 +318,7 @@ class Mover:
             after=after,
             above=above,
             rows=rows,
-            month=month,
+            to=to,
         )
         part = self.run(look)
         if part is None:
@@ -291,13 +326,32 @@ class Mover:
         self.move(part)
         return part.last
 
+    def move_all(self, counter: str, labels: Sequence[int], to: Month | Wider) -> None:
+        """Move all of some buckets, in order: small ones together.
+
+        Raises:
+            Outdated, StoreError: as :meth:`move`.
+        """
+        while labels and not self._pace.stopped:
+            some = labels[:TOGETHER]
+            few = self.run(partial(small_ones, counter=counter, labels=some, rows=self._size))
+            if few:
+                self.move(BucketRange.whole(counter, few, to))
+            else:
+                after: bytes | None = None
+                while not self._pace.stopped:
+                    after = self.move_next(counter, labels[0], after, to=to)
+                    if after is None:
+                        break
+            labels = labels[len(few) or 1 :]
+
     def move(self, part: BucketRange) -> None:
         """Move a part, and where that is refused its halves, down to single keys.
 
         Returns early when the pace says stop; what is left is found by the next pass.
 
         Raises:
-            Outdated: the rest may not go to that month any more.
+            Outdated: the rest may not go there any more.
             StoreError: as any query.
         """
         pending: list[tuple[BucketRange, list[bytes] | None]] = [(part, None)]
@@ -312,7 +366,12 @@ class Mover:
                 self.moved += done.moved
             except (Conflict, BadData) as error:
                 refused = refused or isinstance(error, Conflict)
-                if one.first == one.last:
+                if one.others:
+                    labels = (one.bucket, *one.others)
+                    middle = len(labels) // 2
+                    for some in (labels[middle:], labels[:middle]):
+                        pending.append((replace(one, bucket=some[0], others=some[1:]), None))
+                elif one.first == one.last:
                     left = self.overflowing if isinstance(error, BadData) else self.busy
                     left.append(BucketKey(one.counter, one.bucket, one.first))
                 else:

@@ -16,7 +16,7 @@ from typing import Final
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies, load
 from countersink.store.errors import UnknownCounter
-from countersink.store.sql import NOW_MS, label_of, label_text, label_time
+from countersink.store.sql import NOW_MS, label_of, label_text, label_time, marks
 
 Bucket = tuple[str, int]
 """(counter, label)."""
@@ -24,6 +24,7 @@ Bucket = tuple[str, int]
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 COMPACTED: Final = 0
 """The slot that compaction moves into."""
+_LAST_KEY: Final = b"\xff" * 255
 _LONGEST: Final = 80
 """Characters of a key in a sentence."""
 
@@ -46,32 +47,58 @@ class Month:
 
 
 @dataclass(frozen=True, slots=True)
+class Wider:
+    """A wider bucket that rows go to, and what makes it the right one.
+
+    Attributes:
+        label: of the bucket.
+        number: of its policy, which rolls that of the rows.
+        rolled_to: what that policy has of this name, as the pass knows it.
+        version: of the policies that the pass goes by.
+    """
+
+    label: int
+    number: int
+    rolled_to: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class BucketRange:
-    """Keys of one bucket, and where its rows go.
+    """Keys of one bucket, or of several, and where their rows go.
 
     Attributes:
         counter: the counter.
         bucket: the bucket's label.
         first: the first key.
         last: the last key, included.
-        month: where to move, out of every slot; None: from the other slots to slot 0.
+        to: where to move, out of every slot; None: from the other slots to slot 0.
+        others: the labels of the other buckets.
     """
 
     counter: str
     bucket: int
     first: bytes
     last: bytes
-    month: Month | None = None
+    to: Month | Wider | None = None
+    others: tuple[int, ...] = ()
+
+    @staticmethod
+    def whole(counter: str, labels: Sequence[int], to: Month | Wider) -> "BucketRange":
+        """All keys of some buckets."""
+        return BucketRange(counter, labels[0], b"", _LAST_KEY, to, tuple(labels[1:]))
 
     @property
     def lowest_slot(self) -> int:
         """The lowest slot whose rows move."""
-        return COMPACTED + 1 if self.month is None else COMPACTED
+        return COMPACTED + 1 if self.to is None else COMPACTED
 
     def where(self) -> tuple[str, list[object]]:
         """The condition for its keys, and the values for it."""
-        where = "counter = %s AND bucket = %s AND counter_key"
-        args: list[object] = [self.counter, label_time(self.bucket), self.first]
+        times = [label_time(label) for label in (self.bucket, *self.others)]
+        inside = f"IN ({marks(times)})" if self.others else "= %s"
+        where = f"counter = %s AND bucket {inside} AND counter_key"
+        args: list[object] = [self.counter, *times, self.first]
         if self.first == self.last:
             # By equality: the end of a range would look at, and lock, the next key's first row.
             return f"{where} = %s", args
@@ -107,8 +134,8 @@ class PassDone:
 
     Attributes:
         busy: keys that an open transaction held; the next pass comes back to them.
-        overflowing: keys whose sum, or whose month, would not fit 64 bits.
-        astride: buckets that lie in two months.
+        overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
+        astride: buckets that lie in two months, or in two days where they were to become wider.
         unknown: buckets that no policy of their counter made.
         finished: False if it was stopped.
     """
@@ -125,7 +152,7 @@ class PassDone:
         every = {
             "keys left for the next run, as others held them": self.busy,
             "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
-            "buckets left as they are, as they lie in two months": self.astride,
+            "buckets left as they are, as they lie in two months or days": self.astride,
             "buckets left as they are, as no policy of their counter made them": self.unknown,
         }
         return {why: places for why, places in every.items() if places}
@@ -281,7 +308,7 @@ def next_part(
     after: bytes | None = None,
     above: int = 0,
     rows: int,
-    month: Month | None = None,
+    to: Month | Wider | None = None,
 ) -> BucketRange | None:
     """The next keys of a bucket that are worth moving; None if there are none.
 
@@ -292,9 +319,9 @@ def next_part(
         after: the last key of the part before; None to begin with.
         above: a key is worth moving if it has more rows than this that would move.
         rows: about so many rows, moving or not, lie between the first key and the last.
-        month: as in :class:`BucketRange`.
+        to: as in :class:`BucketRange`.
     """
-    moving = f"slot >= {1 if month is None else 0:d}"
+    moving = f"slot >= {1 if to is None else 0:d}"
     where = "counter = %s AND bucket = %s AND counter_key"
     at: list[object] = [counter, label_time(bucket)]
     comparison = ">=" if after is None else ">"
@@ -310,7 +337,26 @@ def next_part(
         last = _last_above(session, (where, at), first, moving, above, rows)
     else:
         last = _last_of(session, (where, at), first, rows)
-    return BucketRange(counter, bucket, first, last, month)
+    return BucketRange(counter, bucket, first, last, to)
+
+
+def small_ones(
+    session: Session, counter: str, labels: Sequence[int], *, rows: int
+) -> Sequence[int]:
+    """The first of some buckets, as many as have no more rows than that together.
+
+    Args:
+        session: outside a transaction.
+        counter: whose buckets they are.
+        labels: in order.
+        rows: so many of them are read, and one more.
+    """
+    found = session.query(
+        f"SELECT bucket FROM {_ROWS} WHERE counter = %s AND bucket IN ({marks(labels)})"
+        f" ORDER BY bucket, counter_key, slot LIMIT 1 OFFSET {rows:d}",
+        (counter, *map(label_time, labels)),
+    )
+    return labels[: labels.index(label_of(found[0][0]))] if found else labels
 
 
 def _last_of(session: Session, where: tuple[str, list[object]], first: bytes, rows: int) -> bytes:

@@ -1,11 +1,13 @@
-"""The jobs ``retention`` (days into months, ``keep_days``) and ``prune`` (guards, runs, records of
-keys): which days and rows are due, in which order, and the sentences of their results.
+"""The jobs ``retention`` (days into months, ``keep_days``; buckets into wider ones, ``keep``) and
+``prune`` (guards, runs, records of keys): which days and rows are due, in which order, and the
+sentences of their results.
 
 Retention: days older than a counter keeps roll up into months of its own time zone. At first the
 counter says up to which day its days are gone (``rolled_up_to``, which only grows), then they are
 moved, range by range. So whoever reads a day in between is told that it is gone, while totals over
 more than it count slots and months in one statement. Late rows of such days are moved by later
-runs.
+runs. It is the same with buckets finer than days: the policy whose buckets they become says at
+first up to when (``rolled_to``).
 
 Prune forgets guard rows, runs of jobs, and how many keys days had, that nothing needs any more. A
 guard may go once no entry that it stands for can be taken for new: the watermark that
@@ -16,9 +18,11 @@ the dead letters as ``too_old``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import date, timedelta
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from countersink.runtime.pace import Pace
@@ -29,15 +33,18 @@ from countersink.schedules.jobs.ranges import (
     BucketKey,
     Month,
     PassDone,
+    Wider,
     bucket_labels,
     now_and_policies,
 )
 from countersink.store.apply import guards, key_caps
+from countersink.store.apply.control import read_control
 from countersink.store.connection import LOCK_WAIT, Connect, Session
-from countersink.store.counters.buckets import local_day
-from countersink.store.counters.policies import Policy
+from countersink.store.counters import keep_steps
+from countersink.store.counters.buckets import WIDTH, in_one_day, local_day, policy_number
+from countersink.store.counters.policies import Policy, load_own
 from countersink.store.sessions import open_tables
-from countersink.store.sql import day_label
+from countersink.store.sql import NOW_MS, day_label, label_of, label_time
 from countersink.stream import progress
 from countersink.stream.clock import earliest_us
 from countersink.stream.connection import connect
@@ -57,8 +64,8 @@ class RetentionDone(PassDone):
     """What a pass did, and what it left.
 
     Attributes:
-        rows: slot rows that were added to months.
-        counters: counters that keep their days for a while only.
+        rows: slot rows that were added to wider buckets and months.
+        counters: counters that keep days, or finer buckets, for a while only.
     """
 
     rows: int
@@ -98,12 +105,14 @@ def job(context: Context) -> JobOutcome:
         share=context.options.compact_share,
         stop=context.stop,
     )
-    said = done.sentence(f"{done.rows:,} rows of {done.counters:,} counters rolled up into months")
+    said = done.sentence(
+        f"{done.rows:,} rows of {done.counters:,} counters rolled up into wider buckets and months"
+    )
     return JobOutcome(done.rows, said, finished=done.finished)
 
 
 class _Pass:
-    """One pass over the counters that keep their days for a while."""
+    """One pass over the counters that keep days, or finer buckets, for a while."""
 
     def __init__(self, mover: Mover, pace: Pace) -> None:
         self._mover = mover
@@ -114,15 +123,18 @@ class _Pass:
 
     def run(self) -> RetentionDone:
         limits = self._limits()
-        labels = {counter: self._labels(counter, day) for counter, day in limits.items()}
+        labels = {
+            counter: self._mover.run(partial(bucket_labels, counter=counter, end=end))
+            for counter, end in self._ends(limits).items()
+        }
         # Read again, after the buckets: whoever made one went by a policy that is there by now.
         self._now, self._policies = self._mover.run(now_and_policies)
         for counter, own in labels.items():
-            self._counter(counter, own, limits[counter])
+            self._counter(counter, own, limits.get(counter))
         mover = self._mover
         return RetentionDone(
             rows=mover.moved,
-            counters=len(limits),
+            counters=len(labels),
             busy=tuple(mover.busy),
             overflowing=tuple(mover.overflowing),
             astride=tuple(self._astride),
@@ -150,49 +162,80 @@ class _Pass:
         today = local_day(policy.time_zone, "hour", self._now // 60 * 60)
         return today - timedelta(days=min(keep_days, today.toordinal() - date.min.toordinal()))
 
-    def _labels(self, counter: str, rolled_up_to: date) -> list[int]:
+    def _ends(self, limits: dict[str, date]) -> dict[str, int]:
+        """By counter the label before which its buckets are looked at, once it is on record up to
+        when they become wider ones.
+        """
+        for counter in self._mover.run(_stepped):
+            if not self._pace.stopped:
+                self._mover.run(partial(_announce_wider, counter=counter))
         # A bucket's label and its local day may lie a day apart.
-        end = day_label(rolled_up_to) + 2 * _DAY_S
-        return self._mover.run(lambda session: bucket_labels(session, counter, end=end))
+        ends = {counter: day_label(day) + 2 * _DAY_S for counter, day in limits.items()}
+        for counter, rolled_to in self._mover.run(_rolled_to):
+            ends[counter] = max(label_of(rolled_to), ends.get(counter, 0))
+        return dict(sorted(ends.items()))
 
-    def _counter(self, counter: str, labels: list[int], rolled_up_to: date) -> None:
+    def _counter(self, counter: str, labels: list[int], rolled_up_to: date | None) -> None:
         """Move its buckets; if it is changed or deleted meanwhile, the rest is the next pass's."""
-        policies = self._policies.of(counter)
-        for label in labels:
-            day = self._day(counter, label, rolled_up_to)
-            after: bytes | None = None
-            while day is not None and not self._pace.stopped:
-                month = Month(
-                    day_label(day.replace(day=1)),
-                    rolled_up_to,
-                    self._policies.version,
-                    None if self._policies.cap(counter) is None else day,
-                )
+        before = self._policies.of(counter), self._policies.cap(counter), rolled_up_to
+        goals = [(self._goal(counter, label, rolled_up_to), label) for label in labels]
+        # Those of one policy behind each other, and of these those that go to the same place.
+        goals.sort(key=lambda one: policy_number(one[1]))
+        for to, some in groupby(goals, key=itemgetter(0)):
+            own = [label for _, label in some]
+            while to is not None and not self._pace.stopped:
                 try:
-                    after = self._mover.move_next(counter, label, after, month=month)
+                    to = replace(to, version=self._policies.version)
+                    self._mover.move_all(counter, own, to)
                 except Outdated:
                     self._now, self._policies = self._mover.run(now_and_policies)
                     on_record = self._mover.run(partial(_on_record, counter=counter))
-                    if (self._policies.of(counter), on_record) != (policies, rolled_up_to):
+                    own_now = self._policies.of(counter), self._policies.cap(counter), on_record
+                    if own_now != before:
                         return
                     continue  # it was another counter
-                if after is None:
-                    break
+                break
 
-    def _day(self, counter: str, label: int, rolled_up_to: date) -> date | None:
-        """The day of a bucket that goes to its month; None if it stays."""
+    def _goal(self, counter: str, label: int, rolled_up_to: date | None) -> Month | Wider | None:
+        """Where a bucket goes to; None if it stays."""
         try:
             policy = self._policies.numbered(counter, label)
         except LookupError:
             self._unknown.append(BucketKey(counter, label))
             return None
-        first, last = _days(policy, label)
-        if last >= rolled_up_to:
-            return None
-        if (first.year, first.month) != (last.year, last.month):
+        if rolled_up_to is not None:
+            first, last = _days(policy, label)
+            if last < rolled_up_to:
+                if (first.year, first.month) == (last.year, last.month):
+                    return Month(
+                        day_label(first.replace(day=1)),
+                        rolled_up_to,
+                        self._policies.version,
+                        None if self._policies.cap(counter) is None else first,
+                    )
+                self._astride.append(BucketKey(counter, label))
+                return None
+        return self._wider(counter, policy, label)
+
+    def _wider(self, counter: str, policy: Policy, label: int) -> Wider | None:
+        """The widest bucket that one goes to by now, of the same day; None if it stays."""
+        counting = policy.number if policy.rolls is None else policy.rolls
+        due = [
+            wider
+            for wider in self._policies.of(counter)
+            if wider.rolls == counting
+            and WIDTH[wider.resolution] > WIDTH[policy.resolution]
+            and policy.ends_at(label) <= (wider.rolled_to or 0) * 60
+        ]
+        for wider in sorted(due, key=lambda each: WIDTH[each.resolution], reverse=True):
+            goal = wider.label(policy.starts_at(label) // 60)
+            # A day is one day; whether the bucket is of it alone is the question then.
+            inner, within = (policy, label) if wider.resolution == "day" else (wider, goal)
+            if in_one_day(wider.known_zone(), inner.starts_at(within), inner.ends_at(within)):
+                return Wider(goal, wider.number, wider.rolled_to or 0, self._policies.version)
+        if due:
             self._astride.append(BucketKey(counter, label))
-            return None
-        return first
+        return None
 
 
 def _kept(session: Session) -> dict[str, tuple[int | None, date | None]]:
@@ -212,6 +255,38 @@ def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> d
         (cutoff, counter, keep_days, cutoff),
     )
     return _on_record(session, counter)
+
+
+def _stepped(session: Session) -> list[str]:
+    """The counters that keep buckets for a while only."""
+    found = session.query("SELECT name FROM counter WHERE keep_steps IS NOT NULL ORDER BY name")
+    return [name for (name,) in found]
+
+
+def _rolled_to(session: Session) -> list[tuple[str, datetime]]:
+    """Up to when buckets become wider ones, of the counters of which some do."""
+    return session.query(
+        "SELECT counter, MAX(rolled_to) FROM counter_policy WHERE rolled_to IS NOT NULL"
+        " GROUP BY counter"
+    )
+
+
+def _announce_wider(session: Session, counter: str) -> None:
+    """Put on record up to when the buckets of a counter become wider ones."""
+    with session.transaction():
+        read_control(session)  # its lock keeps the counter's policies and steps as they are
+        found = session.query(
+            f"SELECT {NOW_MS}, keep_steps FROM counter WHERE name = %s", (counter,)
+        )
+        for now_ms, text in found:
+            steps = keep_steps.stored(text)
+            own = load_own(session, counter)
+            for number, minute in keep_steps.due(own, steps, int(now_ms) // 60_000).items():
+                session.execute(
+                    "UPDATE counter_policy SET rolled_to = %s WHERE counter = %s AND number = %s"
+                    " AND (rolled_to IS NULL OR rolled_to < %s)",
+                    (label_time(minute * 60), counter, number, label_time(minute * 60)),
+                )
 
 
 def _on_record(session: Session, counter: str) -> date | None:

@@ -24,7 +24,7 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
-from countersink.store.counters.policies import Policies, Policy, load_own
+from countersink.store.counters.policies import Policies, Policy, counting, load_own
 from countersink.store.ledger import seals
 from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
@@ -238,7 +238,9 @@ def discard_ended_truths(session: Session, counter: str) -> None:
 
 def policies_text(own: Sequence[Policy]) -> str:
     """Policies as a run keeps them: what decides on the buckets of events."""
-    return json.dumps([[one.number, one.valid_from, one.time_zone, one.resolution] for one in own])
+    return json.dumps(
+        [[one.number, one.valid_from, one.time_zone, one.resolution] for one in counting(own)]
+    )
 
 
 def _changed(counter: str) -> BackfillError:

@@ -23,7 +23,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import policies
 from countersink.store.counters.buckets import MAX_MINUTE, day_begins
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.policies import Policies, counting
 from countersink.store.sessions import PatientSession
 
 FEWEST: Final = 1_000
@@ -335,7 +335,7 @@ def first_minute(in_force: Policies, counter: str, day: date) -> int:
     Raises:
         Refused: a time zone is unknown on this machine.
     """
-    own = in_force.of(counter)
+    own = counting(in_force.of(counter))
     for policy, following in zip(own, [*own[1:], None], strict=True):
         begin = max(0, -(-day_begins(policy.known_zone(), day) // 60))
         if following is None:

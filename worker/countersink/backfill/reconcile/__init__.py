@@ -22,7 +22,7 @@ from countersink.backfill.errors import BackfillError, ReconcileStopped, RolledU
 from countersink.backfill.options import BackfillOptions, Progress, SourceReport
 from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
-from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose, rolled_up
+from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose, is_rolled_up
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
@@ -168,7 +168,7 @@ def correct(
         StoreError: MySQL did not do its part. What was corrected is corrected.
     """
     finished = True
-    gone: list[int] = []
+    gone: dict[str, list[int]] = {}
     connect = connect_for(mysql_url)
     with PatientSession(connect, stop, attempts=1) as keeper:
         # The row that corrections of the counter hold one after the other.
@@ -187,8 +187,8 @@ def correct(
         for label in chosen.each(on_progress):
             try:
                 finished = correction.correct_bucket(keeper, work, label, stop=stop)
-            except RolledUpMeanwhile:
-                gone.append(label)
+            except RolledUpMeanwhile as into:
+                gone.setdefault(str(into), []).append(label)
             if not finished:
                 break
         corrections, amount, rejected = keeper.run(_corrected, run)
@@ -221,10 +221,10 @@ def _corrected(session: Session, run: int) -> tuple[int, int, int]:
     return int(corrections), int(amount), int(rejected)
 
 
-def _also(chosen: Chosen, work: Correction, gone: Sequence[int]) -> Iterator[str]:
+def _also(chosen: Chosen, work: Correction, gone: dict[str, list[int]]) -> Iterator[str]:
     """What was found out while correcting."""
-    if gone:
-        yield rolled_up(chosen.days(gone))
+    for into, labels in gone.items():
+        yield is_rolled_up(into, chosen.days(labels))
     if work.refused:
         some = list(work.refused.items())[:_REFUSED_NAMED]
         named = "; ".join(

@@ -23,8 +23,7 @@ from countersink.backfill.count.targets import refuse_tracked, require_policies
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.backfill.reconcile import scope
-from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose
+from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, RolledUpTo, choose
 from countersink.runtime.limits import key_text
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
@@ -209,9 +208,9 @@ class Correction:
         if version != self.version:
             refuse_tracked(session, counter)
             require_policies(session, self.run, counter, self.t0)
-        rolled_up_to = scope.rolled_up_to(session, counter, lock=" LOCK IN SHARE MODE")
-        if rolled_up_to is not None and self.view.last_day(bucket) < rolled_up_to:
-            raise RolledUpMeanwhile
+        rolled_up = RolledUpTo.read(session, counter, lock=" LOCK IN SHARE MODE")
+        if into := rolled_up.into(self.view, bucket):
+            raise RolledUpMeanwhile(into)
         self.version = version
 
     def _was_corrected(self, session: Session, keys: BucketKeys) -> bool:

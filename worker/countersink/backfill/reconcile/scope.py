@@ -2,7 +2,7 @@
 ``MOST_BUCKETS``; and the notices about days left out."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise
@@ -20,8 +20,9 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY, date_at, day_begins
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.policies import Policies, Policy, counting
 from countersink.store.errors import InexactZone
+from countersink.store.sql import label_of
 from countersink.store.totals.views import View
 
 MOST_BUCKETS: Final = 200_000
@@ -68,7 +69,7 @@ class Chosen:
     """The buckets that a reconcile sets, and the notices about those left out.
 
     Attributes:
-        view: the counter's buckets in its own time zones.
+        view: the buckets that the counter's events are counted in, in its own time zones.
         labels: those to be set, in order.
         notices: for people: what is left out.
     """
@@ -106,7 +107,7 @@ def check_days(options: BackfillOptions, in_force: Policies) -> None:
     """
     start, end = options.recipe.start, options.recipe.end
     if start is not None and end is not None:
-        _between(View(options.counter, in_force.of(options.counter), None), start, end)
+        _between(_view(options.counter, in_force.of(options.counter)), start, end)
 
 
 def choose(
@@ -116,7 +117,8 @@ def choose(
 
     Those of the sources that they have whole; with both ``start`` and ``end`` all from one to the
     other, whether or not the sources know anything of them. Left out are buckets that were open at
-    ``t0`` (what belongs to them was still on its way), and days that are in months.
+    ``t0`` (what belongs to them was still on its way), and days that are in months or, be it in
+    part, in wider buckets.
 
     Args:
         session: outside a transaction or in one.
@@ -132,7 +134,7 @@ def choose(
     """
     targets.refuse_tracked(session, options.counter)
     policies = targets.require_policies(session, run, options.counter, t0)
-    view = View(options.counter, policies, None)
+    view = _view(options.counter, policies)
     found = targets.truth_labels(session, run)
     notices: list[str] = []
     start, end = options.recipe.start, options.recipe.end
@@ -143,17 +145,17 @@ def choose(
         in_part = _in_part(view, found, options, intervals)
     if len(found) > MOST_BUCKETS:
         raise _too_many(len(found))
-    months_to = rolled_up_to(session, options.counter)
+    rolled_up = RolledUpTo.read(session, options.counter)
     chosen: list[int] = []
     still_open: list[int] = []
-    in_months: list[int] = []
+    gone: dict[str, list[int]] = {}
     for label in found:
         if label in in_part:
             continue
         if view.policy(label).ends_at(label) * 1000 + options.grace_s * 1000 > t0:
             still_open.append(label)
-        elif months_to is not None and view.last_day(label) < months_to:
-            in_months.append(label)
+        elif into := rolled_up.into(view, label):
+            gone.setdefault(into, []).append(label)
         else:
             chosen.append(label)
     if not options.delete_missing:
@@ -169,8 +171,7 @@ def choose(
             f"left out, as not over for {options.grace_s:g} s when this began:"
             f" {_days(view, still_open)}"
         )
-    if in_months:
-        notices.append(rolled_up(_days(view, in_months)))
+    notices += [is_rolled_up(into, _days(view, labels)) for into, labels in gone.items()]
     return Chosen(view, tuple(chosen), tuple(notices))
 
 
@@ -233,9 +234,14 @@ def _refuse_overflown(session: Session, view: View, labels: Iterable[int]) -> No
         )
 
 
-def rolled_up(days: str) -> str:
-    """What to say of days that are in months."""
-    return f"left out, as their days are rolled up to months: {days}"
+def is_rolled_up(into: str, days: str) -> str:
+    """What to say of days that are in months, or in wider buckets."""
+    return f"left out, as their days are rolled up to {into}: {days}"
+
+
+def _view(counter: str, policies: Sequence[Policy]) -> View:
+    # Sources say what is counted, not what became of it.
+    return View(counter, counting(policies), None)
 
 
 def _between(view: View, start: date, end: date) -> Iterable[int]:
@@ -256,11 +262,42 @@ def _between(view: View, start: date, end: date) -> Iterable[int]:
     return found
 
 
-def rolled_up_to(session: Session, counter: str, *, lock: str = "") -> date | None:
-    """The day before which the days of a counter are in months; None: none are."""
-    rows = session.query(f"SELECT rolled_up_to FROM counter WHERE name = %s{lock}", (counter,))
-    found: date | None = rows[0][0] if rows else None
-    return found
+@dataclass(frozen=True, slots=True)
+class RolledUpTo:
+    """Up to when the buckets of a counter are rolled up: what is there is not what was counted.
+
+    Attributes:
+        day: days before it are in months; None: none are.
+        minutes: by the number of a policy the Unix minute before which its buckets are wider ones.
+    """
+
+    day: date | None
+    minutes: Mapping[int, int]
+
+    @staticmethod
+    def read(session: Session, counter: str, *, lock: str = "") -> "RolledUpTo":
+        """What is on record; with a lock it stays so until the transaction ends."""
+        rows = session.query(f"SELECT rolled_up_to FROM counter WHERE name = %s{lock}", (counter,))
+        minutes: dict[int, int] = {}
+        for number, rolled_to in session.query(
+            "SELECT rolls, rolled_to FROM counter_policy WHERE counter = %s AND rolls IS NOT NULL"
+            f"{lock}",
+            (counter,),
+        ):
+            if rolled_to is not None:
+                until = label_of(rolled_to) // 60
+                minutes[int(number)] = max(until, minutes.get(int(number), until))
+        return RolledUpTo(rows[0][0] if rows else None, minutes)
+
+    def into(self, view: View, label: int) -> str:
+        """What a bucket, or another one of its day, is rolled up to, for people; '' for nothing."""
+        if self.day is not None and view.last_day(label) < self.day:
+            return "months"
+        policy = view.policy(label)
+        until = self.minutes.get(policy.number)
+        if until is not None and day_begins(policy.known_zone(), view.day(label)) < until * 60:
+            return "wider buckets, all of them or a part"
+        return ""
 
 
 def _days(view: View, labels: Iterable[int]) -> str:

@@ -172,7 +172,7 @@ def totals_command(
 @click.argument("counter", type=COUNTER)
 @chosen_totals
 @settings.one_off(
-    "--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="How many."
+    "--top", type=click.IntRange(1), default=10, metavar="N", help="How many."
 )
 @settings.together(*_SHOWN)
 def top_command(counter: str, selection: Selection, top: int, **shown: Any) -> None:

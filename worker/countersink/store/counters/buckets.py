@@ -187,6 +187,18 @@ def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
     return tuple(changes) or (begins,)
 
 
+def in_one_day(time_zone: str, begin: int, end: int) -> bool:
+    """Whether the local date is one and the same from one instant to before another, which are less
+    than a day apart.
+    """
+    day = date_at(time_zone, begin)
+    return not any(
+        begin < change < end
+        for each in (day, day + ONE_DAY)
+        for change in date_changes(time_zone, each)
+    )
+
+
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
     """When the local date lies between ``start`` and ``end``, both inclusive; None is open.
 

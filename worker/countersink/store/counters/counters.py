@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
-from countersink.store.counters import buckets, deletion, settings
+from countersink.store.counters import buckets, deletion, keep_steps, settings
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.policies import load
@@ -61,6 +61,7 @@ class Counters:
         *,
         time_zone: str | None = None,
         resolution: Resolution | None = None,
+        keep: str | None = None,
         keep_days: KeepDays | None = None,
         max_keys: MaxKeys | None = None,
         app_slots: int | None = None,
@@ -71,9 +72,12 @@ class Counters:
         Args:
             name: 1 to 64 of ``A-Z a-z 0-9 _ . : -``.
             time_zone: IANA name; whose midnights begin its days. At first UTC.
-            resolution: ``day``, ``hour`` or ``quarter`` (of an hour): from quarters the days of any
-                zone can be added up, from hours those of zones that are whole hours from UTC. At
-                first ``day``.
+            resolution: ``day``, ``hour``, ``quarter`` (of an hour) or ``minute``: from minutes and
+                quarters the days of any zone can be added up, from hours those of zones that are
+                whole hours from UTC. At first ``day``.
+            keep: for how long buckets finer than days are kept, such as ``minute=2d,hour=90d``:
+                minutes for two days, then hours until 90 days, then days. ``"forever"``, as at
+                first: none becomes a wider one any more.
             keep_days: days that days are kept before they roll up to months, or ``"forever"``, as
                 at first.
             max_keys: keys that workers and backfills make for a day of it, 1 to 100,000,000; what
@@ -103,6 +107,7 @@ class Counters:
             None if max_keys is None else (settings.check_max_keys(max_keys),),
             None if app_slots is None else settings.check_app_slots(app_slots),
             None if start is None else settings.start_minute(start),
+            None if keep is None else keep_steps.parse(keep),
         )
 
         return self._alone(partial(settings.change, wanted), name)

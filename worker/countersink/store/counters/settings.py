@@ -1,9 +1,9 @@
-"""Settings of a counter (name, time zone, resolution, keep_days, max_keys, app_slots): limits,
-checks with error messages, from when a change may be in force, and its SQL. Its policies never
-change for the past, once a counter has been counted."""
+"""Settings of a counter (name, time zone, resolution, keep, keep_days, max_keys, app_slots):
+limits, checks with error messages, from when a change may be in force, and its SQL. Its policies
+never change for the past, once a counter has been counted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Literal
 
@@ -11,9 +11,10 @@ from countersink.runtime.limits import is_name
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
-from countersink.store.counters import buckets
-from countersink.store.counters.buckets import MAX_MINUTE, Resolution
-from countersink.store.counters.policies import Policy, load
+from countersink.store.counters import buckets, keep_steps
+from countersink.store.counters.buckets import MAX_MINUTE, WIDTH, Resolution
+from countersink.store.counters.keep_steps import Steps
+from countersink.store.counters.policies import Policy, counting, load, load_own
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
@@ -21,7 +22,7 @@ from countersink.store.sql import EPOCH, NOW_MS, label_of, label_time
 from countersink.store.totals.shapes import counter_names
 
 DEFAULT_APP_SLOTS: Final = 16
-_NOT_MADE: Final = (None, None, DEFAULT_APP_SLOTS, None)
+_NOT_MADE: Final = (None, None, DEFAULT_APP_SLOTS, None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Counter:
         name: its name.
         policies: its time zones and resolutions by event time, the earliest first; at least one.
         in_force: which of them is for events of now, on the database server's clock.
+        keep: for how long its buckets finer than days are kept before they become wider ones.
         keep_days: days that its days are kept before they roll up to months; None: for ever.
         max_keys: its own cap on the keys of a day; None: it has none of its own.
         most_keys: the cap that is in force for it; None: a day may have any number.
@@ -44,6 +46,7 @@ class Counter:
     name: str
     policies: tuple[Policy, ...]
     in_force: Policy
+    keep: Steps
     keep_days: int | None
     max_keys: int | None
     most_keys: int | None
@@ -97,7 +100,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
     made = {
         row[0]: row[1:]
         for row in session.query(
-            f"SELECT name, keep_days, max_keys, app_slots, rolled_up_to FROM counter{where}", args
+            "SELECT name, keep_days, max_keys, app_slots, rolled_up_to, keep_steps"
+            f" FROM counter{where}",
+            args,
         )
     }
     overflown = key_caps.overflown_by_day(
@@ -106,13 +111,14 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
     overflowing = {each for each, _ in overflown}
     found = []
     for each in [name] if name is not None else counter_names(session):
-        keep_days, max_keys, app_slots, rolled_up_to = made.get(each, _NOT_MADE)
+        keep_days, max_keys, app_slots, rolled_up_to, steps = made.get(each, _NOT_MADE)
         in_force = policies.at(each, minute)
         found.append(
             Counter(
                 name=each,
-                policies=policies.of(each),
+                policies=counting(policies.of(each)),
                 in_force=in_force,
+                keep=keep_steps.stored(steps),
                 keep_days=keep_days,
                 max_keys=max_keys,
                 most_keys=policies.cap(each),
@@ -150,6 +156,7 @@ class SettingsChange:
     max_keys: tuple[int | None] | None
     app_slots: int | None
     start: int | None
+    keep: Steps | None = None
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
@@ -165,15 +172,16 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     name = wanted.name
     sealed = seals.begin(session, name)
     changed = _set_options(session, wanted)
-    own = load(session).of(name)
+    own = load_own(session, name)
     policy = next_policy(wanted, own, is_used(session, name), control.now)
     if policy is not None:
         changed = True
         if policy.number == 0:
             session.execute("DELETE FROM counter_policy WHERE counter = %s", (name,))
         else:
-            _supersede(session, name, own[-1], policy.valid_from)
+            _supersede(session, name, counting(own)[-1], policy.valid_from)
         _write(session, name, policy)
+    changed |= _roll_up(session, name, control.now)
     if changed:
         seals.renew(session, name, sealed)
         bump(session)
@@ -183,26 +191,30 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 def _set_options(session: Session, wanted: SettingsChange) -> bool:
     """Make the row of ``counter`` as asked for; whether that changed anything."""
     rows = session.query(
-        "SELECT keep_days, max_keys, app_slots FROM counter WHERE name = %s FOR UPDATE",
+        "SELECT keep_days, max_keys, app_slots, keep_steps FROM counter WHERE name = %s FOR UPDATE",
         (wanted.name,),
     )
-    before = rows[0] if rows else (None, None, DEFAULT_APP_SLOTS)
+    before = rows[0] if rows else (None, None, DEFAULT_APP_SLOTS, None)
     after = (
         before[0] if wanted.keep_days is None else wanted.keep_days[0],
         before[1] if wanted.max_keys is None else wanted.max_keys[0],
         before[2] if wanted.app_slots is None else wanted.app_slots,
+        before[3]
+        if wanted.keep is None
+        else (keep_steps.text_of(wanted.keep) if wanted.keep else None),
     )
     if not rows:
         session.execute(
-            "INSERT INTO counter (name, keep_days, max_keys, app_slots, created)"
-            " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3))",
+            "INSERT INTO counter (name, keep_days, max_keys, app_slots, keep_steps, created)"
+            " VALUES (%s, %s, %s, %s, %s, UTC_TIMESTAMP(3))",
             (wanted.name, *after),
         )
         return True
     if after == before:
         return False
     session.execute(
-        "UPDATE counter SET keep_days = %s, max_keys = %s, app_slots = %s WHERE name = %s",
+        "UPDATE counter SET keep_days = %s, max_keys = %s, app_slots = %s, keep_steps = %s"
+        " WHERE name = %s",
         (*after, wanted.name),
     )
     return True
@@ -233,16 +245,71 @@ def _supersede(session: Session, name: str, last: Policy, start: int) -> None:
 
 def _write(session: Session, name: str, policy: Policy) -> None:
     session.execute(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
-        " VALUES (%s, %s, %s, %s, %s)",
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution, rolls)"
+        " VALUES (%s, %s, %s, %s, %s, %s)",
         (
             name,
             policy.number,
             label_time(policy.valid_from * 60),
             policy.time_zone,
             policy.resolution,
+            policy.rolls,
         ),
     )
+
+
+def _roll_up(session: Session, name: str, now_ms: int) -> bool:
+    """Make the policies to whose buckets others are rolled up, where there are none; whether any
+    was made.
+
+    Raises:
+        ValueError: its settings do not fit together; or there is no room for them.
+    """
+    ((text, keep_days),) = session.query(
+        "SELECT keep_steps, keep_days FROM counter WHERE name = %s", (name,)
+    )
+    steps = keep_steps.stored(text)
+    if not steps:
+        return False
+    own = load_own(session, name)
+    _check_steps(name, steps, counting(own), keep_days)
+    there = {(policy.rolls, policy.resolution) for policy in own}
+    missing = [
+        replace(policy, rolls=policy.number, resolution=wider, used_to=None)
+        for policy in counting(own)
+        for wider in keep_steps.targets(steps, policy.resolution)
+        if (policy.number, wider) not in there
+    ]
+    first = max(policy.number for policy in own) + 1
+    if missing and first + len(missing) > buckets.MAX_POLICIES:
+        raise ValueError(
+            f"{name} has had {first} time zones, resolutions and widths that they are rolled up to,"
+            f" and there is no room for the {len(missing)} more that these steps (--keep) take: at"
+            f" most {buckets.MAX_POLICIES} are possible"
+        )
+    for number, policy in enumerate(missing, first):
+        since = max(now_ms // 60_000, policy.valid_from)
+        _check_hours(policy, since, "name quarter instead of hour in --keep, or leave hour out")
+        _write(session, name, replace(policy, number=number))
+    return bool(missing)
+
+
+def _check_steps(
+    name: str, steps: Steps, policies: Sequence[Policy], keep_days: int | None
+) -> None:
+    finest = min((policy.resolution for policy in policies), key=WIDTH.__getitem__)
+    if WIDTH[steps[0][0]] < WIDTH[finest]:
+        raise ValueError(
+            f"nothing of {name} is ever counted by {steps[0][0]}, but by {finest} at the finest, so"
+            f" there is no {steps[0][0]} to keep: leave it out of --keep, or choose it with"
+            " --resolution"
+        )
+    if keep_days is not None and keep_days * 1440 <= steps[-1][1]:
+        raise ValueError(
+            f"{keep_steps.text_of(steps[-1:])} is not shorter than the {keep_days:,} days that days"
+            " are kept (keep_days) before they become months: keep days longer, or buckets of a"
+            f" {steps[-1][0]} for a shorter time"
+        )
 
 
 FOREVER: Final = "forever"
@@ -353,7 +420,7 @@ def next_policy(
 
     Args:
         wanted: what was asked for.
-        own: the counter's policies, the earliest first; at least one.
+        own: all of the counter's policies, the earliest first; at least one.
         used: whether anything was ever counted.
         now_ms: Unix ms on the server's clock.
 
@@ -371,7 +438,8 @@ def next_policy(
                 "a start is for another time zone or resolution: give one, or leave out the start"
             )
         return None
-    last = own[-1]
+    ours = counting(own)
+    last = ours[-1]
     following = Policy(
         counter=counter,
         number=0 if start is None else max(policy.number for policy in own) + 1,
@@ -380,7 +448,7 @@ def next_policy(
         resolution=wanted.resolution or last.resolution,
     )
     if (following.time_zone, following.resolution) == (last.time_zone, last.resolution) and (
-        used or start is not None or len(own) == 1
+        used or start is not None or len(ours) == 1
     ):
         return None
     earliest = max(-(-(now_ms + NOTICE_MS) // 60_000), last.valid_from + 1)
@@ -403,7 +471,7 @@ def next_policy(
     return following
 
 
-def _check_hours(policy: Policy, since: int) -> None:
+def _check_hours(policy: Policy, since: int, instead: str = "use the resolution quarter") -> None:
     """Refuse hours for a zone whose midnights are not on the hour in UTC, from ``since`` on."""
     buckets.zone(policy.time_zone)
     if policy.resolution != "hour":
@@ -414,7 +482,7 @@ def _check_hours(policy: Policy, since: int) -> None:
             raise ValueError(
                 f"{policy.time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"
                 f" {label_time(minute * 60):%Y-%m-%d}), so hours do not add up to its days:"
-                " use the resolution quarter"
+                f" {instead}"
             )
 
 

@@ -47,11 +47,11 @@ class Difference:
         problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
             or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
             counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
-            are rows at times at which no bucket begins; ``no_rollup``: there are months of days
-            that were never said to be rolled up; ``settings``: its settings were changed by hand;
-            ``sequence``: the value of a sequence was, whose name ``counter`` is then; ``control``:
-            a number in that table was; ``backfill``: what its backfills wrote down does
-            not fit the ledger, or itself.
+            are rows at times at which no bucket begins; ``no_rollup``: there are months of days, or
+            wider buckets of times, that were never said to be rolled up; ``settings``: its settings
+            were changed by hand; ``sequence``: the value of a sequence was, whose name ``counter``
+            is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
+            down does not fit the ledger, or itself.
         in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
             ``backfill``: what its backfills wrote down.
         in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
@@ -87,6 +87,8 @@ class Sides:
         days: rows by the label of their bucket, of slots.
         months: the same of months.
         rolled_up_to: days before it are said to be in months.
+        rolled_to: by the number of a policy to whose buckets others are rolled up: up to which Unix
+            minute they are said to be.
     """
 
     rows: int = 0
@@ -96,6 +98,7 @@ class Sides:
     days: dict[int, int] = field(default_factory=dict)
     months: dict[int, int] = field(default_factory=dict)
     rolled_up_to: date | None = None
+    rolled_to: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +176,19 @@ def balance(session: Session, window: CounterWindow, numbers: Collection[int]) -
     known = ", ".join(map(str, numbers)) or "-1"
     # Each of these is a stretch of a primary key, in whose order it is grouped.
     sides = f"""(SELECT counter, SUM(n) AS n, SUM(posted) AS posted, SUM(amount) AS amount,
-        SUM(checksum) AS checksum, MAX(odd) AS odd, MAX(timed) AS timed FROM (
+        SUM(checksum) AS checksum, MAX(odd) AS odd, MAX(timed) AS timed, MAX(minutes) AS minutes
+        FROM (
         SELECT counter, COUNT(*) AS n, 0 AS posted, SUM(amount) AS amount,
-        {postings.SLOT_CHECKSUM} AS checksum, MAX(SECOND(bucket) NOT IN ({known})
-        OR TIME_TO_SEC(bucket) MOD {_QUARTER_S:d} >= {_MINUTE_S:d}) AS odd,
-        MAX(TIME_TO_SEC(bucket) >= {_MINUTE_S:d}) AS timed
+        {postings.SLOT_CHECKSUM} AS checksum, MAX(SECOND(bucket) NOT IN ({known})) AS odd,
+        MAX(TIME_TO_SEC(bucket) >= {_MINUTE_S:d}) AS timed,
+        MAX(TIME_TO_SEC(bucket) MOD {_QUARTER_S:d} >= {_MINUTE_S:d}) AS minutes
         FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
         UNION ALL SELECT counter, COUNT(*), 0, SUM(amount), {postings.MONTH_CHECKSUM},
-        MAX(DAY(bucket) <> 1 OR TIME_TO_SEC(bucket) <> 0), FALSE
+        MAX(DAY(bucket) <> 1 OR TIME_TO_SEC(bucket) <> 0), FALSE, FALSE
         FROM counter_month FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), FALSE, FALSE
+        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), FALSE, FALSE, FALSE
         FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), FALSE, FALSE
+        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), FALSE, FALSE, FALSE
         FROM app_ledger FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
         ) AS parts GROUP BY counter) AS sides"""
     every = args * 4
@@ -271,6 +275,13 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     ):
         if name in found:
             found[name].rolled_up_to = up_to
+    for name, number, rolled_to in session.query(
+        "SELECT counter, number, rolled_to FROM counter_policy"
+        f" WHERE counter {inside} AND rolled_to IS NOT NULL",
+        names,
+    ):
+        if name in found:
+            found[name].rolled_to[int(number)] = label_of(rolled_to) // 60
     return {name: found[name] for name in names if name in found}
 
 
@@ -298,14 +309,20 @@ def locate(session: Session, counter: str, sides: Sides) -> Location:
         sides: that differ.
     """
     difference = sides.held - sides.posted
-    bucket = _bucket(difference, sides)
-    if bucket is not None:
-        return _in_bucket(session, counter, difference, bucket)
-    there = [*_buckets(sides)]
+    candidates = _candidates(difference, sides)
+    keys = _keys(session, counter) if candidates else []
+    known = {key_weight(key) % MODULUS: key for key in keys}
+    found = [_in_bucket(session, counter, difference, each, known) for each in candidates]
+    for one in found:
+        if one.key is not None or len(found) == 1:
+            return one
+    there = candidates or [*_buckets(sides)]
     if difference.amount == 0 and difference.checksum and len(there) <= MOST_PAIRS:
         for source, target in _moves(difference, there):
             weights = postings.bucket_weight(*target) - postings.bucket_weight(*source)
             moved = quotient(difference.checksum, weights)
+            if target[0] not in (sides.months if target[1] else sides.days):
+                continue
             for key, amount in _rows(session, counter, target):
                 if amount * key_weight(key) % MODULUS == moved:
                     return Location(
@@ -314,6 +331,13 @@ def locate(session: Session, counter: str, sides: Sides) -> Location:
                         _day(target),
                         key_text(key),
                     )
+    if candidates:
+        label, _ = candidates[0]
+        quarter = label - label % _QUARTER_S
+        return Location(
+            f"in the quarter of an hour from {label_time(quarter):%Y-%m-%d %H:%M} (UTC) on",
+            _day((label, False)),
+        )
     return Location("in several days or keys")
 
 
@@ -333,20 +357,28 @@ _Bucket = tuple[int, bool]
 """(label, whether it is a month)."""
 
 
-def _bucket(difference: Posting, sides: Sides) -> _Bucket | None:
-    """The only bucket in which something is wrong; None if there are several, or it is unknown."""
+def _candidates(difference: Posting, sides: Sides) -> list[_Bucket]:
+    """The buckets of the only quarter of an hour, or the only month, in which something is wrong;
+    none if there are several, or it is unknown.
+
+    Those that there are, if any; where buckets are minutes also those that are gone.
+    """
     if difference.checksum == 0:
-        return None
+        return []
     number = quotient(difference.moment, difference.checksum)
     label, month = postings.label_of_number(number)
     known = sides.months if month else sides.days
-    for each in known:
-        if postings.bucket_number(each, month) == number:
-            return each, month
+    there = [(each, month) for each in known if postings.bucket_number(each, month) == number]
     every = [*sides.days, *sides.months] or [_LONG_AGO, _FAR_AHEAD]
-    if label % _DAY_S or not _near(label, min(every), max(every)):
-        return None
-    return None if month and label_time(label).day != 1 else (label, month)
+    if not _near(label, min(every), max(every)):
+        return there
+    if not month and any(each % _QUARTER_S >= _MINUTE_S for each in sides.days):
+        numbers = sorted({each % _MINUTE_S for each in sides.days})
+        gone = [(label + at + one, False) for at in range(0, _QUARTER_S, 60) for one in numbers]
+        return there + [each for each in gone if each not in there]
+    if there or label % _DAY_S or (month and label_time(label).day != 1):
+        return there
+    return [(label, month)]
 
 
 def _near(label: int, first: int, last: int) -> bool:
@@ -354,13 +386,18 @@ def _near(label: int, first: int, last: int) -> bool:
     return first - _MONTHS_AWAY <= label <= min(last + _MONTHS_AWAY, day_label(LAST_DAY))
 
 
-def _in_bucket(session: Session, counter: str, difference: Posting, bucket: _Bucket) -> Location:
+def _in_bucket(
+    session: Session,
+    counter: str,
+    difference: Posting,
+    bucket: _Bucket,
+    known: dict[int, bytes],
+) -> Location:
     where, day = _name(bucket), _day(bucket)
     weighed = quotient(difference.checksum, postings.bucket_weight(*bucket))
     rows: dict[bytes, int] = {}
     for key, amount in _rows(session, counter, bucket):
         rows[key] = rows.get(key, 0) + amount
-    known = {key_weight(key) % MODULUS: key for key in _keys(session, counter)}
     if difference.amount % MODULUS:
         found = known.get(quotient(weighed, difference.amount))
         if found is None:
@@ -474,12 +511,10 @@ _MINUTE_S: Final = 60
 _QUARTER_S: Final = 900
 """Seconds: a bucket's are the number of its policy, so what is above them is its time of day."""
 _TRACKED: Final = "EXISTS (SELECT 1 FROM tracked_table AS t WHERE t.counter = sides.counter)"
-_BY_TIME: Final = (
-    "EXISTS (SELECT 1 FROM counter_policy AS p WHERE p.counter = sides.counter"
-    " AND p.resolution <> 'day')"
-)
+_HAS_POLICY: Final = "EXISTS (SELECT 1 FROM counter_policy AS p WHERE p.counter = sides.counter"
 _SUSPECTED: Final = (
-    f"odd OR (timed AND NOT {_BY_TIME})"
+    f"odd OR (timed AND NOT {_HAS_POLICY} AND p.resolution <> 'day'))"
+    f" OR (minutes AND NOT {_HAS_POLICY} AND p.resolution = 'minute'))"
     f" OR ((posted = 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED})"
 )
 """A tracked table is what its counter is held against, not the ledger."""

@@ -28,11 +28,14 @@ from countersink.store.sql import marks
 
 _POLICIES: Final = (
     "COALESCE((SELECT SUM(CRC32(CONCAT_WS('|', p.counter, p.number, p.valid_from, p.time_zone,"
-    " p.resolution, COALESCE(p.used_to, '')))) FROM counter_policy AS p WHERE p.counter = {}), 0)"
+    " p.resolution, COALESCE(p.used_to, ''), p.rolls))) FROM counter_policy AS p"
+    " WHERE p.counter = {}), 0)"
 )
 _SETTINGS: Final = (
-    "CRC32(CONCAT_WS('|', name, COALESCE(keep_days, ''), COALESCE(max_keys, ''), app_slots))"
+    "CRC32(CONCAT_WS('|', name, COALESCE(keep_days, ''), COALESCE(max_keys, ''), app_slots,"
+    " keep_steps))"
 )
+"""What came later stands last, and is left out where it is NULL: seals of before fit on."""
 _MEANS: Final = {
     "pruned_before": "entries of which the guards are gone would count once more",
     "policy_version": "workers may go by settings that are no more",
@@ -71,8 +74,8 @@ def counters(session: Session, names: Sequence[str] | None = None) -> Iterator[D
     )
     for (name,) in found:
         detail = (
-            "its time zones, resolutions, keep_days, max_keys or app_slots were changed, but not"
-            " by `counter set`"
+            "its time zones, resolutions, keep, keep_days, max_keys or app_slots were changed, but"
+            " not by `counter set`"
         )
         yield Difference(name, "settings", 0, 0, detail)
 

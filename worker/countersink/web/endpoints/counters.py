@@ -12,6 +12,7 @@ from starlette.responses import Response
 from countersink.reads.formats import counter_document, iso
 from countersink.reads.overview import MAX_DAYS, SORTS, WEEK, Glance, OverviewLine, Standing
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
+from countersink.store.counters.buckets import RESOLUTIONS
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import freshness, json_answer
 from countersink.web.http.openapi import closed_object, object_schema, read_responses
@@ -190,7 +191,7 @@ _ROW: Final = closed_object(
     {
         "counter": {"type": "string"},
         "time_zone": {"type": "string"},
-        "resolution": {"type": "string", "enum": ["day", "hour", "quarter"]},
+        "resolution": {"type": "string", "enum": [*RESOLUTIONS]},
         "total": {"type": ["integer", "null"], "description": "null: not asked for"},
         "today": {"type": ["integer", "null"]},
         "days": {
@@ -217,7 +218,13 @@ _SETTINGS: Final = object_schema(
     {
         "counter": {"type": "string"},
         "time_zone": {"type": "string"},
-        "resolution": {"type": "string", "enum": ["day", "hour", "quarter"]},
+        "resolution": {"type": "string", "enum": [*RESOLUTIONS]},
+        "keep": {
+            "type": ["object", "null"],
+            "description": "How long buckets of each width finer than a day are kept, such as"
+            ' `{"minute": "2d", "hour": "90d"}`; null: for ever.',
+            "additionalProperties": {"type": "string"},
+        },
         "keep_days": {"type": ["integer", "null"]},
         "max_keys": {"type": ["integer", "null"], "description": "its own; null: as for all"},
         "most_keys": {"type": ["integer", "null"], "description": "in force; null: any number"},

@@ -20,6 +20,7 @@ from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.counters import Counter
+from countersink.store.counters.keep_steps import parse, text_of
 from countersink.store.counters.policies import DEFAULT, Policy
 from countersink.store.counters.settings import (
     FOREVER,
@@ -67,6 +68,7 @@ def _start(text: str) -> datetime | date:
 
 
 DAYS: Final = _number_or(FOREVER, "days", check_keep_days)
+STEPS: Final = Checked("steps", lambda text: text_of(parse(text)))
 KEYS: Final = _number_or(NO_CAP, "keys", check_max_keys)
 START: Final = Checked("time", _start)
 
@@ -110,7 +112,15 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
 @settings.one_off(
     "--resolution",
     type=click.Choice(RESOLUTIONS),
-    help="Width of its buckets; initially day. Quarters give exact days in any time zone.",
+    help="Width of its buckets; initially day. Quarters (of an hour) and minutes give exact days in"
+    " any time zone.",
+)
+@settings.one_off(
+    "--keep",
+    metavar="STEPS",
+    type=STEPS,
+    help="How long buckets of each width are kept before they become wider ones, or forever, such"
+    " as minute=2d,hour=90d: minutes for two days, then hours until 90 days, then days.",
 )
 @settings.one_off(
     "--keep-days",
@@ -142,6 +152,7 @@ def set_command(
     name: str,
     time_zone: str | None,
     resolution: Resolution | None,
+    keep: str | None,
     keep_days: KeepDays | None,
     max_keys: MaxKeys | None,
     app_slots: int | None,
@@ -160,6 +171,7 @@ def set_command(
             name,
             time_zone=time_zone,
             resolution=resolution,
+            keep=keep,
             keep_days=keep_days,
             max_keys=max_keys,
             app_slots=app_slots,
@@ -263,6 +275,7 @@ def _print_one(counter: Counter) -> None:
         "counter": counter.name,
         "time zone": counter.in_force.time_zone,
         "resolution": counter.in_force.resolution,
+        "keep": text_of(counter.keep),
         "keep days": _kept(counter),
         "max keys": _most(counter),
         "overflown today": _overflown(counter),
@@ -300,8 +313,8 @@ def _print_list(counters: Sequence[Counter]) -> None:
         return
     output.write_rows(
         (
-            *("counter", "time zone", "resolution", ">keep days", ">max keys", ">overflown"),
-            *(">app slots", "rolled up to", "made", "to come"),
+            *("counter", "time zone", "resolution", "keep", ">keep days", ">max keys"),
+            *(">overflown", ">app slots", "rolled up to", "made", "to come"),
         ),
         map(_cells, counters),
     )
@@ -312,6 +325,7 @@ def _cells(counter: Counter) -> tuple[object, ...]:
         counter.name,
         counter.in_force.time_zone,
         counter.in_force.resolution,
+        text_of(counter.keep),
         _kept(counter),
         counter.most_keys,
         counter.overflown,

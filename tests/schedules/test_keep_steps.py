@@ -1,0 +1,677 @@
+"""Buckets that are no longer kept so fine: into wider ones, without a total ever changing."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.ranges import BucketKey
+from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.store import Store
+from countersink.store.apply.apply import Applier
+from countersink.store.connection import Session
+from countersink.store.connection import connect as open_session
+from countersink.store.sql import label_of
+from countersink.store.verify import open_session as open_for_verify
+from countersink.store.verify import verify
+from tests.schedules.tables import MAX, Tables
+from tests.store.helpers import entry, together
+from tests.store.policy_rows import Change, brute_policy, put_policies
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+KEYS = ("", "a", "a ", "ä", "/page")
+WIDTH = {"minute": 1, "quarter": 15, "hour": 60, "day": 1440}
+UNITS = {"m": 1, "h": 60, "d": 1440}
+Event = tuple[str, int]
+"""(key, Unix minute)."""
+
+
+@pytest.fixture
+def tables(mysql_url: str) -> Iterator[Tables]:
+    made = Tables(mysql_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def applier(mysql_url: str) -> Iterator[Applier]:
+    made = Applier(mysql_url, 5)
+    yield made
+    made.close()
+
+
+def run(url: str, rows: int = 2000) -> RetentionDone:
+    return roll_up(partial(open_tables, url), rows=rows)
+
+
+def now_minute() -> int:
+    return int(datetime.now(UTC).timestamp()) // 60
+
+
+def count(applier: Applier, events: dict[Event, int], counter: str = "v") -> None:
+    rows = [(n, counter, key, at, amount) for n, ((key, at), amount) in enumerate(events.items())]
+    applier.apply([entry(rows)])
+
+
+def rolled_to(tables: Tables, counter: str = "v") -> dict[tuple[int, str], int]:
+    """By (policy that is rolled up, resolution) up to which Unix minute."""
+    return {
+        (rolls, resolution): label_of(until) // 60
+        for rolls, resolution, until in tables.run(
+            "SELECT rolls, resolution, rolled_to FROM counter_policy"
+            " WHERE counter = %s AND rolled_to IS NOT NULL",
+            counter,
+        )
+    }
+
+
+def verified(url: str) -> list[str]:
+    with open_for_verify(url) as session:
+        return [f"{one.problem}: {one.detail}" for one in verify(session).differences]
+
+
+def midnight(zone: str, at: int) -> int:
+    """The Unix minute at which the local day of a Unix minute began."""
+    local = datetime.fromtimestamp(at * 60, ZoneInfo(zone)).date()
+    return (
+        int(datetime(local.year, local.month, local.day, tzinfo=ZoneInfo(zone)).timestamp()) // 60
+    )
+
+
+def begins(resolution: str, zone: str, at: int) -> int:
+    """The Unix minute at which the bucket of a Unix minute begins."""
+    width = WIDTH[resolution]
+    return midnight(zone, at) if resolution == "day" else at // width * width
+
+
+def label(resolution: str, zone: str, at: int) -> datetime:
+    """The bucket of a Unix minute as the table has it, without the number of its policy."""
+    if resolution == "day":
+        local = datetime.fromtimestamp(at * 60, ZoneInfo(zone)).date()
+        return datetime(local.year, local.month, local.day)  # noqa: DTZ001 (as the table has it)
+    width = WIDTH[resolution]
+    return datetime(1970, 1, 1) + timedelta(minutes=at // width * width)  # noqa: DTZ001
+
+
+class Oracle:
+    """What was counted, and where all of it must be, by no code of the product's."""
+
+    def __init__(self, tables: Tables, changes: list[Change], steps: str) -> None:
+        self.tables = tables
+        self.changes = changes
+        self.steps = [
+            (width, int(age[:-1]) * UNITS[age[-1]])
+            for width, _, age in (one.partition("=") for one in steps.split(","))
+        ]
+        self.events: Counter[Event] = Counter()
+
+    def add(self, events: dict[Event, int]) -> None:
+        for event, amount in events.items():
+            self.events[event] += amount
+
+    def by_day(self) -> Counter[tuple[date, str]]:
+        found = Counter[tuple[date, str]]()
+        for (key, at), amount in self.events.items():
+            _, zone, _ = brute_policy(self.changes, at)
+            found[label("day", zone, at).date(), key] += amount
+        return found
+
+    def check_totals(self) -> None:
+        by_key = Counter[str]()
+        for (key, _), amount in self.events.items():
+            by_key[key] += amount
+        found = self.tables.totals()
+        assert found == {("v", key.encode()): amount for key, amount in by_key.items()}
+
+    def due(self, counting: int, zone: str, resolution: str, now: int) -> dict[str, int]:
+        """Wider resolutions of a policy, and up to which Unix minute what is before is in them."""
+        wider = [*(width for width, _ in self.steps[1:]), "day"]
+        found = {
+            to: begins(to, zone, now - age)
+            for (_, age), to in zip(self.steps, wider, strict=True)
+            if WIDTH[to] > WIDTH[resolution]
+        }
+        return {to: until for to, until in found.items() if until > self.changes[counting][0]}
+
+    def check_places(self) -> None:
+        """Every event is in the widest bucket that is due, and nothing is anywhere else."""
+        numbers = {
+            (rolls, resolution): number
+            for rolls, resolution, number in self.tables.run(
+                "SELECT rolls, resolution, number FROM counter_policy WHERE rolls IS NOT NULL"
+            )
+        }
+        until = rolled_to(self.tables)
+        expected = Counter[tuple[str, bytes]]()
+        for (key, at), amount in self.events.items():
+            change = brute_policy(self.changes, at)
+            counting = self.changes.index(change)
+            _, zone, resolution = change
+            ends = begins(resolution, zone, at) + WIDTH[resolution]
+            due = [
+                wider
+                for wider in WIDTH
+                if resolution != "day" and ends <= until.get((counting, wider), 0)
+            ]
+            best = due[-1] if due else resolution
+            number = numbers[counting, best] if due else counting
+            place = label(best, zone, at) + timedelta(seconds=number)
+            expected[str(place), key.encode()] += amount
+        found = Counter[tuple[str, bytes]]()
+        for bucket, encoded, _, amount in self.tables.slots():
+            found[bucket, encoded] += amount
+        assert +found == +expected
+        assert -found == -expected
+
+
+HOURLY = ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati", "Pacific/Pago_Pago"]
+ODD = ["Asia/Kolkata", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"]
+STEPS = {
+    "minute=30m,quarter=3h,hour=2d": HOURLY,
+    "minute=2h,hour=3d": HOURLY,
+    "minute=50h": HOURLY + ODD,
+    "quarter=26h": HOURLY + ODD,
+    "minute=1h,quarter=2d": HOURLY + ODD,
+    "quarter=90m,hour=47h": HOURLY,
+}
+LONG_AGO = 9 * 1440
+
+
+@st.composite
+def counters(draw: Any) -> tuple[list[Change], str]:
+    steps = draw(st.sampled_from(sorted(STEPS)))
+    finest = steps.partition("=")[0]
+    zone = st.sampled_from(STEPS[steps])
+    # Hours as a policy of their own need a zone that is whole hours from UTC.
+    resolution = st.sampled_from(
+        [each for each in WIDTH if each != "hour" or STEPS[steps] == HOURLY]
+    )
+    now = now_minute()
+    later = draw(
+        st.lists(
+            st.tuples(st.integers(now - LONG_AGO, now), zone, resolution),
+            max_size=3,
+            unique_by=lambda change: change[0],
+        )
+    )
+    changes = [(0, draw(zone), finest), *sorted(later)]
+    return changes, steps
+
+
+@settings(max_examples=25)
+@given(made=counters(), seed=st.integers(0, 2**32))
+def test_buckets_become_wider_step_by_step_and_no_total_changes(
+    tables: Tables, store: Store, applier: Applier, made: Any, seed: int
+) -> None:
+    changes, steps = made
+    chance = random.Random(seed)
+    for table in ("counter_slot", "counter_ledger", "counter_policy", "counter"):
+        tables.run(f"DELETE FROM {table}")
+    put_policies(tables, "v", changes)  # type: ignore[arg-type]
+    store.counters.set("v", keep=steps)
+    oracle = Oracle(tables, changes, steps)
+    edges = [since for since, _, _ in changes[1:]]
+
+    def some() -> dict[Event, int]:
+        now = now_minute()
+        at = [now - chance.randrange(LONG_AGO) for _ in range(60)]
+        at += [now - chance.randrange(3 * 60) for _ in range(20)]
+        at += [edge + chance.choice((-61, -16, -1, 0, 1, 14, 61)) for edge in edges]
+        return {(chance.choice(KEYS), one): chance.randint(-2, 9) for one in at}
+
+    for _ in range(2):
+        events = some()
+        count(applier, events)
+        oracle.add(events)
+        oracle.check_totals()
+        before = now_minute()
+        done = run(tables.url, rows=chance.choice((3, 20, 2000)))
+        assert (done.busy, done.astride, done.unknown, done.finished) == ((), (), (), True)
+        oracle.check_totals()
+        oracle.check_places()
+        for number, (_, zone, resolution) in enumerate(changes):
+            said = {to: at for (of, to), at in rolled_to(tables).items() if of == number}
+            bounds = [oracle.due(number, zone, resolution, at) for at in (before, now_minute())]
+            assert said in bounds
+        tables.check_ledger()
+    assert verified(tables.url) == []
+    assert store.totals.total("v") == sum(oracle.events.values())
+    assert run(tables.url).rows == 0
+    if len({zone for _, zone, _ in changes}) == 1:
+        by_day = oracle.by_day()
+        for key in KEYS:
+            for day, total in store.totals.daily("v", key=key):
+                assert total == by_day[day, key], (day, key)
+
+
+def minutes_kept(store: Store, steps: str = "minute=2d,hour=90d", **more: Any) -> None:
+    store.counters.set("v", resolution="minute", keep=steps, **more)
+
+
+def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    old = now_minute() - 3 * 1440
+    count(applier, {("a", old): 1})
+    assert run(tables.url).rows == 1
+    store.counters.set("v", keep="forever")
+    count(applier, {("a", old): 5, ("b", old): 6, ("a", now_minute() - 1440): 7})
+    said = rolled_to(tables)
+    assert run(tables.url).rows == 2
+    assert rolled_to(tables) == said
+    assert sorted(amount for _, _, _, amount in tables.slots()) == [6, 6, 7]
+    tables.check_ledger()
+    assert verified(tables.url) == []
+
+
+def test_steps_that_come_and_go_only_ever_make_buckets_wider(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    hour = (now_minute() - 3 * 1440) // 60 * 60
+    events = {("a", hour + n): 1 for n in range(60)} | {("b", hour - 60 * n): 1 for n in range(99)}
+    for steps in ("minute=2d,hour=90d", "minute=1d,quarter=30d", "forever", "quarter=1h"):
+        minutes_kept(store, steps)
+        count(applier, events)
+        before = tables.totals()
+        run(tables.url)
+        assert tables.totals() == before
+        tables.check_ledger()
+        assert verified(tables.url) == []
+    widths = {
+        resolution
+        for bucket, _, _, _ in tables.slots()
+        for (resolution,) in tables.run(
+            "SELECT resolution FROM counter_policy WHERE counter = 'v' AND number = SECOND(%s)",
+            bucket,
+        )
+    }
+    assert widths == {"day"}
+
+
+def test_what_is_kept_in_days_becomes_months_afterwards(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store, "minute=2d,hour=10d", keep_days=30)
+    now = now_minute()
+    events = {("a", now - days * 1440): days for days in (1, 5, 20, 40, 41)}
+    count(applier, events)
+    run(tables.url)
+    assert sum(amount for _, _, amount in tables.months()) == 81
+    assert [amount for _, _, _, amount in tables.slots()] == [20, 5, 1]
+    # Late rows of days that are gone go to their months at once, and what is wide with them.
+    tables.run("UPDATE counter SET keep_days = 15, seal = NULL")
+    count(applier, {("a", now - 40 * 1440): 100, ("b", now - 20 * 1440): 1000})
+    run(tables.url)
+    assert sum(amount for _, _, amount in tables.months()) == 81 + 100 + 1020
+    assert [amount for _, _, _, amount in tables.slots()] == [5, 1]
+    tables.check_ledger()
+
+
+def test_many_small_buckets_of_an_hour_move_in_one_transaction(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    hour = now_minute() // 60 * 60 - 4 * 1440
+    count(applier, {(key, hour + n): 1 for n in range(60) for key in ("a", "b")})
+    with MySQLProxy.to(tables.url) as proxy:
+        run(proxy.url(tables.url))
+        moves = [one for one in proxy.seen if one.text.startswith("DELETE counter_slot")]
+    assert len(moves) == 1
+    assert [(key, slot, amount) for _, key, slot, amount in tables.slots()] == [
+        (b"a", 0, 60),
+        (b"b", 0, 60),
+    ]
+    tables.check_ledger()
+
+
+def test_held_and_overflowing_keys_stay_and_the_others_move(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    hour = now_minute() // 60 * 60 - 4 * 1440
+    count(applier, {(key, hour + n): 1 for n in range(9) for key in ("a", "b")})
+    count(applier, {("much", hour): MAX})
+    count(applier, {("much", hour + 1): 1})
+    before = tables.totals()
+    held = str(label("minute", "UTC", hour + 3))
+    with tables.held(b"a", bucket=held, slot=5):
+        done = run(tables.url)
+        assert done.busy == (BucketKey("v", (hour + 3) * 60, b"a"),)
+        assert [place.key for place in done.overflowing] == [b"much"]
+    assert tables.totals() == before
+    tables.check_ledger()
+    assert run(tables.url).rows == 1
+    assert {key: amount for _, key, slot, amount in tables.slots() if slot == 0} == {
+        b"a": 9,
+        b"b": 9,
+        b"much": MAX,
+    }
+    assert tables.totals() == before
+    tables.check_ledger()
+
+
+def test_a_bucket_that_would_lie_in_two_days_stays_and_is_named(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    # Whole hours from UTC today, but 8:30 ahead from August 2015 to May 2018.
+    minutes_kept(store, "minute=2d,hour=90d", time_zone="Asia/Pyongyang")
+    at = int(datetime(2016, 3, 5, 15, 29, tzinfo=UTC).timestamp()) // 60
+    count(applier, {("a", at): 1, ("a", at + 1): 2, ("a", at - 30): 4})
+    store.counters.set("v", keep="forever")
+    tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'hour'")
+    done = run(tables.url)
+    assert done.astride == tuple(BucketKey("v", (at + n) * 60) for n in (0, 1))
+    assert done.rows == 1
+    # As days they can be told apart.
+    tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'day'")
+    done = run(tables.url)
+    assert (done.astride, done.rows) == ((), 3)
+    assert [(bucket[:10], amount) for bucket, _, _, amount in tables.slots()] == [
+        ("2016-03-05", 5),
+        ("2016-03-06", 2),
+    ]
+    tables.check_ledger()
+
+
+def is_locking(request: Request, _reply: bytes) -> bool:
+    return "FOR UPDATE NOWAIT" in request.text
+
+
+def test_the_time_is_announced_before_the_first_row_moves_and_never_goes_back(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store, "minute=2h")
+    count(applier, {("a", now_minute() - 3 * 1440): 1})
+    announced: list[dict[tuple[int, str], int]] = []
+
+    def look(_request: Request) -> None:
+        announced.append(rolled_to(tables))
+
+    with MySQLProxy.to(tables.url) as proxy:
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=look, times=1, where=is_locking)
+        run(proxy.url(tables.url))
+    assert announced in (
+        [{(0, "day"): midnight("UTC", now_minute() - 120)}],
+        [{(0, "day"): midnight("UTC", now_minute() - 121)}],
+    )
+    minutes_kept(store, "minute=20d")
+    run(tables.url)
+    assert [rolled_to(tables)] == announced
+
+
+def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone:
+    """A pass, with a change right before the first of its moves."""
+    moving = threading.Event()
+
+    def before_a_move(request: Request, _reply: bytes) -> bool:
+        if "SELECT bucket FROM counter_slot" in request.text:
+            moving.set()
+        return moving.is_set() and "FROM control" in request.text and "SHARE" in request.text
+
+    with MySQLProxy.to(tables.url) as proxy:
+        rule = proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=lambda _: change(),
+            times=1,
+            where=before_a_move,
+        )
+        done = run(proxy.url(tables.url), rows=40)
+    assert rule.acted == 1
+    return done
+
+
+def test_a_counter_that_is_deleted_meanwhile_and_made_anew_is_left_to_the_next_pass(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    old = now_minute() - 3 * 1440
+    count(applier, {("a", old - n): 1 for n in range(99)})
+
+    def change() -> None:
+        store.counters.delete("v")
+        store.counters.set("v", time_zone="Asia/Kolkata", resolution="quarter", keep="quarter=1h")
+        count(applier, {("b", old - n): 100 for n in range(9)})
+
+    assert roll_up_while(tables, change).rows == 0
+    assert tables.totals() == {("v", b"b"): 900}
+    tables.check_ledger()
+    assert run(tables.url).rows > 0
+    assert tables.totals() == {("v", b"b"): 900}
+    tables.check_ledger()
+    assert verified(tables.url) == []
+
+
+def test_a_change_of_another_counter_does_not_end_the_pass(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    old = now_minute() - 3 * 1440
+    count(applier, {("a", old - n): 1 for n in range(99)})
+    assert roll_up_while(tables, lambda: store.counters.set("w", time_zone="Asia/Tokyo")).rows == 99
+    tables.check_ledger()
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_no_reader_sees_a_total_change(
+    tables: Tables, store: Store, applier: Applier, level: str
+) -> None:
+    minutes_kept(store, "minute=1h,quarter=1d,hour=3d")
+    now = now_minute()
+    for start in range(0, 4 * 1440, 720):
+        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 2)})
+    before = tables.totals()
+    tables.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+    rolling_up = threading.Thread(target=run, args=(tables.url, 10))
+    rolling_up.start()
+    reads = 0
+    while rolling_up.is_alive():
+        tables.connection.begin()
+        assert tables.totals() == before
+        tables.connection.commit()
+        assert store.totals.total("v") == sum(before.values())
+        reads += 1
+    rolling_up.join()
+    assert reads > 1
+    assert tables.totals() == before
+    tables.check_ledger()
+    assert verified(tables.url) == []
+
+
+def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wider(
+    tables: Tables, store: Store
+) -> None:
+    """Three workers, retention without a pause, and verify, all at once; nothing is lost."""
+    minutes_kept(store, "minute=1h,quarter=1d,hour=2d")
+    appliers = [Applier(tables.url, slot) for slot in (1, 2, 3)]
+    now = now_minute()
+    stop = threading.Event()
+    wrong: list[str] = []
+    passes: list[int] = []
+
+    def roll() -> None:
+        while not stop.is_set():
+            passes.append(run(tables.url, rows=30).rows)
+
+    def look() -> None:
+        while not stop.is_set():
+            wrong.extend(verified(tables.url))
+
+    def work(applier: Applier, number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(60):
+            at = [now - chance.randrange(3 * 1440) for _ in range(40)]
+            applier.apply([entry([(n, "v", f"{m % 5}", m, 1) for n, m in enumerate(at)])])
+
+    others = [threading.Thread(target=one) for one in (roll, look)]
+    for other in others:
+        other.start()
+    try:
+        together(*(partial(work, one, n) for n, one in enumerate(appliers)))
+    finally:
+        stop.set()
+        for other in others:
+            other.join(60)
+        for one in appliers:
+            one.close()
+    assert wrong == []
+    assert sum(passes) > 0
+    run(tables.url)
+    assert sum(tables.totals().values()) == 3 * 60 * 40
+    tables.check_ledger()
+    assert verified(tables.url) == []
+
+
+def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) -> None:
+    minutes_kept(store, "minute=1h", max_keys=4)
+    now = now_minute()
+    days = [now - 5 * 1440, now - 6 * 1440]
+    appliers = [Applier(tables.url, slot) for slot in (1, 2, 3)]
+    stop = threading.Event()
+
+    def roll() -> None:
+        while not stop.is_set():
+            run(tables.url, rows=3)
+
+    def work(applier: Applier, number: int) -> None:
+        for turn in range(40):
+            names = ("a", "b", f"{number}/{turn}", f"of all/{turn}")
+            rows = [(n, "v", name, days[n % 2] + turn, 1) for n, name in enumerate(names * 2)]
+            rows += [(n + 8, "v", name, days[1] - turn, 1) for n, name in enumerate(names)]
+            applier.apply([entry(rows)])
+
+    rolling = threading.Thread(target=roll)
+    rolling.start()
+    try:
+        together(*(partial(work, one, n) for n, one in enumerate(appliers)))
+    finally:
+        stop.set()
+        rolling.join(60)
+        for one in appliers:
+            one.close()
+    run(tables.url)
+    totals = tables.totals()
+    assert sum(totals.values()) == 3 * 40 * 12
+    for day in days:
+        of_day = str(label("day", "UTC", day).date())
+        keys = {key for bucket, key, _, _ in tables.slots() if bucket.startswith(of_day)}
+        assert len(keys - {b"__overflow__"}) == 4
+    tables.check_ledger()
+
+
+def test_keys_that_moved_are_known_to_whoever_remembers_nothing(
+    tables: Tables, store: Store
+) -> None:
+    minutes_kept(store, "minute=1h", time_zone="America/New_York", max_keys=3)
+    noon = midnight("America/New_York", now_minute() - 5 * 1440) + 720
+
+    def apply(*names: str) -> int:
+        fresh = Applier(tables.url, 7)
+        try:
+            rows = [(n, "v", name, noon + n, 1) for n, name in enumerate(names)]
+            return fresh.apply([entry(rows)]).overflown
+        finally:
+            fresh.close()
+
+    assert apply("a", "b") == 0
+    run(tables.url)
+    assert apply("a", "b", "c", "d") == 1
+    run(tables.url)
+    store.counters.set("other", time_zone="UTC")  # keys are counted anew by another version
+    assert apply("e", "c", "a") == 1
+    tables.check_ledger()
+
+
+def damaged(session: Session, sql: str, *args: object) -> None:
+    assert session.execute(sql, args) == 1
+
+
+def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    now = now_minute()
+    hour = now // 60 * 60 - 4 * 1440
+    count(applier, {(key, hour + n): n + 1 for n in range(60) for key in ("a", "b")})
+    count(applier, {(key, now - n): n + 1 for n in range(40) for key in ("a", "b")})
+    run(tables.url)
+    assert verified(tables.url) == []
+    wide = str(label("hour", "UTC", hour))
+    fine = str(label("minute", "UTC", now - 20))
+    other = str(label("minute", "UTC", now - 20 - (1 if (now - 20) % 15 else -1)))
+    where = "WHERE counter = 'v' AND counter_key = 'a' AND bucket"
+    with open_session(tables.url) as session:
+        for sql, args, found in (
+            (f"UPDATE counter_slot SET amount = amount + 1 {where} = %s", (fine,), fine),
+            (f"DELETE FROM counter_slot {where} = %s", (fine,), fine),
+            (f"UPDATE counter_slot SET counter_key = 'c' {where} = %s", (fine,), fine),
+            (f"UPDATE counter_slot SET bucket = %s, slot = 9 {where} = %s", (other, fine), fine),
+            (f"UPDATE counter_slot SET amount = amount - 1 {where} > %s LIMIT 1", (wide,), wide),
+            (f"DELETE FROM counter_slot {where} > %s LIMIT 1", (wide,), wide),
+        ):
+            rows = session.query("SELECT * FROM counter_slot")
+            damaged(session, sql, *args)
+            said = verified(tables.url)
+            assert len(said) == 1, sql
+            assert found[:16] in said[0], sql
+            assert "'a'" in said[0], sql
+            session.execute("DELETE FROM counter_slot")
+            for row in rows:
+                session.execute("INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)", row)
+        assert verified(tables.url) == []
+
+
+def test_verify_finds_wider_buckets_of_times_that_were_never_said_to_be_rolled_up(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    minutes_kept(store)
+    count(applier, {("a", now_minute() - 4 * 1440): 1})
+    run(tables.url)
+    tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE rolls IS NOT NULL")
+    (said,) = verified(tables.url)
+    assert "no_rollup: 1 rows in buckets such as" in said
+
+
+def test_verify_finds_steps_and_policies_that_were_changed_by_hand(
+    tables: Tables, store: Store
+) -> None:
+    for change in (
+        "UPDATE counter SET keep_steps = 'minute=3d'",
+        "UPDATE counter SET keep_steps = NULL",
+        "UPDATE counter_policy SET rolls = NULL WHERE rolls = 0",
+        "UPDATE counter_policy SET rolls = 1 WHERE resolution = 'day'",
+    ):
+        minutes_kept(store)
+        assert verified(tables.url) == []
+        tables.run(change)
+        (said,) = verified(tables.url)
+        assert said.startswith("settings: its time zones, resolutions, keep, keep_days")
+        store.counters.delete("v")
+
+
+def test_minutes_of_a_counter_that_counts_quarters_are_found(
+    tables: Tables, store: Store, applier: Applier
+) -> None:
+    store.counters.set("v", resolution="quarter")
+    count(applier, {("a", now_minute() // 15 * 15): 1})
+    assert verified(tables.url) == []
+    tables.plant([("v", str(label("minute", "UTC", now_minute() // 15 * 15 + 1)), b"a", 3, 1)])
+    (said,) = verified(tables.url)
+    assert said.startswith("no_bucket: rows of 1 times at which no bucket begins")
