@@ -40,6 +40,8 @@ def failed(result: Result) -> str:
         (f"redis+sentinel://:{SECRET}@[::1],[::1]:2/m/zero", "number of a database"),
         (f"redis+sentinel://:{SECRET}@127.0.0.1:1/m?sentinel_password={SECRET}", "refused"),
         (f"valkey+sentinel://127.0.0.1:1/m?sentinel%5Fpassword={SECRET}&x=1", "malformed"),
+        (f"redis://:{SECRET}@redis..example:6379/0", "malformed"),
+        (f"redis+cluster://:{SECRET}@127.0.0.1:1,redis..example:6379", "begins with hosts"),
         ("unix:///no/such/socket", "cannot be reached"),
     ],
 )
@@ -74,6 +76,13 @@ def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
 def test_a_mysql_url_that_leads_nowhere(url: str, said: str) -> None:
     for command in (["migrate"], ["totals", "c"], ["dead", "list"]):
         assert said in failed(call(*command, COUNTERSINK_MYSQL_URL=url))
+
+
+def test_a_url_of_replicas_that_cannot_be_used(servers: Servers) -> None:
+    for command in (["totals", "c"], ["web", "--port", "0"]):
+        sentence = failed(servers.call(*command, COUNTERSINK_MYSQL_READ_URL="postgres://x/y"))
+        assert "COUNTERSINK_MYSQL_READ_URL" in sentence
+        assert "check COUNTERSINK_MYSQL_URL" not in sentence
 
 
 def test_wrong_passwords(servers: Servers) -> None:

@@ -104,7 +104,7 @@ def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
             producer.increment("hits", "worker")
         os.write(1, b"{}\\n")  # one write: three write at once
         while True:
-            signal.pause()
+            time.sleep(0.05)
     pids = []
     for _ in range(3):
         pid = os.fork()
@@ -119,7 +119,7 @@ def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
         sys.exit(0)
     signal.signal(signal.SIGTERM, end)
     while True:
-        signal.pause()
+        time.sleep(0.05)
     """
     with Children() as children:
         child = run_script(children, script, redis_url)

@@ -121,7 +121,9 @@ def test_the_scaler_is_one_that_keda_knows() -> None:
         assert allowed is None or set(spec[name]) <= allowed
     [trigger] = spec["triggers"]
     assert trigger["type"] == "prometheus"
-    assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold"}
+    assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold", "ignoreNullValues"}
+    # Else the fallback would never apply: no answer would count as an age of 0.
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
     [workload] = [each for each in of_kind("Deployment") if "worker" in each["metadata"]["name"]]
     assert spec["scaleTargetRef"]["name"] == workload["metadata"]["name"]

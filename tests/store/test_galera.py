@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 import pytest
 
+from countersink.backfill.reconcile import correction
+from countersink.backfill.run import backfill
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.store import Store, connection, galera, hosts, sessions
 from countersink.store.apply.apply import Applier
@@ -20,6 +22,7 @@ from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavaila
 from countersink.store.in_app import increments
 from countersink.store.migrate import migrate, require_schema
 from countersink.store.verify import open_session, verify
+from tests.backfill.helpers import NOON, line, options, write
 from tests.store.app import Connection, run
 from tests.store.helpers import entry, keys, row, together
 from tests.support.galera import GaleraCluster, GaleraNode, installed
@@ -231,6 +234,17 @@ def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     said = f"Galera: {second.address} takes countersink's writes from now on, no longer"
     assert f"{said} {first.address}: it could not be used" in caplog.text
     assert port_of(cluster.url()) == second.port
+
+
+def test_no_session_reads_what_its_node_has_not_applied(
+    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+) -> None:
+    run_as_root(nodes[0], "SET GLOBAL wsrep_dirty_reads = ON")
+    try:
+        with connect(cluster.url()) as session:
+            assert session.query("SELECT @@wsrep_dirty_reads") == [(0,)]
+    finally:
+        run_as_root(nodes[0], "SET GLOBAL wsrep_dirty_reads = OFF")
 
 
 def test_a_writer_that_is_desynced_for_a_backup_stays(
@@ -582,6 +596,50 @@ def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
             monkeypatch.setattr(increments, "_ATTEMPTS", 100_000)
             until_committed(apps[2], partial(store.increment, apps[2], "late", "a"))
         assert store.totals.total("late") == 1
+
+
+def unlocked_when_somebody_waits(root: Session, node: GaleraNode) -> None:
+    """End :func:`lagging` once a transaction on the node waits for what it has not applied."""
+    busy = (
+        "SELECT 1 FROM information_schema.processlist WHERE user = 'app' AND command = 'Query'"
+        " AND info IN ('START TRANSACTION', 'COMMIT')"
+    )
+    try:
+        with connect(node.url, database=False) as looking:
+            eventually(lambda: looking.query(busy))
+    finally:
+        root.execute("UNLOCK TABLES")
+
+
+def test_a_reconcile_knows_what_applications_have_counted_through_other_nodes(
+    cluster: GaleraCluster,
+    nodes: tuple[GaleraNode, ...],
+    apps: list[Connection],
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, _ = nodes
+    correct = correction.Correction.correct
+
+    def beside_an_application(*given: Any, **named: Any) -> None:
+        with lagging(cluster, second, first) as root:
+            store.increment(apps[1], "views", "/", at=NOON)
+            apps[1].commit()
+            unlocking = threading.Thread(target=unlocked_when_somebody_waits, args=(root, first))
+            unlocking.start()
+            try:
+                correct(*given, **named)
+            finally:
+                unlocking.join()
+
+    monkeypatch.setattr(correction.Correction, "correct", beside_an_application)
+    with Store(cluster.url()) as store:
+        until_committed(apps[1], partial(store.increment, apps[1], "views", "/", 0, at=NOON))
+        cluster.level()
+        source = write(tmp_path / "access.log", line("/"))
+        backfill(cluster.url(), options(source, mode="reconcile"), redis_url=redis_url)
+        assert store.totals.total("views") == 1
 
 
 def _insert_for_ever(session: Session) -> None:

@@ -102,6 +102,10 @@ def test_options_are_those_of_a_redis_url() -> None:
         ("redis+cluster://u:s3cret@a?db=2", "database 0 alone"),
         ("redis+cluster://u:s3cret@a?nonsense=1", "malformed"),
         ("redis+cluster://u:s3cret@a?socket_timeout=soon", "malformed"),
+        ("redis+cluster://u:s3cret@a?parser_class=x", "malformed"),
+        ("redis+cluster://u:s3cret@a,redis..example", "begins with hosts"),
+        (f"redis+cluster://u:s3cret@{'a' * 64}.example", "begins with hosts"),
+        ("redis://u:s3cret@redis..example/0", "malformed"),
     ],
 )
 def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:

@@ -73,11 +73,7 @@ class ReplicatedPair:
         )
         for server in (self.primary, self.replica):
             run(server, *_FORGET[kind])
-        follow = (
-            each.format(port=self.primary.port, password=self.primary.password)
-            for each in _FOLLOW[kind]
-        )
-        run(self.replica, *follow)
+        follow(self.replica, self.primary, kind)
         # Not before: the primary's own start would wait for a replica.
         run(self.primary, _WAIT_FOR_REPLICA[kind])
         eventually(lambda: ask(self.primary, _CLIENTS[kind])[0][1] == "1")
@@ -114,6 +110,12 @@ class ReplicatedPair:
         received = _status(self.replica, "SHOW REPLICA STATUS", "retrieved_gtid_set")
         subset = f"SELECT GTID_SUBSET('{received}', @@GLOBAL.gtid_executed)"
         return bool(ask(self.replica, subset)[0][0])
+
+
+def follow(replica: MySQLServer, primary: MySQLServer, kind: Kind) -> None:
+    """Let a server apply what another one commits, from where it is, and take no writes itself."""
+    for each in _FOLLOW[kind]:
+        run(replica, each.format(port=primary.port, password=primary.password))
 
 
 def run(server: MySQLServer, *statements: str) -> None:

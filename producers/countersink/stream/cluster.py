@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import redis
@@ -400,7 +401,13 @@ class ClusterClient(redis.Redis):
 
     def _slot(self, key: Any) -> int:
         encoder: Any = self.connection_pool.get_encoder()
-        return key_slot(encoder.encode(key))
+        return _slot(encoder.encode(key))
+
+
+@lru_cache(maxsize=4096)
+def _slot(key: bytes) -> int:
+    """The hash slot of a key; remembered, as some questions are about all possible partitions."""
+    return key_slot(key)
 
 
 class ClusterPipeline(Pipeline):

@@ -21,7 +21,7 @@ from redis.retry import Retry
 
 from countersink.runtime.log import passwords
 from countersink.stream.errors import StreamMisconfigured, translate
-from countersink.stream.sentinel import sentinel_client
+from countersink.stream.sentinel import check_host, sentinel_client
 
 if TYPE_CHECKING:
     from countersink.stream.cluster import ClusterClient
@@ -61,7 +61,7 @@ def connect(
     if scheme not in _SCHEMES:
         raise StreamMisconfigured(
             f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss://, unix://,"
-            " redis+sentinel:// or redis+cluster://"
+            " redis+sentinel:// or redis+cluster:// (valkey for redis in each)"
         )
     tls = scheme.startswith("rediss")
     options: dict[str, Any] = {
@@ -91,11 +91,13 @@ def connect(
             if scheme != "unix" and re.fullmatch(r"/?\d*", urlsplit(url).path) is None:
                 # redis-py would use database 0 without a word.
                 raise ValueError("the path of a Redis URL is the number of a database")
+            if scheme != "unix":
+                check_host(urlsplit(f"redis://{rest}").hostname)
             client = redis.Redis.from_url(f"{scheme}://{rest}", **options)
         # Options that no connection has would be found at the first command only.
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
-    except (ValueError, TypeError, redis.RedisError):
+    except (ValueError, TypeError, AttributeError, redis.RedisError):
         # Without the cause, which may quote the password.
         raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from None
     for command in _RAW_REPLIES:

@@ -113,7 +113,9 @@ def partitions(client: redis.Redis) -> int:
         if cluster is None:
             raise
     if raw is None:
-        return 1 if cluster is None else PARTITIONS_PER_MASTER * max(1, len(_masters(cluster)))
+        if cluster is None:
+            return 1
+        return min(MAX_PARTITIONS, PARTITIONS_PER_MASTER * max(1, len(_masters(cluster))))
     text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else raw
     if not (text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_PARTITIONS):
         raise StreamMisconfigured(
@@ -310,6 +312,11 @@ class PartitionRoute:
         self._home_at = float("inf")
 
     @property
+    def master(self) -> str | None:
+        """The master of a cluster that has the partition; None: none is known."""
+        return self._master
+
+    @property
     def stream(self) -> str:
         """The key of the partition's stream."""
         return stream_key(self.partition)
@@ -332,12 +339,16 @@ class PartitionRoute:
         Raises:
             StreamError: Redis did not do its part; of a cluster, no master did, see :meth:`leave`.
         """
+        tried = set[str | None]()
         while True:
             try:
                 done = work()
             except StreamError as error:
+                tried.add(self.master)
                 if (lasting := self.leave(client, error)) is not None:
                     raise lasting  # noqa: B904 (it has its own cause)
+                if self.master in tried:
+                    raise  # all have answered, and failed one after another
             else:
                 self.arrived(client)
                 return done

@@ -159,6 +159,13 @@ def test_what_is_not_known_has_no_sample(web: Web) -> None:
     }
 
 
+def test_no_worker_is_not_told_while_a_node_is_away_that_may_hold_its_figures(web: Web) -> None:
+    document = dict(web.services.system()) | {"workers": []}
+    assert "countersink_workers" in {each.name for each in installation_samples(document)}
+    document["away"] = [{"node": "h3:6379", "error": "no answer"}]
+    assert "countersink_workers" not in {each.name for each in installation_samples(document)}
+
+
 def test_runs_by_job_and_state(web: Web) -> None:
     rows = [
         ("compact", "-30 HOUR", "done"),  # too long ago to be counted, and a success all the same

@@ -136,7 +136,7 @@ def sentence_of(error: BaseException) -> str | None:
         return f"{text}; check COUNTERSINK_REDIS_URL"
     if isinstance(error, store.Unavailable):
         return f"{text}; check that the server runs and that COUNTERSINK_MYSQL_URL names it"
-    if isinstance(error, store.Misconfigured):
+    if isinstance(error, store.Misconfigured) and "COUNTERSINK_" not in text:
         return f"{text}; check COUNTERSINK_MYSQL_URL"
     if isinstance(
         error,

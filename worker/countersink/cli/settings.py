@@ -177,7 +177,9 @@ def _url(flag: str, help: str) -> Callable[[Decorated], Decorated]:
 
 
 redis_url: Final = _url(
-    "--redis-url", "The queue: redis://, rediss://, unix:// or redis+sentinel://."
+    "--redis-url",
+    "The queue: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (valkey for"
+    " redis in each).",
 )
 mysql_url: Final = _url("--mysql-url", "The database: mysql://user:password@host:3306/database.")
 mysql_read_url: Final = _url(

@@ -97,9 +97,10 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
     sizes = [stream["bytes"] for stream in document["streams"] if stream["bytes"] is not None]
     yield Sample("countersink_queue_bytes", sum(sizes))
     yield Sample("countersink_queue_nodes_away", len(document["away"]))
-    states = Counter(str(worker.get("state")) for worker in document["workers"])
-    for state in WORKER_STATES:
-        yield Sample("countersink_workers", states[state], {"state": state})
+    if document["workers"] or not document["away"]:
+        states = Counter(str(worker.get("state")) for worker in document["workers"])
+        for state in WORKER_STATES:
+            yield Sample("countersink_workers", states[state], {"state": state})
     for reason, rows in (document["dead_by_reason"] or {}).items():
         yield Sample("countersink_dead_rows", rows, {"reason": reason})
     if document["overflown"] is not None:

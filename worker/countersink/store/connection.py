@@ -176,6 +176,11 @@ class Session:
         """``text`` as a quoted SQL literal, by the driver, for statements built in bulk."""
         return self._connection.escape(text)
 
+    def read_all(self) -> None:
+        """Have each transaction from now on see what was committed before it on any server that
+        takes writes; that is so but for Galera.
+        """
+
     def begin(self, *, snapshot: bool = False) -> None:
         """Begin a transaction; with ``snapshot`` a read-only one that sees the database as of now.
 

@@ -247,6 +247,9 @@ UNAVAILABLE: Final = frozenset(
         3098,  # The table does not comply with the plugin: the member cannot write (group repl.)
         3100,  # The plugin failed at COMMIT: the member is not online (group replication)
         3168,  # Server isn't available
+        # The begin of a transaction that waited for a new primary, or for the group, in vain.
+        *range(3781, 3784),
+        *range(3796, 3800),
         3169,  # Session was killed
         4031,  # Disconnected for inactivity (MySQL)
         9001,  # ProxySQL: no backend reached in time

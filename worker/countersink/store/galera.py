@@ -197,11 +197,15 @@ class GaleraSession(Session):
         self._written = True
         return super().hand_out(sql)
 
-    def begin(self, *, snapshot: bool = False) -> None:
-        if snapshot and not self._reads_all:
-            # What any node has committed before: the queue may no longer hold what is in there.
+    def read_all(self) -> None:
+        if not self._reads_all:
             super().execute("SET SESSION wsrep_sync_wait = 1")
             self._reads_all = True
+
+    def begin(self, *, snapshot: bool = False) -> None:
+        if snapshot:
+            # What any node has committed before: the queue may no longer hold what is in there.
+            self.read_all()
         super().begin(snapshot=snapshot)
         self._begun, self._written = True, False
 
@@ -255,6 +259,8 @@ def opened(
         OtherWriter: another node is the writer.
     """
     try:
+        # With dirty reads no read waits for what the cluster has committed.
+        session.execute("SET SESSION wsrep_dirty_reads = OFF")
         node = look(session)
         if node.trouble and (database or several):
             raise Unavailable(node.trouble)

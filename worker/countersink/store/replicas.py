@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from countersink.store.connection import Connect, Session
@@ -21,11 +22,14 @@ from countersink.store.errors import (
 from countersink.store.migrate import identity
 from countersink.store.sessions import Pool
 from countersink.store.settings import Settings
+from countersink.store.sql import show
 
 CATCH_UP_S: Final = 1.0
 """Seconds that a replica has to apply what it has not applied yet."""
 REST_S: Final = 5.0
 """For so many seconds a replica that lags or does not answer is not asked again."""
+LONGEST_REST_S: Final = 60.0
+"""One that goes on not answering is asked more and more seldom, but as often as this."""
 _ANSWER_S: Final = 2.0
 """Seconds, beyond the wait, until a silent replica counts as gone."""
 
@@ -33,6 +37,19 @@ LOGGER: Final = logging.getLogger("countersink.store")
 Result = TypeVar("Result")
 Open = Callable[[Settings], Session]
 """Opens a session on one host; raises StoreError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """What the writer has committed.
+
+    Attributes:
+        gtids: its GTIDs; empty: it keeps none, or none that other servers know by the same numbers.
+        cluster: UUID of its Galera cluster; empty: it is in none.
+    """
+
+    gtids: str
+    cluster: str
 
 
 class _Behind(Exception):
@@ -44,8 +61,8 @@ class ReplicaPool(Pool):
     have answered: so what is said of freshness holds, whoever answers.
 
     Before each read the writer is asked what it has committed (its GTIDs), and a replica that has
-    not applied this within :data:`CATCH_UP_S` is left alone for a while. A node of Galera is asked
-    to wait for its cluster instead. Without GTIDs all reads go to the writer.
+    not applied this within :data:`CATCH_UP_S` is left alone for a while. A node of the writer's own
+    Galera cluster is asked to wait for that instead. Without GTIDs all reads go to the writer.
 
     Args:
         writer: opens a session where writes go.
@@ -67,9 +84,9 @@ class ReplicaPool(Pool):
             Misconfigured: a replica has other tables than the writer.
             StoreError: the writer did not do its part.
         """
-        position: str | None = None
+        position: _Position | None = None
         for replica in self._replicas:
-            if replica.rests():
+            if not replica.is_asked():
                 continue
             if position is None:
                 position = self._position()
@@ -89,7 +106,7 @@ class ReplicaPool(Pool):
             StoreError: as :meth:`read`.
         """
         for each in self._replicas:
-            if each.rests():
+            if not each.is_asked():
                 continue
             try:
                 session = replica(each.host)
@@ -104,6 +121,7 @@ class ReplicaPool(Pool):
                     raise
                 each.rest(error)
                 continue
+            each.answered()
             return session
         return None
 
@@ -113,8 +131,8 @@ class ReplicaPool(Pool):
         for replica in self._replicas:
             replica.pool.close()
 
-    def _position(self) -> str:
-        """What the writer has committed; empty where it keeps no GTIDs."""
+    def _position(self) -> _Position:
+        """What the writer has committed."""
         return super().read(_committed)
 
     def _own_identity(self) -> str:
@@ -135,36 +153,69 @@ class _Replica:
         self.pool = Pool(lambda: opened(host))
         self._lock = threading.Lock()
         self._rests_until = 0.0
+        self._rest_s = 0.0
         self._said = ""
 
-    def rests(self) -> bool:
-        return time.monotonic() < self._rests_until
+    def is_asked(self) -> bool:
+        """Whether to ask it now; of one that failed the last time only one reader does, meanwhile
+        the others go elsewhere.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now < self._rests_until:
+                return False
+            self._rests_until = now + self._rest_s
+            return True
+
+    def answered(self) -> None:
+        """It has all that it should have."""
+        with self._lock:
+            self._rest_s = self._rests_until = 0.0
+            self._said = ""
 
     def rest(self, reason: BaseException) -> None:
         """Leave it alone for a while, and say so if that is new."""
         with self._lock:
-            self._rests_until = time.monotonic() + REST_S
+            # One that lags is back soon; to find out that one is silent takes seconds each time.
+            longer = isinstance(reason, Unavailable) and self._rest_s > 0
+            self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s) if longer else REST_S
+            self._rests_until = time.monotonic() + self._rest_s
             new, self._said = self._said != str(reason), str(reason)
         if new:
             LOGGER.warning("the replica %s is not read from: %s", self.host.where, reason)
 
-    def read(self, work: Callable[[Session], Result], position: str, own: str) -> Result:
+    def read(self, work: Callable[[Session], Result], position: _Position, own: str) -> Result:
         found = self.pool.read_after(
             lambda session: _catch_up(session, self.host, position, own), work
         )
-        self._said = ""
+        self.answered()
         return found
 
 
-def _committed(session: Session) -> str:
+def _committed(session: Session) -> _Position:
+    cluster = _cluster(session)
     if session.dialect.name == "mariadb":
-        return str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
+        gtids = str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
+        if cluster:
+            # Else each node numbers the transactions of the cluster by itself.
+            same, all_logged = session.query(
+                "SELECT @@GLOBAL.wsrep_gtid_mode, @@GLOBAL.log_slave_updates"
+            )[0]
+            gtids = gtids if same and all_logged else ""
+        return _Position(gtids, cluster)
     mode, executed = session.query("SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed")[0]
     # With the mode off the set stands still, while commits go on.
-    return str(executed).replace("\n", "") if mode == "ON" else ""
+    return _Position(str(executed).replace("\n", "") if mode == "ON" else "", cluster)
 
 
-def _catch_up(session: Session, host: Settings, position: str, own: str) -> None:
+def _cluster(session: Session) -> str:
+    """UUID of the Galera cluster that the server is in; empty for none."""
+    if not session.locks_are_local:
+        return ""
+    return str(session.query(show("GLOBAL STATUS", ("wsrep_cluster_state_uuid",)))[0][1])
+
+
+def _catch_up(session: Session, host: Settings, position: _Position, own: str) -> None:
     """Wait until all that the writer had committed is visible in a snapshot that begins now.
 
     Raises:
@@ -173,23 +224,26 @@ def _catch_up(session: Session, host: Settings, position: str, own: str) -> None
         StoreError: as any query.
     """
     with session.patience(CATCH_UP_S + _ANSWER_S):
-        if session.locks_are_local:
+        if position.cluster and _cluster(session) == position.cluster:
             _wait_for_cluster(session)
-        elif not position:
-            raise _Behind("the server that takes writes keeps no GTIDs (log_bin, gtid_mode)")
+        elif not position.gtids:
+            raise _Behind(
+                "the server that takes writes keeps no GTIDs that replicas know (log_bin,"
+                " gtid_mode; of Galera wsrep_gtid_mode and log_slave_updates)"
+            )
         else:
             wait = (
                 "MASTER_GTID_WAIT"
                 if session.dialect.name == "mariadb"
                 else "WAIT_FOR_EXECUTED_GTID_SET"
             )
-            late = session.query(f"SELECT {wait}(%s, %s)", (position, CATCH_UP_S))[0][0]
+            late = session.query(f"SELECT {wait}(%s, %s)", (position.gtids, CATCH_UP_S))[0][0]
             if late is None or int(late) != 0:
                 # Of another installation it may be that it never has this position.
                 _check_identity(session, host, own)
                 raise _Behind(f"it has not applied within {CATCH_UP_S:g} s what was committed")
             if session.dialect.name == "mariadb":
-                _check_origin(session, position)
+                _check_origin(session, position.gtids)
         _check_identity(session, host, own)
 
 

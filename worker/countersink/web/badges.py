@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -164,14 +165,15 @@ class HitNumbers:
         """The total, and whether it has all that was stored; None while it cannot be told."""
         services = self._services
         spooled = services.producer.mark() is None
-        queued = 0
+        queued: int | None = None
+        with suppress(StreamError), mapped():
+            queued = sum(int(services.redis.xlen(each)) for each in stream_keys(services.redis))
         try:
-            with mapped():
-                queued = sum(int(services.redis.xlen(each)) for each in stream_keys(services.redis))
-            pending = queued <= min(MAX_QUEUE, services.options.max_pending_entries)
+            most = min(MAX_QUEUE, services.options.max_pending_entries)
+            pending = queued is not None and queued <= most
             total = services.reads.total(counter, key=key, include_pending=pending).value
             return total, pending and not spooled
         except UnknownCounter:
-            return 0, not queued and not spooled
+            return 0, queued == 0 and not spooled
         except (StoreError, StreamError):
             return None  # the badge shows what was known before

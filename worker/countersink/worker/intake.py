@@ -258,7 +258,10 @@ class Intake:
         try:
             chore()
         except StreamError as error:
-            if not isinstance(error.__cause__, redis.ResponseError | None):
+            cause = error.__cause__
+            # Of a cluster that is down a node says so: that is no refusal.
+            down = isinstance(cause, redis.exceptions.ClusterError)
+            if down or not isinstance(cause, redis.ResponseError | None):
                 every.at_once()
                 raise
             # Redis answered, and refused just this: a partition count that is no number, or, when

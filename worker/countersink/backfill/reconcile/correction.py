@@ -150,6 +150,7 @@ class Correction:
             Unavailable: it was done, or not.
         """
         counter = self.view.counter
+        session.read_all()  # what an application has counted on another node is not to be added
         with session.transaction():
             session.query(
                 "SELECT counter FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,)

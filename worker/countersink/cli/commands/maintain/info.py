@@ -176,6 +176,8 @@ def _overflown(found: Mapping[str, Any]) -> str:
 
 
 def _workers(found: Mapping[str, Any]) -> RenderableType:
+    if not found["workers"] and found["away"]:
+        return Text("Whether a worker runs is not known: a node that may hold its figures is away")
     if not found["workers"]:
         return Text("No worker runs: start one with countersink worker")
     names = ("state", "slot", "rows_per_second", "entries", "rows", "duplicates", "dead")

@@ -122,7 +122,8 @@ class PartitionLayout:
     def _warned(self) -> Iterator[str]:
         for node, error in self.away.items():
             theirs = ", ".join(str(each.partition) for each in self.states if each.node == node)
-            yield f"{node} is away ({error}): what partitions {theirs} hold is not known"
+            what = f"partitions {theirs} hold" if theirs else "it holds"
+            yield f"{node} is away ({error}): what {what} is not known"
         if self.number is None:
             yield "how many partitions there are is not known: a master that is away has it"
         if bare := [node for node in self.masters if not self._on(node)]:

@@ -412,6 +412,10 @@ def _queue(client: redis.Redis) -> Finding:
         return DoctorCheck("queue").fail(str(error), "set it right as the message says")
     workers, lag_ms = len(state["workers"]), state["lag_ms"]
     wait = f"{state['backlog']:,} entries wait"
+    if not workers and state["away"]:
+        # A worker's figures lie on one master of a cluster.
+        found = f"{wait}; whether a worker runs is not known, as a node is away"
+        return DoctorCheck("queue").warn(found, "bring the node back")
     if state["backlog"] and not workers:
         found = f"{wait}, and no worker runs"
         return DoctorCheck("queue").warn(found, "start one: countersink worker")
