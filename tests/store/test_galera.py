@@ -624,7 +624,7 @@ def test_a_reconcile_knows_what_applications_have_counted_through_other_nodes(
 
     def beside_an_application(*given: Any, **named: Any) -> None:
         with lagging(cluster, second, first) as root:
-            store.increment(apps[1], "views", "/", at=NOON)
+            store.increment(apps[1], "reconciled", "/", at=NOON)
             apps[1].commit()
             unlocking = threading.Thread(target=unlocked_when_somebody_waits, args=(root, first))
             unlocking.start()
@@ -635,11 +635,12 @@ def test_a_reconcile_knows_what_applications_have_counted_through_other_nodes(
 
     monkeypatch.setattr(correction.Correction, "correct", beside_an_application)
     with Store(cluster.url()) as store:
-        until_committed(apps[1], partial(store.increment, apps[1], "views", "/", 0, at=NOON))
+        until_committed(apps[1], partial(store.increment, apps[1], "reconciled", "/", 0, at=NOON))
         cluster.level()
         source = write(tmp_path / "access.log", line("/"))
-        backfill(cluster.url(), options(source, mode="reconcile"), redis_url=redis_url)
-        assert store.totals.total("views") == 1
+        asked = options(source, mode="reconcile", counter="reconciled")
+        backfill(cluster.url(), asked, redis_url=redis_url)
+        assert store.totals.total("reconciled") == 1
 
 
 def _insert_for_ever(session: Session) -> None:
