@@ -7,14 +7,14 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
 from countersink.cli.servers import MySQLServer
 from countersink.cli.servers.base import find_program
-from countersink.store.connection import connect
+from countersink.store.connection import Session, connect
 from countersink.store.errors import StoreError
 from countersink.store.settings import Settings
 from tests.support.ports import Ports
@@ -256,3 +256,23 @@ class GaleraCluster:
             )
 
         eventually(whole, JOIN_S)
+
+
+@contextlib.contextmanager
+def lagging(cluster: GaleraCluster, node: GaleraNode, *, through: GaleraNode) -> Iterator[Session]:
+    """Within the block ``node`` applies nothing more; ``UNLOCK TABLES`` ends that.
+
+    Args:
+        through: another one, of which the others have what holds it up.
+    """
+    run(through, "CREATE TABLE IF NOT EXISTS counts.bulk (id INT AUTO_INCREMENT PRIMARY KEY)")
+    cluster.level()
+    with connect(node.url, database=False) as root:
+        root.execute("SET SESSION wait_timeout = 600")
+        root.execute("FLUSH TABLES counts.bulk WITH READ LOCK")
+        run(through, "INSERT INTO counts.bulk VALUES (NULL)")
+        try:
+            yield root
+        finally:
+            root.execute("UNLOCK TABLES")
+            cluster.level()
