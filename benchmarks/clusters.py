@@ -334,10 +334,7 @@ def _mysql_cluster(
     from tests.support.group_replication import ReplicationGroup  # noqa: PLC0415
 
     if place == "galera":
-        galera = GaleraCluster(directory)
-        for node in galera.nodes:
-            node.extra = MYSQL_OPTIONS
-        stack.enter_context(galera)
+        galera = stack.enter_context(GaleraCluster(directory, extra=MYSQL_OPTIONS))
         root_url = galera.nodes[0].url_for("counts")
         return galera.url(), [node.pid for node in galera.nodes], root_url
     group = stack.enter_context(ReplicationGroup(directory, extra=MYSQL_OPTIONS))

@@ -26,7 +26,7 @@ from countersink.producers.spool.replay import replay
 from countersink.runtime.process import Stop
 from countersink.stream import names
 from countersink.stream.connection import connect
-from countersink.stream.errors import StreamError, StreamRefused
+from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import used_partitions
 from tests.producers.helpers import Entry, distinct, entries, run_script
 from tests.producers.tailing import COUNTER as PAGE_VIEWS
@@ -292,6 +292,26 @@ def test_a_replay_goes_past_however_many_masters_that_hang(
         with connect(cluster.url) as client:
             eventually(lambda: readable(client), 30)
             assert increments(client) == 3001
+
+
+def test_masters_that_answer_and_take_nothing_are_tried_once_each(
+    shared: RedisCluster, tmp_path: Path, short_absence: None
+) -> None:
+    """Each takes longer to fail than one that was left is left alone."""
+    left_behind(tmp_path, 10)
+    url = shared.url + "?socket_timeout=0.3"
+    try:
+        for server in shared.servers:
+            shared.ask(server, "CLIENT", "PAUSE", 600_000, "WRITE")
+        with connect(url) as client, pytest.raises(StreamUnavailable):
+            replay(tmp_path, client)
+        with pytest.raises(Failure, match="may or may not be stored"):
+            send_one(url, COUNTER, "k", 1, None)
+    finally:
+        for server in shared.servers:
+            shared.ask(server, "CLIENT", "UNPAUSE")
+    with connect(url) as client:
+        assert replay(tmp_path, client).increments == 10
 
 
 @contextmanager

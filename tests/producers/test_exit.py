@@ -570,7 +570,7 @@ def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts
     redis_url: str, redis_client: redis.Redis
 ) -> None:
     script = """
-    import signal, sys, threading
+    import signal, sys, threading, time
     from countersink.producers import Producer
     made = []
     thread = threading.Thread(target=lambda: made.append(Producer(sys.argv[1], flush_interval=60)))
@@ -592,7 +592,7 @@ def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts
 
 def test_a_producer_made_in_a_thread_installs_nothing(redis_url: str) -> None:
     script = """
-import signal, sys, threading
+import signal, sys, threading, time
 from countersink.producers import Producer
 made = []
 thread = threading.Thread(target=lambda: made.append(Producer(sys.argv[1])))

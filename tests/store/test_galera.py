@@ -3,16 +3,14 @@
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pymysql
 import pytest
 
-from countersink.backfill.reconcile import correction
-from countersink.backfill.run import backfill
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.store import Store, connection, galera, hosts, sessions
 from countersink.store.apply.apply import Applier
@@ -22,10 +20,9 @@ from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavaila
 from countersink.store.in_app import increments
 from countersink.store.migrate import migrate, require_schema
 from countersink.store.verify import open_session, verify
-from tests.backfill.helpers import NOON, line, options, write
 from tests.store.app import Connection, run
 from tests.store.helpers import entry, keys, row, together
-from tests.support.galera import GaleraCluster, GaleraNode, installed
+from tests.support.galera import GaleraCluster, GaleraNode, installed, lagging
 from tests.support.replication import run as run_as_root
 from tests.support.waiting import eventually
 
@@ -560,22 +557,6 @@ def test_settings_do_not_wait_for_transactions_that_count_other_counters(
         assert store.totals.total("others49") == 1
 
 
-@contextmanager
-def lagging(cluster: GaleraCluster, writer: GaleraNode, node: GaleraNode) -> Iterator[Session]:
-    """Within the block ``node`` applies nothing more; ``UNLOCK TABLES`` ends that."""
-    with connect(node.url, database=False) as root, unfenced(cluster, writer) as session:
-        session.execute("CREATE TABLE IF NOT EXISTS bulk (id INT AUTO_INCREMENT PRIMARY KEY)")
-        cluster.level()
-        root.execute("SET SESSION wait_timeout = 600")
-        root.execute("FLUSH TABLES counts.bulk WITH READ LOCK")
-        session.execute("INSERT INTO bulk VALUES (NULL)")
-        try:
-            yield root
-        finally:
-            root.execute("UNLOCK TABLES")
-            cluster.level()
-
-
 def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
     cluster: GaleraCluster,
     nodes: tuple[GaleraNode, ...],
@@ -584,7 +565,7 @@ def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
 ) -> None:
     first, _, third = nodes
     with Store(cluster.url()) as store:
-        with lagging(cluster, first, third) as root:
+        with lagging(cluster, third, through=first) as root:
             pauses: list[float] = []
             monkeypatch.setattr(increments, "_pause", pauses.append)
             # Its row of app_counter is made on the writer.
@@ -596,50 +577,6 @@ def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
             monkeypatch.setattr(increments, "_ATTEMPTS", 100_000)
             until_committed(apps[2], partial(store.increment, apps[2], "late", "a"))
         assert store.totals.total("late") == 1
-
-
-def unlocked_when_somebody_waits(root: Session, node: GaleraNode) -> None:
-    """End :func:`lagging` once a transaction on the node waits for what it has not applied."""
-    busy = (
-        "SELECT 1 FROM information_schema.processlist WHERE user = 'app' AND command = 'Query'"
-        " AND info IN ('START TRANSACTION', 'COMMIT')"
-    )
-    try:
-        with connect(node.url, database=False) as looking:
-            eventually(lambda: looking.query(busy))
-    finally:
-        root.execute("UNLOCK TABLES")
-
-
-def test_a_reconcile_knows_what_applications_have_counted_through_other_nodes(
-    cluster: GaleraCluster,
-    nodes: tuple[GaleraNode, ...],
-    apps: list[Connection],
-    redis_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first, second, _ = nodes
-    correct = correction.Correction.correct
-
-    def beside_an_application(*given: Any, **named: Any) -> None:
-        with lagging(cluster, second, first) as root:
-            store.increment(apps[1], "views", "/", at=NOON)
-            apps[1].commit()
-            unlocking = threading.Thread(target=unlocked_when_somebody_waits, args=(root, first))
-            unlocking.start()
-            try:
-                correct(*given, **named)
-            finally:
-                unlocking.join()
-
-    monkeypatch.setattr(correction.Correction, "correct", beside_an_application)
-    with Store(cluster.url()) as store:
-        until_committed(apps[1], partial(store.increment, apps[1], "views", "/", 0, at=NOON))
-        cluster.level()
-        source = write(tmp_path / "access.log", line("/"))
-        backfill(cluster.url(), options(source, mode="reconcile"), redis_url=redis_url)
-        assert store.totals.total("views") == 1
 
 
 def _insert_for_ever(session: Session) -> None:
@@ -656,7 +593,7 @@ def test_settings_do_not_wait_for_ever_for_a_node_that_holds_up_all_writes(
     run_as_root(third, "SET GLOBAL wsrep_provider_options = 'gcs.fc_limit=1'")
     try:
         with Store(cluster.url()) as store:
-            with lagging(cluster, first, third), unfenced(cluster, first) as session:
+            with lagging(cluster, third, through=first), unfenced(cluster, first) as session:
                 with pytest.raises(Unavailable):
                     _insert_for_ever(session)
                 with pytest.raises(Unavailable, match="may hold up all writes"):

@@ -50,7 +50,7 @@ def test_a_replica_of_a_node_that_numbers_its_transactions_by_itself(
 ) -> None:
     with (
         MySQLFactory(servers_directory, "mariadb") as make,
-        GaleraCluster(servers_directory, 2, (*BINLOG, "--log-slave-updates=1")) as cluster,
+        GaleraCluster(servers_directory, 2, extra=(*BINLOG, "--log-slave-updates=1")) as cluster,
     ):
         first, second = cluster.nodes
         replica = make(extra=(*BINLOG, "--server-id=9"))

@@ -17,6 +17,7 @@ from countersink.store.errors import Misconfigured, SchemaMismatch, Unavailable
 from countersink.store.migrate import migrate, require_schema
 from tests.cli.command import call, one_sentence
 from tests.reads.support import apply_all, queue
+from tests.store.helpers import together
 from tests.support import galera, group_replication
 from tests.support.factories import MySQLFactory
 from tests.support.replication import ReplicatedPair, ask, port_of, run
@@ -197,6 +198,36 @@ def test_a_frozen_replica_is_left(
             assert store.replica_snapshot(port_of) == pair.primary.port
         finally:
             pair.replica.thaw()
+
+
+def test_one_reader_at_a_time_finds_out_whether_a_silent_replica_is_back(
+    pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("countersink.store.connection.CONNECT_TIMEOUT", 0.5)
+    with Store(pair.url, read_url=read_url(pair)) as store:
+        pool = store._replicas
+        assert pool is not None
+        (replica,) = pool._replicas
+        pair.replica.freeze()
+        try:
+            for seconds in (5.0, 10.0, 20.0, 40.0, 60.0, 60.0):
+                replica._rests_until = 0.0  # as if it were over
+                together(*[lambda: store.replica_snapshot(port_of)] * 3)
+                assert replica._rest_s == seconds
+            monkeypatch.setattr("countersink.store.connection.CONNECT_TIMEOUT", 60.0)
+            replica._rests_until = 0.0
+            found: list[int] = []
+            asking = threading.Thread(target=lambda: found.append(store.replica_snapshot(port_of)))
+            asking.start()
+            eventually(lambda: replica._rests_until > 0)
+            assert store.replica_snapshot(port_of) == pair.primary.port
+            assert found == []
+        finally:
+            pair.replica.thaw()
+        asking.join(60.0)
+        assert found == [pair.replica.port]
+        assert replica._rest_s == 0.0
+        assert store.replica_snapshot(port_of) == pair.replica.port
 
 
 def test_several_replicas(pair: ReplicatedPair, count: Count) -> None:

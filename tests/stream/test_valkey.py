@@ -54,7 +54,8 @@ def play(program: Path, *tests: str) -> int:
         check=False,
     )
     summary = re.fullmatch(
-        r"(\d+) passed(?:, \d+ deselected)? in .*", done.stdout.strip().splitlines()[-1]
+        r"(\d+) passed(?:, \d+ (?:deselected|warnings?))* in .*",
+        done.stdout.strip().splitlines()[-1],
     )
     assert summary is not None, done.stdout
     return int(summary[1])

@@ -7,14 +7,14 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
 from countersink.cli.servers import MySQLServer
 from countersink.cli.servers.base import find_program
-from countersink.store.connection import connect
+from countersink.store.connection import Session, connect
 from countersink.store.errors import StoreError
 from countersink.store.settings import Settings
 from tests.support.ports import Ports
@@ -63,19 +63,11 @@ class GaleraNode(MySQLServer):
         number: from 1.
         cluster: UUID of the cluster.
         ports: of the cluster.
-        options: more of them for the server.
     """
 
     start_timeout = 90.0
 
-    def __init__(
-        self,
-        directory: Path,
-        number: int,
-        cluster: str,
-        ports: Ports,
-        options: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, directory: Path, number: int, cluster: str, ports: Ports) -> None:
         # Commits are on disk at once, as a node that was killed is to come back with them.
         super().__init__(directory, kind="mariadb", port=ports.draw(), template=template("mariadb"))
         self.number = number
@@ -83,7 +75,6 @@ class GaleraNode(MySQLServer):
         self.group_port, self.state_port, self.transfer_port = (ports.draw() for _ in range(3))
         self.members: Sequence[GaleraNode] = ()
         self.founds = False
-        self._options = options
 
     @property
     def address(self) -> str:
@@ -124,7 +115,6 @@ class GaleraNode(MySQLServer):
             f"--wsrep-sst-method={method}",
             f"--wsrep-sst-receive-address=127.0.0.1:{self.transfer_port}",
             f"--wsrep-start-position={position}",
-            *self._options,
         ]
 
     def _transfer(self) -> tuple[str, list[str]]:
@@ -186,19 +176,19 @@ class GaleraCluster:
     Args:
         parent: directory for the nodes' data.
         size: how many nodes.
-        options: more of them for each server.
+        extra: further options of the servers.
     """
 
-    def __init__(self, parent: Path, size: int = 3, options: Sequence[str] = ()) -> None:
+    def __init__(self, parent: Path, size: int = 3, *, extra: Sequence[str] = ()) -> None:
         self._parent = Path(tempfile.mkdtemp(prefix="galera-", dir=parent))
         name = str(uuid.uuid4())
         self._ports = Ports()
         self.nodes = [
-            GaleraNode(self._parent / f"n{n}", n, name, self._ports, options)
-            for n in range(1, size + 1)
+            GaleraNode(self._parent / f"n{n}", n, name, self._ports) for n in range(1, size + 1)
         ]
         for node in self.nodes:
             node.members = self.nodes
+            node.extra = tuple(extra)
 
     def __enter__(self) -> Self:
         try:
@@ -256,3 +246,23 @@ class GaleraCluster:
             )
 
         eventually(whole, JOIN_S)
+
+
+@contextlib.contextmanager
+def lagging(cluster: GaleraCluster, node: GaleraNode, *, through: GaleraNode) -> Iterator[Session]:
+    """Within the block ``node`` applies nothing more; ``UNLOCK TABLES`` ends that.
+
+    Args:
+        through: another one, of which the others have what holds it up.
+    """
+    run(through, "CREATE TABLE IF NOT EXISTS counts.bulk (id INT AUTO_INCREMENT PRIMARY KEY)")
+    cluster.level()
+    with connect(node.url, database=False) as root:
+        root.execute("SET SESSION wait_timeout = 600")
+        root.execute("FLUSH TABLES counts.bulk WITH READ LOCK")
+        run(through, "INSERT INTO counts.bulk VALUES (NULL)")
+        try:
+            yield root
+        finally:
+            root.execute("UNLOCK TABLES")
+            cluster.level()

@@ -88,11 +88,12 @@ def connect(
 
             client = cluster_client(rest, options, tls=tls)
         else:
-            if scheme != "unix" and re.fullmatch(r"/?\d*", urlsplit(url).path) is None:
-                # redis-py would use database 0 without a word.
-                raise ValueError("the path of a Redis URL is the number of a database")
             if scheme != "unix":
-                check_host(urlsplit(f"redis://{rest}").hostname)
+                parts = urlsplit(url)
+                if re.fullmatch(r"/?\d*", parts.path) is None:
+                    # redis-py would use database 0 without a word.
+                    raise ValueError("the path of a Redis URL is the number of a database")
+                check_host(parts.hostname)
             client = redis.Redis.from_url(f"{scheme}://{rest}", **options)
         # Options that no connection has would be found at the first command only.
         pool = client.connection_pool

@@ -312,11 +312,6 @@ class PartitionRoute:
         self._home_at = float("inf")
 
     @property
-    def master(self) -> str | None:
-        """The master of a cluster that has the partition; None: none is known."""
-        return self._master
-
-    @property
     def stream(self) -> str:
         """The key of the partition's stream."""
         return stream_key(self.partition)
@@ -339,16 +334,12 @@ class PartitionRoute:
         Raises:
             StreamError: Redis did not do its part; of a cluster, no master did, see :meth:`leave`.
         """
-        tried = set[str | None]()
         while True:
             try:
                 done = work()
             except StreamError as error:
-                tried.add(self.master)
                 if (lasting := self.leave(client, error)) is not None:
                     raise lasting  # noqa: B904 (it has its own cause)
-                if self.master in tried:
-                    raise  # all have answered, and failed one after another
             else:
                 self.arrived(client)
                 return done
@@ -369,11 +360,11 @@ class PartitionRoute:
         """
         if cluster_of(client) is None:
             return error
-        self._forget()
         reason = error
         try:
             number = partitions(client)
-            # What this search has left stays left until its end, however many masters hang.
+            # What this search has left stays left until its end, however many masters hang, and
+            # however long it takes what is sent to fail.
             while True:
                 if self._master is not None:
                     self._left[self._master] = time.monotonic(), reason

@@ -98,6 +98,7 @@ class Session:
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
         group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
+        cluster: UUID of the Galera cluster that it was in at login; empty: it is in none.
         where: the host that it is connected to, and how to log in.
         keep_until: on the monotonic clock; threads that share sessions open another one then.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
@@ -114,6 +115,7 @@ class Session:
     interrupted: bool = False
     group: "CounterGroup | None" = None
     waiting_since: float | None = None
+    cluster: str = ""
     locks_are_local: ClassVar[bool] = False
     """Whether other servers take writes too, on which its row locks are unknown: Galera."""
 
@@ -566,6 +568,9 @@ def _pin(found: dict[str, str]) -> str:
     ]
     if _SNAPSHOT_ISOLATION in found:
         pins.append(f"{_SNAPSHOT_ISOLATION} = OFF")
+    if hosts.is_galera(found):
+        # With dirty reads no read waits for what the cluster has committed.
+        pins.append("wsrep_dirty_reads = OFF")
     if found.get(_CONSISTENCY) == "EVENTUAL":
         # A new primary would serve before it has applied what the old one committed: policies and
         # sums that are read there would be old ones.

@@ -215,6 +215,9 @@ CONFLICT: Final = frozenset(
 INTERRUPTED: Final = frozenset({1317, 1969, 3024})
 """Of these the ones that say that time was over, or somebody else's patience."""
 
+HELD: Final = frozenset({*range(3781, 3784), *range(3796, 3800)})
+"""A transaction waited for a new primary, or for its group, in vain, and did not begin."""
+
 UNAVAILABLE: Final = frozenset(
     {
         0,  # InterfaceError(0, ''): the driver closed the connection earlier
@@ -246,10 +249,8 @@ UNAVAILABLE: Final = frozenset(
         3032,  # offline_mode: as a group does with a member that it has expelled
         3098,  # The table does not comply with the plugin: the member cannot write (group repl.)
         3100,  # The plugin failed at COMMIT: the member is not online (group replication)
+        *HELD,
         3168,  # Server isn't available
-        # The begin of a transaction that waited for a new primary, or for the group, in vain.
-        *range(3781, 3784),
-        *range(3796, 3800),
         3169,  # Session was killed
         4031,  # Disconnected for inactivity (MySQL)
         9001,  # ProxySQL: no backend reached in time

@@ -259,9 +259,8 @@ def opened(
         OtherWriter: another node is the writer.
     """
     try:
-        # With dirty reads no read waits for what the cluster has committed.
-        session.execute("SET SESSION wsrep_dirty_reads = OFF")
         node = look(session)
+        session.cluster = node.cluster
         if node.trouble and (database or several):
             raise Unavailable(node.trouble)
         if database:

@@ -22,7 +22,6 @@ from countersink.store.errors import (
 from countersink.store.migrate import identity
 from countersink.store.sessions import Pool
 from countersink.store.settings import Settings
-from countersink.store.sql import show
 
 CATCH_UP_S: Final = 1.0
 """Seconds that a replica has to apply what it has not applied yet."""
@@ -49,7 +48,7 @@ class _Position:
     """
 
     gtids: str
-    cluster: str
+    cluster: str = ""
 
 
 class _Behind(Exception):
@@ -86,7 +85,7 @@ class ReplicaPool(Pool):
         """
         position: _Position | None = None
         for replica in self._replicas:
-            if not replica.is_asked():
+            if not replica.take_turn():
                 continue
             if position is None:
                 position = self._position()
@@ -106,7 +105,7 @@ class ReplicaPool(Pool):
             StoreError: as :meth:`read`.
         """
         for each in self._replicas:
-            if not each.is_asked():
+            if not each.take_turn():
                 continue
             try:
                 session = replica(each.host)
@@ -156,14 +155,15 @@ class _Replica:
         self._rest_s = 0.0
         self._said = ""
 
-    def is_asked(self) -> bool:
-        """Whether to ask it now; of one that failed the last time only one reader does, meanwhile
-        the others go elsewhere.
+    def take_turn(self) -> bool:
+        """Whether the caller is to ask it now. One that failed the last time is asked by one reader
+        for all, who go elsewhere for twice as long as before, unless it answers.
         """
         with self._lock:
             now = time.monotonic()
             if now < self._rests_until:
                 return False
+            self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s)
             self._rests_until = now + self._rest_s
             return True
 
@@ -177,8 +177,8 @@ class _Replica:
         """Leave it alone for a while, and say so if that is new."""
         with self._lock:
             # One that lags is back soon; to find out that one is silent takes seconds each time.
-            longer = isinstance(reason, Unavailable) and self._rest_s > 0
-            self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s) if longer else REST_S
+            if not self._rest_s or not isinstance(reason, Unavailable):
+                self._rest_s = REST_S
             self._rests_until = time.monotonic() + self._rest_s
             new, self._said = self._said != str(reason), str(reason)
         if new:
@@ -193,26 +193,17 @@ class _Replica:
 
 
 def _committed(session: Session) -> _Position:
-    cluster = _cluster(session)
+    if session.cluster:
+        gtids, same, all_logged = session.query(
+            "SELECT @@GLOBAL.gtid_binlog_pos, @@GLOBAL.wsrep_gtid_mode, @@GLOBAL.log_slave_updates"
+        )[0]
+        # Else each node numbers the transactions of the cluster by itself.
+        return _Position(str(gtids) if same and all_logged else "", session.cluster)
     if session.dialect.name == "mariadb":
-        gtids = str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
-        if cluster:
-            # Else each node numbers the transactions of the cluster by itself.
-            same, all_logged = session.query(
-                "SELECT @@GLOBAL.wsrep_gtid_mode, @@GLOBAL.log_slave_updates"
-            )[0]
-            gtids = gtids if same and all_logged else ""
-        return _Position(gtids, cluster)
+        return _Position(str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
     mode, executed = session.query("SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed")[0]
     # With the mode off the set stands still, while commits go on.
-    return _Position(str(executed).replace("\n", "") if mode == "ON" else "", cluster)
-
-
-def _cluster(session: Session) -> str:
-    """UUID of the Galera cluster that the server is in; empty for none."""
-    if not session.locks_are_local:
-        return ""
-    return str(session.query(show("GLOBAL STATUS", ("wsrep_cluster_state_uuid",)))[0][1])
+    return _Position(str(executed).replace("\n", "") if mode == "ON" else "")
 
 
 def _catch_up(session: Session, host: Settings, position: _Position, own: str) -> None:
@@ -224,7 +215,7 @@ def _catch_up(session: Session, host: Settings, position: _Position, own: str) -
         StoreError: as any query.
     """
     with session.patience(CATCH_UP_S + _ANSWER_S):
-        if position.cluster and _cluster(session) == position.cluster:
+        if position.cluster and session.cluster == position.cluster:
             _wait_for_cluster(session)
         elif not position.gtids:
             raise _Behind(

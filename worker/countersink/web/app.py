@@ -87,6 +87,12 @@ class Application:
         routes: Sequence[Route] = ROUTES,
     ) -> None:
         self._options = options
+        # Before anything listens: its URLs may be none.
+        self._store = Store(
+            options.mysql_url,
+            read_url=options.mysql_read_url,
+            statement_seconds=options.read_timeout_s,
+        )
         self._producer = producer
         self._system = system
         self._table = RouteTable((*routes, openapi_route(routes)))
@@ -108,11 +114,7 @@ class Application:
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
         options = self._options
         client = connect(options.redis_url, client_name="countersink-web")
-        store = Store(
-            options.mysql_url,
-            read_url=options.mysql_read_url,
-            statement_seconds=options.read_timeout_s,
-        )
+        store = self._store
         with client, store:
             register = Register(store, options.mysql_url)
             await register.read()

@@ -4,7 +4,9 @@ a reconcile.
 
 At REPEATABLE READ the locking read takes the rows of a range, in all slots, and the gaps between
 them: until the COMMIT nobody counts, compacts or deletes there, so what is added is what was
-lacking. What is counted after it is on top. Two reconciles of a counter hold its row of
+lacking. What is counted after it is on top. On other nodes of Galera no lock of ours holds anybody
+up: a transaction there that counts or deletes the counter's keys, and that is not in the sum, and
+the correction are not both committed. Two reconciles of a counter hold its row of
 ``backfill_counter`` one after the other: the second sums up what the first has added.
 
 Rows that others hold are waited for, for a second; then fewer keys are tried, as nobody is to wait
@@ -30,6 +32,7 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
 from countersink.store.errors import BadCells, Conflict
+from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession, open_tables
 from countersink.store.sql import label_time
@@ -150,7 +153,6 @@ class Correction:
             Unavailable: it was done, or not.
         """
         counter = self.view.counter
-        session.read_all()  # what an application has counted on another node is not to be added
         with session.transaction():
             session.query(
                 "SELECT counter FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,)
@@ -164,6 +166,8 @@ class Correction:
             for one in found:
                 amounts.add(counter, keys.bucket, key_text(one.key), one.should_be - one.had)
             if found:
+                # After the rows, as those do who count.
+                settings_version.write_fences(session, counter)
                 cells.add(session, cells.slot_of(session), amounts)
                 self._write_down(session, keys.bucket, found)
             self._note(session, found)
@@ -255,13 +259,20 @@ class Correction:
 
 def connect_for(mysql_url: str) -> Connect:
     """How to get sessions as correcting needs them."""
-    return partial(
-        open_tables,
-        mysql_url,
-        isolation="REPEATABLE READ",
-        read_timeout=READ_TIMEOUT_S,
-        lock_wait=LOCK_WAIT_S,
-    )
+
+    def opened() -> Session:
+        session = open_tables(
+            mysql_url,
+            isolation="REPEATABLE READ",
+            read_timeout=READ_TIMEOUT_S,
+            lock_wait=LOCK_WAIT_S,
+        )
+        # A node of Galera that lags is waited for; else corrections would lose the race again and
+        # again.
+        session.read_all()
+        return session
+
+    return opened
 
 
 def correct_bucket(

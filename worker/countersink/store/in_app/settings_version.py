@@ -89,6 +89,17 @@ def lower(session: Session, counter: str) -> None:
             and tries again.
     """
     session.execute(_RAISE.format("%s"), (counter,))
+    write_fences(session, counter)
+
+
+def write_fences(session: Session, counter: str) -> None:
+    """On Galera: let the transaction, and one that counts the counter on another node and that it
+    has not seen, not both be committed.
+
+    Args:
+        session: in a transaction that goes by what was counted.
+        counter: its name.
+    """
     if session.locks_are_local:
         session.execute(_write_fences("%s", map(str, range(_FENCES))), [counter] * _FENCES)
 

@@ -15,6 +15,7 @@ from typing import Final, cast
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.errors import (
     CONFLICT,
+    HELD,
     INTERRUPTED,
     Conflict,
     Refused,
@@ -55,8 +56,7 @@ NOT_BEGUN: Final = frozenset(
         1792,  # Cannot execute statement in a READ ONLY transaction
         1836,  # Running in read-only mode
         3098,  # The member of the group cannot write (group replication)
-        *range(3781, 3784),  # it waited for a new primary in vain
-        *range(3796, 3800),  # or for its group
+        *HELD,
     }
 )
 """Answers of a server that will not write, so nothing was handed out."""

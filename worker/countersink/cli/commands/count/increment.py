@@ -71,7 +71,6 @@ def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime |
     entry = Sealed(new_entry_id(now), now, rows, 1)
     note_use(client, route.partition)
     in_doubt = 0
-    tried = set[str | None]()
     while True:
         try:
             with mapped():
@@ -79,9 +78,7 @@ def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime |
         except StreamError as error:
             away = isinstance(error, StreamUnavailable)
             in_doubt += away
-            tried.add(route.master)
-            elsewhere = route.leave(client, error) is None and route.master not in tried
-            if elsewhere or (away and in_doubt < ATTEMPTS):
+            if route.leave(client, error) is None or (away and in_doubt < ATTEMPTS):
                 continue
             if not in_doubt:
                 raise

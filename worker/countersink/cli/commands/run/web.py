@@ -14,7 +14,6 @@ from countersink.cli.commands.maintain.info import found
 from countersink.cli.errors import Failure, values_checked
 from countersink.producers import Producer
 from countersink.runtime.log import logged
-from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.web.options import WebOptions
 
@@ -98,8 +97,6 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
     with values_checked():
         chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
         producing = settings.producer_options(redis_url)
-    # A URL that cannot be used is said at once, not by a server that has begun to start.
-    Store(mysql_url, read_url=chosen.mysql_read_url).close()
     try:
         with (
             logged(log_format) as handler,

@@ -1,0 +1,138 @@
+"""Reconciling on Galera, where applications count through other nodes than the writer."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from countersink.backfill.reconcile.correction import BucketKeys, Correction, connect_for
+from countersink.backfill.reconcile.scope import EVER, choose
+from countersink.store import Store
+from countersink.store.connection import Session
+from countersink.store.errors import Conflict
+from countersink.store.migrate import migrate
+from countersink.store.verify import open_session, verify
+from tests.backfill.truths import DAY, hour_ago, on_days, options, said_by, totals
+from tests.store.app import Connection
+from tests.store.helpers import minute
+from tests.support.galera import GaleraCluster, installed, lagging
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.clusters,
+    pytest.mark.skipif(not installed(), reason="galera-4 or rsync is not installed"),
+]
+
+AT = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC)
+ALL = BucketKeys(minute(DAY, 0) * 60, b"", b"\xff")
+
+
+@pytest.fixture(scope="module")
+def cluster(servers_directory: Path) -> Iterator[GaleraCluster]:
+    """Two nodes, with the tables; the first one is the writer."""
+    with GaleraCluster(servers_directory, size=2) as started:
+        migrate(started.url())
+        started.level()
+        yield started
+
+
+@pytest.fixture
+def store(cluster: GaleraCluster) -> Iterator[Store]:
+    with Store(cluster.url()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(cluster: GaleraCluster, store: Store) -> Iterator[Connection]:
+    """An application's connection to the second node, which has counted ``/`` once."""
+    port = cluster.nodes[1].port
+    with closing(
+        pymysql.connect(
+            host="127.0.0.1", port=port, user="app", password="geheim", database="counts"
+        )
+    ) as opened:
+        store.increment(opened, "views", "/", at=AT)
+        opened.commit()
+        cluster.level()
+        yield opened
+        store.delete(opened, "views", "/")
+        opened.commit()
+        cluster.level()
+
+
+@pytest.fixture
+def session(cluster: GaleraCluster) -> Iterator[Session]:
+    """As reconciling has it."""
+    with connect_for(cluster.url())() as opened:
+        yield opened
+
+
+def correcting(session: Session, amount: int) -> Callable[[], None]:
+    """Sets ``/`` to an amount."""
+    run = said_by(session, {(DAY, "/"): amount})
+    view = choose(session, run, options(DAY, DAY), hour_ago(), (EVER,)).view
+    return partial(Correction(run, view, hour_ago(), False).correct, session, ALL)
+
+
+def require_verified(cluster: GaleraCluster) -> None:
+    with open_session(cluster.url()) as session:
+        assert verify(session).differences == []
+
+
+def test_what_the_writer_has_not_applied_yet_is_in_the_sum(
+    cluster: GaleraCluster, store: Store, app: Connection, session: Session
+) -> None:
+    first, second = cluster.nodes
+    correct = correcting(session, 3)
+    with lagging(cluster, first, through=second) as root:
+        store.increment(app, "views", "/", 2, at=AT)
+        app.commit()
+        thread = threading.Thread(target=correct)
+        thread.start()
+        # Before it has summed up, or in its COMMIT.
+        eventually(lambda: time.monotonic() - (session.waiting_since or time.monotonic()) > 1.0)
+        root.execute("UNLOCK TABLES")
+        thread.join(60.0)
+    assert totals(session) == on_days({(DAY, "/"): 3})
+    require_verified(cluster)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_of_a_correction_and_a_count_that_it_does_not_see_one_commits(
+    cluster: GaleraCluster, store: Store, app: Connection, session: Session, deletes: bool
+) -> None:
+    """As when it is committed after the correction has begun."""
+    first, second = cluster.nodes
+    correct = correcting(session, 3)
+    session.execute("SET SESSION wsrep_sync_wait = 0")
+    with lagging(cluster, first, through=second) as root:
+        if deletes:
+            store.delete(app, "views", "/")
+        else:
+            store.increment(app, "views", "/", 2, at=AT)
+        app.commit()
+        failed: list[Conflict] = []
+
+        def attempt() -> None:
+            try:
+                correct()
+            except Conflict as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        eventually(
+            lambda: failed or time.monotonic() - (session.waiting_since or time.monotonic()) > 1.0
+        )
+        root.execute("UNLOCK TABLES")
+        thread.join(60.0)
+    assert [error.code for error in failed] == [1213]
+    correct()
+    assert totals(session) == on_days({(DAY, "/"): 3})
+    require_verified(cluster)
