@@ -171,9 +171,7 @@ def totals_command(
 @click.command("top", cls=settings.Command)
 @click.argument("counter", type=COUNTER)
 @chosen_totals
-@settings.one_off(
-    "--top", type=click.IntRange(1), default=10, metavar="N", help="How many."
-)
+@settings.one_off("--top", type=click.IntRange(1), default=10, metavar="N", help="How many.")
 @settings.together(*_SHOWN)
 def top_command(counter: str, selection: Selection, top: int, **shown: Any) -> None:
     """Show the keys of a counter with the largest totals.
