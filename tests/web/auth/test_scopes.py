@@ -136,7 +136,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Guarded]:
-    """Both counters are counted, by minute, in different time zones; none is public but ``open``."""
+    """Both counters are counted, by minute, in two time zones; none is public but ``open``."""
     with dropped(mysql_server, new_name()) as url:
         migrate(url)
         with serving(redis_server.url, url, public_counters=("open",)) as web:
