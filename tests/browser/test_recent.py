@@ -93,7 +93,7 @@ def test_the_last_hour_is_shown_by_minute_and_moves_on(browser: Browser, web: We
         assert shown == counted
         assert sum(shown.values()) > 0
         assert 0 in shown.values()
-        note = panel(page, "The last hour").locator(".note")
+        note = panel(page, "The last hour").locator(".legend p.soft")
         expect(note).to_contain_text(f"{sum(shown.values()):,} since {min_label(shown)}")
         expect(note).to_contain_text("The last minute is not over.")
         # What is counted now is drawn without a reload.
@@ -188,7 +188,7 @@ def test_minutes_that_are_rolled_up_are_left_out_and_told_of(browser: Browser, w
         page = look.page
         page.goto("/#/counter/hits")
         expect(page.get_by_text("keeping minutes for 10 minutes, quarters for 2")).to_be_visible()
-        note = panel(page, "The last hour").locator(".note")
+        note = panel(page, "The last hour").locator(".legend p.soft")
         expect(note).to_contain_text("are in wider buckets by now, and left out")
         # Of the keys there are quarters and minutes: whole hours of them.
         expect(trends(page)).to_have_count(2)

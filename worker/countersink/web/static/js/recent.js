@@ -22,7 +22,7 @@ const HOUR_MS = 3_600_000;
 /** The last hour, by minute or by quarter of an hour. */
 export function lastHour(counter) {
   const chart = new Chart("Walk through the last hour with the arrow keys");
-  const note = h("p", { class: "soft note" });
+  const note = h("p", { class: "soft" });
   const rows = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the last hour" });
   const csv = h("span", { class: "csv" });
   const body = h("div", null, chart.element, h("div", { class: "legend" }, chart.legend, note), h("div", { class: "as-table" }, h("details", null, h("summary", null, "The last hour as a table"), rows), csv));
@@ -51,7 +51,8 @@ export function trending(counter, to) {
   const head = ["Key", "Total", "Previous", "Change"].map((one, i) => h("th", { scope: "col", class: i ? "number" : null }, one));
   const caption = h("caption", { class: "unseen" }, "Keys of the last 24 hours, and of the 24 hours before");
   const keys = h("table", null, caption, h("thead", null, h("tr", null, head)), list);
-  const note = h("p", { class: "soft" });
+  const note = h("p", { class: "soft explained" });
+  const file = h("p");
   const why = (settings) => settings.resolution === "day" && tooWide(counter, settings, "last 24 hours", "hour");
 
   async function show({ filter, shownZone }, { resolution, keep }, signal) {
@@ -65,11 +66,11 @@ export function trending(counter, to) {
     const since = label("minute", labelIn(shownZone, new Date(window.from)));
     const before = rows.some(({ previous }) => previous === null) ? "The 24 hours before cannot be told: the counter was not counted so finely, or is rolled up by now. " : "";
     const csv = address(counterPath(counter, "top"), { ...question, format: "csv", spreadsheet: true });
-    if (!rows.length) put(note, "Nothing was counted in the last 24 hours.");
-    else put(note, `Since ${since}, ${shownZone}, against the 24 hours before that; the last ${keep ? "hour" : resolution} is not over. New: nothing in the latter. ${before}`, h("a", { href: csv, download: true }, "Trending keys as CSV"));
+    put(file, rows.length > 0 && h("a", { href: csv, download: true }, "Trending keys as CSV"));
+    text(note, rows.length ? `Since ${since}, ${shownZone}, against the 24 hours before that; the last ${keep ? "hour" : resolution} is not over. New: nothing in the latter. ${before}` : "Nothing was counted in the last 24 hours.");
   }
 
-  return part("Trending in the last 24 hours", h("div", { class: "trends" }, keys, note), why, show, TRENDS_ANEW_MS);
+  return part("Trending in the last 24 hours", h("div", { class: "trends" }, keys, note, file), why, show, TRENDS_ANEW_MS);
 }
 
 /** The range of 24 hours up to now: of whole hours where finer buckets may be rolled up to hours. */
