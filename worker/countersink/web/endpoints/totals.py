@@ -200,6 +200,8 @@ def _answer(
     }
     if answer.window is not None:
         content["window"] = answer.window.document()
+    if answer.told_from is not None:
+        content["told_from"] = iso(answer.told_from)
     return json_answer(
         request,
         content,
@@ -248,6 +250,12 @@ def _document(*columns: str) -> dict[str, Any]:
             "window": closed_object(
                 {"from": _WINDOW_END, "to": _WINDOW_END}, required=["from", "to"]
             ),
+            "told_from": {
+                "type": "string",
+                "format": "date-time",
+                "description": "Of hours and minutes: before it they are rolled up to wider"
+                " buckets, so that some which were asked for are not in the rows. Only then.",
+            },
             "rolled_up_to": {
                 "type": ["string", "null"],
                 "format": "date",
