@@ -30,7 +30,7 @@ from countersink.store.sql import parts
 from countersink.store.totals.many_counters import SIZE
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Unit, told_from
-from countersink.store.totals.windows import Window, window_of
+from countersink.store.totals.windows import TimeWindow, window_of
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class Answer:
     complete_up_to: datetime | None = None
     pending: int = 0
     rolled_up_to: date | None = None
-    window: Window | None = None
+    window: TimeWindow | None = None
     days_gone: bool = False
     told_from: datetime | None = None
     unknown_because: StreamError | None = None
