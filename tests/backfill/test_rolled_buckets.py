@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from countersink.backfill import reconcile
-from countersink.backfill.reconcile import Corrected
+from countersink.backfill.reconcile.correction import Corrected
 from countersink.backfill.undo import undo
 from countersink.schedules.jobs.move import open_tables as open_moving
 from countersink.schedules.jobs.retention import RetentionDone, roll_up
@@ -23,7 +23,7 @@ from tests.store.helpers import entry
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 KEPT = "minute=2d,hour=90d"
-DAYS = 1440
+A_DAY = 1440
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,11 @@ def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
 
 def noon(days_ago: int) -> int:
     """The Unix minute of a noon in UTC."""
-    return int(datetime.now(UTC).timestamp()) // 86_400 * DAYS - days_ago * DAYS + 720
+    return now_minute() // A_DAY * A_DAY - days_ago * A_DAY + 720
+
+
+def now_minute() -> int:
+    return int(datetime.now(UTC).timestamp()) // 60
 
 
 def day_of(at: int) -> date:
@@ -94,6 +98,7 @@ def test_a_log_of_days_that_are_rolled_up_is_added_and_taken_back(
     assert roll(mysql_url).rows == 9
     assert by_key(store) == {"/a": 4, "/b": 5, "/c": 3}
     assert widths(session) == {"hour": 3}
+    assert report.run is not None
     done = undo(mysql_url, report.run)
     assert (done.state, done.amount) == ("undone", -9)
     assert by_key(store) == {"/a": 1, "/b": 2, "/c": 0}
@@ -108,14 +113,15 @@ def test_a_log_is_taken_back_while_its_minutes_become_wider(
     store: Store, session: Session, mysql_url: str, tmp_path: Path
 ) -> None:
     at = noon(4)
-    report = add(mysql_url, log(tmp_path / "a.log", at, *["/a", "/b"] * 300))
+    added = add(mysql_url, log(tmp_path / "a.log", at, *["/a", "/b"] * 300)).run
+    assert added is not None
     # When three of its hours are moved, and the others are not.
     with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when(
             "*",
             Phase.BEFORE,
             Deed.PASS,
-            call=lambda _: undo(mysql_url, report.run),
+            call=lambda _: undo(mysql_url, added),
             where=lambda request, _: "FOR UPDATE NOWAIT" in request.text,
             skip=3,
             times=1,
@@ -167,18 +173,14 @@ def test_days_in_wider_buckets_are_left_out_and_others_are_set(
 def test_the_day_in_which_the_boundary_lies_is_left_out_whole(
     store: Store, session: Session, applier: Applier, mysql_url: str, delete_missing: bool
 ) -> None:
-    count(applier, {(noon(3), "/"): 1})
+    begins = noon(3) - 720
+    until_noon = now_minute() - noon(3)
+    store.counters.set("views", keep=f"minute={until_noon}m,hour=90d")
     roll(mysql_url)
-    ((boundary,),) = session.query(
-        "SELECT TIMESTAMPDIFF(MINUTE, '1970-01-01', MAX(rolled_to)) FROM counter_policy"
-    )
-    begins = boundary // DAYS * DAYS
-    if boundary == begins:  # within the first hour of a day
-        return
-    events = {(begins, "/x"): 1, (begins + DAYS - 1, "/x"): 1, (begins + DAYS, "/x"): 1}
+    events = {(begins, "/x"): 1, (begins + A_DAY - 1, "/x"): 1, (begins + A_DAY, "/x"): 1}
     count(applier, events)
     run = said_by(session, dict.fromkeys(events, 10))
-    days = day_of(begins), day_of(begins + DAYS)
+    days = day_of(begins), day_of(begins + A_DAY)
     asked: dict[str, Any] = {"start": days[0], "end": days[1]} if delete_missing else {}
     done = correct(mysql_url, run, delete_missing=delete_missing, **asked)
     assert by_key(store)["/x"] == 12

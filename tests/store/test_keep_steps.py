@@ -146,6 +146,28 @@ def test_a_key_and_a_counter_go_with_their_wider_buckets(
     verified(verifying)
 
 
+def test_the_application_deletes_a_key_that_is_rolled_up_but_for_its_late_rows(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    app: Connection,
+    mysql_url: str,
+    wide: int,
+    verifying: Session,
+) -> None:
+    count(applier, {("a", wide + 3): 5, ("b", wide + 3): 1})
+    store.delete(app, "v", "a")
+    assert [place.key for place in roll(mysql_url).busy] == [b"a"]
+    app.rollback()
+    assert keys(session, "v") == {b"a": 65, b"b": 61}
+    verified(verifying)
+    store.delete(app, "v", "a")
+    app.commit()
+    roll(mysql_url)
+    assert keys(session, "v") == {b"b": 61}
+    verified(verifying)
+
+
 @pytest.mark.parametrize("what", ["key", "counter"])
 def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
     store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, what: str
