@@ -73,9 +73,12 @@ class _Deleting:
     attempts: int
     size: int = ROWS
 
-    def key_once(self, key: bytes) -> Deleted:
-        """Delete a key's rows in order, not turning back to what is counted meanwhile."""
-        deleted = Deleted()
+    def key_once(self, key: bytes) -> tuple[Deleted, bool]:
+        """Delete a key's rows in order, not turning back to what is counted meanwhile; also whether
+        it took several transactions for a table: between two of them retention may have moved rows
+        to a wider bucket, which begins where this has been.
+        """
+        deleted, several = Deleted(), False
         for table in deletion_sql.TABLES:
             after: datetime | None = None
             while True:
@@ -84,7 +87,8 @@ class _Deleting:
                 deleted += page
                 if after is None:
                     break
-        return deleted
+                several = True
+        return deleted, several
 
     def backfills(self) -> None:
         """End the counter's backfills, and delete what they wrote down."""
@@ -223,9 +227,9 @@ def delete_key(
     deleted = Deleted()
     with short_waits(session):
         for _ in range(_PASSES):
-            found = deleting.key_once(wanted)
+            found, several = deleting.key_once(wanted)
             deleted += found
-            if found.rows < ROWS:
+            if not several:
                 break
     if load(session).cap(counter) is not None:
         # Let everybody look anew which keys the days of counters have that have a cap.
