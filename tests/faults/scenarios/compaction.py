@@ -237,8 +237,9 @@ def killed_at_each_point(
         _keep(stage)
     for number in range(kills):
         if what == "steps":
-            # An hour less each time: so there is something to announce in each pass.
-            _keep_steps(stage, f"minute={40 - number}h,hour={66 - number}h")
+            # An hour less each time: so there is something to announce in each pass; and the last
+            # time there are days, whatever time of day it is.
+            _keep_steps(stage, f"minute={30 - number}h,hour={46 - number}h")
         books.fill()
         left = [point for point in every if names.count(point.name) <= number // len(every)]
         point = stage.random.choice(left)

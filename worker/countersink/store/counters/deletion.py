@@ -8,8 +8,9 @@ DELETE finds the same ones. It waits for workers, whose transactions are short; 
 long (an open transaction of the application) it goes on row by row, so that nobody waits behind it.
 
 A pass takes as many rows as there were when it began, and there is another one only as long as
-there are fewer and fewer: so it ends, however fast others count. What backfills of the counter
-wrote down goes first, and with it they end.
+there are fewer and fewer: so it ends, however fast others count. Of a key there is another one
+until one transaction finds all that is left: retention may move rows to where the pass has been.
+What backfills of the counter wrote down goes first, and with it they end.
 """
 
 import random
