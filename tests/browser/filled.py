@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from datetime import UTC, datetime, timedelta
 
 import redis
@@ -57,14 +58,14 @@ def fill_minutes(web: Web) -> None:
         "checkouts", resolution="minute", time_zone="Europe/Berlin", keep="minute=3d,hour=90d"
     )
     now = datetime.now(UTC)
+    chance = random.Random(17)
     for back in range(50 * 60):
         for place, key in enumerate(("/basket", "/gift-card", "/subscription", "")):
             if back < 20 * 60 or key != "/subscription":
-                amount = int(_wave(back // 240, 9 - 2 * place)) * (back * 7919 % 5) // 2
-                amount += back % 90 < 12 * place
-                if amount:
-                    at = now - timedelta(minutes=back)
-                    web.producer.increment("checkouts", key, amount, at=at)
+                amount = chance.randrange(int(_wave(back // 240, 16 - 3 * place)))
+                amount += 4 if key == "/gift-card" and back < 9 * 60 else 1
+                at = now - timedelta(minutes=back)
+                web.producer.increment("checkouts", key, amount, at=at)
     web.apply()
 
 

@@ -26,7 +26,7 @@ PHONE: Final = {
 PICTURES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "counters": ("/", DESK),
     "counter": ("/#/counter/page_views?compare=1", TALL),
-    "recent": ("/#/counter/checkouts", {"viewport": {"width": 1120, "height": 780}}),
+    "recent": ("/#/counter/checkouts", {"viewport": {"width": 1120, "height": 820}}),
     "comparison": ("/#/counter/page_views?with=mail.sent&with=votes&range=90", TALL),
     "system-dark": ("/#/system", {**DESK, "color_scheme": "dark"}),
     "counter-phone": ("/#/counter/page_views?range=7", PHONE),

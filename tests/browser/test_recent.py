@@ -88,6 +88,8 @@ def test_the_last_hour_is_shown_by_minute_and_moves_on(browser: Browser, web: We
         expect(chart).to_have_attribute("aria-valuemax", "59")
         shown = last_hour(page)
         assert len(shown) == 60
+        asked = [one for one in look.requests if "/minutely" in one]
+        assert len(asked) == 1, asked
         counted = {when: oracle[when] for when in shown}
         # A minute that began since then has nothing.
         assert shown == counted
@@ -225,6 +227,9 @@ def test_hours_that_are_rolled_up_are_no_zeros(browser: Browser, web: Web) -> No
         assert set(cells) == {"7", "–"}
         assert cells.count("7") == hours
         expect(page.locator(".hours p").last).to_contain_text("left out")
+        # Nor is a part of the day that today is compared with.
+        page.goto("/#/counter/hits?range=7&compare=1")
+        expect(page.locator(".figure small").nth(1)).to_contain_text("without today 1,008")
         # Of days before that there is nothing to tell, which is not that nothing happened.
         gone = f"range=custom&from={last - timedelta(days=9)}&to={last - timedelta(days=6)}"
         page.goto(f"/#/counter/hits?{gone}")

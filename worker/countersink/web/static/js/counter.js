@@ -257,7 +257,7 @@ export function counterView(app, counter, query) {
     if (!mine && !beside) return undefined;
     moved ||= loading;
     if (!found) return undefined;
-    if (mine) for (const part of [hour, trends]) part.again();
+    if (mine && mine.total !== todayTotal) for (const part of [hour, trends]) part.again();
     if (wanted.lines.length > 1 || wanted.zone) return again();
     if (!mine || todayTotal === null) return undefined;
     const { day, total } = mine;

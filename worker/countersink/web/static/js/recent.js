@@ -121,8 +121,8 @@ function part(title, body, why, show, every) {
   const again = paced(load, every);
 
   async function load() {
-    if (!element.open || element.hidden || !wanted) return;
     again.done();
+    if (!element.open || element.hidden || !wanted) return;
     asking?.abort();
     const own = (asking = new AbortController());
     const reason = why(settings);
@@ -140,10 +140,11 @@ function part(title, body, why, show, every) {
     element,
     again: () => again(),
     show(next, own) {
-      if (!settings) element.open = !why(own);
+      const opening = !settings && !element.open && !why(own);
       [wanted, settings] = [next, own];
       element.hidden = wanted.lines.length > 1;
-      load();
+      if (opening) element.open = true; // which asks
+      else load();
     },
     gone() {
       again.stop();
