@@ -25,7 +25,7 @@ from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.connection import Session, connect
-from countersink.store.errors import InexactZone
+from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.sql import label_of
 from countersink.store.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
@@ -104,6 +104,39 @@ class Oracle:
         """Whether a bucket goes on at one of these minutes."""
         return any(self.bucket(edge - 1) == self.bucket(edge) for edge in edges)
 
+    def doubtful(self, *edges: int) -> bool:
+        """Whether one lies in the bucket in which a policy ended: that may be refused too."""
+        for change in self.changes[1:]:
+            _, resolution, begin = self.bucket(change[0] - 1)
+            # A day has 25 hours at most.
+            end = begin + (WIDTH[resolution] if resolution != "day" else 25 * 60)
+            if any(begin < edge < end for edge in edges):
+                return True
+        return False
+
+    def parts(self, width: int, span: Span, zone: str) -> list[int]:
+        """When the hours or minutes of a zone begin of which a range has something."""
+        ahead = moment(span[0], zone).utcoffset()
+        assert ahead is not None
+        shift = int(ahead.total_seconds()) // 60
+        return list(range((span[0] + shift) // width * width - shift, span[1], width))
+
+    def rolled_wider(self, width: int, minute: int) -> bool:
+        """Whether buckets from this minute on, or those of its policy, are rolled up beyond it."""
+        return any(
+            WIDTH[resolution] > width and until > minute
+            for (_, resolution), until in self.rolled.items()
+        )
+
+    def may_lack(self, width: int, span: Span, zone: str) -> bool:
+        """Whether buckets do not make up the hours or minutes of a range."""
+        edges = (*span, *self.parts(width, span, zone)[1:])
+        return (
+            any(WIDTH[self.bucket(minute)[1]] > width for minute in range(*span))
+            or self.cut(*edges)
+            or self.doubtful(*edges)
+        )
+
     def by_key(self, span: Span) -> dict[str, int]:
         found = Counter[str]()
         for (key, minute), amount in self.events.items():
@@ -155,6 +188,9 @@ class Played:
     def __init__(
         self, session: Session, store: Store, client: redis.Redis, servers: Servers, made: Any
     ) -> None:
+        # An example before may have failed with entries in the queue.
+        for name in client.scan_iter("*events*"):
+            client.delete(name)
         policies, steps = made
         first, *others = policies
         now = now_minute()
@@ -162,7 +198,13 @@ class Played:
             (0, *first[1:]),
             *sorted((now - ago, zone, resolution) for ago, zone, resolution in others),
         ]
-        for table in ("counter_slot", "counter_ledger", "counter_policy", "counter"):
+        for table in (
+            "counter_slot",
+            "counter_month",
+            "counter_ledger",
+            "counter_policy",
+            "counter",
+        ):
             session.execute(f"DELETE FROM {table}")
         put_policies(session, "v", changes)
         if steps is not None:
@@ -209,7 +251,8 @@ class Played:
             try:
                 found = question()
             except InexactZone as error:
-                assert refused, (name, asked, str(error))
+                may = refused or (span is not None and self.oracle.doubtful(*span))
+                assert may, (name, asked, str(error))
                 assert "ask for" in str(error), error
                 continue
             assert span is not None, (name, asked)
@@ -239,17 +282,23 @@ class Played:
         for width, method in ((60, self.reads.hourly), (1, self.reads.minutely)):
             try:
                 found = method("v", time_zone=zone, include_pending=True, **asked).value
-            except InexactZone:
+            except RolledUp:
+                assert self.oracle.rolled_wider(width, start), (asked, width)
+                continue
+            except InexactZone as error:
+                assert self.oracle.may_lack(width, span, zone), (asked, width, str(error))
                 continue
             begins = [int(begin.timestamp()) // 60 for begin, _ in found]
-            assert begins == list(range(begins[0], end, width)), asked
-            assert start - width < begins[0] <= start
+            assert begins == self.oracle.parts(width, span, zone), asked
             for begin, (_, amount) in zip(begins, found, strict=True):
                 part = max(begin, start), min(begin + width, end)
                 assert amount == self.oracle.total(part), (asked, moment(begin))
         try:
             days = self.reads.daily("v", time_zone=zone, include_pending=True, **asked).value
-        except InexactZone:
+        except InexactZone as error:
+            midnights = [midnight(date_of(each, zone), zone) for each in range(start, end, 60)]
+            edges = (start, end, *(each for each in midnights if start < each < end))
+            assert self.oracle.cut(*edges) or self.oracle.doubtful(*edges), (asked, str(error))
             return
         assert [day for day, _ in days] == sorted({date_of(each, zone) for each in range(*span)})
         for day, amount in days:
@@ -258,7 +307,7 @@ class Played:
 
     def check_previous(self, asked: dict[str, Any], span: Span, before: Span) -> None:
         """Beside each key stands what it had in the window before, or null."""
-        if self.oracle.cut(*span):
+        if self.oracle.cut(*span) or self.oracle.doubtful(*span):
             return
         for by in ("key", "total"):
             query = Query(
@@ -274,8 +323,9 @@ class Played:
                     else (self.oracle.total(span), self.oracle.total(before))
                 )
                 assert row["total"] == total
+                doubtful = self.oracle.doubtful(*before)
                 told = None if self.oracle.cut(*before) else previous
-                assert row["previous"] == told, (asked, row)
+                assert row["previous"] == told or (doubtful and row["previous"] is None), asked
 
 
 @pytest.fixture
@@ -292,7 +342,7 @@ def some(chance: random.Random, edges: list[int]) -> dict[Event, int]:
     return {(chance.choice(KEYS), min(one, now)): chance.choice(amounts) for one in at}
 
 
-@settings(max_examples=4)
+@settings(max_examples=8)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_ranges_of_times_and_days_are_exact_or_refused(
     session: Session,
@@ -335,7 +385,7 @@ def test_ranges_of_times_and_days_are_exact_or_refused(
     assert store.totals.total("v") == sum(oracle.events.values())
 
 
-@settings(max_examples=4)
+@settings(max_examples=8)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_the_last_so_many_are_whole_buckets_up_to_now_or_refused(
     session: Session,
@@ -374,7 +424,7 @@ def check_last(
         return
     zone = zone or played.oracle.changes[-1][1]
     given = {"last": window}
-    if window[-1] != "d" and not played.oracle.cut(*span):
+    if window[-1] != "d" and not played.oracle.cut(*span) and not played.oracle.doubtful(*span):
         played.check_series(given, span, zone)
         length = span[1] - span[0]
         previous = {"last": Last.of(window)}
