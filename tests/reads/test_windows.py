@@ -162,6 +162,14 @@ class Oracle:
         return end - minutes, end
 
 
+def answered(question: Callable[[], Any]) -> tuple[Any, InexactZone | RolledUp | None]:
+    """What a question finds, or why it is refused."""
+    try:
+        return question(), None
+    except (InexactZone, RolledUp) as error:
+        return None, error
+
+
 @st.composite
 def counters(draw: Any) -> tuple[list[tuple[int, str, str]], str | None]:
     """(minutes ago, time zone, resolution) of the policies, and the steps to keep them in."""
@@ -248,11 +256,11 @@ class Played:
             sums["exported keys"] = lambda: self._exported("key", asked)
             sums["exported total"] = lambda: self._exported("total", asked)
         for name, question in sums.items():
-            try:
-                found = question()
-            except InexactZone as error:
+            found, error = answered(question)
+            if error is not None:
                 may = refused or (span is not None and self.oracle.doubtful(*span))
                 assert may, (name, asked, str(error))
+                assert isinstance(error, InexactZone)
                 assert "ask for" in str(error), error
                 continue
             assert span is not None, (name, asked)
@@ -280,28 +288,32 @@ class Played:
         """
         start, end = span
         for width, method in ((60, self.reads.hourly), (1, self.reads.minutely)):
-            try:
-                found = method("v", time_zone=zone, include_pending=True, **asked).value
-            except RolledUp:
+            found, error = answered(
+                partial(method, "v", time_zone=zone, include_pending=True, **asked)
+            )
+            if isinstance(error, RolledUp):
                 assert self.oracle.rolled_wider(width, start), (asked, width)
                 continue
-            except InexactZone as error:
+            if error is not None:
                 assert self.oracle.may_lack(width, span, zone), (asked, width, str(error))
                 continue
-            begins = [int(begin.timestamp()) // 60 for begin, _ in found]
+            begins = [int(begin.timestamp()) // 60 for begin, _ in found.value]
             assert begins == self.oracle.parts(width, span, zone), asked
-            for begin, (_, amount) in zip(begins, found, strict=True):
+            for begin, (_, amount) in zip(begins, found.value, strict=True):
                 part = max(begin, start), min(begin + width, end)
                 assert amount == self.oracle.total(part), (asked, moment(begin))
-        try:
-            days = self.reads.daily("v", time_zone=zone, include_pending=True, **asked).value
-        except InexactZone as error:
+        days, error = answered(
+            partial(self.reads.daily, "v", time_zone=zone, include_pending=True, **asked)
+        )
+        if error is not None:
             midnights = [midnight(date_of(each, zone), zone) for each in range(start, end, 60)]
             edges = (start, end, *(each for each in midnights if start < each < end))
             assert self.oracle.cut(*edges) or self.oracle.doubtful(*edges), (asked, str(error))
             return
-        assert [day for day, _ in days] == sorted({date_of(each, zone) for each in range(*span)})
-        for day, amount in days:
+        assert [day for day, _ in days.value] == sorted(
+            {date_of(each, zone) for each in range(*span)}
+        )
+        for day, amount in days.value:
             begin, stop = midnight(day, zone), midnight(day + timedelta(days=1), zone)
             assert amount == self.oracle.total((max(begin, start), min(stop, end))), (asked, day)
 
