@@ -1,4 +1,4 @@
-"""``/v1/counters/{counter}/totals, daily, hourly, top``, ``/v1/totals`` and
+"""``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals`` and
 ``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
 link shows; names of columns: ``reads/query.py``, statuses of errors: ``web/read_pool.py``.
 
@@ -106,7 +106,7 @@ async def totals(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def series(request: Request, services: Services, who: Identity, by: str) -> Response:
-    """A counter's days or hours."""
+    """A counter's days, hours or minutes."""
     given = {**request.scope["countersink.given"], "by": by}
     return await _answered(request, services, who, given)
 
@@ -272,7 +272,9 @@ def _document(*columns: str) -> dict[str, Any]:
                 "format": "date-time",
                 "description": "Everything that reached Redis before this time is in the rows.",
             },
-        }
+        },
+        # The window is there only where one was asked for.
+        required=["counter", "rows", "rolled_up_to", "truncated", "complete_up_to"],
     )
 
 
