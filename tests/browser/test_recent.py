@@ -192,7 +192,7 @@ def test_minutes_that_are_rolled_up_are_left_out_and_told_of(browser: Browser, w
         expect(page.get_by_text("keeping minutes for 10 minutes, quarters for 2")).to_be_visible()
         note = panel(page, "The last hour").locator(".legend p.soft")
         expect(note).to_contain_text("are in wider buckets by now, and left out")
-        # Of the keys there are quarters and minutes: whole hours of them.
+        # Of the keys there are quarters and minutes: whole quarters of them.
         expect(trends(page)).to_have_count(2)
         shown = last_hour(page)
     assert 10 <= len(shown) <= 26

@@ -4,7 +4,7 @@ in JSON, CSV and tables (``COLUMNS``), most rows, order of keys, and days that a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,7 @@ from countersink.reads.pending import (
 from countersink.reads.rows import text
 from countersink.reads.snapshot import Read, Reads
 from countersink.runtime.limits import key_bytes
-from countersink.store.counters.buckets import month_ends, month_of
+from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
 from countersink.store.totals.many_counters import SIZE
@@ -228,6 +228,8 @@ class _Answering:
         query, wanted = self._query, replace(self._selection, counter=counter)
         if wanted.last is not None:
             # The question is which range that is: whoever answers it has settled that.
+            last = replace(wanted.last, again=query.against_previous)
+            wanted = replace(wanted, last=last)
             wanted = self._ask(lambda session, settled, pending: settled, wanted)
             if self._selection.counter is not None:
                 self._answer.window = window_of(wanted)
@@ -273,8 +275,9 @@ class _Answering:
                 self._note_told(by, wanted)
             answer.days_gone = answer.told_from is None
             # In another time zone that day may have begun before what is in months ended.
-            for begin in (error.rolled_up_to, error.rolled_up_to + timedelta(days=1)):
-                if wanted.end is not None and _date(wanted.end) < begin:
+            begins: tuple[date, ...] = (error.rolled_up_to, error.rolled_up_to + ONE_DAY)
+            for begin in begins if answer.told_from is None else (answer.told_from, *begins):
+                if wanted.end is not None and not _is_before(begin, wanted.end):
                     break
                 with suppress(RolledUp):
                     return self._take(self._fitting(question, replace(wanted, start=begin)))
@@ -356,6 +359,13 @@ class _Answering:
             answer.rolled_up_to = max(read.rolled_up_to, answer.rolled_up_to or date.min)
         self._asked = True
         return read.value
+
+
+def _is_before(begin: date, end: date) -> bool:
+    """Whether a range from one to the other has anything in it, as far as can be told."""
+    if isinstance(begin, datetime) and isinstance(end, datetime):
+        return begin < end
+    return _date(begin) <= _date(end)
 
 
 def _date(end: date) -> date:

@@ -3,7 +3,9 @@ buckets do not tell.
 
 A window of minutes or hours is made of whole buckets: that which is open now is the last one, and
 the first begins so long before its end. So there is no guess in it, and it moves with the buckets:
-by the minute, the quarter or the hour. A window of days is of whole days, today's included.
+by the minute, the quarter or the hour. Where it begins among buckets that are rolled up to wider
+ones, it is made of those of this width, if it can be. A window of days is of whole days, today's
+included.
 """
 
 from collections.abc import Iterator
@@ -83,10 +85,19 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
     if last.days:
         today = buckets.date_at(selection.time_zone or policy.known_zone(), minute * 60)
         return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
-    width = WIDTH[policy.resolution]
-    if policy.resolution == "day" or last.minutes % width:
+    if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
         raise _inexact(own.counter, policy, last)
-    end = (minute // width + 1) * width
+    rolling = [each for each in own.policies if each.rolls == policy.number]
+    widths = {WIDTH[each.resolution] for each in (policy, *rolling) if each.resolution != "day"}
+    for width in sorted(widths):
+        end = (minute // width + 1) * width
+        reach = end - last.minutes * (2 if last.again else 1)
+        coarser = (each for each in rolling if WIDTH[each.resolution] > width)
+        if last.minutes % width == 0 and all((each.rolled_to or 0) <= reach for each in coarser):
+            break
+    else:  # whoever reads that is told why not
+        width = WIDTH[policy.resolution]
+        end = (minute // width + 1) * width
     return TimeWindow(_time(end - last.minutes), _time(end))
 
 

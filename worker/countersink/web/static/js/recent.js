@@ -5,7 +5,6 @@
 import { address, counterPath, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { amount, h, paced, put, text } from "./dom.js";
-import { serverNow } from "./freshness.js";
 import { label, labelIn, whole } from "./format.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
@@ -17,7 +16,6 @@ const TRENDS_ANEW_MS = 10_000;
 const MOST_KEYS = 10;
 const QUARTER_MS = 900_000;
 const LAST_HOUR = { last: "1h" };
-const HOUR_MS = 3_600_000;
 
 /** The last hour, by minute or by quarter of an hour. */
 export function lastHour(counter) {
@@ -55,29 +53,22 @@ export function trending(counter, to) {
   const file = h("p");
   const why = (settings) => settings.resolution === "day" && tooWide(counter, settings, "last 24 hours", "hour");
 
-  async function show({ filter, shownZone }, { resolution, keep }, signal) {
-    const question = { n: MOST_KEYS, ...lastDay(keep), against: "previous", ...filter };
-    const { rows, window = question } = await get(counterPath(counter, "top"), question, signal);
+  async function show({ filter, shownZone }, _settings, signal) {
+    const question = { n: MOST_KEYS, last: "24h", against: "previous", ...filter };
+    const { rows, window } = await get(counterPath(counter, "top"), question, signal);
     if (signal.aborted) return;
     const focused = list.querySelector("a:focus")?.getAttribute("href");
     put(list, rows.map((row) => trend(row, to(row.key))));
     if (focused) [...list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
     keys.hidden = !rows.length;
-    const since = label("minute", labelIn(shownZone, new Date(window.from)));
+    const [since, until] = [window.from, window.to].map((each) => label("minute", labelIn(shownZone, new Date(each))));
     const before = rows.some(({ previous }) => previous === null) ? "The 24 hours before cannot be told: the counter was not counted so finely, or is rolled up by now. " : "";
     const csv = address(counterPath(counter, "top"), { ...question, format: "csv", spreadsheet: true });
     put(file, rows.length > 0 && h("a", { href: csv, download: true }, "Trending keys as CSV"));
-    text(note, rows.length ? `Since ${since}, ${shownZone}, against the 24 hours before that; the last ${keep ? "hour" : resolution} is not over. New: nothing in the latter. ${before}` : "Nothing was counted in the last 24 hours.");
+    text(note, rows.length ? `Since ${since}, ${shownZone}, against the 24 hours before that; up to ${until}, so that the last part is not over. New: nothing in the latter. ${before}` : "Nothing was counted in the last 24 hours.");
   }
 
   return part("Trending in the last 24 hours", h("div", { class: "trends" }, keys, note, file), why, show, TRENDS_ANEW_MS);
-}
-
-/** The range of 24 hours up to now: of whole hours where finer buckets may be rolled up to hours. */
-function lastDay(keep) {
-  if (!keep) return { last: "24h" };
-  const end = (Math.floor(serverNow() / HOUR_MS) + 1) * HOUR_MS;
-  return { from: new Date(end - 24 * HOUR_MS).toISOString(), to: new Date(end).toISOString() };
 }
 
 function trend({ key, total, previous }, href) {
