@@ -92,6 +92,21 @@ def test_a_window_in_the_future_holds_nothing(filled: Servers) -> None:
 
 
 def test_a_long_window_holds_all_that_was_counted(filled: Servers) -> None:
-    for window in ("36500d", "876000h", "52560000m"):
+    for window in ("36500d", "400000h", "24000000m"):
         found = filled.call("totals", "views", "--last", window, "--by", "total", "--format", "csv")
         assert (found.status, found.out.split()) == (0, ["total", "3"]), (window, found.err)
+
+
+def test_a_window_that_begins_before_1970_is_refused(filled: Servers) -> None:
+    done = filled.call("totals", "views", "--last", "876000h")
+    assert done.status == 2
+    assert "from 1970-01-01 on" in one_sentence(done)
+
+
+def test_a_window_before_which_there_is_no_time_has_no_previous_one(filled: Servers) -> None:
+    for given in (("--last", "400000h"), ("--from", "0001-01-01", "--to", "2100-01-01")):
+        for command in (("top", "views"), ("totals", "views", "--by", "total")):
+            done = filled.call(*command, *given, "--against", "previous", "--format", "json")
+            assert done.status == 0, (given, done.err)
+            (row,) = done.json["rows"]
+            assert (row["total"], row["previous"]) == (3, None)

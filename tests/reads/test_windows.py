@@ -91,7 +91,8 @@ class Oracle:
     def bucket(self, minute: int) -> Bucket:
         change = brute_policy(self.changes, minute)
         counting = self.changes.index(change)
-        _, zone, resolution = change
+        _, zone, own = change
+        resolution: str = own
         for wider in WIDTH:
             if minute < self.rolled.get((counting, wider), 0):
                 resolution = wider
@@ -326,14 +327,11 @@ class Played:
                 Selection("v", **asked), by=by, against_previous=True, include_pending=True
             )
             for row in ask(self.reads, query).rows:
-                key = row.get("key")
-                now, then = self.oracle.by_key(span), self.oracle.by_key(before)
-                sums = (now, then) if key is not None else ()
-                total, previous = (
-                    (each.get(key, 0) for each in sums)
-                    if sums
-                    else (self.oracle.total(span), self.oracle.total(before))
-                )
+                total, previous = self.oracle.total(span), self.oracle.total(before)
+                if by == "key":
+                    key = row["key"]
+                    total = self.oracle.by_key(span).get(key, 0)
+                    previous = self.oracle.by_key(before).get(key, 0)
                 assert row["total"] == total
                 doubtful = self.oracle.doubtful(*before)
                 told = None if self.oracle.cut(*before) else previous

@@ -89,3 +89,13 @@ def test_a_time_with_an_offset_may_have_its_plus_unescaped(filled: Web) -> None:
     path = f"{filled.url}{VIEWS}/totals?by=total&from=2026-11-20T08:00"
     for offset in ("+01:00", "%2B01:00", "Z"):
         assert requests.get(f"{path}{offset}", timeout=20).json()["rows"] == [{"total": 3}]
+
+
+def test_windows_that_begin_before_1970_or_have_none_before_them(filled: Web) -> None:
+    answer = get(filled, f"{VIEWS}/totals", last="876000h")
+    assert answer.status_code == 422, answer.text
+    assert "from 1970-01-01 on" in answer.text
+    for given in ({"last": "400000h"}, {"from": "0001-01-01", "to": "2100-01-01"}):
+        answer = get(filled, f"{VIEWS}/top", **given, against="previous")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["rows"] == [{"key": "/", "total": 3, "previous": None}]

@@ -233,7 +233,8 @@ class _Answering:
             wanted = self._ask(lambda session, settled, pending: settled, wanted)
             if self._selection.counter is not None:
                 self._answer.window = window_of(wanted)
-        before = window_of(wanted) if query.against_previous else None
+        own = window_of(wanted) if query.against_previous else None
+        before = None if own is None else own.before
         if query.by in _SERIES:
             for moment, amount in self._series(query.by, wanted):
                 yield {query.by: text(moment, query.by), "total": amount}
@@ -243,21 +244,22 @@ class _Answering:
             beside = [self._beside(replace(wanted, keys=keys), *days) for days in query.also]
             previous = None
             if before is not None:
-                previous = self._beside(replace(wanted, keys=keys), *before.before)
+                previous = self._beside(replace(wanted, keys=keys), before.start, before.end)
             for key, amount in found:
                 row = {"key": key, "total": amount}
                 if beside:
                     row["also"] = [None if each is None else each[key] for each in beside]
-                if before:
+                if query.against_previous:
                     row["previous"] = None if previous is None else previous[key]
                 yield row
         else:
             row = {"total": self._ask(total, wanted)}
-            if before:
-                start, end = before.before
+            if query.against_previous:
+                row["previous"] = None
+            if before is not None:
+                earlier = replace(wanted, start=before.start, end=before.end)
                 with suppress(RolledUp, InexactZone):
-                    row["previous"] = None
-                    row["previous"] = self._ask(total, replace(wanted, start=start, end=end))
+                    row["previous"] = self._ask(total, earlier)
             yield row
 
     def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:

@@ -11,6 +11,7 @@ included.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
@@ -20,6 +21,8 @@ from countersink.store.errors import InexactZone
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.shapes import Shape, selected
+
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,16 @@ class TimeWindow:
         yield self.end
 
     @property
-    def before(self) -> "TimeWindow":
-        """That of the same length which ends where this one begins."""
-        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            return TimeWindow(self.start - (self.end - self.start), self.start)
-        days = self.end - self.start + ONE_DAY
-        return TimeWindow(self.start - days, self.start - ONE_DAY)
+    def before(self) -> "TimeWindow | None":
+        """That of the same length which ends where this one begins; None: it would begin before
+        all times that can be asked for.
+        """
+        start, end = self.start, self.end
+        if isinstance(start, datetime) and isinstance(end, datetime):
+            length = end - start
+            return TimeWindow(start - length, start) if start - _FIRST >= length else None
+        days = end - start + ONE_DAY
+        return TimeWindow(start - days, start - ONE_DAY) if start - date.min >= days else None
 
 
 def settled(session: Session, selection: Selection) -> Selection:
