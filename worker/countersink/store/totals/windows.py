@@ -6,7 +6,6 @@ the first begins so long before its end. So there is no guess in it, and it move
 by the minute, the quarter or the hour. A window of days is of whole days, today's included.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -40,10 +39,6 @@ class TimeWindow:
             name: each.isoformat() if not isinstance(each, datetime) else _text(each)
             for name, each in (("from", self.start), ("to", self.end))
         }
-
-    def __iter__(self) -> Iterator[date]:
-        yield self.start
-        yield self.end
 
     @property
     def before(self) -> "TimeWindow | None":
