@@ -8,7 +8,6 @@ ones, it is made of those of this width, if it can be. A window of days is of wh
 included.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -42,10 +41,6 @@ class TimeWindow:
             name: each.isoformat() if not isinstance(each, datetime) else _text(each)
             for name, each in (("from", self.start), ("to", self.end))
         }
-
-    def __iter__(self) -> Iterator[date]:
-        yield self.start
-        yield self.end
 
     @property
     def before(self) -> "TimeWindow | None":
