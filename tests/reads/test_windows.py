@@ -148,10 +148,15 @@ class Oracle:
     def total(self, span: Span) -> int:
         return sum(self.by_key(span).values())
 
-    def last(self, window: str, zone: str | None, now: int) -> Span | None:
-        """The range that a window is at a minute; None: it is none of the counter's buckets."""
+    def last(self, window: str, zone: str | None, now: int, *, again: bool = False) -> Span | None:
+        """The range that a window is at a minute; None: it is none of the counter's buckets.
+
+        Args:
+            again: the window before it is asked for, too.
+        """
         number, unit = int(window[:-1]), window[-1]
-        _, own, resolution = brute_policy(self.changes, now)
+        change = brute_policy(self.changes, now)
+        _, own, resolution = change
         if unit == "d":
             today = date_of(now, zone or own)
             first, after = today - timedelta(days=number - 1), today + timedelta(days=1)
@@ -159,8 +164,18 @@ class Oracle:
         width, minutes = WIDTH[resolution], number * (60 if unit == "h" else 1)
         if resolution == "day" or minutes % width:
             return None
-        end = (now // width + 1) * width
-        return end - minutes, end
+        wider = {
+            WIDTH[to]: until
+            for (policy, to), until in self.rolled.items()
+            if policy == self.changes.index(change)
+        }
+        ends = {each: (now // each + 1) * each for each in (width, *sorted(wider)) if each < 1440}
+        for each, end in ends.items():
+            reach = end - minutes * (2 if again else 1)
+            beyond = [until for than, until in wider.items() if than > each and until > reach]
+            if minutes % each == 0 and not beyond:
+                return end - minutes, end
+        return ends[width] - minutes, ends[width]
 
 
 def answered(question: Callable[[], Any]) -> tuple[Any, InexactZone | RolledUp | None]:
@@ -433,12 +448,14 @@ def check_last(
         check_advice(played.oracle, str(caught.value), window, now)
         return
     zone = zone or played.oracle.changes[-1][1]
-    given = {"last": window}
-    if window[-1] != "d" and not played.oracle.cut(*span) and not played.oracle.doubtful(*span):
-        played.check_series(given, span, zone)
-        length = span[1] - span[0]
-        previous = {"last": Last.of(window)}
-        played.check_previous(previous, span, (span[0] - length, span[0]))
+    if window[-1] == "d":
+        return
+    if not played.oracle.cut(*span) and not played.oracle.doubtful(*span):
+        played.check_series({"last": window}, span, zone)
+    span = played.oracle.last(window, zone, now, again=True)
+    assert span is not None
+    before = 2 * span[0] - span[1], span[0]
+    played.check_previous({"last": Last.of(window)}, span, before)
 
 
 def check_advice(oracle: Oracle, text: str, window: str, now: int) -> None:
