@@ -321,14 +321,12 @@ class Played:
         days, error = answered(
             partial(self.reads.daily, "v", time_zone=zone, include_pending=True, **asked)
         )
+        there = sorted({date_of(each, zone) for each in range(*span)})
         if error is not None:
-            midnights = [midnight(date_of(each, zone), zone) for each in range(start, end, 60)]
-            edges = (start, end, *(each for each in midnights if start < each < end))
+            edges = (start, end, *(midnight(day, zone) for day in there[1:]))
             assert self.oracle.cut(*edges) or self.oracle.doubtful(*edges), (asked, str(error))
             return
-        assert [day for day, _ in days.value] == sorted(
-            {date_of(each, zone) for each in range(*span)}
-        )
+        assert [day for day, _ in days.value] == there
         for day, amount in days.value:
             begin, stop = midnight(day, zone), midnight(day + timedelta(days=1), zone)
             assert amount == self.oracle.total((max(begin, start), min(stop, end))), (asked, day)

@@ -1,12 +1,14 @@
 """What is no window or time is refused in Python too, whatever asks."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from countersink.store import Store
+from tests.store.app import open_app
 
 AT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -63,3 +65,17 @@ def test_a_window_of_a_timedelta_is_that_of_the_same_text(store: Store) -> None:
     assert store.totals.total("views", last=timedelta(days=1)) == 0
     assert len(store.totals.minutely("views", last=timedelta(minutes=90))) == 90
     assert len(store.totals.daily("views", last="7d")) == 7
+
+
+def test_a_range_from_a_day_to_a_time_ends_at_the_time(store: Store, mysql_url: str) -> None:
+    """Also where buckets are days, and the range could be taken for one of days."""
+    store.counters.set("days", time_zone="America/New_York")
+    with closing(open_app(mysql_url, autocommit=True)) as connection:
+        for day, amount in ((20, 1), (21, 2), (22, 4)):
+            at = datetime(2026, 11, day, 12, tzinfo=UTC)
+            store.increment(connection, "days", "a", amount, at=at)
+    midnight = datetime(2026, 11, 22, 5, tzinfo=UTC)
+    asked: dict[str, Any] = {"start": date(2026, 11, 21), "end": midnight}
+    assert store.totals.total("days", **asked) == 2
+    assert store.totals.daily("days", **asked) == [(date(2026, 11, 21), 2)]
+    assert store.totals.total("days", start=midnight, end=date(2026, 11, 22)) == 4
