@@ -688,10 +688,18 @@ def test_hours_that_begin_at_a_quarter_are_refused_once_minutes_are_hours(
     mysql_url: str, store: Store, applier: Applier
 ) -> None:
     store.counters.set("v", resolution="minute", keep="minute=2h,hour=90d")
-    count(applier, {("a", now_minute() - 10 * 60): 3})
-    asked: dict[str, Any] = {"time_zone": "Asia/Kathmandu"}  # 5:45 ahead of UTC
-    assert [amount for _, amount in store.totals.hourly("v", **asked)] == [3]
+    at = now_minute() - 10 * 60
+    count(applier, {("a", at): 3})
+    begin = datetime.fromtimestamp(at // 60 * 3600, UTC)
+
+    def hours(zone: str) -> list[int]:
+        found = store.totals.hourly(
+            "v", start=begin, end=begin + timedelta(hours=1), time_zone=zone
+        )
+        return [amount for _, amount in found]
+
+    assert sorted(hours("Asia/Kathmandu")) == [0, 3]  # 5:45 ahead of UTC
     run(mysql_url)
     with pytest.raises(InexactZone, match="begin in the middle of one"):
-        store.totals.hourly("v", **asked)
-    assert [amount for _, amount in store.totals.hourly("v")] == [3]
+        hours("Asia/Kathmandu")
+    assert hours("UTC") == [3]
