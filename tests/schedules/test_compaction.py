@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from countersink.runtime.pace import Pace
-from countersink.schedules.jobs import Context, compaction
+from countersink.schedules.jobs import Context, Pace, compaction
 from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey

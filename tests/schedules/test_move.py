@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from pymysql.cursors import DictCursor
 
-from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
+from countersink.schedules.jobs import Pace
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
 from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Month, next_part

@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 import redis
 
-from countersink.runtime.pace import Pace
 from countersink.schedules.errors import JobFailed
-from countersink.schedules.jobs import Context, JobOutcome, retention
+from countersink.schedules.jobs import Context, JobOutcome, Pace, retention
 from countersink.schedules.options import JobOptions
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming

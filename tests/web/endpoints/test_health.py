@@ -8,7 +8,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from countersink.metrics.exposition import installation_samples
+from countersink.metrics.endpoint import installation_samples
 from countersink.metrics.table import METRICS, Sample
 from countersink.store.connection import connect
 from countersink.stream.connection import connect as connect_redis

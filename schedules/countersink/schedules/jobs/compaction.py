@@ -15,9 +15,8 @@ from datetime import date
 from functools import partial
 from typing import Final
 
-from countersink.runtime.pace import Pace
 from countersink.runtime.process import process_name
-from countersink.schedules.jobs import Context, JobOutcome
+from countersink.schedules.jobs import Context, JobOutcome, Pace
 from countersink.schedules.jobs.move import Mover, open_tables
 from countersink.schedules.jobs.ranges import (
     Bucket,

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
+from countersink.schedules.jobs import Pace
 from countersink.schedules.jobs.ranges import (
     COMPACTED,
     BucketKey,

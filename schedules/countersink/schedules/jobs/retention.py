@@ -25,9 +25,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated, RunStopped
-from countersink.schedules.jobs import Context, JobOutcome, move
+from countersink.schedules.jobs import Context, JobOutcome, Pace, move
 from countersink.schedules.jobs.move import Mover
 from countersink.schedules.jobs.ranges import (
     BucketKey,

@@ -11,7 +11,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from countersink.metrics.exposition import installation_samples, producer_samples, render
+from countersink.metrics.endpoint import installation_samples, producer_samples, render
 from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.store.api_keys import SCOPES

@@ -13,7 +13,7 @@ import click
 from countersink.cli import metrics, settings
 from countersink.cli.errors import Exit, Misuse, values_checked
 from countersink.cli.settings import Checked
-from countersink.metrics.exposition import producer_samples
+from countersink.metrics.endpoint import producer_samples
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
