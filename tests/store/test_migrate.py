@@ -46,6 +46,7 @@ ALL = [
     "0011_backfill_seals",
     "0012_galera",
     "0013_windows",
+    "0014_breakdowns",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
