@@ -125,6 +125,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (11,),
             (12,),
             (13,),
+            (14,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
