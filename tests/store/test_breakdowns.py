@@ -3,6 +3,7 @@
 import json
 from collections import Counter as Bag
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import pytest
 
@@ -13,6 +14,8 @@ from countersink.store.apply.apply import Applier
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.errors import TrackedCounter
+from countersink.store.ledger.postings import Posting, key_weight
+from countersink.store.sql import label_of
 from countersink.store.verify import verify
 from tests.store.helpers import MAX, Row, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
@@ -195,12 +198,13 @@ def test_each_breakdown_has_its_own_room_for_keys(
 ) -> None:
     store.counters.set(views, max_keys=3)
     amounts: Sequence[tuple[dict[str, str], int]] = [
-        ({"page": f"/{number}", "country": "DE" if number % 2 else "AT"}, 1)
-        for number in range(10)
+        ({"page": f"/{number}", "country": "DE" if number % 2 else "AT"}, 1) for number in range(10)
     ]
     done = applier.apply([entry(increments(*amounts))])
     assert done.overflown == 14
-    applier.apply([entry(increments(*amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1)))])
+    applier.apply(
+        [entry(increments(*amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1)))]
+    )
     found = Bag(cells(session, "views#1"))
     assert len(found) == 4
     assert found[(OVERFLOW,)] == 14 + 4
@@ -351,3 +355,39 @@ def test_a_tracked_counter_has_no_dimensions(store: Store, session: Session) -> 
     store.tracked.track("orders")
     with pytest.raises(TrackedCounter):
         store.counters.set("orders", dimensions=["page"])
+
+
+def test_verify_finds_a_breakdown_that_differs_from_its_counter(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 10)))])
+    # Rows and ledger alike, as a program that knows nothing of breakdowns would do it.
+    weight = key_weight(composite(["/home"]).encode())
+    posting = Posting.of(label_of(bucket_of(session)), 1, weight)
+    session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter = 'views#1'")
+    session.execute(
+        "UPDATE counter_ledger SET amount = amount + %s, checksum = checksum + %s,"
+        " moment = moment + %s WHERE counter = 'views#1'",
+        (posting.amount, posting.checksum, posting.moment),
+    )
+    for found in verify(verifying).differences, verify(verifying, views).differences:
+        (difference,) = found
+        assert (difference.counter, difference.problem) == (views, "breakdown")
+        assert (difference.in_tables, difference.in_ledger) == (11, 10)
+        assert "page (views#1)" in difference.detail
+
+
+def test_verify_finds_a_breakdown_of_which_a_row_is_gone(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 10)))])
+    session.execute("DELETE FROM counter_slot WHERE counter = 'views#3'")
+    found = {(each.counter, each.problem) for each in verify(verifying, views).differences}
+    assert found == {(views, "breakdown"), ("views#3", "sum")}
+
+
+def bucket_of(session: Session) -> datetime:
+    """The one bucket that there is."""
+    ((bucket,),) = session.query("SELECT DISTINCT bucket FROM counter_slot")
+    assert isinstance(bucket, datetime)
+    return bucket

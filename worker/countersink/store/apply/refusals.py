@@ -18,7 +18,7 @@ from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import dead_row
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
-from countersink.store.counters.breakdowns import require_declared
+from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Mark, Policies, accepted
 from countersink.store.errors import BadData, UnknownDimension
 from countersink.store.sql import marks, parts
@@ -80,7 +80,7 @@ def _declared(entry: Incoming, policies: Policies, dead: list[DeadRow]) -> Incom
     kept: list[Row] = []
     for row in entry.rows:
         try:
-            require_dimensions(policies, row)
+            policies.dimensioned.get(row[1], Dimensioned(row[1], ())).require(row[2])
         except UnknownDimension as error:
             reason = DeadReason.UNKNOWN_DIMENSION
             detail = f"{error}, then `countersink dead retry`"
@@ -88,20 +88,6 @@ def _declared(entry: Incoming, policies: Policies, dead: list[DeadRow]) -> Incom
         else:
             kept.append(row)
     return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
-
-
-def require_dimensions(policies: Policies, row: Row) -> None:
-    """Check that the counter of a row has declared the dimensions that it has.
-
-    Raises:
-        UnknownDimension: it has not.
-    """
-    _, counter, key, _, _ = row
-    if isinstance(key, str):
-        return
-    own = policies.dimensioned.get(counter)
-    for name, _ in key:
-        require_declared(counter, () if own is None else own.dimensions, name)
 
 
 def _without(

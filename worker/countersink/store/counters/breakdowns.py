@@ -84,6 +84,16 @@ class Dimensioned:
             if minute >= each.since:
                 yield each, each.key(key)
 
+    def require(self, key: RowKey) -> None:
+        """Check that the dimensions of a row are declared.
+
+        Raises:
+            UnknownDimension: one is not.
+        """
+        if not isinstance(key, str):
+            for name, _ in key:
+                require_declared(self.counter, self.dimensions, name)
+
     def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> Breakdown:
         """The smallest breakdown that has some dimensions; of several such one that begins with
         some of them.
@@ -201,7 +211,7 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
         dimensions = tuple(names.split(","))
         if of is None:
             own[name] = dimensions
-        else:
+        elif is_breakdown(name) and counter_of(name) == of:
             begun = 0 if since is None else label_of(since) // 60
             number = int(name.rpartition("#")[2])
             breakdowns.setdefault(of, []).append((number, Breakdown(name, dimensions, begun)))
@@ -238,11 +248,16 @@ def refuse_empty_key(session: Session, counter: str, key: str) -> None:
         ValueError: it is.
     """
     if key == "" and names_of(session, counter):
-        raise ValueError(
-            f"the key '' of {counter} holds the events that its breakdowns hold too, which would"
-            " keep them: delete the counter, or remove its breakdowns first (`countersink counter"
-            f" set {counter} --breakdowns {NONE}`)"
-        )
+        raise empty_key(counter)
+
+
+def empty_key(counter: str) -> ValueError:
+    """What to say where that key is to be deleted."""
+    return ValueError(
+        f"the key '' of {counter} holds the events that its breakdowns hold too, which would keep"
+        " them: delete the counter, or remove its breakdowns first (`countersink counter set"
+        f" {counter} --breakdowns {NONE}`)"
+    )
 
 
 def declare(

@@ -1,6 +1,6 @@
 """Settings of a counter (name, time zone, resolution, keep, keep_days, max_keys, app_slots; its
-dimensions and breakdowns are in ``breakdowns.py``): limits, checks with error messages, from when a change may be in force, and its SQL. Its policies
-never change for the past, once a counter has been counted."""
+dimensions are in ``breakdowns.py``): limits, checks with error messages, from when a change may be
+in force, and its SQL. Its policies never change for the past, once a counter has been counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
