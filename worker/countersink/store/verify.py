@@ -8,8 +8,8 @@ which it is noticed that a key, a day or two amounts were exchanged (see
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
 :mod:`countersink.store.ledger.seals`, and of breakdowns and their counters, see
-:mod:`countersink.store.ledger.breakdown_sums`. And for every tracked table, in a snapshot of its own: the
-rows that its counter says = the rows it has, which is what stands for a ledger there.
+:mod:`countersink.store.ledger.breakdown_sums`. And for every tracked table, in a snapshot of its
+own: the rows that its counter says = the rows it has, which is what stands for a ledger there.
 """
 
 import time

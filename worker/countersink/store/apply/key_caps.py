@@ -37,6 +37,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Final, TypeVar
 
+from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import is_stored
@@ -45,9 +46,6 @@ from countersink.store.errors import Conflict
 from countersink.store.sql import day_label, insert_rows, label_of, label_time, marks, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
-
-OVERFLOW: Final = "__overflow__"
-"""The key of what has no room. It is not one of the keys that are counted."""
 
 Place = tuple[str, date]
 """(counter, day of its own time zone)."""

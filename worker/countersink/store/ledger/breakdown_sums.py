@@ -48,8 +48,8 @@ def mismatches(session: Session, policies: Policies, counter: str) -> Iterator[D
                 f" days, the first of which is {wrong[0]}: {days[wrong[0]]:,} against"
                 f" {whole[wrong[0]]:,}"
             )
-            amounts = [sum(found[day] for day in wrong) for found in (days, whole)]
-            yield Difference(counter, "breakdown", *amounts, detail, day=wrong[0])
+            held, there = (sum(found[day] for day in wrong) for found in (days, whole))
+            yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
 
 
 def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | None]:
