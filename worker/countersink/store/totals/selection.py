@@ -279,8 +279,6 @@ class Selection:
             raise ValueError("give a range (from, to) or the last so many, not both")
         if self.where and self.keys is not None:
             raise ValueError("choose by keys, or by the values of dimensions (where), not by both")
-        if self.where and self.counter is None:
-            raise ValueError("dimensions (where) are of one counter: name it")
 
     @property
     def everything(self) -> bool:
