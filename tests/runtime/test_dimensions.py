@@ -98,7 +98,7 @@ def test_more_than_eight_are_refused() -> None:
 
 
 def test_a_lone_surrogate_is_refused_and_its_dimension_named() -> None:
-    with pytest.raises(ValueError, match="dimension 'page': value .* lone surrogate"):
+    with pytest.raises(ValueError, match=r"dimension 'page': value .* lone surrogate"):
         check_dimensions({"page": "a\ud800"})
 
 

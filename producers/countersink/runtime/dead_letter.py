@@ -61,7 +61,7 @@ class DeadReason(StrEnum):
     BAD_KEY = (
         "bad_key",
         "No key can be like this",
-        "A key is text, to be written as UTF-8.",
+        "A key is text, to be written as UTF-8, or an object of at most eight dimensions.",
         _SENDER,
     )
     BAD_MINUTE = (

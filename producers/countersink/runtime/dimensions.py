@@ -1,5 +1,5 @@
 """Dimensions of an increment and keys of breakdowns: their limits and checks, the composite key of
-several values (its separator, its escapes, how long a value may be in it), and how it is read again.
+several values (its separator, its escapes, how long a value may be in it), and how it is read.
 
 A breakdown's key is ``value 00 value 00 …``, in the breakdown's order of dimensions. In a value,
 byte 00 is written as 01 01, and byte 01 as 01 02. So a key is valid UTF-8, can be read back, and
