@@ -39,6 +39,10 @@ _ESCAPES: Final = {"\0": "\1\1", "\1": "\1\2"}
 _ESCAPE = re.compile("\1[\1\2]")
 _UNESCAPED: Final = {escape: char for char, escape in _ESCAPES.items()}
 
+_sorted_names: dict[tuple[object, ...], tuple[str, ...]] = {}
+"""Names in the order in which they were given → sorted, for those that were checked."""
+_NAMES_LIMIT: Final = 10_000
+
 
 def check_name(name: object) -> str:
     """Return ``name`` if it is a valid name of a dimension.
@@ -73,7 +77,7 @@ def check_dimensions(dimensions: object) -> RowKey:
         TypeError: not a mapping, or a name or a value that is no ``str``.
         ValueError: more than 8 pairs, a bad name, or a value with a lone surrogate.
     """
-    if not isinstance(dimensions, Mapping):
+    if type(dimensions) is not dict and not isinstance(dimensions, Mapping):
         raise TypeError(
             f"dimensions are a mapping of names to values, not {type(dimensions).__name__}"
         )
@@ -81,8 +85,14 @@ def check_dimensions(dimensions: object) -> RowKey:
         raise ValueError(
             f"an increment has at most {MAX_DIMENSIONS} dimensions, not {len(dimensions)}"
         )
-    pairs = [(check_name(name), _value(name, value)) for name, value in dimensions.items()]
-    return tuple(sorted(pairs)) if pairs else ""
+    names = _sorted_names.get(tuple(dimensions)) or _checked_names(dimensions)
+    pairs = []
+    for name in names:
+        value = dimensions[name]
+        if not (type(value) is str and len(value) <= MAX_KEY_BYTES and value.isascii()):
+            value = _value(name, value)
+        pairs.append((name, value))
+    return tuple(pairs) if pairs else ""
 
 
 def check_row_key(key: object) -> RowKey:
@@ -147,6 +157,15 @@ def escape(value: str) -> str:
 def unescape(value: str) -> str:
     """What :func:`escape` was given."""
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], value)
+
+
+def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of a mapping, sorted."""
+    given = tuple(dimensions)
+    names = tuple(sorted([check_name(name) for name in given]))
+    if len(_sorted_names) < _NAMES_LIMIT:
+        _sorted_names[given] = names
+    return names
 
 
 def _value(name: str, value: object) -> str:
