@@ -17,16 +17,17 @@ INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, a
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A row for each of some keys on each of some days in each of some slots.
+    """A row for each of some keys on each of some days, or shorter buckets, in each of some slots.
 
     Attributes:
         prefix: of the keys; the rest is their number.
         keys: how many.
-        first: the first of the days, in UTC.
-        days: how many, one after the other.
+        first: the first of the days, in UTC; of shorter buckets the time at which it begins.
+        days: how many days or buckets, one after the other.
         slots: how many.
         first_slot: the first of them.
         digits: of the keys' numbers, with zeros in front.
+        width: of a bucket.
     """
 
     prefix: str
@@ -36,6 +37,7 @@ class Filling:
     slots: int
     first_slot: int = 1
     digits: int = 6
+    width: timedelta = timedelta(1)
 
     @property
     def rows(self) -> int:
@@ -62,7 +64,7 @@ class Filling:
         keys = [f"x'{self.key(number).encode().hex()}'" for number in range(self.keys)]
         for slot in range(self.first_slot, self.first_slot + self.slots):
             for day in range(self.days):
-                head = f"('{COUNTER}', '{self.first + timedelta(day)}', "
+                head = f"('{COUNTER}', '{self.first + day * self.width}', "
                 for start in range(0, self.keys, ROWS_PER_STATEMENT):
                     numbers = range(start, min(self.keys, start + ROWS_PER_STATEMENT))
                     values = ", ".join(

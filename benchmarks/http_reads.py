@@ -2,7 +2,8 @@
 
 The bare query is sent on a connection of PyMySQL that stays open, as the request goes over a
 connection that stays open. It is what somebody who knows the table would write; it says neither how
-fresh the answer is nor whether the counter has other days than UTC's.
+fresh the answer is nor whether the counter has other days than UTC's, nor which window ends now: it
+is given that of the answer.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from benchmarks.compaction_ways import open_way
@@ -25,12 +26,16 @@ from benchmarks.rows import on
 from benchmarks.series import COUNT, Repetitions, wait_until_purged
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER
-from countersink.store import api_keys
+from countersink.store import Store, api_keys
 from countersink.store.migrate import migrate
 from countersink.store.sessions import open_tables
 
 BIG: Final = Filling("/articles/", 10_000, date(2025, 9, 1), 100, 10)
 """10,000,000 slot rows, 1,000,000 after compaction."""
+QUARTER: Final = timedelta(minutes=15)
+WINDOW_KEYS: Final = 100_000
+AHEAD: Final = 8
+"""Quarters of an hour that have rows before they begin: the window moves while it is asked for."""
 QUICK_PART: Final = 200
 """A run of less than a second per measurement has this part of the keys."""
 DAYS: Final = 7
@@ -52,7 +57,7 @@ class Question:
         path: of the request, with its range.
         column: of the answer's rows, besides the total.
         sql: the bare query; its rows are (day or key, total).
-        args: its values.
+        window: the beginning and the end of its range, from the document of the answer.
     """
 
     name: str
@@ -60,39 +65,73 @@ class Question:
     path: str
     column: str
     sql: str
-    args: tuple[object, ...]
+    window: Callable[[dict[str, Any]], tuple[object, ...]]
 
 
-def questions(filling: Filling) -> tuple[Question, ...]:
+_WITHIN: Final = "FROM counter_slot WHERE counter = %s AND bucket >= %s AND bucket < %s"
+_TOP: Final = (
+    f"SELECT counter_key, SUM(amount) AS total {_WITHIN}"
+    " GROUP BY counter_key ORDER BY total DESC, counter_key LIMIT 10"
+)
+_PATH: Final = f"/v1/counters/{COUNTER}"
+
+
+def of_days(filling: Filling) -> tuple[Question, ...]:
     """What is asked: the last week of what is there."""
     end = filling.first + timedelta(filling.days)
     start = end - timedelta(DAYS)
     last = end - timedelta(1)
-    week = "FROM counter_slot WHERE counter = %s AND bucket >= %s AND bucket < %s"
-    path = f"/v1/counters/{COUNTER}"
     return (
         Question(
             "http_daily",
             f"/daily of {DAYS} days, all keys",
-            f"{path}/daily?from={start}&to={last}",
+            f"{_PATH}/daily?from={start}&to={last}",
             "day",
-            f"SELECT DATE(bucket), SUM(amount) {week} GROUP BY bucket ORDER BY bucket",
-            (COUNTER, start, end),
+            f"SELECT DATE(bucket), SUM(amount) {_WITHIN} GROUP BY bucket ORDER BY bucket",
+            lambda document: (start, end),
         ),
         Question(
             "http_top",
             f"/top of {DAYS} days",
-            f"{path}/top?from={start}&to={last}",
+            f"{_PATH}/top?from={start}&to={last}",
             "key",
-            f"SELECT counter_key, SUM(amount) AS total {week}"
-            " GROUP BY counter_key ORDER BY total DESC, counter_key LIMIT 10",
-            (COUNTER, start, end),
+            _TOP,
+            lambda document: (start, end),
         ),
     )
 
 
-NAMES: Final = tuple(question.name for question in questions(BIG))
-WHAT: Final = {question.name: question.what for question in questions(BIG)}
+def of_window(filling: Filling) -> tuple[Question, ...]:
+    """What is asked: the last 24 hours, of buckets of a quarter of an hour."""
+    return (
+        Question(
+            "http_top_last",
+            f"/top of the last 24 h of {filling.keys:,} keys by quarter",
+            f"{_PATH}/top?last=24h",
+            "key",
+            _TOP,
+            lambda document: tuple(
+                datetime.fromisoformat(document["window"][end]).replace(tzinfo=None)
+                for end in ("from", "to")
+            ),
+        ),
+    )
+
+
+def window_now() -> Filling:
+    """A row for each key and quarter of an hour of the window that ends now, and a little ahead."""
+    now = datetime.now(UTC).replace(second=0, microsecond=0, tzinfo=None)
+    first = now.replace(minute=now.minute // 15 * 15) - timedelta(days=1)
+    quarters = timedelta(days=1) // QUARTER + AHEAD
+    return Filling("/articles/", WINDOW_KEYS, first, quarters, 1, width=QUARTER)
+
+
+Table = tuple[Callable[[], Filling], Callable[[Filling], tuple[Question, ...]]]
+
+TABLES: Final[tuple[Table, ...]] = ((lambda: BIG, of_days), (window_now, of_window))
+"""What a table is filled with, and what is asked of it then."""
+WHAT: Final = {each.name: each.what for made, asked in TABLES for each in asked(made())}
+NAMES: Final = tuple(WHAT)
 
 
 class HttpReads:
@@ -105,36 +144,50 @@ class HttpReads:
     def measure(self, seconds: float) -> list[dict[str, Any]]:
         """The `http_reads` of results.json, one for each question, each asked for ``seconds`` both
         ways. Raises Wrong if the two do not say the same, or compaction changes an answer."""
-        filling = BIG if seconds >= 1 else replace(BIG, keys=BIG.keys // QUICK_PART)
+        rows: list[dict[str, Any]] = []
+        for made, asked in TABLES:
+            filling = made()
+            if seconds < 1:
+                filling = replace(filling, keys=filling.keys // QUICK_PART)
+            rows += self._of_table(filling, asked(filling), seconds)
+        return rows
+
+    def _of_table(
+        self, filling: Filling, questions: tuple[Question, ...], seconds: float
+    ) -> list[dict[str, Any]]:
         with self._site.database() as url:
             migrate(url)
+            if filling.width == QUARTER:
+                with Store(url) as store:
+                    store.counters.set(COUNTER, resolution="quarter")
             fill(url, [filling])
             with open_tables(url) as session:
                 _, key = api_keys.create(session, "benchmark", ("read",))
             rows_before = one_value(url, COUNT)
             with self._server(url, key) as client:
                 with _connected(url) as connection:
-                    before = [_ask(client, connection, q, seconds) for q in questions(filling)]
+                    before = [_ask(client, connection, q, seconds) for q in questions]
                 with open_way("nonstop", url, bucket="") as compact:
                     compact()
                 wait_until_purged(url)
                 client.close()  # idle for minutes by now: both servers end such connections
                 with _connected(url) as connection:
-                    after = [_ask(client, connection, q, seconds) for q in questions(filling)]
+                    after = [_ask(client, connection, q, seconds) for q in questions]
             rows_after = one_value(url, COUNT)
         for (_, _, first), (_, _, second) in zip(before, after, strict=True):
-            if first != second:
+            # The window has moved on meanwhile; each answer was held against the table.
+            if first != second and filling.width != QUARTER:
                 raise Wrong(f"{self.name}: compaction changed an answer")
         return [
             {
-                "name": on(self._site.kind, name),
+                "name": on(self._site.kind, question.name),
                 "before": _figures(*before[number][:2]),
                 "after": _figures(*after[number][:2]),
                 "slot_rows_before": rows_before,
                 "slot_rows_after": rows_after,
                 "target": f"≤ {BOUND:g}× the bare query's median",
             }
-            for number, name in enumerate(NAMES)
+            for number, question in enumerate(questions)
         ]
 
     @contextmanager
@@ -195,26 +248,27 @@ def _ask(
     turn = 0
     while True:
         begun = time.perf_counter()
-        found = _query(connection, question)
-        between = time.perf_counter()
         body = client.ask(question.path)
+        between = time.perf_counter()
+        document = json.loads(body)
+        window = question.window(document)
+        asked = time.perf_counter()
+        found = _query(connection, question.sql, (COUNTER, *window))
         ended = time.perf_counter()
-        answered = [
-            (str(row[question.column]), int(row["total"])) for row in json.loads(body)["rows"]
-        ]
+        answered = [(str(row[question.column]), int(row["total"])) for row in document["rows"]]
         if answered != found or not found:
             raise Wrong(f"{question.path} says {answered!r:.200}, the table {found!r:.200}")
         if turn > 0:
-            by_sql.append((between - begun) * 1000)
-            by_http.append((ended - between) * 1000)
+            by_http.append((between - begun) * 1000)
+            by_sql.append((ended - asked) * 1000)
         if len(by_http) >= LEAST and min(sum(by_http), sum(by_sql)) >= seconds * 1000:
             return Repetitions(tuple(by_http)), Repetitions(tuple(by_sql)), found
         turn += 1
 
 
-def _query(connection: Connected, question: Question) -> Rows:
+def _query(connection: Connected, sql: str, args: tuple[object, ...]) -> Rows:
     with connection.cursor() as cursor:
-        cursor.execute(question.sql, question.args)
+        cursor.execute(sql, args)
         return [
             (name.decode() if isinstance(name, bytes) else str(name), int(total))
             for name, total in cursor.fetchall()

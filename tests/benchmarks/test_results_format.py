@@ -183,7 +183,12 @@ def test_reads_by_http_are_timed_against_the_bare_query(whole: dict[str, Any]) -
         on(server, question) for server in (SERVER, OTHER) for question in HTTP_QUESTIONS
     ]
     for row in whole["http_reads"][: len(HTTP_QUESTIONS)]:
-        assert row["slot_rows_before"] > row["slot_rows_after"] > 0
+        # What one worker has counted of the window is one row of each key and bucket already.
+        assert row["slot_rows_before"] > 0
+        if row["name"] == on(SERVER, "http_top_last"):
+            assert row["slot_rows_before"] == row["slot_rows_after"]
+        else:
+            assert row["slot_rows_before"] > row["slot_rows_after"] > 0
         for when in ("before", "after"):
             for figures in (row[when]["http_ms"], row[when]["sql_ms"]):
                 assert 0 < figures["median"] <= figures["p99"] <= figures["high"]

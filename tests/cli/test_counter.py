@@ -36,6 +36,7 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
         "counter": "views",
         "time_zone": "Europe/Berlin",
         "resolution": "quarter",
+        "keep": None,
         "keep_days": 30,
         "max_keys": 5000,
         "most_keys": 5000,
@@ -51,8 +52,8 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     assert [(one["counter"], one["made"]) for one in listed] == [("clicks", False), ("views", True)]
     table = [line.split() for line in servers.call("counter", "list").out.splitlines()]
     assert table[1:] == [
-        ["clicks", "UTC", "day", "forever", "-", "0", "16", "-", "no"],
-        ["views", "Europe/Berlin", "quarter", "30", "5,000", "0", "4", "-", "yes"],
+        ["clicks", "UTC", "day", "forever", "forever", "-", "0", "16", "-", "no"],
+        ["views", "Europe/Berlin", "quarter", "forever", "30", "5,000", "0", "4", "-", "yes"],
     ]
     forever = servers.call("counter", "set", "views", "--keep-days", "forever")
     assert ["keep", "days", "forever"] in [line.split() for line in forever.out.splitlines()]
@@ -103,7 +104,7 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
             ("--resolution", "hour", "--time-zone", "Asia/Kolkata", "--from", "2030-01-01"),
             "quarter",
         ),
-        (("--resolution", "minute"), "not one of 'day', 'hour', 'quarter'"),
+        (("--resolution", "week"), "not one of 'day', 'hour', 'quarter', 'minute'"),
         (("--keep-days", "0"), "a number of days from 1"),
         (("--keep-days", "always"), "neither a number of days nor 'forever'"),
         (("--app-slots", "257"), "1<=x<=256"),

@@ -161,7 +161,7 @@ def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
     query = Query(plain, by="counter")
     assert {row["counter"] for row in ask(reads, query).rows} == {f"plain{n}" for n in range(4)}
     for by in COLUMNS:
-        if by != "hour":
+        if by not in ("hour", "minute"):
             assert ask(reads, narrowed(replace(query, by=by), start=None)).rolled_up_to is None
     assert ask(reads, Query(Selection(), by="month")).rolled_up_to == DAYS[1]
 

@@ -193,7 +193,10 @@ LONG_AGO = 9 * 1440
 
 
 @st.composite
-def counters(draw: Any) -> tuple[list[Change], str]:
+def counters(draw: Any) -> tuple[str, str, list[tuple[int, str, str]], str]:
+    """Time zone and resolution of its first policy, (minutes ago, time zone, resolution) of the
+    others, and its steps.
+    """
     steps = draw(st.sampled_from(sorted(STEPS)))
     finest = steps.partition("=")[0]
     zone = st.sampled_from(STEPS[steps])
@@ -201,16 +204,14 @@ def counters(draw: Any) -> tuple[list[Change], str]:
     resolution = st.sampled_from(
         [each for each in WIDTH if each != "hour" or STEPS[steps] == HOURLY]
     )
-    now = now_minute()
     later = draw(
         st.lists(
-            st.tuples(st.integers(now - LONG_AGO, now), zone, resolution),
+            st.tuples(st.integers(0, LONG_AGO), zone, resolution),
             max_size=3,
             unique_by=lambda change: change[0],
         )
     )
-    changes = [(0, draw(zone), finest), *sorted(later)]
-    return changes, steps
+    return draw(zone), finest, later, steps
 
 
 @settings(max_examples=25)
@@ -218,7 +219,12 @@ def counters(draw: Any) -> tuple[list[Change], str]:
 def test_buckets_become_wider_step_by_step_and_no_total_changes(
     tables: Tables, store: Store, applier: Applier, made: Any, seed: int
 ) -> None:
-    changes, steps = made
+    first_zone, finest, later, steps = made
+    now = now_minute()
+    changes: list[Change] = [
+        (0, first_zone, finest),
+        *sorted((now - ago, zone, resolution) for ago, zone, resolution in later),
+    ]
     chance = random.Random(seed)
     for table in ("counter_slot", "counter_ledger", "counter_policy", "counter"):
         tables.run(f"DELETE FROM {table}")

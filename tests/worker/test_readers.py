@@ -12,7 +12,7 @@ from countersink.stream.connection import command
 from countersink.stream.group import READ_BYTES
 from countersink.stream.heartbeat import Heartbeat
 from countersink.stream.names import GROUP, PARTITIONS_KEY, WORKER_KEY_PREFIX, stream_key
-from countersink.worker import process, readers, report
+from countersink.worker import loop, readers, report
 from countersink.worker.intake import Intake, ReadBatch
 from countersink.worker.report import Vitals
 from tests.support.factories import MySQLFactory
@@ -29,7 +29,7 @@ BROKEN = 2
 @pytest.fixture(autouse=True)
 def _by_readers(monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis) -> None:
     """Workers read as they do on a cluster."""
-    monkeypatch.setattr(process, "is_cluster", lambda url: True)
+    monkeypatch.setattr(loop, "is_cluster", lambda url: True)
     redis_client.set(PARTITIONS_KEY, PARTITIONS)
 
 

@@ -166,6 +166,12 @@ class DeadReason(StrEnum):
         "The workers count only counters that exist (strict).",
         "Make it with “countersink counter set”, then press Retry; or drop this.",
     )
+    UNKNOWN_DIMENSION = (
+        "unknown_dimension",
+        "The counter does not have this dimension",
+        "An increment may have those dimensions only that its counter has declared.",
+        "Declare it with “countersink counter set --dimensions”, then press Retry; or drop this.",
+    )
     INTERNAL_ERROR = (
         "internal_error",
         "It could not be counted",

@@ -6,7 +6,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.credentials import TokenBuckets
 from countersink.web.auth.origins import UNKNOWN, Addresses
 from countersink.web.errors import Problem
 from countersink.web.server.process import OTHER_FILES, allow_files

@@ -75,6 +75,7 @@ CALLS = (
     call("get", f"{COUNTER}/totals", "read", named="path"),
     call("get", f"{COUNTER}/daily", "read", named="path"),
     call("get", f"{COUNTER}/hourly", "read", named="path"),
+    call("get", f"{COUNTER}/minutely", "read", named="path"),
     call("get", f"{COUNTER}/top", "read", named="path"),
     call("get", f"{COUNTER}/notes", "read", named="path"),
     call("put", f"{COUNTER}/notes/{{day}}", named="path", body='{"note": "x"}'),
@@ -135,12 +136,12 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Guarded]:
-    """Both counters are counted, the other one by hour; none is public but ``open``."""
+    """Both counters are counted, by minute, in two time zones; none is public but ``open``."""
     with dropped(mysql_server, new_name()) as url:
         migrate(url)
         with serving(redis_server.url, url, public_counters=("open",)) as web:
-            web.store.counters.set(OWN, resolution="hour")
-            web.store.counters.set(OTHER, resolution="hour", time_zone="Asia/Tokyo")
+            web.store.counters.set(OWN, resolution="minute")
+            web.store.counters.set(OTHER, resolution="minute", time_zone="Asia/Tokyo")
             for counter in (OWN, OTHER, "open"):
                 web.producer.increment(counter, "k", 41)
             web.apply()

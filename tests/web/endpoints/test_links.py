@@ -102,7 +102,7 @@ def test_a_link_opens_nothing_else(web: Web, reader: str) -> None:
     one = "/v1/counters/{counter}"
     assert shown == {
         *(("GET", f"{one}{question}") for question in ("", "/totals", "/daily", "/hourly")),
-        *(("GET", f"{one}{question}") for question in ("/top", "/notes")),
+        *(("GET", f"{one}{question}") for question in ("/minutely", "/top", "/notes")),
         ("GET", "/v1/whoami"),
     }
     # Not even what needs no key: whoever wants that shows none.

@@ -449,11 +449,13 @@ def _edge(text: str) -> date:
     if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
         return date.fromisoformat(text)
     try:
-        return datetime.fromisoformat(text)
+        if "T" in text:
+            return datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(
-            f"{text!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
-        ) from None
+        pass
+    raise ValueError(
+        f"{text!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
+    )
 
 
 def _last(text: str) -> "Last":

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Final
 
 from countersink.reads.errors import TotalTooLarge
 from countersink.reads.rows import Value, text
+from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import by_width
 from countersink.store.counters.policies import Policy
@@ -230,6 +231,11 @@ def counter_document(counter: Counter) -> dict[str, object]:
         "app_slots": counter.app_slots,
         "rolled_up_to": None if counter.rolled_up_to is None else str(counter.rolled_up_to),
         "made": counter.made,
+        "dimensions": list(counter.dimensions),
+        "breakdowns": [
+            {"dimensions": list(each.dimensions), "since": breakdown_begins(each)}
+            for each in counter.breakdowns
+        ],
         "policies": [
             {
                 "from": policy_begins(policy),
@@ -240,6 +246,13 @@ def counter_document(counter: Counter) -> dict[str, object]:
             for policy in counter.policies
         ],
     }
+
+
+def breakdown_begins(breakdown: Breakdown) -> str | None:
+    """The UTC time from which on a breakdown holds the events; None: it holds all."""
+    if not breakdown.since:
+        return None
+    return f"{label_time(breakdown.since * 60).isoformat(timespec='minutes')}Z"
 
 
 def policy_begins(policy: Policy) -> str | None:

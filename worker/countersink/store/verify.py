@@ -7,8 +7,9 @@ which it is noticed that a key, a day or two amounts were exchanged (see
 :mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
-:mod:`countersink.store.ledger.seals`. And for every tracked table, in a snapshot of its own: the
-rows that its counter says = the rows it has, which is what stands for a ledger there.
+:mod:`countersink.store.ledger.seals`, and of breakdowns and their counters, see
+:mod:`countersink.store.ledger.breakdown_sums`. And for every tracked table, in a snapshot of its
+own: the rows that its counter says = the rows it has, which is what stands for a ledger there.
 """
 
 import time
@@ -19,11 +20,11 @@ from typing import Final
 
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters import buckets
+from countersink.store.counters import breakdowns, buckets
 from countersink.store.counters.policies import Policies, Policy, load
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
-from countersink.store.ledger import seals
+from countersink.store.ledger import breakdown_sums, seals
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
 from countersink.store.ledger.balance import Difference as Difference
 from countersink.store.sessions import open_tables
@@ -158,15 +159,31 @@ def _verify_all(
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
         differences += [*seals.counters(session), *seals.others(session)]
+        differences += _of_breakdowns(session, _policies(session, policies))
     return Verified(counters, rows, differences)
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
-        rows, differences = _wrong(session, load(session), names, names)
-        differences += seals.counters(session, names) if names else []
-    return Verified(len(names), rows, differences)
+        policies = load(session)
+        broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
+        every = [*names, *broken_down]
+        rows, differences = _wrong(session, policies, every, names)
+        differences += seals.counters(session, every) if every else []
+        differences += _of_breakdowns(session, policies, names)
+    return Verified(len(every), rows, differences)
+
+
+def _of_breakdowns(
+    session: Session, policies: Policies, names: Sequence[str] | None = None
+) -> Iterator[Difference]:
+    """Breakdowns that differ from their counters, as far as the time zones are known here and the
+    buckets are such as there may be; else that is found in another way.
+    """
+    for name in policies.dimensioned if names is None else names:
+        with suppress(Refused, LookupError, ValueError, OverflowError):
+            yield from breakdown_sums.mismatches(session, policies, name)
 
 
 def _wrong(

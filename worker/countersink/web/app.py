@@ -18,8 +18,7 @@ from countersink.store import Store
 from countersink.store.migrate import identity
 from countersink.store.sessions import is_cancelled
 from countersink.stream.connection import connect
-from countersink.web.auth.credentials import LoginCookie
-from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.credentials import LoginCookie, TokenBuckets
 from countersink.web.auth.register import Register
 from countersink.web.endpoints import (
     counters,

@@ -15,8 +15,7 @@ from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
 from countersink.store.sessions import open_tables
-from countersink.web.auth.credentials import LoginCookie
-from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.credentials import LoginCookie, TokenBuckets
 from countersink.web.auth.register import Register
 from countersink.web.options import WebOptions
 from countersink.web.read_pool import ReadPool

@@ -4,8 +4,8 @@
 """
 
 from countersink.runtime.process import Stop
+from countersink.worker.loop import run
 from countersink.worker.options import WorkerOptions
-from countersink.worker.process import run
 from countersink.worker.report import Vitals
 
 __all__ = ["Stop", "Vitals", "WorkerOptions", "run"]

@@ -96,7 +96,7 @@ class Vitals:
         self.moved = time.monotonic()
 
     def reached(self, point: str) -> None:
-        """It has come to a point of a batch, see :func:`countersink.worker.process.run`."""
+        """It has come to a point of a batch, see :func:`countersink.worker.loop.run`."""
         now = self.moved = time.monotonic()
         if point == "read":
             self._begun = now

@@ -327,7 +327,7 @@ class Mover:
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Month | Wider) -> None:
-        """Move all of some buckets, in order: small ones together.
+        """Move all of some buckets, whose labels are in order: small ones together.
 
         Raises:
             Outdated, StoreError: as :meth:`move`.

@@ -182,7 +182,7 @@ class _Pass:
         # Those of one policy behind each other, and of these those that go to the same place.
         goals.sort(key=lambda one: policy_number(one[1]))
         for to, some in groupby(goals, key=itemgetter(0)):
-            own = [label for _, label in some]
+            own = sorted(label for _, label in some)  # a month may be of several policies
             while to is not None and not self._pace.stopped:
                 try:
                     to = replace(to, version=self._policies.version)

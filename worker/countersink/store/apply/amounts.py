@@ -3,12 +3,16 @@ order."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.dead import DeadRow
+from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.policies import Policies
 
-Row = tuple[int, str, str, int, int]
-"""(position in its entry from 0, counter, key, event time in whole Unix minutes, amount)."""
+Row = tuple[int, str, RowKey, int, int]
+"""(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,
+amount)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +126,20 @@ class Amounts:
 
 
 class Merged(Amounts):
-    """The amounts of the rows of entries.
+    """The amounts of the rows of entries, those of their breakdowns included.
 
     Attributes:
         rows: how many rows went in.
+        fanned_out: some of them are in several cells.
     """
 
     def __init__(self, entries: Iterable[Incoming], policies: Policies) -> None:
         super().__init__()
         self.rows = 0
+        self.fanned_out = False
         last_counter, last_minute = "", -1
-        amounts: dict[str, int] = {}
+        amounts: dict[Any, int] = {}
+        fan: _Fan | None = None
         for entry in entries:
             self.rows += len(entry.rows)
             for _, counter, key, minute, amount in entry.rows:
@@ -140,8 +147,30 @@ class Merged(Amounts):
                 # lookups.
                 if minute != last_minute or counter != last_counter:
                     amounts = self.bucket(counter, policies.bucket(counter, minute))
+                    fan = self._fan(policies, counter, minute)
                     last_counter, last_minute = counter, minute
+                if fan is not None and (not key or not isinstance(key, str)):
+                    for breakdown, own in fan:
+                        composed = breakdown.key(key)
+                        own[composed] = own.get(composed, 0) + amount
+                    key = ""
                 if key in amounts:
                     amounts[key] += amount
                 else:
                     amounts[key] = amount
+
+    def _fan(self, policies: Policies, counter: str, minute: int) -> "_Fan | None":
+        """The amounts of the buckets of a counter's breakdowns; None if it has no dimensions."""
+        declared = policies.dimensioned.get(counter)
+        if declared is None:
+            return None
+        fan = [
+            (each, self.bucket(each.name, policies.bucket(each.name, minute)))
+            for each in declared.breakdowns
+            if minute >= each.since
+        ]
+        self.fanned_out = self.fanned_out or bool(fan)
+        return fan
+
+
+_Fan = list[tuple[Breakdown, dict[str, int]]]

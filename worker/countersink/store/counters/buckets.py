@@ -1,6 +1,6 @@
-"""Which bucket (day, hour, quarter, minute) an event is counted in, when it begins and ends, by time
-zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a label);
-longest series (``MAX_DAYS``) and its error; days and months as dates.
+"""Which bucket (day, hour, quarter, minute) an event is counted in, when it begins and ends, by
+time zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a
+label); longest series (``MAX_DAYS``) and its error; days and months as dates.
 
 A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
 if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour``,

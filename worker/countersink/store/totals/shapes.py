@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
+from countersink.store.counters.breakdowns import is_breakdown, is_stored
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.counters.policies import (
     DEFAULT,
@@ -300,14 +300,16 @@ def rolled_up_to(
 
 
 def counter_names(session: Session) -> list[str]:
-    """The names of all counters that were made or counted, in order."""
+    """The names of all counters that were made or counted, in order, without those of
+    breakdowns.
+    """
     found = session.query(
         "SELECT DISTINCT counter FROM counter_ledger"
         " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY) GROUP BY counter"
         " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
         " UNION SELECT name FROM counter"
     )
-    return sorted(name for (name,) in found)
+    return sorted(name for (name,) in found if not is_breakdown(name))
 
 
 def shaped_names(session: Session) -> set[str]:
@@ -336,4 +338,4 @@ def _name(counter: str | None) -> str:
 
     The column would take 'c ' for 'c': it is compared with blanks added at the end.
     """
-    return counter if counter is not None and is_name(counter) else ""
+    return counter if counter is not None and is_stored(counter) else ""

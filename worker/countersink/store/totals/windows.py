@@ -21,7 +21,7 @@ from countersink.store.totals.shapes import Shape, selected
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """A range as it was settled.
 
     Attributes:
@@ -43,12 +43,12 @@ class Window:
         yield self.end
 
     @property
-    def before(self) -> "Window":
+    def before(self) -> "TimeWindow":
         """That of the same length which ends where this one begins."""
         if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            return Window(self.start - (self.end - self.start), self.start)
+            return TimeWindow(self.start - (self.end - self.start), self.start)
         days = self.end - self.start + ONE_DAY
-        return Window(self.start - days, self.start - ONE_DAY)
+        return TimeWindow(self.start - days, self.start - ONE_DAY)
 
 
 def settled(session: Session, selection: Selection) -> Selection:
@@ -70,24 +70,24 @@ def settled(session: Session, selection: Selection) -> Selection:
     return replace(selection, last=None, start=window.start, end=window.end)
 
 
-def window_of(selection: Selection) -> Window | None:
+def window_of(selection: Selection) -> TimeWindow | None:
     """The range of a selection that was settled, if it has both ends of one kind."""
     start, end = selection.start, selection.end
     if start is None or end is None or isinstance(start, datetime) != isinstance(end, datetime):
         return None
-    return Window(start, end)
+    return TimeWindow(start, end)
 
 
-def _last(own: Shape, selection: Selection, last: Last, minute: int) -> Window:
+def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWindow:
     policy = _in_force(own, minute)
     if last.days:
         today = buckets.date_at(selection.time_zone or policy.known_zone(), minute * 60)
-        return Window(today - timedelta(days=last.minutes // 1440 - 1), today)
+        return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
     width = WIDTH[policy.resolution]
     if policy.resolution == "day" or last.minutes % width:
         raise _inexact(own.counter, policy, last)
     end = (minute // width + 1) * width
-    return Window(_time(end - last.minutes), _time(end))
+    return TimeWindow(_time(end - last.minutes), _time(end))
 
 
 def _in_force(own: Shape, minute: int) -> Policy:

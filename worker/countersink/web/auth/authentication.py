@@ -9,8 +9,7 @@ from typing import Final
 from starlette.types import Scope
 
 from countersink.web.auth import origins
-from countersink.web.auth.credentials import holder_of, shown_key
-from countersink.web.auth.limits import TokenBuckets
+from countersink.web.auth.credentials import TokenBuckets, holder_of, shown_key
 from countersink.web.auth.origins import is_loopback, is_of_this_machine, is_proxied
 from countersink.web.auth.register import EVERYBODY, NOBODY, Identity
 from countersink.web.errors import Problem

@@ -12,12 +12,13 @@ from typing import Final, TypeVar
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import values_checked
+from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
-from countersink.reads.formats import counter_document, policy_begins
+from countersink.reads.formats import breakdown_begins, counter_document, policy_begins
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters import buckets
+from countersink.store.counters.breakdowns import Breakdown, check_dimensions
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import parse, text_of
@@ -147,6 +148,20 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     type=START,
     help="Event time from which time zone and resolution apply: ISO 8601, or a day.",
 )
+@settings.one_off(
+    "--dimensions",
+    metavar="NAME,…",
+    type=Checked("dimensions", check_dimensions),
+    help="Dimensions that its increments may have, such as page,country,device; none: none.",
+)
+@settings.one_off(
+    "--breakdowns",
+    multiple=True,
+    metavar="NAME,… [NAME,…]…",
+    help="All combinations of them of which totals are to be kept, such as page country"
+    " page,country; none: none. One that is left out is deleted, with its counts.",
+)
+@click.argument("more", nargs=-1, metavar="")
 @settings.of_mysql("table", "json")
 def set_command(
     name: str,
@@ -157,6 +172,9 @@ def set_command(
     max_keys: MaxKeys | None,
     app_slots: int | None,
     start: datetime | date | None,
+    dimensions: Sequence[str] | None,
+    breakdowns: Sequence[str],
+    more: Sequence[str],
     format: str,
     mysql_url: str | None,
 ) -> None:
@@ -165,7 +183,12 @@ def set_command(
     Until a counter is first counted, its time zone and resolution apply to all time. After that
     they change only with --from, a time at least one minute ahead: earlier events keep their days.
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
+
+    A breakdown that is added to a counter which was counted already holds the events from a time
+    on, which is shown. Increments that have other dimensions than these are dead letters.
     """
+    if more and not breakdowns:
+        raise Misuse(f"{' '.join(more)!r}: what is this? Only breakdowns may be several words")
     with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
         made = store.counters.set(
             name,
@@ -176,6 +199,8 @@ def set_command(
             max_keys=max_keys,
             app_slots=app_slots,
             start=_moment(store, name, start),
+            dimensions=dimensions,
+            breakdowns=(*breakdowns, *more) if breakdowns else None,
         )
     _write(format, made)
 
@@ -283,6 +308,9 @@ def _print_one(counter: Counter) -> None:
         "rolled up to": counter.rolled_up_to,
         "made by hand": counter.made,
     }
+    if counter.dimensions:
+        facts["dimensions"] = ", ".join(counter.dimensions)
+        facts["breakdowns"] = ", ".join(map(_breakdown, counter.breakdowns)) or "none"
     output.console().print(output.facts(facts))
     if len(counter.policies) > 1:
         click.echo()
@@ -298,6 +326,11 @@ def _print_one(counter: Counter) -> None:
                 for policy in counter.policies
             ),
         )
+
+
+def _breakdown(breakdown: Breakdown) -> str:
+    since = breakdown_begins(breakdown)
+    return breakdown.text if since is None else f"{breakdown.text} (from {since} on)"
 
 
 def _state(counter: Counter, policy: Policy) -> str:
