@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from countersink.producers import InvalidBatch
 from countersink.producers.batch import Asked
+from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
@@ -225,7 +226,7 @@ def _checked_id(id: str) -> str:
 
 class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     counter: str
-    key: str | UnsetType = UNSET
+    key: str | dict[str, str] | UnsetType = UNSET
     amount: int | UnsetType = UNSET
     at: str | int | float | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
@@ -255,8 +256,10 @@ def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
     """
     strings = 2 * len(items)
     for item in items:
-        if item.key is not UNSET:
+        if isinstance(item.key, str):
             strings += 2
+        elif item.key is not UNSET:
+            strings += 1 + 2 * len(item.key)
         if item.amount is not UNSET:
             strings += 1
         if item.at is not UNSET:
@@ -316,10 +319,14 @@ _INCREMENT: Final = closed_object(
     {
         "counter": COUNTER_NAME,
         "key": {
-            "type": "string",
+            "type": ["string", "object"],
             "default": "",
             "description": "One of more than 255 bytes of UTF-8 is counted under its beginning, `~`"
-            " and the first 16 hex digits of its SHA-256.",
+            " and the first 16 hex digits of its SHA-256. For a counter that has dimensions, an"
+            " object of their names and values.",
+            "propertyNames": {"pattern": "^[a-z][a-z0-9_]{0,31}$"},
+            "maxProperties": MAX_DIMENSIONS,
+            "additionalProperties": {"type": "string"},
         },
         "amount": {
             "type": "integer",
