@@ -65,12 +65,14 @@ def accept(services: Services, increments: list[Asked], id: str | None = None) -
     """Have the producer accept all increments.
 
     Raises:
-        Problem: 422 some are not valid; 503 there is no room, or the server is ending.
+        Problem: 422 some are not valid; 413 they are too large together; 503 there is no room, or the server is ending.
     """
     try:
         accepted = services.producer.increment_batch(increments, id=id)
     except InvalidBatch as error:
         raise invalid(error.errors) from None
+    except ValueError as error:  # too many bytes for the entry that a request with a name is
+        raise Problem(413, f"{error}; nothing was counted") from None
     except RuntimeError:
         accepted = False  # closed: the process is ending
     if not accepted:
