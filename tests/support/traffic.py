@@ -54,6 +54,7 @@ class Traffic:
     def count(self, rows: Sequence[Row]) -> None:
         """Book rows that reach the stream some other way, each as one increment."""
         for counter, key, minute, amount in rows:
+            assert isinstance(key, str)
             self.expected[counter, day_of(minute), key.encode()] += amount
         self.increments += len(rows)
 

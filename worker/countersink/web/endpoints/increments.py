@@ -65,7 +65,8 @@ def accept(services: Services, increments: list[Asked], id: str | None = None) -
     """Have the producer accept all increments.
 
     Raises:
-        Problem: 422 some are not valid; 413 they are too large together; 503 there is no room, or the server is ending.
+        Problem: 422 some are not valid; 413 they are too large together; 503 there is no room,
+            or the server is ending.
     """
     try:
         accepted = services.producer.increment_batch(increments, id=id)

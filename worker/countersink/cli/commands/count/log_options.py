@@ -111,7 +111,7 @@ def decorators(
 def dimension(
     option: Callable[..., Callable[[settings.Decorated], settings.Decorated]], *names: str
 ) -> Callable[[settings.Decorated], settings.Decorated]:
-    """The option for the fields that are dimensions, made by ``option``; a parameter of this name."""
+    """The option for the fields that are dimensions, made by ``option``."""
     return option(
         "--dimension",
         *names,
