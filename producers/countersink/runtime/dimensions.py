@@ -27,7 +27,7 @@ MAX_DIMENSIONS: Final = 8
 """Dimensions of one counter, and of one increment."""
 MAX_NAME_LENGTH: Final = 32
 RESERVED: Final = frozenset(
-    ("quarter", "minute", "hour", "day", "month", "key", "counter", "total", "previous")
+    "quarter minute hour day week month year key counter total previous".split()
 )
 """Words that mean something else where dimensions are named in a question (``--by``)."""
 SEPARATOR: Final = "\0"

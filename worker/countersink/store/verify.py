@@ -20,7 +20,7 @@ from typing import Final
 
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters import breakdowns, buckets
+from countersink.store.counters import buckets, declaration
 from countersink.store.counters.policies import Policies, Policy, load
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
@@ -167,7 +167,7 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
         policies = load(session)
-        broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
+        broken_down = [each for name in names for each in declaration.names_of(session, name)]
         every = [*names, *broken_down]
         rows, differences = _wrong(session, policies, every, names)
         differences += seals.counters(session, every) if every else []

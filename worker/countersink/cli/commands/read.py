@@ -189,7 +189,7 @@ def totals_command(
         raise Misuse("name one COUNTER, or say --all")
     by = by or ("counter" if everything else "key" if top else "day", ())
     if top and by[0] not in ("key", "counter", DIMENSIONS):
-        raise Misuse(f"--top goes with --by key, counter or dimensions, not --by {by[0]}")
+        raise Misuse(f"--top goes with --by key or --by counter or dimensions, not --by {by[0]}")
     _show(replace(selection, counter=counter), by, top, **shown)
 
 

@@ -1,13 +1,13 @@
 """Adds up the rows of entries to one amount per cell (counter, bucket, key), in primary-key
 order."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.dead import DeadRow
-from countersink.store.counters.breakdowns import Breakdown
+from countersink.store.counters.breakdowns import Breakdown, Dimensioned
 from countersink.store.counters.policies import Policies
 
 Row = tuple[int, str, RowKey, int, int]
@@ -112,6 +112,14 @@ class Amounts:
         """A counter's amounts: bucket's label → key → amount."""
         return self._amounts.get(counter, {})
 
+    def without(self, names: Container[str]) -> "Amounts":
+        """The same without those of some counters."""
+        kept = Amounts()
+        kept._amounts = {
+            name: buckets for name, buckets in self._amounts.items() if name not in names
+        }
+        return kept
+
     def negated(self) -> "Amounts":
         """What takes all of this back."""
         taken = Amounts()
@@ -174,3 +182,40 @@ class Merged(Amounts):
 
 
 _Fan = list[tuple[Breakdown, dict[str, int]]]
+
+
+class BucketAmounts(Amounts):
+    """The amounts of some buckets of one counter, those of its breakdowns included.
+
+    A breakdown holds events from a minute on. Of the bucket in which that lies it gets all: it
+    lacks nothing from then on.
+
+    Args:
+        counter: its name.
+        buckets: bucket's label → key or dimensions → amount.
+        policies: those in force.
+
+    Raises:
+        UnknownDimension: the counter has not declared a dimension.
+    """
+
+    def __init__(
+        self, counter: str, buckets: Mapping[int, Mapping[Any, int]], policies: Policies
+    ) -> None:
+        super().__init__()
+        self._own = policies.dimensioned.get(counter, Dimensioned(counter, ()))
+        self._policies = policies
+        for label, keys in buckets.items():
+            for key, amount in keys.items():
+                self._own.require(key)
+                for name, own in self.cells_of(label, key):
+                    self.add(name, label, own, amount)
+
+    def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
+        """The (counter, key) of each cell of a bucket that a key or dimensions are counted in."""
+        yield self._own.counter, key if isinstance(key, str) else ""
+        if self._own.breakdowns:
+            ends = self._policies.numbered(self._own.counter, label).ends_at(label) // 60
+            # The last minute of a bucket is in it; its own amounts tell no others apart.
+            for breakdown, composed in self._own.cells(key, ends - 1):
+                yield breakdown.name, composed

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
-from countersink.store.counters import breakdowns as declared
-from countersink.store.counters import buckets, deletion, keep_steps, settings
+from countersink.store.counters import buckets, declaration, deletion, keep_steps, settings
+from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.policies import load
@@ -116,8 +116,8 @@ class Counters:
             None if app_slots is None else settings.check_app_slots(app_slots),
             None if start is None else settings.start_minute(start),
             None if keep is None else keep_steps.parse(keep),
-            None if dimensions is None else declared.check_dimensions(dimensions),
-            None if breakdowns is None else declared.check_breakdowns(breakdowns),
+            None if dimensions is None else check_dimensions(dimensions),
+            None if breakdowns is None else check_breakdowns(breakdowns),
         )
         found = self._alone(partial(settings.change, wanted), name)
         if breakdowns is not None:
@@ -127,7 +127,7 @@ class Counters:
 
     def _delete_removed(self, session: Session, name: str) -> None:
         """Delete what is left of the breakdowns of a counter that were removed."""
-        for breakdown in declared.removed(session, name):
+        for breakdown in declaration.removed(session, name):
             deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
@@ -148,11 +148,11 @@ class Counters:
             settings_version.refuse_tracked(session, name)
             settings.require(session, name)
             if key is None:
-                if declared.names_of(session, name):
-                    self._alone(partial(settings.remove_breakdowns, name=name), name)
+                if declaration.names_of(session, name):
+                    self._alone(partial(declaration.remove_breakdowns, name=name), name)
                     self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
-            declared.refuse_empty_key(session, name, key)
+            declaration.refuse_empty_key(session, name, key)
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:

@@ -11,7 +11,7 @@ from countersink.runtime.limits import is_name
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
-from countersink.store.counters import breakdowns, buckets, keep_steps
+from countersink.store.counters import buckets, declaration, keep_steps
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned
 from countersink.store.counters.buckets import MAX_MINUTE, WIDTH, Resolution
 from countersink.store.counters.keep_steps import Steps
@@ -192,52 +192,18 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
             _supersede(session, name, counting(own)[-1], policy.valid_from)
         _write(session, name, policy)
     changed |= _roll_up(session, name, control.now)
-    broken_down = {each: seals.begin(session, each) for each in breakdowns.names_of(session, name)}
+    broken_down = {each: seals.begin(session, each) for each in declaration.names_of(session, name)}
     if wanted.dimensions is not None or wanted.breakdowns is not None:
-        since = _first_event(session, name, control.now)
-        changed |= breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
+        used = is_used(session, name)
+        since = declaration.first_event(session, name, control.now, used=used)
+        changed |= declaration.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
     if changed:
-        for each in breakdowns.names_of(session, name):
-            breakdowns.copy_settings(session, name, each)
+        for each in declaration.names_of(session, name):
+            declaration.copy_settings(session, name, each)
             seals.renew(session, each, broken_down.get(each, 0))
         seals.renew(session, name, sealed)
         bump(session)
     return read(session, name)[0]
-
-
-def remove_breakdowns(session: Session, control: Control, *, name: str) -> bool:
-    """Let nothing be counted in a counter's breakdowns any more, while nobody is counting; whether
-    there are any to be deleted.
-    """
-    there = breakdowns.names_of(session, name)
-    sealed = [(each, seals.begin(session, each)) for each in there]
-    breakdowns.remove_all(session, name)
-    for each, difference in sealed:
-        seals.renew(session, each, difference)
-    if there:
-        bump(session)
-    return bool(there)
-
-
-def _first_event(session: Session, name: str, now_ms: int) -> int:
-    """The Unix minute from which on a new breakdown holds all that is counted: 0 where nothing was;
-    else one that is still to come, behind the buckets of such times that were counted already.
-    """
-    if not is_used(session, name):
-        return 0
-    since = -(-(now_ms + breakdowns.NOTICE_MS) // 60_000)
-    policies = load(session)
-    beyond = session.query(
-        "SELECT MAX(bucket) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
-        " AND bucket > %s",
-        (name, label_time(now_ms // 1000 // 60 * 60 + buckets.MAX_POLICIES)),
-    )
-    if beyond[0][0] is not None:
-        label = label_of(beyond[0][0])
-        policy = policies.numbered(name, label)
-        if policy.starts_at(label) > now_ms // 1000:
-            since = max(since, policy.ends_at(label) // 60)
-    return min(since, MAX_MINUTE)
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> bool:

@@ -277,7 +277,7 @@ def _document(*columns: str) -> dict[str, Any]:
     if "key" in columns:
         row["additionalProperties"] = {
             "type": "string",
-            "description": "The value of a dimension, by its name; the empty text of events without.",
+            "description": "A dimension's value, by its name; empty for events without one.",
         }
     return closed_object(
         {
