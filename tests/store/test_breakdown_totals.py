@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -178,7 +179,7 @@ def test_a_question_without_a_breakdown_names_the_one_to_declare(store: Store) -
 
 @pytest.mark.parametrize("asked", [{"keys": ["/a"]}, {"key": "/a"}], ids=["keys", "key"])
 def test_keys_and_dimensions_are_not_chosen_by_together(
-    store: Store, asked: dict[str, str]
+    store: Store, asked: dict[str, Any]
 ) -> None:
     store.counters.set("views", dimensions=NAMES, breakdowns=["page"])
     with pytest.raises(ValueError, match="not by both"):

@@ -10,6 +10,7 @@ import pytest
 from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of
 from countersink.store import Store
 from countersink.store.apply import dead
+from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
@@ -17,7 +18,7 @@ from countersink.store.errors import TrackedCounter
 from countersink.store.ledger.postings import Posting, key_weight
 from countersink.store.sql import label_of
 from countersink.store.verify import verify
-from tests.store.helpers import MAX, Row, entry, keys, ledger, minute
+from tests.store.helpers import MAX, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
 
 
