@@ -128,3 +128,48 @@ def test_what_cannot_be_dimensions_of_a_log_is_refused(
     done = servers.call("tail", str(log), "--counter", "views", *arguments)
     assert said in one_sentence(done)
     assert done.status in (1, 2)
+
+
+def test_a_backfill_fills_the_breakdowns_from_fields_and_columns(
+    declared: Servers, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a", "/a", "/b")
+    arguments = ("--counter", "views", "--dimension", "page=path", "--dimension", "status=status")
+    dry = declared.call("backfill", str(log), *arguments, "--dry-run", "--format", "json")
+    assert (dry.status, dry.json["counted"]) == (0, 3), dry.err
+    done = declared.call("backfill", str(log), *arguments)
+    assert (done.status, done.err) == (0, "")
+    table = tmp_path / "export.csv"
+    table.write_text("day,url,total\n2026-11-20,/a,40\n")
+    done = declared.call(
+        *("backfill", str(table), "--counter", "views", "--input-format", "csv"),
+        *("--time-column", "day", "--amount-column", "total", "--dimension", "page=url"),
+        *("--time-zone", "UTC"),
+    )
+    assert (done.status, done.err) == (0, "")
+    assert rows(declared, "--by", "page") == [
+        {"page": "/a", "total": 42},
+        {"page": "/b", "total": 1},
+    ]
+    assert declared.call("verify").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--dimension", "page=path", "--key", "{path}"), "in the place of a key"),
+        (("--dimension", "page=path", "--exclude-key-glob", "*.css"), "in the place of a key"),
+        (("--dimension", "page=nothing", "--input-format", "combined"), "nothing"),
+        (("--dimension", "page=path", "--mode", "reconcile"), "--dimension is for --mode add"),
+        (("--dimension", "agent=agent"), "no dimension 'agent'"),
+    ],
+)
+def test_what_cannot_be_dimensions_of_a_backfill_is_refused(
+    declared: Servers, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a")
+    done = declared.call("backfill", str(log), "--counter", "views", *arguments)
+    assert said in one_sentence(done)
+    assert done.status in (1, 2)
