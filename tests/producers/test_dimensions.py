@@ -23,7 +23,8 @@ from countersink.producers.testing import RecordingProducer
 from countersink.runtime.dimensions import RowKey, check_dimensions, check_row_key
 from countersink.runtime.limits import cut_key
 from countersink.stream.connection import connect
-from countersink.stream.decode import MAX_ROWS_BYTES, decode_rows
+from countersink.stream.decode import decode_rows
+from countersink.stream.entry import MAX_ROWS_BYTES
 from tests.producers.helpers import distinct, entries, run_script, said
 from tests.support.processes import Children
 

@@ -27,7 +27,10 @@ MAX_DIMENSIONS: Final = 8
 """Dimensions of one counter, and of one increment."""
 MAX_NAME_LENGTH: Final = 32
 RESERVED: Final = frozenset(
-    "quarter minute hour day week month year key counter total previous".split()
+    (
+        *("quarter", "minute", "hour", "day", "week", "month", "year"),
+        *("key", "counter", "total", "previous"),
+    )
 )
 """Words that mean something else where dimensions are named in a question (``--by``)."""
 SEPARATOR: Final = "\0"

@@ -140,6 +140,22 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
     return text.encode()
 
 
+def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
+    """Rows in parts that fit into an entry each, with their ``rows`` fields: the same parts for the
+    same rows.
+    """
+    for at in range(0, len(rows), ROWS_PER_ENTRY):
+        waiting = [rows[at : at + ROWS_PER_ENTRY]]
+        while waiting:
+            part = waiting.pop()
+            raw = encode_rows(part)
+            if len(raw) <= MAX_ROWS_BYTES:
+                yield part, raw
+            else:
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+
+
 def version_of(rows: bytes) -> int:
     """The format version of what :func:`encode_rows` made."""
     return 2 if b'",{"' in rows and _OBJECT.search(rows) else 1

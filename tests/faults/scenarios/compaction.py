@@ -286,7 +286,7 @@ def compacted_beside_writers_and_readers(
 BUSY_KEYS = 300
 
 
-def _busy_rows(random: Random, count: int) -> list[Row]:
+def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int]]:
     return [
         (
             place,

@@ -31,6 +31,7 @@ from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import BYTES, LINES, Span
 from countersink.backfill.run_state import LineCounts
+from countersink.runtime.dimensions import RowKey
 from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import Capped
@@ -329,7 +330,7 @@ def _isolating(session: Session, attempt: Callable[[Refused], Result]) -> Result
     """Count in a transaction, and where rows would leave 64 bits once more without the lines of
     their cells.
     """
-    bad: dict[tuple[int, str], str] = {}
+    bad: dict[tuple[int, RowKey], str] = {}
     while True:
         try:
             return key_caps.with_rows(session, partial(attempt, bad))
