@@ -3,13 +3,17 @@
 import csv
 import io
 import json
+import os
+import pty
+import subprocess
 from collections.abc import Mapping
 
 import pytest
 
 from countersink.producers import Producer
 from countersink.store import Store
-from tests.cli.command import Servers, one_sentence
+from tests.cli.command import Servers, environment, one_sentence
+from tests.support.processes import COUNTERSINK, PROJECT
 
 EVENTS: list[tuple[dict[str, str], int]] = [
     ({"page": "/home", "country": "DE", "device": "phone"}, 5),
@@ -209,3 +213,25 @@ def test_breakdowns_have_no_rows_in_lists(counted: Servers) -> None:
     listed = counted.call("counter", "list", "--format", "json").json["counters"]
     assert [each["counter"] for each in listed] == ["views"]
     assert rows(counted, "totals", "--all") == [{"counter": "views", "total": 13}]
+
+
+def test_before_a_breakdown_is_deleted_a_terminal_is_asked(counted: Servers) -> None:
+    arguments = ("counter", "set", "views", "--breakdowns", "country")
+    for answer, left in (b"n\n", ["country", "page,country"]), (b"y\n", ["country"]):
+        master, slave = pty.openpty()
+        child = subprocess.Popen(
+            [*COUNTERSINK, *arguments],
+            stdin=slave,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=PROJECT,
+            env=environment(**counted.variables()),
+        )
+        os.close(slave)
+        os.write(master, answer)
+        _, said = child.communicate(timeout=60)
+        os.close(master)
+        assert b"Delete the breakdowns page,country of views" in said
+        assert (child.returncode == 0) is (answer == b"y\n")
+        with Store(counted.mysql_url) as store:
+            assert [each.text for each in store.counters.show("views").breakdowns] == left

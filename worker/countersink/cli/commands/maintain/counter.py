@@ -18,7 +18,7 @@ from countersink.reads.formats import breakdown_begins, counter_document, policy
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters import buckets
-from countersink.store.counters.breakdowns import Breakdown, check_dimensions
+from countersink.store.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import parse, text_of
@@ -161,6 +161,7 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     help="All combinations of them of which totals are to be kept, such as page country"
     " page,country; none: none. One that is left out is deleted, with its counts.",
 )
+@settings.one_off("--yes", is_flag=True, help="Do not ask before breakdowns are deleted.")
 @click.argument("more", nargs=-1, metavar="")
 @settings.of_mysql("table", "json")
 def set_command(
@@ -174,6 +175,7 @@ def set_command(
     start: datetime | date | None,
     dimensions: Sequence[str] | None,
     breakdowns: Sequence[str],
+    yes: bool,
     more: Sequence[str],
     format: str,
     mysql_url: str | None,
@@ -185,11 +187,16 @@ def set_command(
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
 
     A breakdown that is added to a counter which was counted already holds the events from a time
-    on, which is shown. Increments that have other dimensions than these are dead letters.
+    on, which is shown. One that --breakdowns does not name any more is deleted with its counts; on
+    a terminal the command asks first. Increments that have other dimensions are dead letters.
     """
     if more and not breakdowns:
-        raise Misuse(f"{' '.join(more)!r}: what is this? Only breakdowns may be several words")
+        raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
+    wanted = (*breakdowns, *more) if breakdowns else None
     with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+        if wanted is not None and (gone := _removed(store, name, check_breakdowns(wanted))):
+            question = f"Delete the breakdowns {' '.join(gone)} of {name} for good?"
+            output.confirm(yes, question, "nothing was changed")
         made = store.counters.set(
             name,
             time_zone=time_zone,
@@ -200,7 +207,7 @@ def set_command(
             app_slots=app_slots,
             start=_moment(store, name, start),
             dimensions=dimensions,
-            breakdowns=(*breakdowns, *more) if breakdowns else None,
+            breakdowns=wanted,
         )
     _write(format, made)
 
@@ -274,6 +281,15 @@ def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -
         if most is None
         else f"a day of a counter may have {most:,} keys; rows of others go to {OVERFLOW}",
     )
+
+
+def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
+    """The breakdowns of a counter that are not wanted any more."""
+    try:
+        there = store.counters.show(name).breakdowns
+    except UnknownCounter:
+        return []
+    return [each.text for each in there if each.dimensions not in wanted]
 
 
 def _moment(store: Store, name: str, start: datetime | date | None) -> datetime | None:
