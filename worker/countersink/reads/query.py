@@ -28,10 +28,10 @@ from countersink.runtime.limits import key_bytes
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
-from countersink.store.totals.breakdown_view import BreakdownView
 from countersink.store.totals.many_counters import SIZE
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Unit, told_from
+from countersink.store.totals.shapes import BreakdownView
 from countersink.store.totals.windows import TimeWindow, window_of
 from countersink.stream.errors import StreamError
 

@@ -11,9 +11,8 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import month_ends
 from countersink.store.totals import series, sums
-from countersink.store.totals.breakdown_view import BreakdownView, view_of
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import Shape, known_shape
+from countersink.store.totals.shapes import BreakdownView, Shape, known_shape, view_of
 from countersink.store.totals.sums import Scope, bucket_labels, keyed
 from countersink.store.totals.views import View
 from countersink.store.totals.windows import settled

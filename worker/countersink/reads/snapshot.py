@@ -39,7 +39,6 @@ from countersink.store.connection import Session
 from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
-from countersink.store.totals.breakdown_view import BreakdownView, view_of
 from countersink.store.totals.many_counters import grouped
 from countersink.store.totals.selection import (
     ANY,
@@ -52,7 +51,7 @@ from countersink.store.totals.selection import (
     selection_of,
 )
 from countersink.store.totals.series import Hours
-from countersink.store.totals.shapes import rolled_up_to
+from countersink.store.totals.shapes import BreakdownView, rolled_up_to, view_of
 from countersink.store.totals.windows import settled
 from countersink.stream.errors import StreamError
 
@@ -153,7 +152,7 @@ class Reads:
 
         Raises:
             UnknownCounter, UnknownDimension: as
-                :func:`countersink.store.totals.breakdown_view.view_of`.
+                :func:`countersink.store.totals.shapes.view_of`.
         """
 
         def work(session: Session) -> BreakdownView:

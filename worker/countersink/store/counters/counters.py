@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
-from countersink.store.counters import buckets, declaration, deletion, keep_steps, settings
+from countersink.store.counters import breakdowns as declared
+from countersink.store.counters import buckets, deletion, keep_steps, settings
 from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
@@ -16,6 +17,7 @@ from countersink.store.counters.policies import load
 from countersink.store.counters.settings import Counter, KeepDays, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
+from countersink.store.ledger import seals
 from countersink.store.sessions import Pool
 
 __all__ = ["Counter", "Counters", "Deleted"]
@@ -127,7 +129,7 @@ class Counters:
 
     def _delete_removed(self, session: Session, name: str) -> None:
         """Delete what is left of the breakdowns of a counter that were removed."""
-        for breakdown in declaration.removed(session, name):
+        for breakdown in declared.removed(session, name):
             deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
@@ -148,11 +150,11 @@ class Counters:
             settings_version.refuse_tracked(session, name)
             settings.require(session, name)
             if key is None:
-                if declaration.names_of(session, name):
-                    self._alone(partial(declaration.remove_breakdowns, name=name), name)
+                if declared.names_of(session, name):
+                    self._alone(partial(_remove_breakdowns, name=name), name)
                     self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
-            declaration.refuse_empty_key(session, name, key)
+            declared.refuse_empty_key(session, name, key)
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:
@@ -210,3 +212,17 @@ class Counters:
 
     def __repr__(self) -> str:
         return "Counters()"
+
+
+def _remove_breakdowns(session: Session, control: Control, *, name: str) -> bool:
+    """Let nothing be counted in a counter's breakdowns any more, while nobody is counting; whether
+    there are any to be deleted.
+    """
+    there = declared.names_of(session, name)
+    sealed = [(each, seals.begin(session, each)) for each in there]
+    declared.remove_all(session, name)
+    for each, difference in sealed:
+        seals.renew(session, each, difference)
+    if there:
+        bump(session)
+    return bool(there)

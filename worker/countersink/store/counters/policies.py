@@ -458,3 +458,27 @@ def unmark_buckets(session: Session, counter: str, run: int) -> int:
     return session.execute(
         "DELETE FROM reconciled_bucket WHERE counter = %s AND run = %s", (counter, run)
     )
+
+
+_NOTICE_MS: Final = 60_000
+"""Milliseconds ahead, at the least, at which a breakdown begins of what was counted already: for
+what producers count now, and clocks that are ahead."""
+
+
+def first_free(session: Session, name: str, now_ms: int) -> int:
+    """The Unix minute from which on nothing of a counter is counted yet: one that is still to come,
+    behind its buckets of such times.
+    """
+    since = -(-(now_ms + _NOTICE_MS) // 60_000)
+    policies = load(session)
+    beyond = session.query(
+        "SELECT MAX(bucket) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+        " AND bucket > %s",
+        (name, label_time(now_ms // 1000 // 60 * 60 + buckets.MAX_POLICIES)),
+    )
+    if beyond[0][0] is not None:
+        label = label_of(beyond[0][0])
+        policy = policies.numbered(name, label)
+        if policy.starts_at(label) > now_ms // 1000:
+            since = max(since, policy.ends_at(label) // 60)
+    return min(since, buckets.MAX_MINUTE)

@@ -11,11 +11,11 @@ from countersink.runtime.limits import is_name
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
-from countersink.store.counters import buckets, declaration, keep_steps
+from countersink.store.counters import breakdowns, buckets, keep_steps
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned
 from countersink.store.counters.buckets import MAX_MINUTE, WIDTH, Resolution
 from countersink.store.counters.keep_steps import Steps
-from countersink.store.counters.policies import Policy, counting, load, load_own
+from countersink.store.counters.policies import Policy, counting, first_free, load, load_own
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
@@ -193,14 +193,14 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
             _supersede(session, name, counting(own)[-1], policy.valid_from)
         _write(session, name, policy)
     changed |= _roll_up(session, name, control.now)
-    broken_down = {each: seals.begin(session, each) for each in declaration.names_of(session, name)}
+    broken_down = {each: seals.begin(session, each) for each in breakdowns.names_of(session, name)}
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         used = is_used(session, name)
-        since = declaration.first_event(session, name, control.now, used=used)
-        changed |= declaration.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
+        since = first_free(session, name, control.now) if used else 0
+        changed |= breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
     if changed:
-        for each in declaration.names_of(session, name):
-            declaration.copy_settings(session, name, each)
+        for each in breakdowns.names_of(session, name):
+            breakdowns.copy_settings(session, name, each)
             seals.renew(session, each, broken_down.get(each, 0))
         seals.renew(session, name, sealed)
         bump(session)

@@ -10,7 +10,6 @@ from typing import TypeVar, Unpack
 from countersink.store.connection import Session
 from countersink.store.sessions import Pool
 from countersink.store.totals import many_counters, series, shapes, sums
-from countersink.store.totals.breakdown_view import view_of
 from countersink.store.totals.selection import (
     ANY,
     DayRange,
@@ -20,6 +19,7 @@ from countersink.store.totals.selection import (
     picked,
     selection_of,
 )
+from countersink.store.totals.shapes import view_of
 from countersink.store.totals.windows import settled
 
 T = TypeVar("T")
