@@ -3,7 +3,7 @@
 import json
 from collections import Counter as Bag
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -428,3 +428,44 @@ def test_a_million_combinations_take_as_much_room_as_they_may(
         assert sum(found.values()) == number
     assert keys(session, views) == {b"": number}
     agrees(verifying)
+
+
+def test_a_breakdown_begins_behind_what_was_counted_for_times_to_come(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    ahead = datetime.now(UTC).date() + timedelta(days=2)
+    rows: list[Row] = [(0, views, check_dimensions({"device": "phone"}), minute(ahead), 3)]
+    applier.apply([entry(rows)])
+    breakdowns = ["page", "country", "page,country", "device"]
+    added = store.counters.set(views, breakdowns=breakdowns).breakdowns[-1]
+    assert added.since == minute(ahead + timedelta(days=1), 0)
+    later: Row = (0, views, rows[0][2], added.since, 4)
+    applier.apply([entry([rows[0]]), entry([later])])
+    assert cells(session, added.name) == {("phone",): 4}
+    agrees(verifying)
+
+
+def test_a_table_is_not_tracked_by_a_counter_with_dimensions(
+    store: Store, session: Session, views: str
+) -> None:
+    session.execute("CREATE TABLE orders (id INT PRIMARY KEY) ENGINE = InnoDB")
+    with pytest.raises(ValueError, match="dimensions of its own"):
+        store.tracked.track("orders", counter=views)
+
+
+def test_changing_settings_by_hand_is_found(
+    session: Session, verifying: Session, views: str
+) -> None:
+    session.execute("UPDATE counter SET dimensions = 'page' WHERE name = 'views'")
+    session.execute("UPDATE counter SET since = '2020-01-01' WHERE name = 'views#2'")
+    found = [(each.counter, each.problem) for each in verify(verifying).differences]
+    assert found == [("views", "settings"), ("views#2", "settings")]
+
+
+def test_there_is_room_for_99_breakdowns_in_a_life(store: Store, views: str) -> None:
+    names = [f"{a},{b}" for a in ("page", "country") for b in ("device",)]
+    for _ in range(48):
+        store.counters.set(views, breakdowns=[])
+        store.counters.set(views, breakdowns=names)
+    with pytest.raises(ValueError, match="has had 99 breakdowns"):
+        store.counters.set(views, breakdowns=["page"])
