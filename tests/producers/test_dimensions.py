@@ -211,21 +211,25 @@ def test_more_values_than_are_known_add_up(redis_url: str, redis_client: redis.R
     assert found["hits", (("country", "DE"), ("page", "3"))] == 4
 
 
-def test_what_is_known_is_bounded_and_long_values_are_not_kept() -> None:
+def test_what_is_known_is_bounded() -> None:
     known = KnownDimensions()
+    tables: dict[int, dict[Any, Any]] = {}
     for number in range(3 * MOST):
-        pairs = check_dimensions({f"d{number % 7}": str(number)})
-        assert not isinstance(pairs, str)
-        known.add(f"c{number % 11}", pairs)
-    rows = [each for by_number in known.of.values() for each in by_number]
-    assert sum(len(dimensions) for _, dimensions in {id(row[1]): row for row in rows}.values()) <= (
-        MOST
-    )
-    for value in ("x" * 256, "é"):
-        pairs = check_dimensions({"page": value, "long": "y"})
-        assert not isinstance(pairs, str)
-        known.add("other", pairs)
-    assert "other" not in known.of
+        given = {f"d{number % 7}": str(number), "e": "x"}
+        for _ in range(2):  # names become known, then values
+            assert known.row_key(f"c{number % 11}", given) == check_dimensions(given)
+        tables |= {id(row[1]): row[1] for rows in known.of.values() for row in rows}
+        assert sum(map(len, tables.values())) <= MOST or len(tables) > 8
+    there = {id(row[1]) for rows in known.of.values() for row in rows}
+    assert sum(len(table) for at, table in tables.items() if at in there) <= MOST
+
+
+@pytest.mark.parametrize("value", ["x" * 256, "é"])
+def test_values_that_may_be_cut_are_looked_at_each_time(value: str) -> None:
+    known = KnownDimensions()
+    for _ in range(3):
+        assert known.row_key("hits", {"page": value}) == (("page", cut_key(value)),)
+    assert known.of["hits"][1][1] == {}
 
 
 def test_the_largest_rows_are_sent_in_entries_that_are_read(
