@@ -3,7 +3,7 @@
 import json
 from collections import Counter as Bag
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,7 +12,7 @@ from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
-from countersink.store.apply.key_caps import OVERFLOW
+from countersink.store.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.store.connection import Session
 from countersink.store.errors import TrackedCounter
 from countersink.store.ledger.postings import Posting, key_weight
@@ -392,3 +392,39 @@ def bucket_of(session: Session) -> datetime:
     ((bucket,),) = session.query("SELECT DISTINCT bucket FROM counter_slot")
     assert isinstance(bucket, datetime)
     return bucket
+
+
+def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(
+    session: Session, applier: Applier, store: Store, views: str
+) -> None:
+    store.counters.set(views, max_keys=1)
+    today = datetime.now(UTC)
+    rows = [
+        (position, views, check_dimensions({"page": f"/{position}"}), minute(today.date()), 1)
+        for position in range(5)
+    ]
+    applier.apply([entry(rows)])
+    # Four of them in page, and in page,country.
+    assert overflown_by_counter(session) == {views: 8}
+    assert store.counters.show(views).overflown == 8
+    assert [each.overflown for each in store.counters.list()] == [8]
+
+
+def test_a_million_combinations_take_as_much_room_as_they_may(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    store.counters.set(views, max_keys=100)
+    number, sent = 0, 20
+    for _ in range(sent):
+        rows: list[Row] = []
+        for position in range(1000):
+            number += 1
+            values = {"page": f"/{number}", "country": f"{number % 250}"}
+            rows.append((position, views, check_dimensions(values), minute(), 1))
+        applier.apply([entry(rows)])
+    for name, most in ("views#1", 100), ("views#2", 100), ("views#3", 100):
+        found = keys(session, name)
+        assert len(found) == most + 1
+        assert sum(found.values()) == number
+    assert keys(session, views) == {b"": number}
+    agrees(verifying)

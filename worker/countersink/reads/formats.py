@@ -128,20 +128,24 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
         "day": pa.date32(),
         "month": pa.date32(),
         "hour": pa.timestamp("us", tz="UTC"),
+        "minute": pa.timestamp("us", tz="UTC"),
         "key": pa.string(),
         "total": pa.int64(),
     }
 
+    def type_of(name: str) -> Any:
+        return types.get(name, types["key"])  # of a dimension
+
     def array(name: str, values: Iterable[Any]) -> Any:
-        if name == "key":
+        if name == "key" or name not in types:
             values = [
                 key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
                 for key in values
             ]
-        elif name == "hour":
+        elif name in ("hour", "minute"):
             values = [hour.astimezone(UTC) for hour in values]
         try:
-            return pa.array(values, type=types[name])
+            return pa.array(values, type=type_of(name))
         except OverflowError as error:
             raise TotalTooLarge(
                 "a total is beyond 64 bits, which a Parquet file of countersink's does not hold:"
@@ -149,7 +153,7 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
             ) from error
 
     def write(file: BinaryIO, columns: Sequence[str], rows: Rows) -> int:
-        schema = pa.schema([pa.field(name, types[name], nullable=False) for name in columns])
+        schema = pa.schema([pa.field(name, type_of(name), nullable=False) for name in columns])
         written, each = 0, iter(rows)
         with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             while group := list(islice(each, _PARQUET_GROUP)):

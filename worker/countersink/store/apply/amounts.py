@@ -1,13 +1,14 @@
 """Adds up the rows of entries to one amount per cell (counter, bucket, key), in primary-key
 order."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.dead import DeadRow
-from countersink.store.counters.breakdowns import Breakdown, Dimensioned
+from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Policies
 
 Row = tuple[int, str, RowKey, int, int]
@@ -39,6 +40,9 @@ class Incoming:
 
 Cell = tuple[str, int, str, int]
 """(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
+
+
+_NO_VALUES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Amounts:
@@ -158,9 +162,10 @@ class Merged(Amounts):
                     fan = self._fan(policies, counter, minute)
                     last_counter, last_minute = counter, minute
                 if fan is not None and (not key or not isinstance(key, str)):
-                    for breakdown, own in fan:
-                        composed = breakdown.key(key)
-                        own[composed] = own.get(composed, 0) + amount
+                    values = dict(key) if key else _NO_VALUES
+                    for composed, own in fan:
+                        composite = composed(values)
+                        own[composite] = own.get(composite, 0) + amount
                     key = ""
                 if key in amounts:
                     amounts[key] += amount
@@ -172,8 +177,8 @@ class Merged(Amounts):
         declared = policies.dimensioned.get(counter)
         if declared is None:
             return None
-        fan = [
-            (each, self.bucket(each.name, policies.bucket(each.name, minute)))
+        fan: _Fan = [
+            (each.composed, self.bucket(each.name, policies.bucket(each.name, minute)))
             for each in declared.breakdowns
             if minute >= each.since
         ]
@@ -181,7 +186,8 @@ class Merged(Amounts):
         return fan
 
 
-_Fan = list[tuple[Breakdown, dict[str, int]]]
+_Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]
+"""How the key of some values is composed, and the amounts that it is one of; of each breakdown."""
 
 
 class BucketAmounts(Amounts):

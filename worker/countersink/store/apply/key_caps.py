@@ -40,7 +40,7 @@ from typing import Final, TypeVar
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session
-from countersink.store.counters.breakdowns import is_stored
+from countersink.store.counters.breakdowns import counter_of, is_stored
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
 from countersink.store.sql import day_label, insert_rows, label_of, label_time, marks, parts
@@ -403,16 +403,22 @@ def write_overflown(session: Session, slot: int, rows: Mapping[Place, int]) -> N
 def overflown_by_day(
     session: Session, *, since: date, counter: str | None = None
 ) -> dict[Place, int]:
-    """Rows that went to :data:`OVERFLOW`, by (counter, day), of the days from ``since`` on."""
-    one, args = ("", (since,)) if counter is None else (" AND counter = %s", (since, counter))
-    return {
-        (name, day): int(number)
-        for name, day, number in session.query(
-            "SELECT counter, day, SUM(overflown) FROM counter_keys"
-            f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
-            args,
-        )
-    }
+    """Rows that went to :data:`OVERFLOW` of a counter or of its breakdowns, by (counter, day), of
+    the days from ``since`` on.
+    """
+    one, args = "", tuple[object, ...]((since,))
+    if counter is not None:
+        one = " AND counter IN (SELECT %s UNION SELECT name FROM counter WHERE breakdown_of = %s)"
+        args = (since, counter, counter)
+    found: dict[Place, int] = {}
+    for name, day, number in session.query(
+        "SELECT counter, day, SUM(overflown) FROM counter_keys"
+        f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
+        args,
+    ):
+        place = counter_of(name), day
+        found[place] = found.get(place, 0) + int(number)
+    return found
 
 
 def overflown_by_counter(session: Session) -> dict[str, int]:
@@ -420,9 +426,11 @@ def overflown_by_counter(session: Session) -> dict[str, int]:
     found = session.query(
         "SELECT counter, SUM(overflown) FROM counter_keys"
         " WHERE day >= UTC_DATE() - INTERVAL 1 DAY GROUP BY counter HAVING SUM(overflown) > 0"
-        " ORDER BY SUM(overflown) DESC, counter"
     )
-    return {name: int(number) for name, number in found}
+    sums: dict[str, int] = {}
+    for name, number in found:
+        sums[counter_of(name)] = sums.get(counter_of(name), 0) + int(number)
+    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def overflow_labels(session: Session, counter: str) -> set[int]:

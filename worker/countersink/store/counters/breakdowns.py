@@ -8,12 +8,19 @@ breaks down, and is counted with it, in the same transactions. Its keys are thos
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeVar
 
-from countersink.runtime.dimensions import MAX_DIMENSIONS, RowKey, check_name, composite
+from countersink.runtime.dimensions import (
+    MAX_DIMENSIONS,
+    SEPARATOR,
+    RowKey,
+    check_name,
+    part,
+)
 from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
@@ -26,6 +33,10 @@ NONE: Final = "none"
 """As dimensions or breakdowns: there are to be none."""
 
 _STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
+
+_REMEMBERED: Final = 20_000
+"""Values whose form in keys is remembered: some 10 MB of the longest."""
+_part: Final = lru_cache(_REMEMBERED)(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +55,16 @@ class Breakdown:
 
     def key(self, key: RowKey) -> str:
         """Where a row is counted: a missing dimension has the value ``''``."""
-        values = dict(key) if not isinstance(key, str) else {}
-        return composite([values.get(name, "") for name in self.dimensions])
+        return self.composed(dict(key) if not isinstance(key, str) else {})
+
+    def composed(self, values: Mapping[str, str]) -> str:
+        """The key of some values by their dimensions; as
+        :func:`countersink.runtime.dimensions.composite`, which would look at each value anew.
+        """
+        count = len(self.dimensions)
+        if count == 1:
+            return _part(values.get(self.dimensions[0], ""), 1)
+        return SEPARATOR.join([_part(values.get(name, ""), count) for name in self.dimensions])
 
     @property
     def text(self) -> str:

@@ -38,7 +38,8 @@ class Counter:
         keep_days: days that its days are kept before they roll up to months; None: for ever.
         max_keys: its own cap on the keys of a day; None: it has none of its own.
         most_keys: the cap that is in force for it; None: a day may have any number.
-        overflown: rows of today, in its time zone, that went to ``__overflow__`` for it.
+        overflown: rows of today, in its time zone, that went to ``__overflow__`` of it, or of one
+            of its breakdowns.
         app_slots: over how many slots the application's own transactions spread.
         rolled_up_to: days before this one are in months; None: no day is.
         made: somebody has made it by hand; False where it was counted and has the defaults.

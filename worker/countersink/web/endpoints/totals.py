@@ -60,25 +60,27 @@ MAX_COUNTERS: Final = 100
 MAX_SAMPLES: Final = 10_000
 """Samples of one scrape: keys are an open set, and every one becomes a time series."""
 
+_NAME: Final = "[a-z][a-z0-9_]{0,31}"
+_NAMES: Final = f"{_NAME}(,{_NAME}){{0,{MAX_DIMENSIONS - 1}}}"
 BY: Final = Parameter(
     "by",
     read_by,
     f"What the rows are: {', '.join(COLUMNS)}; or dimensions of the counter, such as page,country."
     " Default: key with top; else day, or counter of all counters.",
-    {"type": "string", "maxLength": 300, "examples": [*COLUMNS, "page,country"]},
+    {"type": "string", "pattern": f"^{_NAMES}$", "examples": [*COLUMNS, "page,country"]},
 )
 BY_DIMENSIONS: Final = Parameter(
     "by",
     partial(read_by, words=("key",)),
     "What the rows are: keys, or dimensions of the counter, such as page,country. Default: key.",
-    {"type": "string", "maxLength": 300, "examples": ["key", "page,country"]},
+    {"type": "string", "pattern": f"^{_NAMES}$", "examples": ["key", "page,country"]},
 )
 WHERE: Final = Parameter(
     "where",
     read_where,
     "Only events with this value of a dimension: DIMENSION=VALUE; may be given several times, of"
     " other dimensions. An empty value: those without one.",
-    {"type": "string", "examples": ["country=DE"]},
+    {"type": "string", "pattern": f"^{_NAME}=", "examples": ["country=DE"]},
     repeatable=True,
     most=MAX_DIMENSIONS,
 )
@@ -309,7 +311,8 @@ def _document(*columns: str) -> dict[str, Any]:
                 "format": "date-time",
                 "description": "Everything that reached Redis before this time is in the rows.",
             },
-        }
+        },
+        required=["counter", "rows", "rolled_up_to", "truncated", "complete_up_to"],
     )
 
 
