@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from datetime import UTC, datetime, timedelta
 
 import redis
@@ -48,6 +49,23 @@ def fill(web: Web, *, keys: int = 0) -> None:
             producer.increment(name, "a", int(_wave(back + phase, size)) + 1, at=at)
     for number in range(keys):
         producer.increment("downloads", f"file-{number:05}.zip", number % 977 + 1)
+    web.apply()
+
+
+def fill_minutes(web: Web) -> None:
+    """Count something by the minute, over a bit more than two days; one key is new."""
+    web.store.counters.set(
+        "checkouts", resolution="minute", time_zone="Europe/Berlin", keep="minute=3d,hour=90d"
+    )
+    now = datetime.now(UTC)
+    chance = random.Random(17)
+    for back in range(50 * 60):
+        for place, key in enumerate(("/basket", "/gift-card", "/subscription", "")):
+            if back < 20 * 60 or key != "/subscription":
+                amount = chance.randrange(int(_wave(back // 240, 16 - 3 * place)))
+                amount += 4 if key == "/gift-card" and back < 9 * 60 else 1
+                at = now - timedelta(minutes=back)
+                web.producer.increment("checkouts", key, amount, at=at)
     web.apply()
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from countersink.cli.servers import FAST, MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.browser.chromium import looking, program, running
-from tests.browser.filled import fill, spoil
+from tests.browser.filled import fill, fill_minutes, spoil
 from tests.support.processes import Children
 from tests.support.templates import SMALL, template
 from tests.web.serving import Web, serving
@@ -26,6 +26,7 @@ PHONE: Final = {
 PICTURES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "counters": ("/", DESK),
     "counter": ("/#/counter/page_views?compare=1", TALL),
+    "recent": ("/#/counter/checkouts", {"viewport": {"width": 1120, "height": 820}}),
     "comparison": ("/#/counter/page_views?with=mail.sent&with=votes&range=90", TALL),
     "system-dark": ("/#/system", {**DESK, "color_scheme": "dark"}),
     "counter-phone": ("/#/counter/page_views?range=7", PHONE),
@@ -48,6 +49,7 @@ def main(directory: Path) -> None:
             migrate(mysql_url)
             with serving(redis_server.url, mysql_url) as web, running(path) as browser:
                 fill(web, keys=200)
+                fill_minutes(web)
                 spoil(web)
                 servers = {
                     "COUNTERSINK_REDIS_URL": redis_server.url,
@@ -75,6 +77,10 @@ def take(page: Page, web: Web, place: str) -> None:
     else:
         expect(page.locator(".keys li").first).to_be_visible()
         expect(page.locator(".panel:not([aria-busy]) .u-over").first).to_be_attached()
+    if place == "/#/counter/checkouts":
+        expect(page.locator(".trends tbody tr")).to_have_count(4)
+        expect(page.locator(".recent .u-over")).to_be_attached()
+        page.locator("details.recent").first.evaluate("(part) => part.scrollIntoView()")
     page.wait_for_load_state("load")
 
 

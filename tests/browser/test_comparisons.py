@@ -131,7 +131,7 @@ def test_counters_stand_side_by_side_in_days_that_all_can_be_told_in(page: Page)
         "all => all.map((one) => one.getAttribute('stroke-dasharray'))"
     )
     assert len(set(dashes)) == 2  # to be told apart without colours, too
-    chart = page.get_by_role("slider")
+    chart = page.get_by_role("slider", name="Walk through the chart")
     chart.press("Home")
     first = [one[DAYS[0]] for one in days]
     expected = f"Fri, 10 Jan 2025: visits {first[0]}, buys {first[1]}"
@@ -165,7 +165,7 @@ def test_a_ratio_has_gaps_where_there_is_nothing_to_divide_by(page: Page) -> Non
             )
         assert row[2:] == [f"{visits[day]:,}", f"{buys[day]:,}"]
     expect(page.locator(".note")).to_contain_text("Where visits is 0, there is no ratio.")
-    chart = page.get_by_role("slider")
+    chart = page.get_by_role("slider", name="Walk through the chart")
     chart.press("Home")
     for _ in range((gaps[0] - DAYS[0]).days):
         chart.press("ArrowRight")
@@ -302,7 +302,9 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
     said = f"up to 15:00 {mine:,}; before {before:,}, {percent(mine, before)}"
     expect(sum_note(page)).to_have_text(said)
     page.get_by_role("button", name="Hours").click()
-    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "167")
+    expect(page.get_by_role("slider", name="Walk through the chart")).to_have_attribute(
+        "aria-valuemax", "167"
+    )
     expect(sum_note(page)).to_have_text(said)
     page.goto("/#/counter/visits?range=90&compare=1&by=month")
     start, length = TODAY - timedelta(days=89), timedelta(days=90)
@@ -320,7 +322,7 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
     said = f"without today {mine:,}; before {before:,}, {percent(mine, before)}"
     expect(sum_note(page)).to_have_text(said)
     expect(page.locator(".note")).to_contain_text("Today is not over.")
-    chart = page.get_by_role("slider")
+    chart = page.get_by_role("slider", name="Walk through the chart")
     chart.press("End")
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Mar 2025 \(not over\): "))
 
@@ -366,7 +368,9 @@ def test_hours_are_compared_by_the_clock_when_clocks_are_changed(page: Page) -> 
         "/#/counter/visits?range=custom&from=2024-03-31&to=2024-03-31&by=hour"
         "&compare=own&other_from=2024-03-30"
     )
-    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "22")
+    expect(page.get_by_role("slider", name="Walk through the chart")).to_have_attribute(
+        "aria-valuemax", "22"
+    )
     found = {row[0].rpartition(", ")[2]: row[1:] for row in rows(page)}
     assert "02:00" not in found
     assert len(found) == 23
@@ -382,7 +386,9 @@ def test_an_hour_that_clocks_repeat_has_one_hour_beside_it(page: Page) -> None:
         "/#/counter/visits?range=custom&from=2024-10-27&to=2024-10-27&by=hour"
         "&compare=own&other_from=2024-10-26"
     )
-    expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "24")
+    expect(page.get_by_role("slider", name="Walk through the chart")).to_have_attribute(
+        "aria-valuemax", "24"
+    )
     found = [(int(row[0].rpartition(", ")[2][:2]), row[2]) for row in rows(page)]
     assert [hour for hour, _ in found] == [0, 1, 2, 2, *range(3, 24)]
     then = [f"{in_hours(date(2024, 10, 26), [hour]):,}" for hour in range(24)]

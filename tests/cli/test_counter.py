@@ -110,6 +110,19 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
         (("--keep-days", "0"), "a number of days from 1"),
         (("--keep-days", "always"), "neither a number of days nor 'forever'"),
         (("--app-slots", "257"), "1<=x<=256"),
+        (("--keep", ""), "is no width with a time"),
+        (("--keep", "minute"), "is no width with a time"),
+        (("--keep", "minute=-2d"), "is no width with a time"),
+        (("--keep", "minute=2d,,hour=3d"), "is no width with a time"),
+        (("--keep", "week=2d"), "'week' is none of minute, quarter, hour"),
+        (("--keep", "hour=2d,minute=3d"), "hour comes before minute"),
+        (("--keep", "hour=2d,hour=3d"), "hour comes before hour"),
+        (("--keep", "minute=3d,hour=2d"), "minute=3d is not shorter than hour=2d"),
+        (("--keep", "minute=0d"), "buckets are kept for 1m to 100000d"),
+        (("--keep", "minute=100001d"), "buckets are kept for 1m to 100000d"),
+        (("--keep", "minute=2d,day=9d"), "is said by keep_days (--keep-days)"),
+        (("--keep", "minute=2d"), "nothing of views is ever counted by minute"),
+        (("--keep", "hour=9d", "--keep-days", "9"), "nothing of views is ever counted by hour"),
         (("--max-keys", "0"), "a number of keys from 1"),
         (("--max-keys", "many"), "neither a number of keys nor 'none'"),
     ):
@@ -117,6 +130,21 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
     assert servers.call("counter", "set", "no name").status == 2
     shown = servers.call("counter", "show", "views", "--format", "json").json
     assert (shown["made"], shown["policies"]) == (False, [FIRST])
+
+
+def test_steps_that_do_not_fit_leave_a_counter_as_it_is(servers: Servers) -> None:
+    kept = ("--resolution", "minute", "--keep", "minute=2d,hour=20d")
+    made = servers.call("counter", "set", "views", *kept, "--format", "json").json
+    assert made["keep"] == {"minute": "2d", "hour": "20d"}
+    for arguments, said in (
+        (("--keep-days", "20"), "hour=20d is not shorter than the 20 days"),
+        (("--time-zone", "Asia/Kolkata"), "name quarter instead of hour"),
+        (("--resolution", "hour"), "nothing of views is ever counted by minute"),
+        (("--keep", "minute=20d", "--keep-days", "20"), "is not shorter than the 20 days"),
+    ):
+        assert said in one_sentence(servers.call("counter", "set", "views", *arguments), 2)
+        shown = servers.call("counter", "show", "views", "--format", "json").json
+        assert shown == made
 
 
 def test_what_has_no_room_is_shown(servers: Servers) -> None:

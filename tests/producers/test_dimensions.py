@@ -17,10 +17,15 @@ from countersink.producers.buffer.generations import (
     ROW_BYTES,
     key_size,
 )
-from countersink.producers.known_dimensions import MOST, KnownDimensions
 from countersink.producers.spool import replay
 from countersink.producers.testing import RecordingProducer
-from countersink.runtime.dimensions import RowKey, check_dimensions, check_row_key
+from countersink.runtime.dimensions import (
+    MOST_KNOWN,
+    KnownDimensions,
+    RowKey,
+    check_dimensions,
+    check_row_key,
+)
 from countersink.runtime.limits import cut_key
 from countersink.stream.connection import connect
 from countersink.stream.decode import decode_rows
@@ -200,28 +205,28 @@ def test_random_increments_of_all_ways_add_up(redis_url: str, redis_client: redi
 
 def test_more_values_than_are_known_add_up(redis_url: str, redis_client: redis.Redis) -> None:
     with Producer(redis_url, max_rows=100_000) as producer:
-        for number in range(MOST + 500):
-            given = {"page": str(number % (MOST + 200)), "country": "DE"}
+        for number in range(MOST_KNOWN + 500):
+            given = {"page": str(number % (MOST_KNOWN + 200)), "country": "DE"}
             producer.increment("hits", given)
             producer.increment("hits", given)
         producer.increment("hits", {"page": "0"})
     found = counted(redis_client)
-    assert len(found) == MOST + 201
-    assert sum(found.values()) == 2 * (MOST + 500) + 1
+    assert len(found) == MOST_KNOWN + 201
+    assert sum(found.values()) == 2 * (MOST_KNOWN + 500) + 1
     assert found["hits", (("country", "DE"), ("page", "3"))] == 4
 
 
 def test_what_is_known_is_bounded() -> None:
     known = KnownDimensions()
     tables: dict[int, dict[Any, Any]] = {}
-    for number in range(3 * MOST):
+    for number in range(3 * MOST_KNOWN):
         given = {f"d{number % 7}": str(number), "e": "x"}
         for _ in range(2):  # names become known, then values
             assert known.row_key(f"c{number % 11}", given) == check_dimensions(given)
         tables |= {id(row[1]): row[1] for rows in known.of.values() for row in rows}
-        assert sum(map(len, tables.values())) <= MOST or len(tables) > 8
+        assert sum(map(len, tables.values())) <= MOST_KNOWN or len(tables) > 8
     there = {id(row[1]) for rows in known.of.values() for row in rows}
-    assert sum(len(table) for at, table in tables.items() if at in there) <= MOST
+    assert sum(len(table) for at, table in tables.items() if at in there) <= MOST_KNOWN
 
 
 @pytest.mark.parametrize("value", ["x" * 256, "é"])

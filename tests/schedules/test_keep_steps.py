@@ -20,6 +20,7 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.connection import connect as open_session
+from countersink.store.errors import InexactZone
 from countersink.store.sql import label_of
 from countersink.store.verify import open_session as open_for_verify
 from countersink.store.verify import verify
@@ -681,3 +682,24 @@ def test_minutes_of_a_counter_that_counts_quarters_are_found(
     tables.plant([("v", str(label("minute", "UTC", now_minute() // 15 * 15 + 1)), b"a", 3, 1)])
     (said,) = verified(tables.url)
     assert said.startswith("no_bucket: rows of 1 times at which no bucket begins")
+
+
+def test_hours_that_begin_at_a_quarter_are_refused_once_minutes_are_hours(
+    mysql_url: str, store: Store, applier: Applier
+) -> None:
+    store.counters.set("v", resolution="minute", keep="minute=2h,hour=90d")
+    at = now_minute() - 10 * 60
+    count(applier, {("a", at): 3})
+    begin = datetime.fromtimestamp(at // 60 * 3600, UTC)
+
+    def hours(zone: str) -> list[int]:
+        found = store.totals.hourly(
+            "v", start=begin, end=begin + timedelta(hours=1), time_zone=zone
+        )
+        return [amount for _, amount in found]
+
+    assert sorted(hours("Asia/Kathmandu")) == [0, 3]  # 5:45 ahead of UTC
+    run(mysql_url)
+    with pytest.raises(InexactZone, match="begin in the middle of one"):
+        hours("Asia/Kathmandu")
+    assert hours("UTC") == [3]

@@ -27,6 +27,7 @@ from tests.faults.scenarios import (
     backfill_reconcile,
     bad_entries,
     compaction,
+    compaction_beside,
     frozen_redis,
     job_processes,
     key_caps,
@@ -94,9 +95,14 @@ def retention_killed_twenty_times(stage: Stage) -> None:
     compaction.killed_at_each_point(stage, "retention", kills=KILLS)
 
 
+def steps_killed_twenty_times(stage: Stage) -> None:
+    """The same of retention that makes wider buckets."""
+    compaction.killed_at_each_point(stage, "steps", kills=KILLS)
+
+
 def compacted_for_a_minute(stage: Stage) -> None:
     """Beside writers and readers."""
-    compaction.compacted_beside_writers_and_readers(stage, MINUTE)
+    compaction_beside.compacted_beside_writers_and_readers(stage, MINUTE)
 
 
 def tracked_for_a_minute(stage: Stage) -> None:
@@ -320,6 +326,8 @@ REPERTOIRE = (
     Act(read_among_twenty_kills, alone=True),
     Act(compaction_killed_twenty_times, alone=True),
     Act(retention_killed_twenty_times, alone=True),
+    Act(steps_killed_twenty_times, alone=True),
+    Act(compaction.steps_killed_beside_workers, alone=True),
     Act(compacted_for_a_minute, alone=True),
     Act(schedulers.killed_and_frozen_in_charge, alone=True),
     Act(schedulers.three_minutes, 2, alone=True),

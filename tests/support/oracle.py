@@ -12,7 +12,7 @@ from tests.support.traffic import Cell
 
 SLOTS = """
     SELECT counter, DATE(bucket), counter_key, CAST(SUM(amount) AS CHAR)
-    FROM counter_slot GROUP BY counter, bucket, counter_key
+    FROM counter_slot GROUP BY counter, DATE(bucket), counter_key
 """
 LEDGER = "SELECT counter, CAST(SUM(amount) AS CHAR) FROM counter_ledger GROUP BY counter"
 

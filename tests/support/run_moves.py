@@ -22,10 +22,10 @@ def main() -> int:
     rows = int(plan.get("rows", 2000))
     passes = int(plan.get("passes", 1))
     for _ in range(passes) if passes else count():
-        if plan["what"] == "retention":
-            roll_up(connect, rows=rows)
-        else:
+        if plan["what"] == "compact":
             compact(connect, CompactOptions(before=date.max, rows=rows))
+        else:
+            roll_up(connect, rows=rows)
     return 0
 
 

@@ -14,11 +14,11 @@ from countersink.producers import lifecycle
 from countersink.producers.batch import Asked, check_batch, check_id
 from countersink.producers.buffer.events import Mode
 from countersink.producers.engine import Engine, Stats
-from countersink.producers.known_dimensions import KnownDimensions
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.producers.threads import RLock
+from countersink.runtime.dimensions import KnownDimensions
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,

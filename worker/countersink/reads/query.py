@@ -4,7 +4,7 @@ in JSON, CSV and tables (``COLUMNS``), most rows, order of keys, and days that a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ from countersink.reads.rows import DIMENSIONS, text
 from countersink.reads.snapshot import Read, Reads
 from countersink.runtime.dimensions import check_name
 from countersink.runtime.limits import key_bytes
-from countersink.store.counters.buckets import month_ends, month_of
+from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
 from countersink.store.totals.breakdown_view import BreakdownView
@@ -304,10 +304,13 @@ class _Answering:
         query, wanted = self._query, replace(self._selection, counter=counter)
         if wanted.last is not None:
             # The question is which range that is: whoever answers it has settled that.
+            last = replace(wanted.last, again=query.against_previous)
+            wanted = replace(wanted, last=last)
             wanted = self._ask(lambda session, settled, pending: settled, wanted)
             if self._selection.counter is not None:
                 self._answer.window = window_of(wanted)
-        before = window_of(wanted) if query.against_previous else None
+        own = window_of(wanted) if query.against_previous else None
+        before = None if own is None else own.before
         if self._view is not None:
             lacks = partial(self._view.lacks, start=wanted.start)
             self._answer.since = self._ask(lambda session, asked, pending: lacks(session), wanted)
@@ -322,21 +325,22 @@ class _Answering:
             beside = [self._beside(replace(wanted, keys=keys), *days) for days in query.also]
             previous = None
             if before is not None:
-                previous = self._beside(replace(wanted, keys=keys), *before.before)
+                previous = self._beside(replace(wanted, keys=keys), before.start, before.end)
             for key, amount in found:
                 row = {"key": key, "total": amount}
                 if beside:
                     row["also"] = [None if each is None else each[key] for each in beside]
-                if before:
+                if query.against_previous:
                     row["previous"] = None if previous is None else previous[key]
                 yield row
         else:
             row = {"total": self._ask(total, wanted)}
-            if before:
-                start, end = before.before
+            if query.against_previous:
+                row["previous"] = None
+            if before is not None:
+                earlier = replace(wanted, start=before.start, end=before.end)
                 with suppress(RolledUp, InexactZone):
-                    row["previous"] = None
-                    row["previous"] = self._ask(total, replace(wanted, start=start, end=end))
+                    row["previous"] = self._ask(total, earlier)
             yield row
 
     def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:
@@ -354,8 +358,9 @@ class _Answering:
                 self._note_told(by, wanted)
             answer.days_gone = answer.told_from is None
             # In another time zone that day may have begun before what is in months ended.
-            for begin in (error.rolled_up_to, error.rolled_up_to + timedelta(days=1)):
-                if wanted.end is not None and _date(wanted.end) < begin:
+            begins: tuple[date, ...] = (error.rolled_up_to, error.rolled_up_to + ONE_DAY)
+            for begin in begins if answer.told_from is None else (answer.told_from, *begins):
+                if wanted.end is not None and not _is_before(begin, wanted.end):
                     break
                 with suppress(RolledUp):
                     return self._take(self._fitting(question, replace(wanted, start=begin)))
@@ -417,15 +422,14 @@ class _Answering:
         found = self._ask(partial(by_key, limit=limit), wanted)
         previous: dict[tuple[str, ...], int] | None = None
         if before is not None:
-            start, end = before.before
+            asked = replace(wanted, start=before.start, end=before.end)
             with suppress(RolledUp, InexactZone):
                 # Of all: what has most now may have had none then, under other keys.
-                earlier = self._ask(by_key, replace(wanted, start=start, end=end))
-                previous = dict(view.projected(earlier))
+                previous = dict(view.projected(self._ask(by_key, asked)))
         for values, amount in self._cut(view.projected(found)):
             row: dict[str, Any] = dict(zip(query.dimensions, values, strict=True))
             row["total"] = amount
-            if before is not None:
+            if query.against_previous:
                 row["previous"] = None if previous is None else previous.get(values, 0)
             yield row
 
@@ -457,6 +461,13 @@ class _Answering:
             answer.rolled_up_to = max(read.rolled_up_to, answer.rolled_up_to or date.min)
         self._asked = True
         return read.value
+
+
+def _is_before(begin: date, end: date) -> bool:
+    """Whether a range from one to the other has anything in it, as far as can be told."""
+    if isinstance(begin, datetime) and isinstance(end, datetime):
+        return begin < end
+    return _date(begin) <= _date(end)
 
 
 def _date(end: date) -> date:

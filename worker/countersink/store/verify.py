@@ -1,6 +1,6 @@
 """What ``verify`` compares (counters with the ledger, settings, sequences, backfills, tracked
-tables) and the sentences of differences; kinds of problems, and where they are (day, key):
-``ledger/balance.py``; output and exit status: ``cli/commands/repair/verify.py``.
+tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; where they are
+(day, key): ``ledger/balance.py``; output and exit status: ``cli/commands/repair/verify.py``.
 
 For every counter: slots + months = what was posted to the ledgers, in amounts and in checksums, by
 which it is noticed that a key, a day or two amounts were exchanged (see
@@ -24,9 +24,9 @@ from countersink.store.counters import buckets, declaration
 from countersink.store.counters.policies import Policies, Policy, load
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
+from countersink.store.ledger import Difference as Difference
 from countersink.store.ledger import breakdown_sums, seals
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
-from countersink.store.ledger.balance import Difference as Difference
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
 from countersink.store.sql import label_text, label_time, parts

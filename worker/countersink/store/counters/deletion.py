@@ -8,8 +8,9 @@ DELETE finds the same ones. It waits for workers, whose transactions are short; 
 long (an open transaction of the application) it goes on row by row, so that nobody waits behind it.
 
 A pass takes as many rows as there were when it began, and there is another one only as long as
-there are fewer and fewer: so it ends, however fast others count. What backfills of the counter
-wrote down goes first, and with it they end.
+there are fewer and fewer: so it ends, however fast others count. Of a key there is another one
+until one transaction finds all that is left: retention may move rows to where the pass has been.
+What backfills of the counter wrote down goes first, and with it they end.
 """
 
 import random
@@ -73,9 +74,12 @@ class _Deleting:
     attempts: int
     size: int = ROWS
 
-    def key_once(self, key: bytes) -> Deleted:
-        """Delete a key's rows in order, not turning back to what is counted meanwhile."""
-        deleted = Deleted()
+    def key_once(self, key: bytes) -> tuple[Deleted, bool]:
+        """Delete a key's rows in order, not turning back to what is counted meanwhile; also whether
+        it took several transactions for a table: between two of them retention may have moved rows
+        to a wider bucket, which begins where this has been.
+        """
+        deleted, several = Deleted(), False
         for table in deletion_sql.TABLES:
             after: datetime | None = None
             while True:
@@ -84,7 +88,8 @@ class _Deleting:
                 deleted += page
                 if after is None:
                     break
-        return deleted
+                several = True
+        return deleted, several
 
     def backfills(self) -> None:
         """End the counter's backfills, and delete what they wrote down."""
@@ -223,9 +228,9 @@ def delete_key(
     deleted = Deleted()
     with short_waits(session):
         for _ in range(_PASSES):
-            found = deleting.key_once(wanted)
+            found, several = deleting.key_once(wanted)
             deleted += found
-            if found.rows < ROWS:
+            if not several:
                 break
     if load(session).cap(counter) is not None:
         # Let everybody look anew which keys the days of counters have that have a cap.

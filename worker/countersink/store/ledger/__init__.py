@@ -1,5 +1,5 @@
 """The ledger, sums and checksums of all that was added to counters, and seals of settings and
-backfills.
+backfills; kinds of problems that comparing with them finds (``Problem``).
 
 A *posting* is three numbers: the sum of some amounts, and two checksums of the same rows. Whoever
 adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``; an
@@ -7,3 +7,60 @@ application's own transaction does so to ``app_ledger``, on a row of its connect
 scheduled job moves it. So for every counter, in any snapshot: the rows in slots and months, as one
 posting, are equal to the sum of both ledgers.
 """
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+Problem = Literal[
+    "sum",
+    "checksum",
+    "no_ledger",
+    "no_policy",
+    "no_bucket",
+    "no_rollup",
+    "breakdown",
+    "settings",
+    "sequence",
+    "control",
+    "backfill",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something wrong with a counter: its problem, both sums, a sentence.
+
+    Attributes:
+        counter: its name.
+        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
+            or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
+            counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
+            are rows at times at which no bucket begins; ``no_rollup``: there are months of days, or
+            wider buckets of times, that were never said to be rolled up; ``settings``: its settings
+            were changed by hand; ``sequence``: the value of a sequence was, whose name ``counter``
+            is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
+            down does not fit the ledger, or itself; ``breakdown``: a breakdown holds other sums of
+            some days than the counter.
+        in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
+            ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
+            days.
+        in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
+            ``backfill``: of slots 512 and up; ``breakdown``: the counter's.
+        detail: a sentence for people.
+        day: of the bucket that is wrong, where that could be told.
+        key: the key that is wrong, where that could be told.
+    """
+
+    counter: str
+    problem: Problem
+    in_tables: int
+    in_ledger: int
+    detail: str
+    day: date | None = None
+    key: str | None = None
+
+    @property
+    def difference(self) -> int:
+        """Tables minus ledger."""
+        return self.in_tables - self.in_ledger

@@ -1,5 +1,5 @@
-"""Compares rows of counters with the ledger for ``verify``: kinds of problems (``Problem``), and
-the words for where they differ (day, key, moved, exchanged).
+"""Compares rows of counters with the ledger for ``verify``, and the words for where they differ
+(day, key, moved, exchanged).
 
 The server adds up both sides and tells the counters of which they differ: of most none is told.
 Where the rows of one are not what was posted is told by how the checksums differ: one number says
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import combinations
-from typing import Final, Literal
+from typing import Final
 
 from countersink.runtime.limits import key_text
 from countersink.store.connection import Session
@@ -23,59 +23,6 @@ from countersink.store.counters.buckets import LAST_DAY, ONE_DAY
 from countersink.store.ledger import postings
 from countersink.store.ledger.postings import MODULUS, Posting, key_weight, quotient
 from countersink.store.sql import day_label, label_of, label_time, marks
-
-Problem = Literal[
-    "sum",
-    "checksum",
-    "no_ledger",
-    "no_policy",
-    "no_bucket",
-    "no_rollup",
-    "breakdown",
-    "settings",
-    "sequence",
-    "control",
-    "backfill",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something wrong with a counter: its problem, both sums, a sentence.
-
-    Attributes:
-        counter: its name.
-        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
-            or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
-            counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
-            are rows at times at which no bucket begins; ``no_rollup``: there are months of days, or
-            wider buckets of times, that were never said to be rolled up; ``settings``: its settings
-            were changed by hand; ``sequence``: the value of a sequence was, whose name ``counter``
-            is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
-            down does not fit the ledger, or itself; ``breakdown``: a breakdown holds other sums of
-            some days than the counter.
-        in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
-            ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
-            days.
-        in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
-            ``backfill``: of slots 512 and up; ``breakdown``: the counter's.
-        detail: a sentence for people.
-        day: of the bucket that is wrong, where that could be told.
-        key: the key that is wrong, where that could be told.
-    """
-
-    counter: str
-    problem: Problem
-    in_tables: int
-    in_ledger: int
-    detail: str
-    day: date | None = None
-    key: str | None = None
-
-    @property
-    def difference(self) -> int:
-        """Tables minus ledger."""
-        return self.in_tables - self.in_ledger
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.policies import Policies
-from countersink.store.ledger.balance import Difference
+from countersink.store.ledger import Difference
 from countersink.store.sql import label_of, marks
 
 _BREAKDOWN = "SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"

@@ -23,7 +23,7 @@ from typing import Final
 from countersink.runtime.limits import key_text
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
-from countersink.store.ledger.balance import Difference
+from countersink.store.ledger import Difference
 from countersink.store.sql import marks
 
 _POLICIES: Final = (

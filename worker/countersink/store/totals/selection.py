@@ -200,10 +200,12 @@ class Last:
     Attributes:
         minutes: of the window; of days 1440 each.
         days: whether they are days.
+        again: the window before it is asked for as well.
     """
 
     minutes: int
     days: bool = False
+    again: bool = False
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":

@@ -274,6 +274,7 @@ def _laid_out(found: _Found, unit: Unit) -> Hours:
         )
         stretches.append((policy, begin, stop, last_event))
     # Only now, that all of them are known to be short: it looks at every day.
+    _require_rolled(view, stretches, unit)
     for policy, begin, stop, last_event in stretches:
         _require(view, policy, begin, last_event, unit)
         totals |= dict.fromkeys(buckets.hours(view.zone_of(policy), begin, stop, width), 0)
@@ -303,6 +304,17 @@ def _no_hours(view: View, policy: Policy, unit: Unit) -> InexactZone:
         f" `countersink counter set {view.counter} --resolution {unit} --from …` counts {unit}s"
         " from a time to come on"
     )
+
+
+def _require_rolled(view: View, stretches: list[tuple[Policy, int, int, int]], unit: Unit) -> None:
+    """As :func:`_require`, of the buckets that others of these stretches were rolled up to."""
+    for policy in view.policies:
+        until = view.until(policy)
+        if policy.rolls is None or until is None:
+            continue
+        for counting_one, begin, stop, _ in stretches:
+            if counting_one.number == policy.rolls:
+                _require(view, policy, begin, min(stop, until), unit)
 
 
 def _require(view: View, policy: Policy, begin: int, stop: int, unit: Unit) -> None:

@@ -265,7 +265,8 @@ class View:
         self, policy: Policy, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
         """[first, until) of the policy's labels whose buckets are of these days."""
-        if self._plain(policy) and not isinstance(start or end, datetime):
+        times = isinstance(start, datetime) or isinstance(end, datetime)
+        if self._plain(policy) and not times:
             following = None if end is None else buckets.after(end)
             return [
                 (

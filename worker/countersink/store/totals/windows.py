@@ -3,12 +3,14 @@ buckets do not tell.
 
 A window of minutes or hours is made of whole buckets: that which is open now is the last one, and
 the first begins so long before its end. So there is no guess in it, and it moves with the buckets:
-by the minute, the quarter or the hour. A window of days is of whole days, today's included.
+by the minute, the quarter or the hour. Where it begins among buckets that are rolled up to wider
+ones, it is made of those of this width, if it can be. A window of days is of whole days, today's
+included.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
@@ -18,6 +20,8 @@ from countersink.store.errors import InexactZone
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.shapes import Shape, selected
+
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,17 @@ class TimeWindow:
             for name, each in (("from", self.start), ("to", self.end))
         }
 
-    def __iter__(self) -> Iterator[date]:
-        yield self.start
-        yield self.end
-
     @property
-    def before(self) -> "TimeWindow":
-        """That of the same length which ends where this one begins."""
-        if isinstance(self.start, datetime) and isinstance(self.end, datetime):
-            return TimeWindow(self.start - (self.end - self.start), self.start)
-        days = self.end - self.start + ONE_DAY
-        return TimeWindow(self.start - days, self.start - ONE_DAY)
+    def before(self) -> "TimeWindow | None":
+        """That of the same length which ends where this one begins; None: it would begin before
+        all times that can be asked for.
+        """
+        start, end = self.start, self.end
+        if isinstance(start, datetime) and isinstance(end, datetime):
+            length = end - start
+            return TimeWindow(start - length, start) if start - _FIRST >= length else None
+        days = end - start + ONE_DAY
+        return TimeWindow(start - days, start - ONE_DAY) if start - date.min >= days else None
 
 
 def settled(session: Session, selection: Selection) -> Selection:
@@ -83,10 +87,19 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
     if last.days:
         today = buckets.date_at(selection.time_zone or policy.known_zone(), minute * 60)
         return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
-    width = WIDTH[policy.resolution]
-    if policy.resolution == "day" or last.minutes % width:
+    if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
         raise _inexact(own.counter, policy, last)
-    end = (minute // width + 1) * width
+    rolling = [each for each in own.policies if each.rolls == policy.number]
+    widths = {WIDTH[each.resolution] for each in (policy, *rolling) if each.resolution != "day"}
+    for width in sorted(widths):
+        end = (minute // width + 1) * width
+        reach = end - last.minutes * (2 if last.again else 1)
+        coarser = (each for each in rolling if WIDTH[each.resolution] > width)
+        if last.minutes % width == 0 and all((each.rolled_to or 0) <= reach for each in coarser):
+            break
+    else:  # whoever reads that is told why not
+        width = WIDTH[policy.resolution]
+        end = (minute // width + 1) * width
     return TimeWindow(_time(end - last.minutes), _time(end))
 
 

@@ -1,5 +1,5 @@
 """Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts (no
-CORS: ``http/dispatcher.py``); the client's address behind trusted proxies (IPv6 by /64); what shows
+CORS: ``web/app.py``); the client's address behind trusted proxies (IPv6 by /64); what shows
 a proxy, and what is loopback.
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and

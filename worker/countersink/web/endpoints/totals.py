@@ -1,4 +1,4 @@
-"""``/v1/counters/{counter}/totals, daily, hourly, top``, ``/v1/totals`` and
+"""``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals`` and
 ``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
 link shows; names of columns: ``reads/query.py``, statuses of errors: ``web/read_pool.py``.
 
@@ -127,7 +127,7 @@ async def totals(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def series(request: Request, services: Services, who: Identity, by: str) -> Response:
-    """A counter's days or hours."""
+    """A counter's days, hours or minutes."""
     given = {**request.scope["countersink.given"], "by": (by, ())}
     return await _answered(request, services, who, given)
 
@@ -233,6 +233,8 @@ def _answer(
         content["since"] = iso(answer.since)
     if answer.window is not None:
         content["window"] = answer.window.document()
+    if answer.told_from is not None:
+        content["told_from"] = iso(answer.told_from)
     return json_answer(
         request,
         content,
@@ -295,6 +297,12 @@ def _document(*columns: str) -> dict[str, Any]:
                 " answers was declared then. Only of dimensions, and where the range begins before"
                 " it.",
             },
+            "told_from": {
+                "type": "string",
+                "format": "date-time",
+                "description": "Of hours and minutes: before it they are rolled up to wider"
+                " buckets, so that some which were asked for are not in the rows. Only then.",
+            },
             "rolled_up_to": {
                 "type": ["string", "null"],
                 "format": "date",
@@ -312,6 +320,7 @@ def _document(*columns: str) -> dict[str, Any]:
                 "description": "Everything that reached Redis before this time is in the rows.",
             },
         },
+        # The window is there only where one was asked for.
         required=["counter", "rows", "rolled_up_to", "truncated", "complete_up_to"],
     )
 

@@ -1,1 +1,1 @@
-"""HTTP: routes, dispatcher, headers, bodies, parameters, answers, the OpenAPI document."""
+"""HTTP: routes, headers, bodies, parameters, answers, the OpenAPI document."""

@@ -17,19 +17,21 @@ export class Chart {
   #plot = null;
   #series = null;
   #gone = false;
+  #held = undefined; // the label that whoever walks through it is at, while it is made anew
   #canvas = h("div", { class: "plot" });
   #readout = h("p", { class: "readout" });
   #observer = new ResizeObserver(() => this.#resize());
   #themed = () => this.#plot && this.#make();
 
-  constructor() {
+  /** `label`: what walking through it with the keyboard is called. */
+  constructor(label = "Walk through the chart with the arrow keys") {
     this.element = h(
       "div",
       {
         class: "chart",
         tabindex: "0",
         role: "slider",
-        "aria-label": "Walk through the chart with the arrow keys",
+        "aria-label": label,
         "aria-valuemin": "0",
         onkeydown: (event) => this.#key(event),
         onblur: () => this.#point(null),
@@ -46,8 +48,10 @@ export class Chart {
     this.#series = series;
     // Drawn into what is there, so that whoever walks through it stays where they are.
     if (this.#plot && alike(before, series)) this.#renew();
-    else if (window.uPlot) this.#make();
-    else {
+    else if (window.uPlot) {
+      this.#held = this.element === document.activeElement ? before?.labels[this.#plot?.cursor.idx] : undefined;
+      this.#make();
+    } else {
       this.#describe(null);
       plotting().then(
         () => this.#series === series && !this.#gone && this.#make(),
@@ -155,6 +159,7 @@ export class Chart {
       ],
       series,
       hooks: {
+        ready: [() => this.#series.labels.includes(this.#held) && this.#point(this.#series.labels.indexOf(this.#held))],
         drawClear: [(plot) => partial !== null && shade(plot, partial, colour("--hover"))],
         draw: [(plot) => flags(plot, this.#series.notes ?? [], colour("--warn"))],
         setCursor: [(plot) => this.#describe(plot.cursor.idx ?? null)],

@@ -9,13 +9,14 @@ import { filters } from "./filters.js";
 import { plus, ratios, whole } from "./format.js";
 import { hourMap } from "./hours.js";
 import { keys } from "./keys.js";
+import { lastHour, trending } from "./recent.js";
 import { legend } from "./lines.js";
 import { dayNotes } from "./notes.js";
 import { share } from "./share.js";
 import { name, visible } from "./names.js";
 import { failure, tick } from "./parts.js";
 import { FILTERS, RANGES, address, picked, read } from "./range.js";
-import { compared, remarks } from "./sentences.js";
+import { compared, counting, remarks } from "./sentences.js";
 import { series } from "./series.js";
 import { downloads, figuresOf, table } from "./table.js";
 
@@ -63,8 +64,11 @@ export function counterView(app, counter, query) {
   const tableBody = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chart" });
   const details = h("details", { ontoggle: () => details.open && found && numbers() }, h("summary", null, "The numbers as a table"), tableBody);
   const csv = h("span", { class: "csv" });
-  const top = keys(counter, (key) => go({ ...Object.fromEntries(FILTERS.map((one) => [one, null])), key, each: null, ratio: null }));
+  const alone = (key) => ({ ...Object.fromEntries(FILTERS.map((one) => [one, null])), key, each: null, ratio: null });
+  const top = keys(counter, (key) => go(alone(key)));
+  const hour = lastHour(counter);
   const map = hourMap(counter);
+  const trends = trending(counter, (key) => address(counter, query, alone(key)));
   const notes = dayNotes(app, counter, () => found && drawn(true));
   const sharing = share(app, counter, () => query);
   const panel = h("div", { class: "panel" }, chosen.drawing, lines, chart.element, h("div", { class: "legend" }, chart.legend, note), h("div", { class: "as-table" }, details, csv));
@@ -76,7 +80,7 @@ export function counterView(app, counter, query) {
     sumFigure,
     h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
   );
-  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, panel, notes.element, map.element, top.element);
+  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, panel, notes.element, hour.element, map.element, trends.element, top.element);
   const element = h(
     "section",
     { class: "counter" },
@@ -111,8 +115,7 @@ export function counterView(app, counter, query) {
     known.set(counter, answer);
     put(missing);
     content.hidden = false;
-    const unit = { day: "day", hour: "hour", quarter: "quarter of an hour" }[settings.resolution];
-    text(meta, `Counted by ${unit} in ${settings.time_zone}${settings.rolled_up_to ? `, by month before ${settings.rolled_up_to}` : ""}`);
+    text(meta, counting(settings));
     load();
   }
 
@@ -170,7 +173,7 @@ export function counterView(app, counter, query) {
     const alone = key.length === 1 && !prefix.length && !exclude_key.length && !exclude_prefix.length;
     // Of one key there is nothing to list: the others are, to go to.
     const total = alone || wanted.beside.length ? 0 : wanted.each ? found.lines.reduce((all, line) => all + line.sum, 0) : found.sum;
-    map.show(wanted, settings);
+    for (const part of [hour, map, trends]) part.show(wanted, settings);
     if (!alone || !quietly) top.show({ ...wanted, filter: alone ? {} : wanted.filter }, total);
   }
 
@@ -212,7 +215,7 @@ export function counterView(app, counter, query) {
     lines.hidden = !many;
     if (many) legend(lines, wanted, found, written);
     sumFigure.hidden = wanted.range === "all";
-    text(sumName, wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${chosenRange}`);
+    text(sumName, found.toldFrom ? "Hours shown" : wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${chosenRange}`);
     amount(sum, whole(found.sum));
     text(sumNote, many ? "" : compared(found, written));
     put(note, remarks(wanted, found, useful, partial, written));
@@ -254,6 +257,7 @@ export function counterView(app, counter, query) {
     if (!mine && !beside) return undefined;
     moved ||= loading;
     if (!found) return undefined;
+    if (mine && mine.total !== todayTotal) for (const part of [hour, trends]) part.again();
     if (wanted.lines.length > 1 || wanted.zone) return again();
     if (!mine || todayTotal === null) return undefined;
     const { day, total } = mine;
@@ -289,7 +293,7 @@ export function counterView(app, counter, query) {
       clearInterval(timer);
       for (const call of [again, keysAgain, startAgain]) call.stop();
       asking?.abort();
-      for (const part of [chosen, filter, map, top]) part.gone();
+      for (const part of [chosen, filter, hour, map, trends, top]) part.gone();
       chart.destroy();
     },
   };

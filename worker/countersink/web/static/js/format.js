@@ -34,7 +34,7 @@ export const day = (iso) => DAY.format(utc(iso));
 export const dayShort = (iso) => DAY_SHORT.format(utc(iso));
 export const monthShort = (iso) => MONTH_SHORT.format(utc(`${iso.slice(0, 7)}-01`));
 
-/** A label of a series for people: a day, an hour with its UTC offset, or a month. */
+/** A label of a series for people: a day, an hour or minute with its UTC offset, or a month. */
 export function label(by, iso) {
   if (by === "month") return MONTH.format(utc(`${iso}-01`));
   if (by === "day") return day(iso);
@@ -46,6 +46,10 @@ export function between(by, first, last) {
   const days = [first, last].map((iso) => utc(by === "month" ? `${iso}-01` : iso.slice(0, 10)));
   return (by === "month" ? MONTH : RANGE).formatRange(...days);
 }
+
+const UNITS = { m: "minute", h: "hour", d: "day" };
+/** "2 days" of "2d". */
+export const age = (text) => `${text.slice(0, -1)} ${UNITS[text.at(-1)]}${text.slice(0, -1) === "1" ? "" : "s"}`;
 
 /** A duration: "250 ms", "12 s", "3 min", "5.0 h", "2.1 d". */
 export function lasting(seconds) {
@@ -72,6 +76,16 @@ export function timeIn(zone) {
     return new Intl.DateTimeFormat("en-GB", { timeZone: zone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" }).format();
   } catch {
     return null;
+  }
+}
+
+/** A moment as the label of a series in a time zone, "2026-11-21T08:05"; in UTC where this browser does
+    not know the zone. */
+export function labelIn(zone, moment) {
+  try {
+    return new Intl.DateTimeFormat("sv-SE", { timeZone: zone, dateStyle: "short", timeStyle: "short" }).format(moment).replace(" ", "T");
+  } catch {
+    return moment.toISOString().slice(0, 16);
   }
 }
 

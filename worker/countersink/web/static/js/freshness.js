@@ -42,6 +42,9 @@ export function serverTime(date) {
   if (!Number.isNaN(said)) ahead = said - Date.now();
 }
 
+/** Now on the server's clock. */
+export const serverNow = () => new Date(Date.now() + ahead);
+
 function judge() {
   const { completeUpTo, trouble, heard } = state;
   const last = completeUpTo ? ` Numbers are those of ${clock(new Date(completeUpTo))}.` : "";

@@ -6,6 +6,7 @@ import { h, put } from "./dom.js";
 import { between, plus, short, timeIn, whole } from "./format.js";
 import { failure } from "./parts.js";
 import { picked } from "./range.js";
+import { toldFrom, tooWide } from "./sentences.js";
 
 const MOST_DAYS = 92;
 const WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
@@ -20,6 +21,7 @@ export function hourMap(counter) {
   let cells = null;
   let asking = null;
   let known = ""; // what the cells are of
+  let gone = ""; // which hours are rolled up by now
   const body = h("div");
   const element = h("details", { class: "hours panel", ontoggle: load }, h("summary", null, "By weekday and hour"), body);
   const turned = () => cells && draw();
@@ -28,7 +30,7 @@ export function hourMap(counter) {
   async function load() {
     if (!element.open || !wanted) return;
     if (settings.resolution === "day") {
-      put(body, h("p", { class: "soft" }, "This counter is counted by day, so its hours are not known. From a time to come it can be counted by hour: ", h("code", null, `countersink counter set ${counter} --resolution hour --from …`)));
+      put(body, tooWide(counter, settings, "hours", "hour"));
       return;
     }
     const range = days(wanted);
@@ -40,7 +42,10 @@ export function hourMap(counter) {
       const found = await get(counterPath(line.counter, "hourly"), question, own.signal);
       const before = JSON.stringify([cells, known]);
       cells = averages(found.rows, wanted);
-      known = `${between("day", range.from, range.to)}, ${wanted.shownZone}`;
+      // What is rolled up by now, to days or to months, is not in the rows.
+      const first = found.rows.length && found.rows[0].hour.slice(0, 10) > range.from ? found.rows[0].hour.slice(0, 10) : range.from;
+      gone = found.told_from ? toldFrom("hour", found.told_from, wanted.shownZone) : "";
+      known = `${between("day", first, range.to)}, ${wanted.shownZone}. ${gone}`;
       if (before === JSON.stringify([cells, known]) && body.hasChildNodes()) return; // whoever reads it stays where they are
       draw(address(counterPath(line.counter, "hourly"), { ...question, format: "csv", spreadsheet: true }));
     } catch (error) {
@@ -57,7 +62,7 @@ export function hourMap(counter) {
     const shortened = (one) => (WIDE.matches ? one.slice(0, 2) : one.slice(0, 3));
     put(
       body,
-      h("p", { class: "soft" }, all.length ? summary(all) : "No hour of these days is over yet."),
+      h("p", { class: "soft" }, all.length ? summary(all) : gone || "No hour of these days is over yet."),
       h(
         "div",
         { class: "map", tabindex: "0", role: "region", "aria-label": "Averages by weekday and hour" },
@@ -69,7 +74,7 @@ export function hourMap(counter) {
           h("tbody", null, rows.map((one, i) => h("tr", null, h("th", { scope: "row" }, WIDE.matches ? one.slice(0, 3) : one), columns.map((_, j) => cell(at(i, j), most))))),
         ),
       ),
-      h("p", { class: "soft" }, `${known}. Hours that are not over are left out; each is the average of those of its weekday. `, h("a", { href: csv, download: true }, "Hours as CSV")),
+      h("p", { class: "soft" }, `${known}Hours that are not over are left out; each is the average of those of its weekday. `, h("a", { href: csv, download: true }, "Hours as CSV")),
     );
   }
 

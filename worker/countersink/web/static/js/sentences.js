@@ -1,10 +1,10 @@
 // The sentences beside and under a chart: comparison with the other period, days left out, today
-// not over, time zone, months.
+// not over, time zone, months; how a counter is counted, and what its buckets cannot tell.
 
 import { MOST_BARS } from "./chart.js";
 import { title } from "./controls.js";
 import { h } from "./dom.js";
-import { between, change, label } from "./format.js";
+import { age, between, change, label, labelIn } from "./format.js";
 import { visible } from "./names.js";
 
 /** How the other period compares, of an unfinished day only what both have. `found`: of series.js. */
@@ -17,6 +17,20 @@ export function compared({ sum, before }, written) {
   if (until === null) return mine === sum ? words : `${words} for ${written(mine)}`;
   return `${until ? `up to ${until}` : "without today"} ${written(mine)}; ${words}`;
 }
+
+/** How a counter is counted, and for how long its buckets are kept. */
+export function counting({ resolution, time_zone: zone, keep, rolled_up_to: rolled }) {
+  const unit = { quarter: "quarter of an hour" }[resolution] ?? resolution;
+  const kept = Object.entries(keep ?? {}).map(([width, time]) => `${width}s for ${age(time)}`);
+  return `Counted by ${unit} in ${zone}${kept.length ? `, keeping ${kept.join(", ")}` : ""}${rolled ? `, by month before ${rolled}` : ""}`;
+}
+
+/** That a counter's buckets are too wide to tell something, and which would. */
+export const tooWide = (counter, { resolution }, what, finer) =>
+  h("p", { class: "soft" }, `This counter is counted by ${resolution}, so its ${what} are not known. From a time to come it can be counted by ${finer}: `, h("code", null, `countersink counter set ${counter} --resolution ${finer} --from …`));
+
+/** From when on there are single hours or minutes, where older ones were asked for. */
+export const toldFrom = (by, iso, zone) => `${by === "minute" ? "Minutes" : "Hours"} before ${label(by, labelIn(zone, new Date(iso)))} are in wider buckets by now, and left out. `;
 
 /** Days that stand beside none. */
 export function unpaired(by, { alone, left }) {
@@ -42,6 +56,7 @@ export function remarks(wanted, found, useful, partial, written) {
     wanted.zone && `Days of ${visible(wanted.shownZone)}. `,
     partial !== null && `${by === "month" ? "This month" : "Today"} is not over. `,
     found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
+    found.toldFrom && toldFrom(by, found.toldFrom, wanted.shownZone),
     wanted.each && wanted.filter.key.length > wanted.lines.length && `Of ${wanted.filter.key.length} keys, the first ${wanted.lines.length} have a line. `,
     wanted.ratio && values.includes(null) && `Where ${title(wanted.lines[wanted.ratio === "ab" ? 1 : 0])} is 0, there is no ratio. `,
   ];

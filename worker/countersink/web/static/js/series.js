@@ -9,7 +9,7 @@ import { picked } from "./range.js";
 const FEW = 3;
 const MANY = 800;
 
-/** { by, labels, lines: [{ values, sum, rolledUpTo, trouble }], before } for what `wanted` (range.js)
+/** { by, labels, lines: [{ values, sum, rolledUpTo, toldFrom, trouble }], before } for what `wanted` (range.js)
     says; the lines are in its order. `values` and `sum` are those of the first line, or the ratio of
     two. That another line cannot be told is no reason not to show the first. */
 export async function series(wanted, signal) {
@@ -18,7 +18,8 @@ export async function series(wanted, signal) {
     wanted.by === "auto" ? whole(wanted, signal) : all(wanted, wanted.by, wanted, signal),
     before ? compared(wanted, signal) : null,
   ]);
-  const found = { ...now, ...shown(wanted, now.lines), rolledUpTo: now.lines.find((line) => line.rolledUpTo)?.rolledUpTo ?? null };
+  const of = (name) => now.lines.find((line) => line[name])?.[name] ?? null;
+  const found = { ...now, ...shown(wanted, now.lines), rolledUpTo: of("rolledUpTo"), toldFrom: of("toldFrom") };
   if (!then) return { ...found, before: null };
   if (then.trouble) return { ...found, before: { trouble: then.trouble, labels: [], values: [] } };
   const other = { ...then, ...shown(wanted, then.lines) };
@@ -55,8 +56,9 @@ async function all(wanted, by, { from = null, to = null }, signal) {
   const lines = found.map((line) => {
     if (line.labels.length === labels.length) return line;
     const places = new Map(line.labels.map((label, i) => [label, i]));
-    // Before its first and after its last day nothing was counted, unless that is in months by now.
-    const nothing = (label) => (line.trouble || (line.rolledUpTo && by !== "month" && label < line.rolledUpTo) ? null : 0);
+    // Before its first and after its last day nothing was counted, unless that is rolled up by now.
+    const rolled = (label) => (line.rolledUpTo && by !== "month" && label < line.rolledUpTo) || (line.toldFrom && Date.parse(label) < Date.parse(line.toldFrom));
+    const nothing = (label) => (line.trouble || rolled(label) ? null : 0);
     return { ...line, values: labels.map((label) => (places.has(label) ? line.values[places.get(label)] : nothing(label))) };
   });
   return { by, labels, lines };
@@ -67,13 +69,15 @@ async function one(wanted, line, by, range, signal) {
   const asked = { ...picked(wanted, line, range), by: by === "month" ? by : null };
   const found = await get(counterPath(line.counter, path), asked, signal);
   const values = found.rows.map((row) => row.total);
-  return { labels: found.rows.map((row) => row[by]), values, sum: added(values), rolledUpTo: found.rolled_up_to, trouble: null };
+  return { labels: found.rows.map((row) => row[by]), values, sum: added(values), rolledUpTo: found.rolled_up_to, toldFrom: found.told_from ?? null, trouble: null };
 }
 
 /** The other period; that it cannot be told is no reason not to show this one. */
 async function compared(wanted, signal) {
   try {
-    return await all(wanted, wanted.by, wanted.before, signal);
+    const found = await all(wanted, wanted.by, wanted.before, signal);
+    if (found.lines.some((line) => line.toldFrom)) return { trouble: "Hours of the other period are in wider buckets by now." };
+    return found;
   } catch (error) {
     if (error.status !== 422) throw error;
     return { trouble: error.message };
@@ -83,7 +87,7 @@ async function compared(wanted, signal) {
 /** What cannot be told of a line, or is not there, in place of it. */
 function told(error) {
   if (![403, 404, 422].includes(error.status)) throw error;
-  return { labels: [], values: [], sum: null, rolledUpTo: null, trouble: error.message };
+  return { labels: [], values: [], sum: null, rolledUpTo: null, toldFrom: null, trouble: error.message };
 }
 
 /** Sums of both periods over what stands side by side, of a day that is not over only up to the same
@@ -135,6 +139,7 @@ async function total(wanted, line, from, to, signal) {
 async function rest(wanted, line, day, until, signal) {
   const found = await one(wanted, line, until ? "hour" : "day", { from: day, to: day }, signal);
   if (found.rolledUpTo && day < found.rolledUpTo) throw new ApiError(422, "That day is in its month by now.");
+  if (found.toldFrom) throw new ApiError(422, "The hours of that day are in wider buckets by now.");
   return added(found.values.filter((_, i) => !until || found.labels[i].slice(11, 16) >= until));
 }
 

@@ -7,10 +7,11 @@ import { label, ratios, whole } from "./format.js";
 import { picked } from "./range.js";
 
 const MOST = 400;
+const NAMES = { minute: "Minute", quarter: "Quarter of an hour", hour: "Hour", day: "Day", month: "Month" };
 
 /** `columns` are [[name, values, written], …]; the latest row comes first. */
 export function table(element, by, labels, columns) {
-  const head = [["Day", "Hour", "Month"][["day", "hour", "month"].indexOf(by)], ...columns.map(([name]) => name)];
+  const head = [NAMES[by], ...columns.map(([name]) => name)];
   const rows = labels.map((iso, i) => [iso, i]).reverse().slice(0, MOST);
   put(
     element,

@@ -1,4 +1,4 @@
-// Labels of a chart's time axis: which days, hours or months have one, and how far apart
+// Labels of a chart's time axis: which minutes, hours, days or months have one, and how far apart
 // (`LABEL_PX`).
 
 import { dayShort, monthShort } from "./format.js";
@@ -32,6 +32,10 @@ const weekday = (iso) => new Date(`${iso.slice(0, 10)}T00:00:00Z`).getUTCDay();
 const monthText = (iso) => (monthOf(iso) === 1 ? iso.slice(0, 4) : monthShort(iso));
 const hourText = (iso) => (hourOf(iso) === 0 ? dayShort(iso.slice(0, 10)) : iso.slice(11, 16));
 const everyHours = (n) => ({ at: (iso) => onHour(iso) && hourOf(iso) % n === 0, text: hourText });
+const minuteOf = (iso) => Number(iso.slice(14, 16));
+const timeText = (iso) => iso.slice(11, 16);
+// One of the last minute would be cut off at the edge.
+const everyMinutes = (n) => ({ at: (iso, back) => back > 0 && minuteOf(iso) % n === 0, text: timeText });
 const everyDays = (n) => ({ at: (_, back) => back % n === 0, text: dayShort });
 const everyMonths = (n) => ({ at: (iso) => (monthOf(iso) - 1) % n === 0, text: monthText });
 const firsts = (n) => ({ at: (iso) => dayOf(iso) === 1 && (monthOf(iso) - 1) % n === 0, text: monthText });
@@ -39,6 +43,8 @@ const midnight = (iso) => hourOf(iso) === 0 && onHour(iso);
 const years = { text: (iso) => iso.slice(0, 4), last: true };
 
 const RULES = {
+  minute: [...[1, 5, 10, 15].map(everyMinutes), { ...everyMinutes(30), last: true }],
+  quarter: [{ at: () => true, text: timeText }, { at: (iso) => minuteOf(iso) % 30 === 0, text: timeText, last: true }],
   hour: [
     everyHours(1),
     everyHours(3),

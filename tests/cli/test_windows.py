@@ -1,0 +1,112 @@
+"""Windows and times of `totals`, `top` and `export` that are none: one sentence, and its status."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.cli.command import Servers, one_sentence
+
+
+@pytest.fixture
+def filled(servers: Servers) -> Servers:
+    """`views` counts minutes, `clicks` days; both have counts of now."""
+    servers.call("counter", "set", "views", "--resolution", "minute")
+    for counter, amount in (("views", 3), ("clicks", 5)):
+        assert servers.call("increment", counter, "/", "--amount", str(amount)).status == 0
+    servers.apply()
+    return servers
+
+
+WRONG = {
+    ("--last", "0h"): "is no window",
+    ("--last", "-1h"): "is no window",
+    ("--last", "24"): "is no window",
+    ("--last", "3w"): "is no window",
+    ("--last", "1.5h"): "is no window",
+    ("--last", "\u0663h"): "is no window",
+    ("--last", ""): "is no window",
+    ("--last", "999999999d"): "at most 36,500 days",
+    ("--last", "9" * 400 + "d"): "is no window",
+    ("--last", "24h", "--from", "2026-11-20"): "not both",
+    ("--last", "24h", "--to", "2026-11-20T08:00Z"): "not both",
+    ("--from", "2026-11-20T08:00"): "no time zone",
+    ("--to", "2026-11-20T08:00"): "no time zone",
+    ("--from", "1969-12-31T23:59Z"): "from 1970-01-01 on",
+    ("--from", "1970-01-01T00:00+01:00"): "from 1970-01-01 on",
+    ("--from", "2026-11-20T08:00:30Z"): "whole minute",
+    ("--from", "2026-11-20T25:00Z"): "neither a day",
+    ("--from", "yesterday"): "neither a day",
+    ("--from", "2026-11-20T08:00Z", "--to", "2026-11-20T07:00Z"): "before it begins",
+    ("--from", "2026-11-20T08:00Z", "--to", "2026-11-20T08:00Z"): "before it begins",
+    ("--from", "2026-11-20", "--to", "2026-11-19"): "before it begins",
+}
+
+
+@pytest.mark.parametrize(("given", "says"), WRONG.items(), ids=lambda it: str(it)[:60])
+def test_what_is_no_window_is_a_usage_error(
+    servers: Servers, given: tuple[str, ...], says: str
+) -> None:
+    for command in (("totals", "views"), ("top", "views"), ("export", "views")):
+        done = servers.call(*command, *given)
+        assert done.status == 2, (command, done.err)
+        assert says in one_sentence(done)
+
+
+def test_against_needs_a_window_and_something_to_hold_against(servers: Servers) -> None:
+    for more in ((), ("--from", "2026-11-20"), ("--to", "2026-11-20T08:00Z")):
+        done = servers.call("top", "views", "--against", "previous", *more)
+        assert done.status == 2
+        assert "range that has both ends" in one_sentence(done)
+    done = servers.call("totals", "views", "--last", "24h", "--by", "hour", "--against", "previous")
+    assert done.status == 2
+    assert "not of hours" in one_sentence(done)
+
+
+def test_a_time_without_an_offset_is_of_the_time_zone_that_is_named(filled: Servers) -> None:
+    at = "2026-11-20T08:30"
+    filled.call("increment", "views", "/x", "--at", f"{at}+05:30")
+    filled.apply()
+    named = ("--time-zone", "Asia/Kolkata", "--from", at, "--to", "2026-11-20T08:31")
+    found = filled.call("totals", "views", *named, "--by", "total", "--format", "csv")
+    assert (found.status, found.out.split()) == (0, ["total", "1"])
+
+
+def test_windows_that_the_buckets_do_not_make_up_name_what_would(filled: Servers) -> None:
+    done = filled.call("totals", "clicks", "--last", "24h")
+    assert done.status == 1
+    assert "ask for the last 1d;" in one_sentence(done)
+    assert "--resolution hour" in one_sentence(done)
+    done = filled.call("totals", "clicks", "--last", "10m", "--by", "minute")
+    assert done.status == 1
+    assert "--resolution minute" in one_sentence(done)
+    done = filled.call("totals", "clicks", "--from", "2026-11-20T08:15Z", "--by", "total")
+    assert done.status == 1
+    assert "--resolution quarter" in one_sentence(done)
+
+
+def test_a_window_in_the_future_holds_nothing(filled: Servers) -> None:
+    year = datetime.now(UTC).year + 1
+    future = ("--from", f"{year}-01-01T00:00Z", "--to", f"{year}-01-01T01:00Z")
+    found = filled.call("totals", "views", *future, "--by", "total", "--format", "csv")
+    assert (found.status, found.out.split()) == (0, ["total", "0"])
+
+
+def test_a_long_window_holds_all_that_was_counted(filled: Servers) -> None:
+    for window in ("36500d", "400000h", "24000000m"):
+        found = filled.call("totals", "views", "--last", window, "--by", "total", "--format", "csv")
+        assert (found.status, found.out.split()) == (0, ["total", "3"]), (window, found.err)
+
+
+def test_a_window_that_begins_before_1970_is_refused(filled: Servers) -> None:
+    done = filled.call("totals", "views", "--last", "876000h")
+    assert done.status == 2
+    assert "from 1970-01-01 on" in one_sentence(done)
+
+
+def test_a_window_before_which_there_is_no_time_has_no_previous_one(filled: Servers) -> None:
+    for given in (("--last", "400000h"), ("--from", "0001-01-01", "--to", "2100-01-01")):
+        for command in (("top", "views"), ("totals", "views", "--by", "total")):
+            done = filled.call(*command, *given, "--against", "previous", "--format", "json")
+            assert done.status == 0, (given, done.err)
+            (row,) = done.json["rows"]
+            assert (row["total"], row["previous"]) == (3, None)

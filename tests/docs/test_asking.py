@@ -1,0 +1,70 @@
+"""docs/asking.md is played: its commands, its Python and its SQL have the numbers that it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.clients.programs import program
+from tests.docs.console import comparable, play
+from tests.support.oracle import connect
+from tests.support.processes import PROJECT, child_environment
+from tests.web.serving import serving
+
+PAGE = PROJECT / "docs/asking.md"
+URL = "http://127.0.0.1:8321"
+"""Where the page says that it listens."""
+
+
+def fenced(language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    text = PAGE.read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_each_question_has_one_answer_by_every_way(
+    redis_url: str, mysql_url: str, tmp_path: Path
+) -> None:
+    program("curl")
+    directory = tmp_path / "shop"
+    directory.mkdir()
+    page = tmp_path / "page.md"
+    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    played = 0
+    with serving(redis_url, mysql_url) as web:
+        page.write_text(PAGE.read_text("utf-8").replace(URL, web.url), "utf-8")
+        for step, status, printed in play(page, directory, variables):
+            where = f"{page}:{step.line}: {step.command}\n{printed}"
+            assert comparable(printed) == comparable(step.shown), where
+            assert status == step.status, where
+            played += 1
+    assert played >= 15
+    for block in fenced("python"):
+        shown = [
+            said.strip() for said in re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", block],
+            env={**child_environment(), **variables},
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, block + done.stderr
+        assert done.stdout.splitlines() == shown
+        assert shown
+    with connect(mysql_url) as connection, connection.cursor() as cursor:
+        for block in fenced("sql"):
+            (said,) = re.findall(r"-- (\d+)$", block, re.MULTILINE)
+            cursor.execute(block)
+            ((found,),) = cursor.fetchall()
+            assert int(found) == int(said), block
+
+
+def test_each_question_of_the_page_has_its_command_its_python_its_http_and_its_sql() -> None:
+    questions = re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    assert len(questions) >= 5
+    for question in questions:
+        for needed in ("\n$ countersink ", "\n$ curl ", "\n```python\n", "\n```sql\n"):
+            assert needed in question, question.partition("\n")[0]

@@ -1,0 +1,182 @@
+"""Compaction that goes on beside writers and readers."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import partial
+from random import Random
+
+from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.apply import Applier
+from tests.faults.scenarios.compaction import LEDGER, totals
+from tests.faults.stage import Stage
+from tests.support.ledger import checks
+from tests.support.oracle import Oracle, connect
+from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
+
+
+def compacted_beside_writers_and_readers(
+    stage: Stage, seconds: float = 5.0, done: Callable[[str], None] = print
+) -> None:
+    """Passes without pauses, beside two writers, an app and readers at both isolation levels.
+
+    Amounts are above 0, so no total ever goes down for a reader. What the writers committed is
+    there in the end, and the app, which reruns nothing, never sees an error.
+    """
+    stopping = threading.Event()
+    failures: list[BaseException] = []
+    committed: list[int] = []
+    reads: list[int] = []
+    passes: list[Compacted] = []
+
+    def guarded(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                failures.append(error)
+                stopping.set()
+
+        return run
+
+    works: list[Callable[[], None]] = [
+        *(partial(_write, stage, slot, stopping, committed) for slot in (1, 2)),
+        partial(_count_in_app, stage, stopping, committed),
+        *(
+            partial(_read, stage, level, stopping, reads)
+            for level in ("READ COMMITTED", "REPEATABLE READ")
+        ),
+        partial(_compact, stage, stopping, passes),
+    ]
+    threads = [threading.Thread(target=guarded(work)) for work in works]
+    for thread in threads:
+        thread.start()
+    stopping.wait(seconds)
+    stopping.set()
+    for thread in threads:
+        thread.join(60)
+    assert not failures, failures
+    moved = sum(one.rows_before - one.rows_after for one in passes)
+    assert moved > 0
+    assert reads
+    _check_busy(stage, sum(committed))
+    busy = sum(len(one.busy) for one in passes)
+    done(
+        f"{seconds:g} s: {sum(committed):,} events, {len(reads):,} reads, {len(passes)} passes,"
+        f" {moved:,} rows fewer, {busy:,} keys busy, difference 0"
+    )
+
+
+BUSY_KEYS = 300
+
+
+def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int]]:
+    return [
+        (
+            place,
+            "busy",
+            f"/page/{random.randrange(BUSY_KEYS)}",
+            FIRST_MINUTE + random.randrange(2) * MINUTES_PER_DAY,
+            1,
+        )
+        for place in range(count)
+    ]
+
+
+def _write(stage: Stage, slot: int, stopping: threading.Event, committed: list[int]) -> None:
+    """A worker's transactions, rerun by the applier like a worker's."""
+    random = _random(stage, slot)
+    applier = Applier(stage.mysql_url, slot)
+    at = int(time.time() * 1000)
+    try:
+        while not stopping.is_set():
+            entries = [
+                Incoming(random.randbytes(16), at, _busy_rows(random, 100), stream="s")
+                for _ in range(3)
+            ]
+            applied = applier.apply(entries)
+            assert applied.applied == 3
+            committed.append(applied.rows)
+    finally:
+        applier.close()
+
+
+def _count_in_app(stage: Stage, stopping: threading.Event, committed: list[int]) -> None:
+    """An app's own transactions, at the server's own isolation level, which reruns nothing."""
+    random = _random(stage, 3)
+    app = connect(stage.mysql_url)
+    try:
+        while not stopping.is_set():
+            with app.cursor() as cursor:
+                app.begin()
+                _, counter, key, minute, amount = _busy_rows(random, 1)[0]
+                cursor.execute(
+                    "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)"
+                    " ON DUPLICATE KEY UPDATE amount = amount + 1",
+                    (counter, day_of(minute), key.encode(), 256 + random.randrange(4), amount),
+                )
+                sums = (amount, *checks(f"{day_of(minute)} 00:00:00", key.encode(), amount))
+                cursor.execute(
+                    "INSERT INTO app_ledger VALUES (%s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE"
+                    " amount = amount + %s, checksum = checksum + %s, moment = moment + %s",
+                    (counter, day_of(minute), 5000, *sums * 2),
+                )
+                app.commit()
+            committed.append(1)
+    finally:
+        app.close()
+
+
+def _read(stage: Stage, level: str, stopping: threading.Event, reads: list[int]) -> None:
+    """Totals by key, one statement each; at REPEATABLE READ in a transaction of three."""
+    reader = connect(stage.mysql_url)
+    highest: dict[tuple[str, bytes], int] = {}
+    statement = "SELECT counter, counter_key, SUM(amount) FROM counter_slot GROUP BY 1, 2"
+    try:
+        with reader.cursor() as cursor:
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            while not stopping.is_set():
+                reader.begin()
+                found: list[Mapping[tuple[str, bytes], int]] = []
+                for _ in range(3 if level == "REPEATABLE READ" else 1):
+                    cursor.execute(statement)
+                    found.append(totals(cursor.fetchall()))
+                    assert found[0] == found[-1], "a snapshot changed"
+                reader.commit()
+                fell = [cell for cell, total in highest.items() if found[0].get(cell, 0) < total]
+                assert not fell, f"{level}: the totals of {fell[:3]} went down"
+                highest.update(found[0])
+                reads.append(1)
+    finally:
+        reader.close()
+
+
+def _compact(stage: Stage, stopping: threading.Event, passes: list[Compacted]) -> None:
+    while not stopping.is_set():
+        done = compact(
+            partial(open_tables, stage.mysql_url),
+            CompactOptions(counter=None, before=date.max, rows=500),
+            stop=stopping.is_set,
+        )
+        assert not done.overflowing
+        assert not done.unknown
+        passes.append(done)
+        stopping.wait(0.005)
+
+
+def _check_busy(stage: Stage, committed: int) -> None:
+    compact(partial(open_tables, stage.mysql_url), CompactOptions(before=date.max))
+    with Oracle(stage.mysql_url) as oracle:
+        assert oracle.rows("SELECT COUNT(*) FROM counter_slot WHERE slot > 0") == [(0,)]
+        total = int(oracle.rows("SELECT COALESCE(SUM(amount), 0) FROM counter_slot")[0][0])
+        assert total == committed, f"difference {total - committed} (seed {stage.seed})"
+        assert oracle.rows(LEDGER) == [], f"seed {stage.seed}"
+        for table in ("counter_slot", "counter_ledger", "app_ledger"):
+            oracle.rows(f"DELETE FROM {table}")
+
+
+def _random(stage: Stage, number: int) -> Random:
+    return Random(stage.seed + number)

@@ -1,0 +1,411 @@
+"""What meets buckets that were, or are just being, rolled up to wider ones; bad steps to keep."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pymysql
+import pytest
+
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.store import Store
+from countersink.store.apply import dead
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.dead import DeadRow
+from countersink.store.apply.dead_retry import retry
+from countersink.store.connection import Session, connect
+from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
+from countersink.store.errors import TrackedCounter
+from countersink.store.settings import Settings
+from countersink.store.verify import verify
+from countersink.stream.decode import decode_payload
+from tests.store.app import Connection, open_app, run, wait_for_lock_wait
+from tests.store.helpers import entry, keys
+from tests.support.ledger import held, posted
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+
+def roll(url: str) -> RetentionDone:
+    return roll_up(partial(open_tables, url))
+
+
+def now_minute() -> int:
+    return int(datetime.now(UTC).timestamp()) // 60
+
+
+def hour_of_old() -> int:
+    """The Unix minute at which an hour began that is rolled up."""
+    return now_minute() // 60 * 60 - 3 * 1440
+
+
+def minutes_kept(store: Store, steps: str = "minute=2d,hour=90d", **more: Any) -> None:
+    store.counters.set("v", resolution="minute", keep=steps, **more)
+
+
+def count(applier: Applier, events: dict[tuple[str, int], int]) -> None:
+    rows = [(n, "v", key, at, amount) for n, ((key, at), amount) in enumerate(events.items())]
+    applier.apply([entry(rows)])
+
+
+def an_hour_of(key: str, hour: int, every: int = 1) -> dict[tuple[str, int], int]:
+    return {(key, hour + n): 1 for n in range(5, 60, every)}
+
+
+def verified(session: Session) -> None:
+    assert verify(session).differences == []
+    assert held(session) == posted(session)
+
+
+@pytest.fixture
+def wide(store: Store, applier: Applier, mysql_url: str) -> int:
+    """An hour of v with two keys that is rolled up: its first minute."""
+    minutes_kept(store)
+    hour = hour_of_old()
+    count(applier, {(key, hour + n): 1 for n in range(60) for key in "ab"})
+    assert roll(mysql_url).rows == 120
+    return hour
+
+
+# -- counting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_the_application_counts_in_times_that_are_rolled_up(
+    store: Store,
+    session: Session,
+    app: Connection,
+    mysql_url: str,
+    wide: int,
+    level: str,
+    verifying: Session,
+) -> None:
+    run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+    moment = datetime.fromtimestamp(wide * 60 + 90, UTC)
+    store.increment(app, "v", "a", 7, at=moment)
+    assert roll(mysql_url).busy == ()  # what is not committed is nobody's yet
+    assert keys(session, "v") == {b"a": 60, b"b": 60}
+    app.commit()
+    store.increment(app, "v", "a", 100, at=moment)
+    app.rollback()
+    verified(verifying)
+    assert roll(mysql_url).rows == 1
+    assert store.totals.total("v", key="a") == 67
+    assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
+    store.increment(app, "v", "a", -67, at=moment)
+    app.commit()
+    roll(mysql_url)
+    assert store.totals.total("v", key="a") == 0
+    verified(verifying)
+
+
+def test_dead_letters_are_retried_into_times_that_are_rolled_up(
+    store: Store, session: Session, mysql_url: str, wide: int, verifying: Session
+) -> None:
+    with session.transaction():
+        dead.insert(
+            session,
+            [
+                DeadRow(
+                    number.to_bytes(16, "big"),
+                    0,
+                    "s",
+                    0,
+                    "out_of_range",
+                    "why",
+                    json.dumps(["v", "a", wide + number, 10**number]).encode(),
+                )
+                for number in (1, 2)
+            ],
+        )
+    for retried in (2, 0):
+        assert retry(session, slot=9, decode=decode_payload).retried == retried
+        assert store.totals.total("v", key="a") == 60 + 110
+        verified(verifying)
+        roll(mysql_url)
+        assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
+
+
+# -- deleting -----------------------------------------------------------------------------------
+
+
+def test_a_key_and_a_counter_go_with_their_wider_buckets(
+    store: Store, session: Session, applier: Applier, wide: int, verifying: Session
+) -> None:
+    count(applier, {("a", wide + 3): 5, ("a", now_minute()): 7, ("b", now_minute()): 1})
+    assert store.counters.delete("v", "a") == Deleted(3, 72)
+    assert keys(session, "v") == {b"b": 61}
+    verified(verifying)
+    assert store.counters.delete("v") == Deleted(2, 61)
+    for table in ("counter_slot", "counter_policy", "counter_ledger", "counter"):
+        assert session.query(f"SELECT COUNT(*) FROM {table}") == [(0,)]
+    count(applier, {("a", wide): 1})
+    assert store.counters.show("v").policies[0].resolution == "day"
+    verified(verifying)
+
+
+def test_the_application_deletes_a_key_that_is_rolled_up_but_for_its_late_rows(
+    store: Store,
+    session: Session,
+    applier: Applier,
+    app: Connection,
+    mysql_url: str,
+    wide: int,
+    verifying: Session,
+) -> None:
+    count(applier, {("a", wide + 3): 5, ("b", wide + 3): 1})
+    store.delete(app, "v", "a")
+    # MySQL holds the next key's first row as well.
+    assert b"a" in [place.key for place in roll(mysql_url).busy]
+    app.rollback()
+    assert keys(session, "v") == {b"a": 65, b"b": 61}
+    verified(verifying)
+    store.delete(app, "v", "a")
+    app.commit()
+    roll(mysql_url)
+    assert keys(session, "v") == {b"b": 61}
+    verified(verifying)
+
+
+@pytest.mark.parametrize("what", ["key", "counter"])
+def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
+    store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, what: str
+) -> None:
+    """Others held a row, so it goes on by few rows; in between they come to an earlier bucket."""
+    minutes_kept(store)
+    hour = hour_of_old()
+    count(applier, an_hour_of("a", hour) | an_hour_of("b", hour))
+    rolled: list[RetentionDone] = []
+    with (
+        connect(mysql_url) as holder,
+        MySQLProxy.to(mysql_url) as proxy,
+        connect(proxy.url(mysql_url), isolation="REPEATABLE READ") as deleting,
+    ):
+        holder.execute("BEGIN")
+        holder.query("SELECT * FROM counter_slot WHERE counter = 'v' FOR UPDATE")
+
+        def let_go(_seconds: float) -> None:
+            holder.execute("ROLLBACK")
+            proxy.when(
+                "*",
+                Phase.AFTER,
+                Deed.PASS,
+                call=lambda _: rolled.append(roll(mysql_url)),
+                where=lambda request, _: request.text.startswith("COMMIT"),
+                times=1,
+            )
+
+        if what == "key":
+            deleted = delete_key(deleting, "v", "a", pause=let_go)
+        else:
+            deleted = delete_counter(deleting, "v", pause=let_go)
+    assert rolled[0].rows > 50
+    assert deleted.amount == (55 if what == "key" else 110)
+    assert keys(session, "v") == ({b"b": 55} if what == "key" else {})
+    verified(verifying)
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_the_application_deletes_a_key_in_the_midst_of_its_move(
+    store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, level: str
+) -> None:
+    """It waits for a row that is moved to a bucket which it has passed: one of them is undone."""
+    minutes_kept(store)
+    hour = hour_of_old()
+    count(applier, an_hour_of("a", hour) | an_hour_of("b", hour) | {("a", now_minute()): 1})
+    outcome: list[str] = []
+
+    def delete() -> None:
+        with open_app(mysql_url) as app:
+            run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            try:
+                store.delete(app, "v", "a")
+                app.commit()
+                outcome.append("deleted")
+            except pymysql.err.OperationalError as error:
+                # A deadlock is the application's to retry.
+                app.rollback()
+                outcome.append(str(error.args[0]))
+
+    deleting = threading.Thread(target=delete)
+
+    def in_the_midst(_: Request) -> None:
+        deleting.start()
+        wait_for_lock_wait(session)
+
+    with MySQLProxy.to(mysql_url) as proxy:
+        proxy.when(
+            "*",
+            Phase.AFTER,
+            Deed.PASS,
+            call=in_the_midst,
+            where=lambda request, _: "FOR UPDATE NOWAIT" in request.text,
+            times=1,
+        )
+        roll(proxy.url(mysql_url))
+    deleting.join(60)
+    assert outcome in (["deleted"], ["1213"], ["1205"])
+    left = {b"b": 55} if outcome == ["deleted"] else {b"a": 56, b"b": 55}
+    assert keys(session, "v") == left
+    verified(verifying)
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("", "is no width with a time"),
+        (" ", "is no width with a time"),
+        (",", "is no width with a time"),
+        ("minute", "is no width with a time"),
+        ("minute=", "is no width with a time"),
+        ("minute=2", "is no width with a time"),
+        ("minute=2w", "is no width with a time"),
+        ("minute=-2d", "is no width with a time"),
+        ("minute=+2d", "is no width with a time"),
+        ("minute=1.5d", "is no width with a time"),
+        ("minute=٢d", "is no width with a time"),
+        ("Minute=2d", "is no width with a time"),
+        ("minute = 2d", "is no width with a time"),
+        ("minute=2d,", "is no width with a time"),
+        ("minute=2d\n", "is no width with a time"),
+        ("minute=2d hour=90d", "is no width with a time"),
+        ("minute=2d;hour=90d", "is no width with a time"),
+        ("minute=9999999999d", "is no width with a time"),
+        ("x" * 100_000, "is no width with a time"),
+        ("second=2d", "'second' is none of minute, quarter, hour"),
+        ("week=2d", "'week' is none of minute, quarter, hour"),
+        ("day=30d", "is said by keep_days"),
+        ("minute=2d,day=30d", "is said by keep_days"),
+        ("minute=0d", "buckets are kept for 1m to 100000d"),
+        ("minute=0m", "buckets are kept for 1m to 100000d"),
+        ("minute=100001d", "buckets are kept for 1m to 100000d"),
+        ("minute=999999999d", "buckets are kept for 1m to 100000d"),
+        ("minute=2d,minute=3d", "minute comes before minute"),
+        ("hour=2d,minute=3d", "hour comes before minute"),
+        ("minute=2d,hour=2d", "is not shorter than hour=2d"),
+        ("minute=2d,hour=48h", "is not shorter than hour=2d"),
+        ("minute=3d,hour=2d", "is not shorter than hour=2d"),
+        ("forever,minute=2d", "is no width with a time"),
+        ("FOREVER", "is no width with a time"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused(
+    store: Store, session: Session, steps: str, said: str
+) -> None:
+    before = everything(session)
+    with pytest.raises(ValueError, match=said) as refused:
+        store.counters.set("v", resolution="minute", keep=steps)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
+    assert everything(session) == before
+
+
+@pytest.mark.parametrize("steps", [7, True, ["minute=2d"], {"minute": "2d"}, b"minute=2d"])
+def test_steps_are_a_text(store: Store, session: Session, steps: Any) -> None:
+    before = everything(session)
+    with pytest.raises(TypeError, match="steps to keep are a str, not"):
+        store.counters.set("v", resolution="minute", keep=steps)
+    assert everything(session) == before
+
+
+def everything(session: Session) -> list[object]:
+    """All that settings are made of."""
+    return [
+        session.query(f"SELECT * FROM {table} ORDER BY 1, 2")
+        for table in ("counter", "counter_policy", "control")
+    ]
+
+
+def refused(store: Store, session: Session, said: str, **settings: Any) -> None:
+    """It is refused by a sentence, and nothing was changed."""
+    before = everything(session)
+    with pytest.raises(ValueError, match=said) as error:
+        store.counters.set("v", **settings)
+    assert "\n" not in str(error.value)
+    assert everything(session) == before
+
+
+def test_steps_have_to_fit_the_other_settings(store: Store, session: Session) -> None:
+    refused(store, session, "by day at the finest", keep="minute=2d")
+    store.counters.set("v", resolution="quarter", keep_days=30)
+    refused(store, session, "by quarter at the finest", keep="minute=2d")
+    for steps in ("quarter=30d", "quarter=2d,hour=31d", "quarter=100000d"):
+        refused(store, session, "is not shorter than the 30 days", keep=steps)
+    store.counters.set("v", keep="quarter=29d")
+    refused(store, session, "quarter=29d is not shorter than the 29 days", keep_days=29)
+    refused(store, session, "by hour at the finest", resolution="hour")
+    store.counters.set("v", keep="forever", keep_days=1)
+
+
+def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -> None:
+    for steps in ("minute=2d,hour=90d", "quarter=2d,hour=90d"):
+        refused(
+            store,
+            session,
+            "name quarter instead of hour",
+            time_zone="Asia/Kolkata",
+            resolution="minute",
+            keep=steps,
+        )
+    store.counters.set(
+        "v", time_zone="Asia/Kolkata", resolution="minute", keep="minute=2d,quarter=90d"
+    )
+    store.counters.set("v", time_zone="UTC", keep="minute=2d,hour=90d")
+    refused(store, session, "name quarter", time_zone="Asia/Kathmandu")
+
+
+def test_policies_for_which_there_is_no_room_are_refused(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    minutes_kept(store, "minute=1h,quarter=2h,hour=3h")  # four numbers
+    count(applier, {("a", now_minute()): 1})
+    start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
+    zones = ("Europe/Berlin", "UTC")
+    for number in range(14):  # four more each: 60
+        store.counters.set("v", time_zone=zones[number % 2], start=start + timedelta(days=number))
+    last = start + timedelta(days=14)
+    refused(store, session, "60", time_zone="Asia/Tokyo", start=last)
+    store.counters.set("v", keep="minute=3h,quarter=4h")  # needs none more
+    assert len(session.query("SELECT number FROM counter_policy WHERE counter = 'v'")) == 60
+
+
+def test_steps_for_which_there_is_no_room_are_refused(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set("v", resolution="minute")
+    count(applier, {("a", now_minute()): 1})
+    start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
+    for number in range(20):
+        store.counters.set(
+            "v", time_zone=("Asia/Tokyo", "UTC")[number % 2], start=start + timedelta(days=number)
+        )
+    refused(
+        store,
+        session,
+        "there is no room for the 42 more that these steps",
+        keep="minute=2d,hour=90d",
+    )
+    store.counters.set("v", keep="minute=2d")
+
+
+def test_the_counter_of_a_tracked_table_keeps_no_steps(
+    store: Store, session: Session, app_database_url: str
+) -> None:
+    with connect(app_database_url) as app:
+        app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
+    table = f"{Settings.parse(app_database_url).database}.orders"
+    minutes_kept(store)
+    with pytest.raises(ValueError, match="of its own, which a tracked table"):
+        store.tracked.track(table, counter="v")
+    store.counters.delete("v")
+    store.tracked.track(table, counter="v")
+    before = everything(session)
+    for settings in ({"keep": "minute=2d"}, {"resolution": "minute", "keep": "minute=2d"}):
+        with pytest.raises(TrackedCounter):
+            store.counters.set("v", **settings)  # type: ignore[arg-type]
+    assert everything(session) == before

@@ -1,0 +1,101 @@
+"""Windows by HTTP: what is none is 422, and an answer with one is as its schema says."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+import requests
+
+from tests.cli.command import call
+from tests.web.serving import Web
+
+VIEWS = "/v1/counters/views"
+
+
+@pytest.fixture
+def filled(web: Web, redis_url: str, mysql_url: str) -> Web:
+    """`views` counts minutes, and has 3 of now."""
+    web.store.counters.set("views", resolution="minute")
+    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    for command in (("increment", "views", "/", "--amount", "3"), ("worker", "--drain")):
+        assert call(*command, **urls).status == 0
+    return web
+
+
+def get(web: Web, path: str, **parameters: Any) -> requests.Response:
+    return requests.get(f"{web.url}{path}", params=parameters, timeout=20)
+
+
+WRONG = {
+    "zero": ({"last": "0h"}, "is no window"),
+    "negative": ({"last": "-24h"}, "is no window"),
+    "unit": ({"last": "3w"}, "is no window"),
+    "no unit": ({"last": "24"}, "is no window"),
+    "huge": ({"last": "999999999d"}, "at most 36,500 days"),
+    "both": ({"last": "24h", "from": "2026-11-20"}, "not both"),
+    "naive": ({"from": "2026-11-20T08:00"}, "no time zone"),
+    "before 1970": ({"from": "1969-12-31T23:59Z"}, "from 1970-01-01 on"),
+    "seconds": ({"to": "2026-11-20T08:00:30Z"}, "whole minute"),
+    "no time": ({"from": "soon"}, "give a day"),
+    "backwards": ({"from": "2026-11-20T08:00Z", "to": "2026-11-20T07:00Z"}, "before it begins"),
+}
+
+
+@pytest.mark.parametrize(("given", "says"), WRONG.values(), ids=list(WRONG))
+def test_what_is_no_window_is_422_with_a_sentence(
+    web: Web, given: dict[str, str], says: str
+) -> None:
+    for path in ("/totals", "/daily", "/hourly", "/minutely", "/top"):
+        answer = get(web, f"{VIEWS}{path}", **given)
+        assert answer.status_code == 422, (path, answer.text)
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        (error,) = answer.json()["errors"]
+        assert says in error["detail"]
+        assert error["parameter"] in (*given, "to")
+
+
+def test_against_needs_a_window(web: Web) -> None:
+    for given in ({}, {"from": "2026-11-20"}, {"last": "24h", "by": "day"}):
+        answer = get(web, f"{VIEWS}/totals", **{"by": "key", **given}, against="previous")
+        assert answer.status_code == 422
+        (error,) = answer.json()["errors"]
+        assert error["parameter"] == "against"
+
+
+def test_a_window_that_the_buckets_do_not_make_up_is_422_and_names_what_would(web: Web) -> None:
+    web.store.counters.set("clicks", resolution="day")
+    answer = get(web, "/v1/counters/clicks/totals", last="24h")
+    assert answer.status_code == 422
+    assert "--resolution hour" in answer.text
+
+
+@pytest.mark.parametrize("path", ["totals", "daily", "hourly", "minutely", "top"])
+def test_answers_with_and_without_a_window_are_as_their_schema_says(filled: Web, path: str) -> None:
+    document = requests.get(f"{filled.url}/openapi.json", timeout=20).json()
+    operation = document["paths"][f"/v1/counters/{{counter}}/{path}"]["get"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    questions: list[dict[str, str]] = [{}, {"last": "24h"}, {"last": "2d"}]
+    if path == "top":
+        questions.append({"last": "24h", "against": "previous"})
+    for given in questions:
+        answer = get(filled, f"{VIEWS}/{path}", **given)
+        assert answer.status_code == 200, answer.text
+        jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
+        assert ("window" in answer.json()) == bool(given)
+        assert sum(row["total"] for row in answer.json()["rows"]) == 3
+
+
+def test_a_time_with_an_offset_may_have_its_plus_unescaped(filled: Web) -> None:
+    path = f"{filled.url}{VIEWS}/totals?by=total&from=2026-11-20T08:00"
+    for offset in ("+01:00", "%2B01:00", "Z"):
+        assert requests.get(f"{path}{offset}", timeout=20).json()["rows"] == [{"total": 3}]
+
+
+def test_windows_that_begin_before_1970_or_have_none_before_them(filled: Web) -> None:
+    answer = get(filled, f"{VIEWS}/totals", last="876000h")
+    assert answer.status_code == 422, answer.text
+    assert "from 1970-01-01 on" in answer.text
+    for given in ({"last": "400000h"}, {"from": "0001-01-01", "to": "2100-01-01"}):
+        answer = get(filled, f"{VIEWS}/top", **given, against="previous")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["rows"] == [{"key": "/", "total": 3, "previous": None}]
