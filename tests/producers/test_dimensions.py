@@ -17,10 +17,15 @@ from countersink.producers.buffer.generations import (
     ROW_BYTES,
     key_size,
 )
-from countersink.producers.known_dimensions import MOST, KnownDimensions
 from countersink.producers.spool import replay
 from countersink.producers.testing import RecordingProducer
-from countersink.runtime.dimensions import RowKey, check_dimensions, check_row_key
+from countersink.runtime.dimensions import (
+    MOST_KNOWN,
+    KnownDimensions,
+    RowKey,
+    check_dimensions,
+    check_row_key,
+)
 from countersink.runtime.limits import cut_key
 from countersink.stream.connection import connect
 from countersink.stream.decode import decode_rows
@@ -200,32 +205,36 @@ def test_random_increments_of_all_ways_add_up(redis_url: str, redis_client: redi
 
 def test_more_values_than_are_known_add_up(redis_url: str, redis_client: redis.Redis) -> None:
     with Producer(redis_url, max_rows=100_000) as producer:
-        for number in range(MOST + 500):
-            given = {"page": str(number % (MOST + 200)), "country": "DE"}
+        for number in range(MOST_KNOWN + 500):
+            given = {"page": str(number % (MOST_KNOWN + 200)), "country": "DE"}
             producer.increment("hits", given)
             producer.increment("hits", given)
         producer.increment("hits", {"page": "0"})
     found = counted(redis_client)
-    assert len(found) == MOST + 201
-    assert sum(found.values()) == 2 * (MOST + 500) + 1
+    assert len(found) == MOST_KNOWN + 201
+    assert sum(found.values()) == 2 * (MOST_KNOWN + 500) + 1
     assert found["hits", (("country", "DE"), ("page", "3"))] == 4
 
 
-def test_what_is_known_is_bounded_and_long_values_are_not_kept() -> None:
+def test_what_is_known_is_bounded() -> None:
     known = KnownDimensions()
-    for number in range(3 * MOST):
-        pairs = check_dimensions({f"d{number % 7}": str(number)})
-        assert not isinstance(pairs, str)
-        known.add(f"c{number % 11}", pairs)
-    rows = [each for by_number in known.of.values() for each in by_number]
-    assert sum(len(dimensions) for _, dimensions in {id(row[1]): row for row in rows}.values()) <= (
-        MOST
-    )
-    for value in ("x" * 256, "é"):
-        pairs = check_dimensions({"page": value, "long": "y"})
-        assert not isinstance(pairs, str)
-        known.add("other", pairs)
-    assert "other" not in known.of
+    tables: dict[int, dict[Any, Any]] = {}
+    for number in range(3 * MOST_KNOWN):
+        given = {f"d{number % 7}": str(number), "e": "x"}
+        for _ in range(2):  # names become known, then values
+            assert known.row_key(f"c{number % 11}", given) == check_dimensions(given)
+        tables |= {id(row[1]): row[1] for rows in known.of.values() for row in rows}
+        assert sum(map(len, tables.values())) <= MOST_KNOWN or len(tables) > 8
+    there = {id(row[1]) for rows in known.of.values() for row in rows}
+    assert sum(len(table) for at, table in tables.items() if at in there) <= MOST_KNOWN
+
+
+@pytest.mark.parametrize("value", ["x" * 256, "é"])
+def test_values_that_may_be_cut_are_looked_at_each_time(value: str) -> None:
+    known = KnownDimensions()
+    for _ in range(3):
+        assert known.row_key("hits", {"page": value}) == (("page", cut_key(value)),)
+    assert known.of["hits"][1][1] == {}
 
 
 def test_the_largest_rows_are_sent_in_entries_that_are_read(

@@ -14,12 +14,11 @@ from countersink.producers import lifecycle
 from countersink.producers.batch import Asked, check_batch, check_id
 from countersink.producers.buffer.events import Mode
 from countersink.producers.engine import Engine, Stats
-from countersink.producers.known_dimensions import KnownDimensions
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.producers.threads import RLock
-from countersink.runtime.dimensions import check_row_key
+from countersink.runtime.dimensions import KnownDimensions
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
@@ -161,7 +160,7 @@ class Producer:
                         self._fast[counter](key)
                         return
                 elif type(key) is dict:
-                    values, known = self._known[counter][len(key)]
+                    values, known, _ = self._known[counter][len(key)]
                     self._fast[counter](known[values(key)])
                     return
         except (LookupError, TypeError):
@@ -395,7 +394,7 @@ class Producer:
         id: str | None,
     ) -> None:
         check_counter(counter)
-        row_key = check_row_key(key)
+        row_key = self._known_dimensions.row_key(counter, key)
         check_amount(amount)
         minute = None if at is None else minute_of(at)
         events = self._engine.events
@@ -407,8 +406,6 @@ class Producer:
             events.put_named(id, (counter, row_key, minute, amount))
         else:
             events.put(counter, row_key, minute, amount)
-            if not isinstance(row_key, str):
-                self._known_dimensions.add(counter, row_key)
 
     def _refuse(self, increments: int) -> None:
         if not self._exited:
