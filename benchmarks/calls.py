@@ -10,7 +10,7 @@ from benchmarks.site import Site
 
 
 class Calls:
-    """`bare`, `increment`, `increment_with_folding` or `increment_many`, in a fresh process."""
+    """`bare` or one of the calls of a Producer, in a fresh process."""
 
     def __init__(self, site: Site, name: str) -> None:
         self.name = name

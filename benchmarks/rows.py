@@ -14,6 +14,7 @@ rows."""
 GENERAL: Final = (
     "bare",
     "increment",
+    "increment_dimensions",
     "increment_with_folding",
     "increment_many",
     "end_to_end_zipf",
@@ -97,7 +98,7 @@ CONSTANTS: Final = tuple(on(server, "constants") for server in SERVERS)
 """What entries, rows and cells cost, for docs/scale.md."""
 
 GROUPS: Final[tuple[tuple[str, ...], ...]] = (
-    ("bare", "increment", "increment_with_folding", "increment_many"),
+    ("bare", "increment", "increment_dimensions", "increment_with_folding", "increment_many"),
     ("end_to_end_zipf", "peer_hincrby"),
     ("end_to_end_distinct", "raw_upserts"),
     ("peer_update", "peer_slotted_upsert", "peer_rq", "peer_celery_batches"),
@@ -140,7 +141,8 @@ _WHAT_OF_BOTH: Final = {
 WHAT: Final = {
     "bare": "with lock: d[key] = d.get(key, 0) + 1",
     "increment": "Producer.increment(), the call alone",
-    "increment_with_folding": "the same until all is folded",
+    "increment_dimensions": "the same with three dimensions",
+    "increment_with_folding": "increment() until all is folded",
     "increment_many": "rows in dicts of 1,000, folded",
     "end_to_end_zipf": "Producer → Redis → worker → database",
     "end_to_end_distinct": "the same, every key distinct",
@@ -229,6 +231,7 @@ class Floor:
 
 TARGETS: Final = (
     Target("increment", ("bare",), 1.3, cost=True),
+    Target("increment_dimensions", ("increment",), 2, cost=True),
     Target("increment_with_folding", ("bare",), 1.7, cost=True),
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
     Target("end_to_end_distinct", ("raw_upserts",), 0.85),

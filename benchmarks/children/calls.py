@@ -1,13 +1,15 @@
 """The process of `benchmarks.calls`: counts in memory, and answers with calls and seconds.
 
-All four rows go through the same sequence of keys in the same loop. The clocks:
+All rows go through the same sequence of keys in the same loop; `increment_dimensions` has each of
+them as the value of one dimension of three. The clocks:
 
 =========================  ========================================================================
 row                        seconds
 =========================  ========================================================================
-`bare`, `increment`        CPU time of the calling thread. For `increment` that leaves out what the
-                           producer's own threads do meanwhile; for `bare`, alone in its process,
-                           it is the wall time (also measured, in the extra `wall_per_second`)
+`bare`, `increment`,       CPU time of the calling thread. For the increments that leaves out what
+`increment_dimensions`     the producer's own threads do meanwhile; for `bare`, alone in its
+                           process, it is the wall time (also measured, in the extra
+                           `wall_per_second`)
 `increment_with_folding`,  wall time from the first call until everything is folded, all threads on
 `increment_many`           the one interpreter lock. The extra `cpu_per_second` is by the CPU time
                            of the whole process: where it is much higher, the machine was busy
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from benchmarks.measuring import Wrong
@@ -30,6 +32,8 @@ PASSES: Final = 4
 """Through the sequence between two readings of the clock: 400,000 calls, some 50 ms."""
 MANY: Final = 1_000
 """Rows per dict of increment_many."""
+COUNTRIES: Final = ("DE", "FR", "US", "IN", "BR", "JP", "")
+DEVICES: Final = ("phone", "tablet", "desktop")
 NEVER_SECONDS: Final = 3_600.0
 """Flush interval: nothing is sent but what a measurement sends at its end."""
 FLUSH_SECONDS: Final = 60.0
@@ -60,7 +64,21 @@ def bare(seconds: float) -> Timed:
 
 def increment(producer: Producer, seconds: float) -> Timed:
     """The call alone: in stretches of 400,000, after each of which all is folded, off the clock."""
-    keys = zipf_keys()
+    return _calls(producer, zipf_keys(), seconds)
+
+
+def increment_dimensions(producer: Producer, seconds: float) -> Timed:
+    """The same with three dimensions; their mappings are made off the clock."""
+    made = {
+        name: {"page": name, "country": COUNTRIES[number % 7], "device": DEVICES[number % 3]}
+        for number, name in enumerate(zipf_counts())
+    }
+    return _calls(producer, [made[key] for key in zipf_keys()], seconds)
+
+
+def _calls(
+    producer: Producer, keys: Sequence[str] | Sequence[dict[str, str]], seconds: float
+) -> Timed:
     call = producer.increment
     events, cpu, wall = 0, 0.0, 0.0
     while cpu < seconds:
@@ -121,6 +139,7 @@ def fold(producer: Producer) -> None:
 
 CALLS: Final[dict[str, Callable[[Producer, float], Timed]]] = {
     "increment": increment,
+    "increment_dimensions": increment_dimensions,
     "increment_with_folding": increment_with_folding,
     "increment_many": increment_many,
 }

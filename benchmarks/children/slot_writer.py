@@ -26,7 +26,7 @@ LATE_EVERY: Final = 10
 def batches(minute: int, late_minute: int, offset: int) -> list[list[Row]]:
     """The rows of the workload's batches, beginning with one of them."""
     keys = zipf_keys()
-    found = []
+    found: list[list[Row]] = []
     for start in range(0, len(keys), EVENTS):
         at = minute if start // EVENTS % LATE_EVERY else late_minute
         folded = Counter(keys[start : start + EVENTS]).items()

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.input.spans import split
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log import Parser
+from countersink.producers.access_log import Counts, Parser
 from countersink.producers.access_log.formats.reader import LONGEST_REASON, Window
 from countersink.producers.access_log.template import Condition, Operator
 from countersink.store.errors import StoreError
 
-Cells = dict[tuple[str, int], int]
+Cells = Counts
 MINUTES = RecordTally().bucket
 """Each is a bucket of its own."""
 

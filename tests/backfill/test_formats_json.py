@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from countersink.backfill.options import InputFormat, Recipe
 from countersink.producers.access_log.formats import json_objects
-from tests.backfill.format_helpers import at, read, reasons, where
+from tests.backfill.format_helpers import Cells, at, read, reasons, where
 
 MINUTE = at(2015, 5, 17, 10, 5)
 WHEN = "2015-05-17T10:05:03Z"
@@ -179,7 +179,7 @@ def test_conditions_take_what_is_missing_for_an_empty_text() -> None:
         assert (tally.counted, tally.filtered) == (counted, 5 - counted), asked
 
 
-def nginx(*lines: dict[str, object], key: str = "") -> dict[tuple[str, int], int]:
+def nginx(*lines: dict[str, object], key: str = "") -> Cells:
     tally = read(Recipe(input_format="nginx-json", key=key), [json.dumps(each) for each in lines])
     assert tally.rejected == []
     return tally.counts

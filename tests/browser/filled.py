@@ -89,7 +89,7 @@ def spoil(web: Web) -> None:
     minute = int(datetime.now(UTC).timestamp()) // 60
     with connect(web.options.redis_url) as client:
         send(client, [["orders", "\ud800", minute, 1], ["orders", "a", -5, 1]])
-        send(client, [["orders", "newer", minute, 7]], version=2)
+        send(client, [["orders", "newer", minute, 7]], version=3)
     web.apply()
 
 

@@ -44,6 +44,8 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
         "app_slots": 4,
         "rolled_up_to": None,
         "made": True,
+        "dimensions": [],
+        "breakdowns": [],
         "policies": [{**FIRST, "time_zone": "Europe/Berlin", "resolution": "quarter"}],
     }
     assert servers.call("counter", "show", "views", "--format", "json").json == made.json

@@ -244,7 +244,7 @@ def no_such_day(text: str) -> str:
     ("arguments", "said"),
     [
         (["views", "--all"], "name one COUNTER, or say --all"),
-        (["views", "--by", "week"], "'week' is not one of"),
+        (["views", "--by", "week"], "'week': one of day, hour"),
         (["views", "--by", "day", "--top", "3"], "--top goes with --by key or --by counter"),
         (["views", "--top", "0"], "0 is not in the range"),
         (["views", "--from", "2026-11-21", "--to", "2026-11-20"], "ends (2026-11-20) before"),

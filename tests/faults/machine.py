@@ -28,12 +28,21 @@ from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
 from countersink.stream.decode import decode, decode_payload
-from countersink.stream.entry import Delivery, Row, Sealed, encode_rows, new_entry_id, pages
+from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP
 from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, MySQLProxy, Phase
-from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, STREAM, Cell, add, day_of, now_ms
+from tests.support.traffic import (
+    FIRST_MINUTE,
+    MINUTES_PER_DAY,
+    STREAM,
+    Cell,
+    Row,
+    add,
+    day_of,
+    now_ms,
+)
 
 T = TypeVar("T")
 

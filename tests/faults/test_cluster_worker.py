@@ -17,13 +17,12 @@ from countersink.producers import Producer
 from countersink.runtime.process import Stop
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
-from countersink.stream.entry import Row
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.faults.stage import FAST_WORKER
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
 from tests.support.redis_cluster import ClusterServer, RedisCluster
-from tests.support.traffic import Cell, Traffic, day_of
+from tests.support.traffic import Cell, Row, Traffic, day_of
 from tests.support.valkey import valkey_server
 from tests.support.waiting import eventually
 

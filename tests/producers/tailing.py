@@ -57,6 +57,7 @@ def counted(client: redis.Redis) -> Counter[str]:
                     seen.add(entry.id)
                     for _, counter, key, _, amount in entry.rows:
                         assert counter == COUNTER
+                        assert isinstance(key, str)
                         totals[key] += amount
     return totals
 

@@ -70,7 +70,8 @@ def test_public_names_are_pinned() -> None:
 def test_signature_of_increment_is_pinned() -> None:
     shown = str(inspect.signature(Producer.increment, eval_str=False))
     assert shown == (
-        "(self, counter: str, key: str = '', amount: int = 1, *, "
+        "(self, counter: str, key: str | collections.abc.Mapping[str, str] = '', "
+        "amount: int = 1, *, "
         "at: datetime.datetime | None = None, id: str | None = None) -> None"
     )
 

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.producers.buffer.rows import NEVER, RowBuffer, RowChunk
+from countersink.runtime.dimensions import RowKey
+from countersink.stream.entry import Row
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 MINUTES = st.integers(0, 1)
@@ -108,7 +110,7 @@ def test_rows_with_names_leave_in_the_order_in_which_they_came_also_after_a_retu
 
     def add(*numbers: int) -> None:
         for number in numbers:
-            rows = [("c", str(item), 0, 1) for item in range(number)]
+            rows: list[Row] = [("c", str(item), 0, 1) for item in range(number)]
             assert not buffer.add_named((str(number),), rows)
 
     def take() -> str:
@@ -135,8 +137,8 @@ def _drain(buffer: RowBuffer) -> list[RowChunk]:
     return pieces
 
 
-def _sums(pieces: list[RowChunk]) -> dict[tuple[str, int], int]:
-    sums: Counter[tuple[str, int]] = Counter()
+def _sums(pieces: list[RowChunk]) -> dict[tuple[RowKey, int], int]:
+    sums: Counter[tuple[RowKey, int]] = Counter()
     for piece in pieces:
         for _, key, minute, amount in piece.rows:
             sums[key, minute] += amount

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from countersink.runtime.dead_letter import Bad
+from countersink.store import Store
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applied, Applier
@@ -155,6 +156,25 @@ def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
     assert json.loads(left[2].payload) == items[2]
     assert (left[1].entry_id, left[1].stream, left[1].at) == (name, "s", 3)
     assert retry(session, slot=17, decode=decode_payload) == Retried(failed=2)
+
+
+def test_what_a_worker_without_dimensions_set_apart_is_counted_after_an_upgrade(
+    session: Session, mysql_url: str
+) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set("views", dimensions=["page", "country"], breakdowns=["page"])
+    items = [["views", {"page": page, "country": "DE"}, minute(), 2] for page in ("/a", "/b")]
+    fields = {"v": "2", "at": "3", "rows": json.dumps(items)}
+    row = json.dumps(items[0]).encode()  # of an entry that an earlier producer's replay called 1
+    _bury(
+        session,
+        DeadRow(os.urandom(16), -1, "s", 3, "newer_version", "why", json.dumps(fields).encode()),
+        DeadRow(os.urandom(16), 0, "s", 3, "bad_key", "why", row),
+    )
+    assert retry(session, slot=17, decode=decode_payload).failed == 0
+    assert dead.list_rows(session) == []
+    assert keys(session, "views") == {b"": 6}
+    assert keys(session, "views#1") == {b"/a": 4, b"/b": 2}
 
 
 @pytest.mark.parametrize("payload", [b"nonsense", b'[["v"],["w"]]', b"{}"])

@@ -316,7 +316,7 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
         together(*(partial(one.apply, batch) for one, batch in zip(appliers, batches, strict=True)))
         # Whatever was there has got all of its own rows, whichever worker had them.
         added = Counter(
-            (row[1], row[3] // 1440, row[2].encode())
+            (row[1], row[3] // 1440, str(row[2]).encode())
             for batch in batches
             for each in batch
             for row in each.rows

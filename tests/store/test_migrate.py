@@ -46,6 +46,7 @@ ALL = [
     "0011_backfill_seals",
     "0012_galera",
     "0013_windows",
+    "0014_breakdowns",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
@@ -124,6 +125,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (11,),
             (12,),
             (13,),
+            (14,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 

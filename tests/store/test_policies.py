@@ -192,7 +192,12 @@ def test_a_worker_process_follows_without_a_restart(
     change = minute_of(start)
 
     def sent(*events: Row) -> None:
-        send(redis_client, traffic.entry(now_ms(redis_client), [each[1:] for each in events]))
+        send(
+            redis_client,
+            traffic.entry(
+                now_ms(redis_client), [(each[1], str(each[2]), *each[3:]) for each in events]
+            ),
+        )
 
     def total(wanted: int) -> bool:
         return ledger(session).get("views") == wanted

@@ -7,8 +7,17 @@ import pytest
 import redis
 
 from countersink.stream.connection import command, connect
-from countersink.stream.decode import MAX_ROWS_BYTES, decode, entry_id_of
-from countersink.stream.entry import PAGE_BYTES, Delivery, derived_id, ends, fit, pages, size_of
+from countersink.stream.decode import decode, entry_id_of
+from countersink.stream.entry import (
+    MAX_ROWS_BYTES,
+    PAGE_BYTES,
+    Delivery,
+    derived_id,
+    ends,
+    fit,
+    pages,
+    size_of,
+)
 from countersink.stream.group import READ_BYTES, Group
 from countersink.stream.names import stream_key
 

@@ -110,7 +110,7 @@ def test_whole_entry_faults_have_their_reason() -> None:
     assert whole_fault({b"rows": b"{}"}) == "not_rows"
     assert whole_fault({b"rows": b" " * (4 * 1024 * 1024 + 1)}) == "too_large"
     assert whole_fault({b"rows": b"[" + b"0," * 10_000 + b"0]"}) == "too_many_rows"
-    assert whole_fault({b"rows": rows, b"v": b"2"}) == "newer_version"
+    assert whole_fault({b"rows": rows, b"v": b"3"}) == "newer_version"
     assert whole_fault({b"rows": rows, b"v": b"x"}) == "bad_version"
     assert whole_fault({b"rows": rows, b"id": b"12"}) == "bad_id"
     assert whole_fault({b"rows": rows, b"at": b"-1"}) == "bad_at"
@@ -119,10 +119,10 @@ def test_whole_entry_faults_have_their_reason() -> None:
 
 def test_a_dead_entry_of_a_newer_version_is_not_read_by_the_rules_of_this_one() -> None:
     rows = b'[["a","",1,1]]'
-    (bad,) = delivered({b"v": b"2", b"rows": rows, b"x": b"\xff"}).bad
+    (bad,) = delivered({b"v": b"3", b"rows": rows, b"x": b"\xff"}).bad
     again, still = decode_payload(bad.payload)
     assert (again, still[0].reason) == ([], "newer_version")
-    assert decode_payload(bad.payload.replace(b'"v":"2"', b'"v":"1"')) == ([(0, "a", "", 1, 1)], [])
+    assert decode_payload(bad.payload.replace(b'"v":"3"', b'"v":"1"')) == ([(0, "a", "", 1, 1)], [])
 
 
 def test_a_dead_entry_without_another_fault_is_its_rows() -> None:
@@ -136,7 +136,7 @@ def test_no_payload_makes_decoding_fail(payload: bytes) -> None:
 
 
 def test_an_entry_of_a_newer_version_keeps_its_id() -> None:
-    assert delivered({b"v": b"2", b"id": b"ab" * 16}).id == "ab" * 16
+    assert delivered({b"v": b"3", b"id": b"ab" * 16}).id == "ab" * 16
 
 
 def test_unknown_fields_are_ignored() -> None:

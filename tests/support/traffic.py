@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from countersink.stream.connection import command
-from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import stream_key
 
 Cell = tuple[str, date, bytes]
@@ -21,6 +21,9 @@ DAYS = 3
 MINUTES_PER_DAY = 24 * 60
 COUNTERS = ("views", "clicks")
 KEYS = (*(f"/page/{number}" for number in range(12)), "", "ä", "a", "A", "a ", "😀")
+
+Row = tuple[str, str, int, int]
+"""A row with a key: counter, key, minute, amount."""
 
 
 class Traffic:

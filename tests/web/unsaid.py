@@ -19,12 +19,21 @@ UNSAID: Final = re.compile(
             "it has an id, and so has the batch",
             "that could be more than 10,000 samples",
             "do not fit into 64 bits",
+            "it goes with keys, not with dimensions",
+            "give each dimension once",
+            "name each dimension once",
+            "this word means something else",
+            "choose by keys, or by the values of dimensions",
+            "with dimensions have no keys",
+            "by dimensions are of one counter",
             # of bytes, which are no characters
             "at most 255 bytes",
             # of the server's clock, and of a second 60
             "'at' (is a time|lies more than)",
             # of how the counter counts
             "is counted by day",
+            "has no dimension",
+            "o breakdown of",
             "give a range of at most",
         )
     )

@@ -1,35 +1,36 @@
 """``Increment``, and the checks of a batch and of ids: number of increments, length of ids, errors
 naming the bad increment; limits of names, keys, amounts and times are in ``runtime/limits.py``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from countersink.producers.errors import InvalidBatch
+from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
+    MAX_MINUTE,
     MIN_AMOUNT,
     check_amount,
     check_counter,
-    check_key,
     minute_of,
 )
-from countersink.stream.entry import ROWS_PER_ENTRY
+from countersink.stream.entry import MAX_ROWS_BYTES, ROWS_PER_ENTRY, encode_rows
 
 MAX_ID_LENGTH: Final = 1_000
 """Characters in an ``id``; it is hashed, so its length costs nothing later."""
 MAX_BATCH: Final = ROWS_PER_ENTRY
 """Increments in a batch: one entry holds them all."""
 
-Event = tuple[str, str, int | None, int]
-"""(counter, key, minute or None for now, amount)."""
+Event = tuple[str, RowKey, int | None, int]
+"""(counter, key or dimensions, minute or None for now, amount)."""
 Names = tuple[str, ...]
 """What an entry's id is hashed from: (counter, id) of an increment, (id,) of a batch."""
 
 
-Asked = tuple[str, str, int, datetime | None, str | None]
+Asked = tuple[str, str | Mapping[str, str], int, datetime | None, str | None]
 """What an :class:`Increment` is, also as a plain tuple, of which many are made faster."""
 
 
@@ -38,13 +39,13 @@ class Increment(NamedTuple):
 
     Attributes:
         counter: the counter's name.
-        key: the key; amount: what is added to it.
+        key: the key, or a mapping of dimensions to values; amount: what is added to it.
         at: the event's time, aware; ``None``: now.
         id: the app's own id, if it gives one.
     """
 
     counter: str
-    key: str = ""
+    key: str | Mapping[str, str] = ""
     amount: int = 1
     at: datetime | None = None
     id: str | None = None
@@ -58,12 +59,14 @@ class IncrementBatch:
         plain: those that coalesce with others.
         named: those that travel in entries of their own, with what the entry's id is made from.
         rows: how many there are in all.
+        dimensions: some have dimensions.
         bytes: what they take in memory.
     """
 
     plain: list[Event]
     named: list[tuple[Names, list[Event]]]
     rows: int
+    dimensions: bool = False
     bytes: int = 0
 
 
@@ -92,6 +95,7 @@ def check_batch(increments: Iterable[Asked], id: str | None) -> IncrementBatch:
     named: list[tuple[Names, list[Event]]] = []
     errors: list[tuple[int, str]] = []
     checked: str | None = None  # the counter found good last: neighbours often have the same
+    dimensions = False
     rows = 0
     for rows, increment in enumerate(increments, 1):
         if rows > MAX_BATCH:
@@ -100,11 +104,14 @@ def check_batch(increments: Iterable[Asked], id: str | None) -> IncrementBatch:
             counter, key, amount, at, own = increment
             if type(counter) is not str or counter != checked:
                 checked = check_counter(counter)
-            if not (type(key) is str and len(key) <= MAX_KEY_BYTES and key.isascii()):
-                key = check_key(key)
+            if type(key) is str and len(key) <= MAX_KEY_BYTES and key.isascii():
+                row_key: RowKey = key
+            else:
+                row_key = check_row_key(key)
+                dimensions = dimensions or not isinstance(row_key, str)
             if not (type(amount) is int and MIN_AMOUNT <= amount <= MAX_AMOUNT):
                 check_amount(amount)
-            event = (counter, key, None if at is None else minute_of(at), amount)
+            event = (counter, row_key, None if at is None else minute_of(at), amount)
             if own is None:
                 plain.append(event)
                 continue
@@ -117,5 +124,17 @@ def check_batch(increments: Iterable[Asked], id: str | None) -> IncrementBatch:
     if errors:
         raise InvalidBatch(errors)
     if id is not None and plain:
-        return IncrementBatch([], [((id,), plain)], rows)
-    return IncrementBatch(plain, named, rows)
+        if dimensions:  # a thousand keys always fit
+            _check_size(plain)
+        return IncrementBatch([], [((id,), plain)], rows, dimensions)
+    return IncrementBatch(plain, named, rows, dimensions)
+
+
+def _check_size(events: list[Event]) -> None:
+    """Whether one entry holds them all, whatever minute is now."""
+    rows = [
+        (counter, key, MAX_MINUTE if at is None else at, amount)
+        for counter, key, at, amount in events
+    ]
+    if len(encode_rows(rows)) > MAX_ROWS_BYTES:
+        raise ValueError(f"a batch with an id has at most {MAX_ROWS_BYTES:,} bytes: send several")

@@ -11,12 +11,24 @@ from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.buffer.rows import NEVER
 from countersink.producers.threads import Bell, breathe
 from countersink.stream.clock import RedisClock
-from countersink.stream.entry import ROWS_PER_ENTRY, Row, Sealed, encode_rows, id_for, new_entry_id
+from countersink.stream.entry import (
+    MAX_ROW_BYTES,
+    MAX_ROWS_BYTES,
+    ROWS_PER_ENTRY,
+    Sealed,
+    encode_rows,
+    id_for,
+    new_entry_id,
+)
 
 PARCELS_AT_A_TIME: Final = 16
 """Parcels sent in one round trip, or written with one fsync."""
 PIECE_ROWS: Final = 64
 """Rows encoded at a time at least: some 50 µs during which no other thread runs."""
+MAX_PIECE_ROWS: Final = 160
+"""At most, where rows may have dimensions;"""
+FULL_BYTES: Final = MAX_ROWS_BYTES - MAX_PIECE_ROWS * MAX_ROW_BYTES
+"""and an entry of as many bytes gets no further rows: the next piece might not fit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,44 +97,50 @@ class Outbox:
         return len(self._parcels)
 
     def seal(self, upto: int = NEVER) -> Parcel | None:
-        """Take at most 1,000 rows of generations up to ``upto`` out of the buffer; ``None``: there
-        are none.
+        """Take at most 1,000 rows of generations up to ``upto`` out of the buffer, or fewer that
+        are large; ``None``: there are none.
 
         The parcel belongs to the caller, who has to post, settle or give it up.
         """
-        pieces: list[list[Row]] = []
-        count = increments = generation = 0
+        encoded: list[bytes] = []
+        count = increments = generation = size = 0
         names: Names = ()
-        # Larger pieces when much waits: between two of them this thread may wait a whole switch
-        # interval.
-        limit = min(ROWS_PER_ENTRY, max(PIECE_ROWS, self._buffer.waiting // 32))
-        while count < ROWS_PER_ENTRY:
+        while count < ROWS_PER_ENTRY and size <= FULL_BYTES:
+            # Larger pieces when much waits: between two of them this thread may wait a whole switch
+            # interval.
+            limit = min(ROWS_PER_ENTRY, max(PIECE_ROWS, self._buffer.waiting // 32))
+            if self._buffer.dimensions:
+                limit = min(limit, MAX_PIECE_ROWS)
             with self._lock:
                 piece = self._buffer.take(
                     min(limit, ROWS_PER_ENTRY - count),
                     generation or upto,
                     lowest=generation,
-                    named=not pieces,
+                    named=not encoded,
                 )
             if piece is None:
                 break
-            rows_taken = piece.rows
+            rows = piece.rows
             if piece.relative:
                 absolute = self._clock.absolute
-                rows_taken = [(c, key, absolute(minute), n) for c, key, minute, n in rows_taken]
-            # By and by, see _encode: a batch of the app's comes all at once.
-            pieces += [rows_taken[at : at + limit] for at in range(0, len(rows_taken), limit)]
-            count += len(piece.rows)
+                rows = [(c, key, absolute(minute), n) for c, key, minute, n in rows]
+            for at in range(0, len(rows), limit):  # a batch of the app's comes all at once
+                if encoded:
+                    # The JSON encoder holds the interpreter lock: the app's threads go on.
+                    breathe()
+                part = encode_rows(rows[at : at + limit])[1:-1]  # without the array's brackets
+                encoded.append(part)
+                size += len(part)
+            count += len(rows)
             increments += piece.increments
             generation = piece.generation
             names = piece.names
             if names:
                 break
-        if not pieces:
+        if not encoded:
             return None
-        rows = _encode(pieces)
         id = id_for(self._id_scope, *names) if names else new_entry_id(self._clock.now_ms())
-        return Parcel(id, rows, count, increments, generation)
+        return Parcel(id, b"[" + b",".join(encoded) + b"]", count, increments, generation)
 
     def post(self, parcels: Sequence[Parcel]) -> None:
         """Leave parcels to be sent."""
@@ -208,17 +226,3 @@ class Outbox:
             self.lost += lost
             self._oldest = NEVER
             return self.lost
-
-
-def _encode(pieces: Sequence[Sequence[Row]]) -> bytes:
-    """What ``encode_rows`` gives for all the rows together, encoded piece by piece.
-
-    The JSON encoder holds the interpreter lock for as long as it runs: between two pieces the
-    app's threads go on.
-    """
-    encoded = []
-    for number, piece in enumerate(pieces):
-        if number:
-            breathe()
-        encoded.append(encode_rows(piece)[1:-1])  # without the brackets of the JSON array
-    return b"[" + b",".join(encoded) + b"]"

@@ -18,6 +18,7 @@ from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.producers.threads import RLock
+from countersink.runtime.dimensions import KnownDimensions
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
@@ -124,7 +125,7 @@ class Producer:
     def increment(
         self,
         counter: str,
-        key: str = "",
+        key: str | Mapping[str, str] = "",
         amount: int = 1,
         *,
         at: datetime | None = None,
@@ -135,7 +136,9 @@ class Producer:
         Args:
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
             key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
-                digest of the whole: :func:`countersink.runtime.limits.cut_key`.
+                digest of the whole: :func:`countersink.runtime.limits.cut_key`. For a counter that
+                has dimensions a mapping of their names to values, at most 8 of them: names as
+                :func:`countersink.runtime.dimensions.check_name` has them, values as keys.
             amount: a signed 64-bit integer; 0 declares the key without counting.
             at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on Redis's
                 clock, in whole minutes; right to within 50 ms or so.
@@ -151,18 +154,17 @@ class Producer:
         # The usual call: an increment by 1, now. `is`: small ints are singletons, and True is not
         # 1.
         try:
-            if (
-                amount is _ONE
-                and at is None
-                and id is None
-                and type(key) is str
-                and len(key) <= MAX_KEY_BYTES
-                and key.isascii()
-            ):
-                self._fast[counter](key)
-                return
-        except (KeyError, TypeError):
-            pass  # a counter not seen before, or nothing that could be one
+            if amount is _ONE and at is None and id is None:
+                if type(key) is str:
+                    if len(key) <= MAX_KEY_BYTES and key.isascii():
+                        self._fast[counter](key)
+                        return
+                elif type(key) is dict:
+                    values, known, _ = self._known[counter][len(key)]
+                    self._fast[counter](known[values(key)])
+                    return
+        except (LookupError, TypeError):
+            pass  # a counter or values not seen before, or nothing that could be one
         self._increment(counter, key, amount, at, id)
 
     def increment_many(
@@ -173,7 +175,8 @@ class Producer:
 
         Args:
             counter, at: as for :meth:`increment`.
-            amounts: key → amount.
+            amounts: key → amount. A key is text: dimensions, which a mapping cannot have for keys,
+                go by :meth:`increment` or :meth:`increment_batch`.
 
         Raises:
             TypeError, ValueError: an argument is not as above. Nothing is counted.
@@ -375,16 +378,23 @@ class Producer:
         """Begin empty: the parent of a forked child sends what it had accepted."""
         self._engine = Engine(self._url, self._options)
         self._fast = self._engine.events.fast
+        self._known_dimensions = KnownDimensions()
+        self._known = self._known_dimensions.of
         self._closing = RLock()  # reentrant: a signal handler may close, too
         self._complete = None
 
     # --- the way for all but the usual call --------------------------------------------------
 
     def _increment(
-        self, counter: str, key: str, amount: int, at: datetime | None, id: str | None
+        self,
+        counter: str,
+        key: str | Mapping[str, str],
+        amount: int,
+        at: datetime | None,
+        id: str | None,
     ) -> None:
         check_counter(counter)
-        key = check_key(key)
+        row_key = self._known_dimensions.row_key(counter, key)
         check_amount(amount)
         minute = None if at is None else minute_of(at)
         events = self._engine.events
@@ -393,9 +403,9 @@ class Producer:
         if events.mode is Mode.CLOSED:
             self._refuse(1)
         elif id is not None:
-            events.put_named(id, (counter, key, minute, amount))
+            events.put_named(id, (counter, row_key, minute, amount))
         else:
-            events.put(counter, key, minute, amount)
+            events.put(counter, row_key, minute, amount)
 
     def _refuse(self, increments: int) -> None:
         if not self._exited:

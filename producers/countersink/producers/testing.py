@@ -20,6 +20,7 @@ from typing import Self
 
 from countersink.producers.batch import Asked, Increment, check_batch, check_id
 from countersink.producers.engine import Stats
+from countersink.runtime.dimensions import check_row_key
 from countersink.runtime.limits import check_amount, check_counter, check_key, minute_of
 
 __all__ = ["Increment", "RecordingProducer"]
@@ -48,7 +49,7 @@ class RecordingProducer:
     def increment(
         self,
         counter: str,
-        key: str = "",
+        key: str | Mapping[str, str] = "",
         amount: int = 1,
         *,
         at: datetime | None = None,
@@ -56,11 +57,11 @@ class RecordingProducer:
     ) -> None:
         """Like :meth:`countersink.producers.Producer.increment`."""
         _check(counter, at)
-        key = check_key(key)
+        row_key = _row_key(key)
         check_amount(amount)
         if id is not None:
             check_id(id)
-        self._record([Increment(counter=counter, key=key, amount=amount, at=at, id=id)])
+        self._record([Increment(counter=counter, key=row_key, amount=amount, at=at, id=id)])
 
     def increment_many(
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
@@ -81,7 +82,7 @@ class RecordingProducer:
         given = list(increments)
         check_batch(given, id)
         made = [Increment(*each) for each in given]
-        self._record([each._replace(key=check_key(each.key)) for each in made], id)
+        self._record([each._replace(key=_row_key(each.key)) for each in made], id)
         return True
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
@@ -122,22 +123,25 @@ class RecordingProducer:
 
     # --- for assertions ----------------------------------------------------------------------
 
-    def count(self, counter: str, key: str | None = None) -> int:
-        """The total of ``counter``, of one key or (``None``) of all; 0 for what never counted."""
+    def count(self, counter: str, key: str | Mapping[str, str] | None = None) -> int:
+        """The total of ``counter``, of one key, of some values of dimensions, or (``None``) of all;
+        0 for what never counted. Increments with dimensions count under the key ``''``, and a
+        dimension that is missing has the value ``''``.
+        """
         return sum(
             each.amount
             for each in self.increments
-            if each.counter == counter and key in (None, each.key)
+            if each.counter == counter and _is_asked(each.key, key)
         )
 
     def totals(self, counter: str | None = None) -> dict[tuple[str, str], int]:
         """(counter, key) → total, of one counter or (``None``) of all. Declared keys are there with
-        0.
+        0; increments with dimensions count under the key ``''``.
         """
         found: dict[tuple[str, str], int] = {}
         for each in self.increments:
             if counter in (None, each.counter):
-                cell = (each.counter, each.key)
+                cell = (each.counter, each.key if isinstance(each.key, str) else "")
                 found[cell] = found.get(cell, 0) + each.amount
         return found
 
@@ -182,6 +186,20 @@ class RecordingProducer:
                         continue
                     self._ids.add((each.counter, each.id))
                 self._increments.append(each)
+
+
+def _row_key(key: str | Mapping[str, str]) -> str | Mapping[str, str]:
+    row_key = check_row_key(key)
+    return row_key if isinstance(row_key, str) else dict(row_key)
+
+
+def _is_asked(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:
+    if asked is None or isinstance(asked, str):
+        return asked in (None, "" if isinstance(counted, Mapping) else counted)
+    values = counted if isinstance(counted, Mapping) else {}
+    if counted and not values:  # a key, which no breakdown counts
+        return False
+    return all(values.get(name, "") == check_key(value) for name, value in asked.items())
 
 
 def _check(counter: str, at: datetime | None) -> None:

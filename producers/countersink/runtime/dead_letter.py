@@ -61,7 +61,7 @@ class DeadReason(StrEnum):
     BAD_KEY = (
         "bad_key",
         "No key can be like this",
-        "A key is text, to be written as UTF-8.",
+        "A key is text, to be written as UTF-8, or an object of at most eight dimensions.",
         _SENDER,
     )
     BAD_MINUTE = (
@@ -165,6 +165,12 @@ class DeadReason(StrEnum):
         "Nobody has made this counter",
         "The workers count only counters that exist (strict).",
         "Make it with “countersink counter set”, then press Retry; or drop this.",
+    )
+    UNKNOWN_DIMENSION = (
+        "unknown_dimension",
+        "The counter does not have this dimension",
+        "An increment may have those dimensions only that its counter has declared.",
+        "Declare it with “countersink counter set --dimensions”, then press Retry; or drop this.",
     )
     INTERNAL_ERROR = (
         "internal_error",

@@ -111,6 +111,9 @@ def minute_of(at: object) -> int:
 
 MAX_KEY_BYTES: Final = 255
 """Bytes of UTF-8 in a counted key, as the column ``counter_key`` is wide."""
+OVERFLOW: Final = "__overflow__"
+"""The key of what has no room, where a day of a counter has at most so many keys. It is not one of
+the keys that are counted."""
 DIGEST_DIGITS: Final = 16
 """Hex digits of SHA-256, lower case, at the end of a key that was cut."""
 

@@ -17,27 +17,27 @@ import msgspec
 
 from countersink.runtime import limits
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
+from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import MAX_KEY_BYTES
-from countersink.stream.entry import VERSION, Delivery, derived_id
+from countersink.stream.entry import MAX_ROWS_BYTES, VERSION, Delivery, derived_id
 
-MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
-"""A larger ``rows`` field is refused: no flush of 1,000 rows comes near it."""
 MAX_ROWS: Final = 10_000
 """Rows read of one entry; a flush has 1,000. More would make one transaction too long."""
 MAX_AT: Final = limits.MAX_MINUTE * 60_000
 
-NumberedRow = tuple[int, str, str, int, int]
-"""(position in the entry from 0, counter, key, minute, amount)."""
+NumberedRow = tuple[int, str, RowKey, int, int]
+"""(position in the entry from 0, counter, key or dimensions, minute, amount)."""
 
-_MOST_VALUES: Final = 20 * MAX_ROWS
-"""Texts, opening brackets and commas of a ``rows`` field that is read at all; a row has seven. More
-of them would take a hundred times the memory of their bytes.
+_MOST_VALUES: Final = 30 * MAX_ROWS
+"""Texts, opening brackets and commas of a ``rows`` field that is read at all; a row has seven, and
+one of eight dimensions 29. More of them would take a hundred times the memory of their bytes.
 """
 # A text without an end goes to the end, so that nothing is looked for in it again and again.
 _TEXT = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _STRUCTURE = re.compile(_TEXT + r"|[\[\]{},]", re.DOTALL)
 _VALUE = re.compile(_TEXT + r"|[\[{,]", re.DOTALL)
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
+_decode_dimensions = msgspec.json.Decoder(list[tuple[str, str | dict[str, str], int, int]]).decode
 _known_counters: set[str] = set()
 _KNOWN_COUNTERS_LIMIT: Final = 10_000
 
@@ -118,7 +118,8 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
         return [], [Bad(WHOLE_ENTRY, DeadReason.TOO_LARGE, detail, raw)]
     items: list[Any]
     try:
-        items = _decode_rows(raw)
+        # An object has a brace. Where there is none, the narrower type is decoded faster.
+        items = _decode_dimensions(raw) if b"{" in raw else _decode_rows(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         try:
             items = _decode_loosely(raw)
@@ -151,21 +152,21 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
     return rows, bad
 
 
-def _checked_key(item: Any) -> str:
+def _checked_key(item: Any) -> RowKey:
     """The key of a row as it is counted; raises for whatever is wrong with the row."""
     counter, key, minute, amount = item
     limits.check_counter(counter)
-    key = limits.check_key(key)
+    checked = check_row_key(key)
     limits.check_minute(minute)
     limits.check_amount(amount)
     if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
         _known_counters.add(counter)
-    return str(key)
+    return checked
 
 
 _ROW_CHECKS = (
     (DeadReason.BAD_COUNTER, limits.check_counter),
-    (DeadReason.BAD_KEY, limits.check_key),
+    (DeadReason.BAD_KEY, check_row_key),
     (DeadReason.BAD_MINUTE, limits.check_minute),
     (DeadReason.BAD_AMOUNT, limits.check_amount),
 )

@@ -4,11 +4,16 @@
 ========  =====================================================================================
 field     meaning
 ========  =====================================================================================
-``v``     format version, ``1`` (missing: 1)
+``v``     format version: ``2`` if a row has dimensions, else ``1`` (missing: 1)
 ``id``    32 hex digits, unique per entry (missing: :func:`derived_id`)
 ``at``    Unix ms of the first attempt to send, on Redis's clock (missing: the stream id's time)
-``rows``  JSON ``[[counter, key, minute, amount], …]``; minute in Unix minutes
+``rows``  JSON ``[[counter, key, minute, amount], …]``; minute in Unix minutes; in the place of
+          the key an object of names to values, ``{"country": "DE", "page": "/home"}``, for an
+          increment with dimensions
 ========  =====================================================================================
+
+A worker that knows no dimensions puts an entry of version 2 among the dead letters as a whole, and
+``countersink dead retry`` counts it after an upgrade.
 
 An entry's bytes never change once it was first sent: a resend is byte-identical, so that whatever
 number of copies arrive, they carry one ``id`` and are counted once.
@@ -20,6 +25,7 @@ until there are bytes enough, and cut what is larger than any of ours.
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,13 +35,19 @@ from typing import Any, Final
 
 import redis
 
+from countersink.runtime.dimensions import RowKey
 from countersink.stream.connection import mapped
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The newest version that is read."""
 ROWS_PER_ENTRY: Final = 1000
-_LARGEST: Final = 4 * 1024 * 1024 + 65_536
+MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
+"""A larger ``rows`` field is refused."""
+MAX_ROW_BYTES: Final = 13_000
+"""A row of :func:`encode_rows` at most: eight values of 255 bytes, each of which takes six."""
+_LARGEST: Final = MAX_ROWS_BYTES + 65_536
 _MOST_FIELDS: Final = 64
-_READ: Final = {b"v": 64, b"id": 64, b"at": 64, b"rows": 4 * 1024 * 1024 + 1}
+_READ: Final = {b"v": 64, b"id": 64, b"at": 64, b"rows": MAX_ROWS_BYTES + 1}
 """As in ``scripts/entry.lua``."""
 PAGE: Final = 100
 """Entries handed out at once."""
@@ -43,9 +55,13 @@ PAGE_BYTES: Final = 1024 * 1024
 """Bytes after which no more are handed out at once: Redis works a few ms on them. The last entry
 may go beyond, by 4 MiB."""
 
-Row = tuple[str, str, int, int]
-"""(counter, key, minute, amount): event time in whole Unix minutes, a signed 64-bit amount."""
+Row = tuple[str, RowKey, int, int]
+"""(counter, key or dimensions, minute, amount): event time in whole Unix minutes, a signed 64-bit
+amount."""
 
+_OBJECT = re.compile(rb'[A-Za-z0-9_.:\-]",\{"')
+"""The end of a counter's name, and an object. Within a text a quotation mark has a backslash before
+it, and one that begins a text has a bracket or a comma."""
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 
@@ -68,7 +84,7 @@ class Sealed:
 
     def fields(self) -> dict[Any, Any]:
         """The fields for XADD: the same bytes at every call."""
-        return {"v": VERSION, "id": self.id, "at": self.at, "rows": self.rows}
+        return {"v": version_of(self.rows), "id": self.id, "at": self.at, "rows": self.rows}
 
 
 def new_entry_id(now_ms: int) -> str:
@@ -110,8 +126,39 @@ def derived_id(stream: str, stream_id: str, fields: Sequence[tuple[bytes, bytes]
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
-    """The ``rows`` field for rows that passed the checks of :mod:`countersink.runtime.limits`."""
-    return _encode(rows).encode()
+    """The ``rows`` field for rows that passed the checks of :mod:`countersink.runtime.limits` and
+    :mod:`countersink.runtime.dimensions`.
+    """
+    text = _encode(rows)
+    if '",[["' in text:  # Dimensions, or a key that looks so; cheaper than a look at each key
+        text = _encode(
+            [
+                (counter, key if isinstance(key, str) else dict(key), minute, amount)
+                for counter, key, minute, amount in rows
+            ]
+        )
+    return text.encode()
+
+
+def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
+    """Rows in parts that fit into an entry each, with their ``rows`` fields: the same parts for the
+    same rows.
+    """
+    for at in range(0, len(rows), ROWS_PER_ENTRY):
+        waiting = [rows[at : at + ROWS_PER_ENTRY]]
+        while waiting:
+            part = waiting.pop()
+            raw = encode_rows(part)
+            if len(raw) <= MAX_ROWS_BYTES:
+                yield part, raw
+            else:
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+
+
+def version_of(rows: bytes) -> int:
+    """The format version of what :func:`encode_rows` made."""
+    return 2 if b'",{"' in rows and _OBJECT.search(rows) else 1
 
 
 @dataclass(frozen=True, slots=True)

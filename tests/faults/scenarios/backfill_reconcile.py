@@ -8,13 +8,13 @@ from collections import Counter
 from datetime import date, timedelta
 from typing import Any
 
-from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import COUNTER, Backfills
 from tests.faults.stage import Stage
 from tests.support.logs import FIRST, Book, Hit, Writer
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
-from tests.support.traffic import now_ms, send
+from tests.support.traffic import Row, now_ms, send
 
 LINES = 5_000
 EPOCH = date(1970, 1, 1)

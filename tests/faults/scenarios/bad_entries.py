@@ -106,7 +106,7 @@ def _whole_entries(
     """(fields, good rows, dead rows to expect) of entries that fail as a whole, or seem to."""
     rows = json.dumps([GOOD_ROW])
     cases: list[tuple[dict[str, Any], int, str]] = [
-        ({"v": 2, "rows": rows}, 0, "newer_version"),
+        ({"v": 3, "rows": rows}, 0, "newer_version"),
         ({"v": "one", "rows": rows}, 0, "bad_version"),
         ({"v": 1, "rows": rows[:-4]}, 0, "not_json"),
         ({"v": 1, "rows": "[" * 100_000}, 0, "not_json"),

@@ -124,7 +124,7 @@ def points(what: What) -> tuple[Point, ...]:
     )
 
 
-def _recent(stage: Stage, count: int) -> list[Row]:
+def _recent(stage: Stage, count: int) -> list[tuple[int, str, str, int, int]]:
     """Rows of the last days, in minutes of which some are rolled up by now."""
     now = now_ms(stage.redis) // 60_000
     return [

@@ -9,7 +9,7 @@ from random import Random
 
 from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
-from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from tests.faults.scenarios.compaction import LEDGER, totals
 from tests.faults.stage import Stage
@@ -73,7 +73,7 @@ def compacted_beside_writers_and_readers(
 BUSY_KEYS = 300
 
 
-def _busy_rows(random: Random, count: int) -> list[Row]:
+def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int]]:
     return [
         (
             place,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from countersink.producers.access_log import Malformed, Parser
+from countersink.producers.access_log import Counts, Malformed, Parser
 from countersink.producers.access_log.formats import LOG_FORMATS
 from countersink.producers.access_log.formats.detection import Detected, detect
 from countersink.producers.access_log.formats.log_format import format_from_text
@@ -187,6 +187,6 @@ def test_a_hostile_line_costs_no_more_than_its_length(name: str) -> None:
 def test_conditions_leave_lines_out() -> None:
     parser = Parser("path", [Condition("status", "=", "404")], input_format="combined")
     assert parser.parse(PLAIN) is None
-    counts: dict[tuple[str, int], int] = {}
+    counts: Counts = {}
     assert parser.count([PLAIN, PLAIN.replace(b" 200 ", b" 404 ")], 1, counts) == []
     assert list(counts.values()) == [1]

@@ -37,6 +37,7 @@ def combined(request: str = "GET /a?b=1 HTTP/1.1", *, agent: str = "agent") -> b
 def key(line: bytes, kind: str = "path") -> str:
     found = Parser(kind).parse(line)
     assert found is not None
+    assert isinstance(found[0], str)
     return found[0]
 
 

@@ -238,3 +238,10 @@ def test_the_lifespan_is_no_request(producer: RecordingProducer) -> None:
     sent(ASGIMiddleware(app, producer), {"type": "lifespan"}, LIFESPAN)
     assert seen == ["lifespan"]
     producer.assert_nothing_counted()
+
+
+def test_requests_may_have_dimensions_in_the_place_of_a_key(producer: RecordingProducer) -> None:
+    app = ASGIMiddleware(answering(START, END), producer, dimensions={"page": "route"})
+    sent(app, http("/users/7"))
+    producer.assert_counted("requests", {"": 1})
+    assert producer.count("requests", {"page": "/users/{id}"}) == 1

@@ -102,3 +102,15 @@ def test_a_second_call_replaces_the_first() -> None:
 def test_misuse_is_raised_at_once() -> None:
     with pytest.raises(ValueError, match="counter name"):
         count_tasks(RecordingProducer(), counter="no spaces")
+
+
+@pytest.mark.usefixtures("disconnected")
+def test_tasks_may_have_dimensions_in_the_place_of_a_key() -> None:
+    producer = RecordingProducer()
+    count_tasks(producer, dimensions={"name": "task", "outcome": "state"})
+    signals.task_success.send(sender=add, result=3)
+    signals.task_failure.send(sender=add)
+    assert producer.count("tasks", {"name": "shop.add"}) == 2
+    assert producer.count("tasks", {"name": "shop.add", "outcome": "failed"}) == 1
+    with pytest.raises(ValueError, match="no field 'route'; there are task, state"):
+        count_tasks(producer, dimensions={"page": "route"})

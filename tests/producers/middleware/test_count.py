@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -103,3 +104,41 @@ def test_misuse_is_raised_at_once() -> None:
         KeyCounter("redis://localhost", "requests")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):
         KeyCounter(RecordingProducer(), "requests", max_names=0)
+
+
+def test_parts_are_the_values_of_dimensions_that_name_them(producer: RecordingProducer) -> None:
+    tally = KeyCounter(producer, "requests", dimensions={"page": "route", "code": "status"})
+    for _ in range(3):
+        tally.add("GET", "/users/{id}", "200")
+    tally.add("POST", "/users/{id}", "404")
+    tally.add("POST", "/caf\udce9" + "x" * 300, "200")
+    producer.assert_counted("requests", {"": 5})
+    assert producer.count("requests", {"page": "/users/{id}"}) == 4
+    assert producer.count("requests", {"page": "/users/{id}", "code": "404"}) == 1
+    assert producer.count("requests", {"code": "200"}) == 4
+    assert producer.count("requests", {"method": "GET"}) == 0
+
+
+def test_values_beyond_the_limit_share_one(producer: RecordingProducer) -> None:
+    tally = KeyCounter(producer, "requests", max_names=1, dimensions={"page": "route"})
+    for number in range(5):
+        tally.add("GET", f"/{number}", "200")
+    assert producer.count("requests", {"page": BEYOND}) == 4
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "error", "message"),
+    [
+        ({"page": "path"}, ValueError, "no field 'path'; there are method, route, status"),
+        ({"page": ""}, ValueError, "no field ''"),
+        ({"Page": "route"}, ValueError, "1 to 32 characters"),
+        ({"key": "route"}, ValueError, "--by"),
+        ({"page": 1}, TypeError, "a value is a str"),
+        (["route"], TypeError, "a mapping of names to values"),
+    ],
+)
+def test_dimensions_that_cannot_be_are_refused_at_once(
+    producer: RecordingProducer, dimensions: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        KeyCounter(producer, "requests", dimensions=dimensions)

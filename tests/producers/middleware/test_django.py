@@ -133,6 +133,7 @@ def test_what_cannot_be_used_is_said_at_the_start() -> None:
         {"COUNTERSINK_PRODUCER": "counting.nothing"},
         {"COUNTERSINK_PRODUCER": 7},
         {"COUNTERSINK_COUNTER": "no spaces"},
+        {"COUNTERSINK_DIMENSIONS": {"page": "path"}},
     ):
         with override_settings(**wrong):
             try:
@@ -142,6 +143,21 @@ def test_what_cannot_be_used_is_said_at_the_start() -> None:
     """
     messages = [message for [message] in run(SETTINGS + VIEWS + script)]
     expected = ["set COUNTERSINK_REDIS_URL", '"nothing"', "a Producer, not int", "counter name"]
+    expected.append("there is no field 'path'")
     assert len(messages) == len(expected)
     for message, part in zip(messages, expected, strict=True):
         assert part in message
+
+
+def test_requests_may_have_dimensions_in_the_place_of_a_key() -> None:
+    script = """
+    configure(COUNTERSINK_DIMENSIONS={"page": "route", "status": "status"})
+    from django.test import Client
+
+    client = Client(raise_request_exception=False)
+    for one in json.loads(sys.argv[1]):
+        client.get(one)
+    show()
+    print(json.dumps([counting.producer.count("requests", {"page": "/broken/", "status": "500"})]))
+    """
+    assert run(SETTINGS + VIEWS + script) == [{"": len(PATHS)}, [1]]

@@ -70,3 +70,17 @@ def test_two_apps_count_apart() -> None:
     second.test_client().get("/orders/1")
     one.assert_counted("requests", {"GET /orders/<int:number> 200": 1})
     other.assert_counted("api", {"GET /orders/<int:number> 200": 1})
+
+
+def test_requests_may_have_dimensions_in_the_place_of_a_key(producer: RecordingProducer) -> None:
+    app = Flask("shop")
+    count_requests(app, producer, dimensions={"page": "route", "status": "status"})
+
+    @app.get("/orders/<int:number>")
+    def order(number: int) -> str:
+        return str(number)
+
+    for path in ("/orders/1", "/orders/2", "/none"):
+        app.test_client().get(path)
+    producer.assert_counted("requests", {"": 3})
+    assert producer.count("requests", {"page": "/orders/<int:number>", "status": "200"}) == 2

@@ -23,9 +23,11 @@ def test_arguments_are_pinned() -> None:
     def arguments(kind: type) -> list[str]:
         return list(inspect.signature(kind).parameters)
 
-    assert arguments(WSGIMiddleware) == ["app", "producer", "counter", "route", "max_routes"]
+    assert arguments(WSGIMiddleware) == [
+        *("app", "producer", "counter", "route", "max_routes", "dimensions"),
+    ]
     assert arguments(ASGIMiddleware) == [
-        *("app", "producer", "counter", "route", "websockets", "max_routes"),
+        *("app", "producer", "counter", "route", "websockets", "max_routes", "dimensions"),
     ]
 
 

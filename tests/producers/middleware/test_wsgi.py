@@ -229,3 +229,12 @@ def test_the_route_can_be_chosen(server: Server) -> None:
 def test_a_producer_that_is_closed_breaks_nothing(server: Server) -> None:
     server.producer.close()
     assert server.ask(answering(b"fine")) == [b"fine"]
+
+
+def test_requests_may_have_dimensions_in_the_place_of_a_key(server: Server) -> None:
+    dimensions = {"page": "route", "status": "status", "verb": "method"}
+    b"".join(server.ask(answering(b"x"), dimensions=dimensions))
+    b"".join(server.ask(answering(b"x", status="404 None"), dimensions=dimensions))
+    server.producer.assert_counted("requests", {"": 2})
+    asked = {"page": "/users/<id>", "status": "404", "verb": "GET"}
+    assert server.producer.count("requests", asked) == 1

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from countersink.producers.errors import MapError
 from countersink.producers.statsd.name_map import Rules, counter_name, load, read
-from countersink.runtime.limits import check_counter
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.limits import check_counter, cut_key
 
 MAP = r"""
 [[rule]]
@@ -30,6 +31,11 @@ drop = true
 match = "job-*.**"
 counter = "jobs"
 key = "${1}0/$2"
+
+[[rule]]
+match = "shop.*"
+counter = "orders"
+dimensions = { what = "$1", country = "{tag:country}", fixed = "x" }
 
 [[rule]]
 match = "all.**"
@@ -56,10 +62,14 @@ def rules() -> Rules:
         ("debug", ("debug", "")),
         ("job-mail.a.b", ("jobs", "mail0/a.b")),
         ("all.a\nb", ("all", "")),
+        (
+            "shop.order",
+            ("orders", (("country", ""), ("fixed", "x"), ("what", "order"))),
+        ),
     ],
 )
 def test_the_first_rule_that_matches_decides(
-    rules: Rules, name: str, target: tuple[str, str] | None
+    rules: Rules, name: str, target: tuple[str, RowKey] | None
 ) -> None:
     assert rules.target(name, {"region": "eu"}) == target
 
@@ -79,6 +89,15 @@ def test_a_group_that_took_no_part_is_empty() -> None:
     assert rules.target("ac", {}) == ("x", "[]")
 
 
+def test_tags_are_the_dimensions_that_the_map_names(rules: Rules) -> None:
+    found = rules.target("shop.order", {"country": "DE", "other": "y"})
+    assert found == ("orders", (("country", "DE"), ("fixed", "x"), ("what", "order")))
+    long = rules.target("shop.order", {"country": "é" * 200})
+    assert long is not None
+    assert not isinstance(long[1], str)
+    assert dict(long[1])["country"] == cut_key("é" * 200)
+
+
 def test_names_without_a_rule_can_be_dropped() -> None:
     rules = read({"unmatched": "drop", "rule": [{"match": "a", "counter": "b"}]})
     assert rules.target("a", {}) == ("b", "")
@@ -93,6 +112,16 @@ def test_names_without_a_rule_can_be_dropped() -> None:
         ("[[rule]]\nmatch = 'a'", "either a counter or drop"),
         ("[[rule]]\nmatch = 'a'\ncounter = 'x'\ndrop = true", "either a counter or drop"),
         ("[[rule]]\nmatch = 'a'\ndrop = true\nkey = 'x'", "has no key"),
+        ("[[rule]]\nmatch = 'a'\ndrop = true\ndimensions = { a = 'x' }", "nor dimensions"),
+        (
+            "[[rule]]\nmatch = 'a'\ncounter = 'x'\nkey = 'y'\ndimensions = { a = 'x' }",
+            "a key and dimensions",
+        ),
+        ("[[rule]]\nmatch = 'a'\ncounter = 'x'\ndimensions = ['a']", "a table of names"),
+        ("[[rule]]\nmatch = 'a'\ncounter = 'x'\ndimensions = { a = 1 }", "a table of names"),
+        ("[[rule]]\nmatch = 'a'\ncounter = 'x'\ndimensions = { A = 'x' }", "1 to 32 characters"),
+        ("[[rule]]\nmatch = 'a'\ncounter = 'x'\ndimensions = { day = 'x' }", "--by"),
+        ("[[rule]]\nmatch = 'a'\ncounter = 'x'\ndimensions = { a = '$1' }", r"no \$1"),
         ("[[rule]]\nmatch = 'a'\ndrop = 'yes'", "true or false"),
         ("[[rule]]\nmatch = 'a'\ncounter = ''", "counter is empty"),
         ("[[rule]]\nmatch = ''\ncounter = 'x'", "match is empty"),

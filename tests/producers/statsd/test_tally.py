@@ -57,6 +57,36 @@ def test_equal_lines_are_added_up() -> None:
     assert counting.figures.lines == 4
 
 
+def test_tags_become_dimensions_beside_keys() -> None:
+    rule = {
+        "match": "shop.*",
+        "counter": "orders",
+        "dimensions": {"what": "$1", "country": "{tag:country}"},
+    }
+    counting = Counting({"rule": [rule, {"match": "o.*", "counter": "orders", "key": "$1"}]})
+    counting.packets(
+        b"shop.order:2|c|#country:DE\nshop.order;country=DE:1|c\no.x:5|c",
+        b"shop.order:1|c|@0.1|#country:FR",
+        b"shop.refund:1|c\nshop.refund:1|c|T60",
+    )
+    assert counting.totals() == {("orders", ""): 15, ("orders", "x"): 5}
+    count = counting.producer.count
+    assert count("orders", {"country": "DE", "what": "order"}) == 3
+    assert count("orders", {"country": "FR"}) == 10
+    assert count("orders", {"country": "", "what": "refund"}) == 2
+    assert counting.producer.increments[-1].at is not None
+    assert counting.figures.counted == 6
+
+
+def test_parts_of_increments_wait_for_the_next_of_the_same_dimensions() -> None:
+    rule = {"match": "a", "counter": "a", "dimensions": {"t": "{tag:t}"}}
+    counting = Counting({"rule": [rule]})
+    for _ in range(3):
+        counting.packets(b"a:1|c|@0.3|#t:x", b"a:0.4|c|#t:y")
+    assert counting.producer.count("a", {"t": "x"}) == 10
+    assert counting.producer.count("a", {"t": "y"}) == 1
+
+
 def test_every_line_is_in_one_figure() -> None:
     counting = Counting({"rule": [{"match": "x.*", "drop": True}]})
     counting.packets(b"a:1|c\nx.y:1|c\na:1|g\na:3|ms\n_sc|a|0\nbad\na:x|c", b"\xff:1|c", b"a:1|c")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.store.errors import UnknownCounter
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
@@ -54,6 +55,59 @@ def test_one_increment_and_a_batch_are_counted(web: Web) -> None:
     web.apply()
     assert web.store.totals.total("page_views", key="/home") == 1 + 499_500
     assert web.store.totals.by_key("c") == [("", 1), ("ключ", -5)]
+
+
+def test_a_key_may_be_an_object_of_dimensions(web: Web) -> None:
+    web.store.counters.set(
+        "views", dimensions=["page", "country"], breakdowns=[["page"], ["page", "country"]]
+    )
+    home = {"page": "/home", "country": "DE"}
+    sent: list[dict[str, Any]] = [
+        {"counter": "views", "key": home},
+        {"counter": "views", "key": {"country": "DE", "page": "/home"}, "amount": 2},
+        {"counter": "views", "key": {"page": '/a"b'}, "id": "own"},
+        {"counter": "views", "key": {}},
+        {"counter": "views", "key": "/home", "amount": 50},
+    ]
+    assert send(web, sent) == {"accepted": 5}
+    assert send(web, sent[2]) == {"accepted": 1}
+    web.apply()
+    assert web.store.totals.total("views") == 55
+    assert web.store.totals.by_key("views") == [("/home", 50), ("", 5)]
+    answer = requests.get(f"{web.url}/v1/counters/views/totals?by=page,country", timeout=20)
+    assert answer.json()["rows"] == [
+        {"page": "/home", "country": "DE", "total": 3},
+        {"page": "", "country": "", "total": 1},
+        {"page": '/a"b', "country": "", "total": 1},
+    ]
+
+
+BAD_DIMENSIONS: list[tuple[Any, str]] = [
+    ({"page": 1}, "Expected `str`, got `int`"),
+    ({"page": None}, "Expected `str`, got `null`"),
+    ({"page": {"a": "b"}}, "Expected `str`, got `object`"),
+    ([["page", "/"]], "got `array`"),
+    (None, "got `null`"),
+    ({"Page": "/"}, "1 to 32 characters"),
+    ({"day": "/"}, "--by"),
+    ({f"d{number}": "" for number in range(9)}, "at most 8 dimensions"),
+]
+
+
+@pytest.mark.parametrize(("key", "detail"), BAD_DIMENSIONS)
+def test_bad_dimensions_are_told_with_their_place(web: Web, key: Any, detail: str) -> None:
+    good = {"counter": "views", "key": {"page": "/"}}
+    found = send(web, [good, {"counter": "views", "key": key}], 422)
+    assert [each["index"] for each in found["errors"]] == [1]
+    assert detail in found["errors"][0]["detail"]
+    web.apply()
+    with pytest.raises(UnknownCounter):
+        web.store.totals.total("views")
+
+
+def test_a_dimension_that_is_told_twice_is_refused(web: Web) -> None:
+    body = b'{"counter":"views","key":{"page":"/","page":"/a"}}'
+    assert "twice" in send(web, body, 422)["detail"]
 
 
 def test_times_are_iso_8601_with_a_zone_or_unix_seconds(web: Web) -> None:

@@ -504,3 +504,80 @@ def test_other_days_that_are_in_months_are_not_told(web: Web) -> None:
     roll_up(partial(open_tables, web.options.mysql_url), rows=100)
     found = rows(web, "/v1/counters/views/top?from=2026-10-01&also=2024-05-10..2024-05-20")
     assert found == [{"key": "a", "total": 5, "also": [None]}]
+
+
+@pytest.fixture
+def broken_down(web: Web) -> Web:
+    """A counter with dimensions, two breakdowns and counts."""
+    call(
+        *("counter", "set", "visits", "--dimensions", "page,country,device"),
+        *("--breakdowns", "country", "page,country", "--mysql-url", web.options.mysql_url),
+    )
+    with Producer(web.options.redis_url) as producer:
+        for page, country, amount in (
+            ("/home", "DE", 5),
+            ("/home", "AT", 3),
+            ("/about", "DE", 4),
+            ("", "DE", 1),
+        ):
+            producer.increment("visits", {"page": page, "country": country}, amount)
+    web.apply()
+    return web
+
+
+VISITS = "/v1/counters/visits"
+
+
+def test_totals_by_dimensions(broken_down: Web) -> None:
+    ask = partial(rows, broken_down)
+    assert ask(f"{VISITS}/totals", by="country") == [
+        {"country": "DE", "total": 10},
+        {"country": "AT", "total": 3},
+    ]
+    assert ask(f"{VISITS}/totals", by="page", where="country=DE", top=2) == [
+        {"page": "/home", "total": 5},
+        {"page": "/about", "total": 4},
+    ]
+    assert ask(f"{VISITS}/top", by="page", n=1) == [{"page": "/home", "total": 8}]
+    assert ask(f"{VISITS}/totals", by="total", where=["country=DE", "page="]) == [{"total": 1}]
+    (day,) = ask(f"{VISITS}/daily", where="country=AT")
+    assert day["total"] == 3
+    pending = ask(f"{VISITS}/totals", by="page,country", include_pending="true")
+    assert pending[0] == {"page": "/home", "country": "DE", "total": 5}
+    table = get(broken_down, f"{VISITS}/totals", by="page,country", format="csv").text
+    assert table.splitlines()[:2] == ["page,country,total", "/home,DE,5"]
+    assert "since" not in document(broken_down, f"{VISITS}/totals", by="country")
+
+
+def test_breakdowns_are_shown_with_their_counter_and_nowhere_else(broken_down: Web) -> None:
+    shown = document(broken_down, VISITS)
+    assert shown["dimensions"] == ["page", "country", "device"]
+    assert shown["breakdowns"] == [
+        {"dimensions": ["country"], "since": None},
+        {"dimensions": ["page", "country"], "since": None},
+    ]
+    listed = rows(broken_down, "/v1/counters")
+    assert [each["counter"] for each in listed] == ["visits"]
+    assert rows(broken_down, "/v1/totals", by="counter") == [{"counter": "visits", "total": 13}]
+    assert get(broken_down, "/v1/counters/visits%231/totals").status_code in (404, 422)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"by": "device"}, "--breakdowns country page,country device"),
+        ({"by": "colour"}, "no dimension 'colour'"),
+        ({"by": "page", "key": "/a"}, "not by both"),
+        ({"by": "key", "where": "page=/a"}, "no keys"),
+        ({"by": "page,page"}, "once"),
+        ({"by": "Page"}, "a-z"),
+        ({"where": "page"}, "country=DE"),
+        ({"where": ["page=a", "page=b"]}, "once"),
+    ],
+)
+def test_questions_by_dimensions_that_are_none(
+    broken_down: Web, asked: dict[str, str], message: str
+) -> None:
+    answer = get(broken_down, f"{VISITS}/totals", **asked)
+    assert answer.status_code == 422
+    assert message in answer.text

@@ -66,6 +66,7 @@ def exported(
     recipe = replace(
         options.recipe,
         key="",
+        dimensions=(),
         key_column=options.recipe.counter_column,
         counter_column="",
         time_column="",
@@ -103,10 +104,10 @@ def exported(
                     stray_lines += len(tally.rejected)
                     filtered += tally.filtered
                     strays += named(source.name, tally.rejected[: _SHOWN - len(strays)])
-                    if set(tally.amounts[0]) - set(seen):
+                    if _names(tally).keys() - set(seen):
                         for name, number in _first_lines(reader, window).items():
                             seen.setdefault(name, (source.name, number, 0))
-                    for name, lines in tally.amounts[0].items():
+                    for name, lines in _names(tally).items():
                         first, number, before = seen.get(name, (source.name, window.numbers[0], 0))
                         seen[name] = first, number, before + lines
                 if spans.span is None:
@@ -131,13 +132,18 @@ def exported(
     return Exported(counters, tuple(strays), stray_lines, read)
 
 
+def _names(tally: RecordTally) -> dict[str, int]:
+    """How many lines have which name."""
+    return {name: lines for name, lines in tally.amounts[0].items() if isinstance(name, str)}
+
+
 def _first_lines(reader: Reader, window: Window) -> dict[str, int]:
     """The names that a window's lines hold, and where each stands first."""
     found: dict[str, int] = {}
     for number, line in zip(window.numbers, window.lines, strict=True):
         tally = RecordTally()
         reader.count(Window([number], [line], [], window.open), tally)
-        for name in tally.amounts[0]:
+        for name in _names(tally):
             found.setdefault(name, number)
     return found
 

@@ -45,6 +45,7 @@ class Recipe:
         envelope: what each line stands in, such as a prefix of syslog; '': nothing.
         key: template of the key: text with ``{field}``, where ``{{`` and ``}}`` are braces; '':
             the format's own (access logs: ``{path}``).
+        dimensions: (name, field) pairs: lines have the values of these dimensions, and no key.
         key_column, time_column, amount_column: CSV: names in the header; NDJSON: paths; '': the
             format's own. Without an amount column each line counts 1.
         more_time_columns: what is joined to the time column, with spaces between, such as a time of
@@ -58,7 +59,7 @@ class Recipe:
         time_zone: IANA name for times without one; '': such lines are rejected.
         where: all must hold, or the line is left out.
         exclude_keys: shell patterns; lines whose key matches one are left out.
-        strip_query: keys end before their ``?``.
+        strip_query: keys, and values of dimensions, end before their ``?``.
         start, end: days of the counter, both inclusive; other lines are left out.
     """
 
@@ -66,6 +67,7 @@ class Recipe:
     log_format: str = ""
     envelope: str = ""
     key: str = ""
+    dimensions: tuple[tuple[str, str], ...] = ()
     key_column: str = ""
     time_column: str = ""
     more_time_columns: tuple[str, ...] = ()
@@ -97,6 +99,8 @@ class Recipe:
                 continue
             if one.name == "where":
                 given += [(option, each.field + each.operator + each.value) for each in self.where]
+            elif one.name == "dimensions":
+                given += [(option, f"{name}={column}") for name, column in self.dimensions]
             elif one.name in ("exclude_keys", "more_time_columns"):
                 given += [(option, each) for each in value]
             elif one.name == "columns":
@@ -118,11 +122,13 @@ class Recipe:
         found["where"] = tuple(Condition(**one) for one in found.get("where", ()))
         for name in "exclude_keys", "more_time_columns", "columns":
             found[name] = tuple(found.get(name, ()))
+        found["dimensions"] = tuple((name, at) for name, at in found.get("dimensions", ()))
         return cls(**found)
 
 
 _DEFAULTS: Final = asdict(Recipe())
 _OPTIONS: Final = {
+    "dimensions": "--dimension",
     "exclude_keys": "--exclude-key-glob",
     "more_time_columns": "--time-column",
     "start": "--from",

@@ -111,7 +111,7 @@ class ChunkUndo:
         return taken
 
     def _check(self, amounts: Amounts, amount: int) -> None:
-        written_down = sum(amounts.sums().values())
+        written_down = amounts.sums().get(self._run.counter, 0)
         if written_down != amount:
             source, start_at = self._at
             raise BackfillError(

@@ -74,6 +74,7 @@ class BackfillRun:
         options, link, stop = self.work.options, self.work.link, self.work.stop
         t0 = 0
         if options.mode == "reconcile":
+            link.run(targets.refuse_breakdowns, options.counter)
             check_days(options, self.work.in_force)
             t0 = reconcile.begin(self.redis_url, options, on_progress=self.on_progress, stop=stop)
         names = [source.name for source in found]

@@ -154,6 +154,7 @@ def sentence_of(error: BaseException) -> str | None:
         | store.UnknownCounter
         | store.RolledUp
         | store.InexactZone
+        | store.UnknownDimension
         | store.SequenceExhausted
         | store.SequenceUncertain,
     ):

@@ -32,6 +32,7 @@ from click.core import ParameterSource
 
 from countersink.cli.errors import Misuse, remember_url
 from countersink.runtime import limits
+from countersink.runtime.dimensions import check_name
 
 if TYPE_CHECKING:
     from countersink.producers.options import Options as ProducerOptions
@@ -418,6 +419,13 @@ def _utf8(text: str) -> str:
     return text
 
 
+def _dimension(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r} is not NAME=VALUE, such as country=DE")
+    return check_name(name), value
+
+
 def _amount(text: str) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
@@ -474,6 +482,7 @@ TEXT: Final = Checked("text", str)
 SECONDS: Final = Finite(0, 10**9)
 COUNTER: Final = Checked("counter", limits.check_counter)
 KEY: Final = Checked("key", limits.check_key)
+DIMENSION: Final = Checked("dimension", _dimension)
 AMOUNT: Final = Checked("amount", _amount)
 MOMENT: Final = Checked("time", _moment)
 DAY: Final = Checked("day", _day)

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Final
 
 from countersink.reads.errors import TotalTooLarge
 from countersink.reads.rows import Value, text
+from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import by_width
 from countersink.store.counters.policies import Policy
@@ -127,20 +128,24 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
         "day": pa.date32(),
         "month": pa.date32(),
         "hour": pa.timestamp("us", tz="UTC"),
+        "minute": pa.timestamp("us", tz="UTC"),
         "key": pa.string(),
         "total": pa.int64(),
     }
 
+    def type_of(name: str) -> Any:
+        return types.get(name, types["key"])  # of a dimension
+
     def array(name: str, values: Iterable[Any]) -> Any:
-        if name == "key":
+        if name == "key" or name not in types:
             values = [
                 key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
                 for key in values
             ]
-        elif name == "hour":
+        elif name in ("hour", "minute"):
             values = [hour.astimezone(UTC) for hour in values]
         try:
-            return pa.array(values, type=types[name])
+            return pa.array(values, type=type_of(name))
         except OverflowError as error:
             raise TotalTooLarge(
                 "a total is beyond 64 bits, which a Parquet file of countersink's does not hold:"
@@ -148,7 +153,7 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
             ) from error
 
     def write(file: BinaryIO, columns: Sequence[str], rows: Rows) -> int:
-        schema = pa.schema([pa.field(name, types[name], nullable=False) for name in columns])
+        schema = pa.schema([pa.field(name, type_of(name), nullable=False) for name in columns])
         written, each = 0, iter(rows)
         with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             while group := list(islice(each, _PARQUET_GROUP)):
@@ -230,6 +235,11 @@ def counter_document(counter: Counter) -> dict[str, object]:
         "app_slots": counter.app_slots,
         "rolled_up_to": None if counter.rolled_up_to is None else str(counter.rolled_up_to),
         "made": counter.made,
+        "dimensions": list(counter.dimensions),
+        "breakdowns": [
+            {"dimensions": list(each.dimensions), "since": breakdown_begins(each)}
+            for each in counter.breakdowns
+        ],
         "policies": [
             {
                 "from": policy_begins(policy),
@@ -240,6 +250,13 @@ def counter_document(counter: Counter) -> dict[str, object]:
             for policy in counter.policies
         ],
     }
+
+
+def breakdown_begins(breakdown: Breakdown) -> str | None:
+    """The UTC time from which on a breakdown holds the events; None: it holds all."""
+    if not breakdown.since:
+        return None
+    return f"{label_time(breakdown.since * 60).isoformat(timespec='minutes')}Z"
 
 
 def policy_begins(policy: Policy) -> str | None:

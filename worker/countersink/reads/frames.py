@@ -8,15 +8,16 @@
     daily = frame(Store.from_env(), "page_views", by="day")
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 
 import pandas as pd
 
-from countersink.reads.rows import columns, rows
+from countersink.reads.query import read_by
+from countersink.reads.rows import COLUMNS, columns, rows
 from countersink.store import Store
-from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
+from countersink.store.totals.selection import ANY, KeyMatch, Selection, checked_where, wanted_keys
 
 
 def frame(
@@ -29,17 +30,19 @@ def frame(
     end: date | None = None,
     time_zone: str | None = None,
     match: KeyMatch = ANY,
+    where: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """The totals of one counter or of several, all of one snapshot; memory grows with them.
 
     Args:
         store: where the totals are.
         counter: a name, or names; of one counter there is no column ``counter``.
-        by: ``day``, ``hour``, ``month``, ``key``, ``key-day``, ``key-month`` or ``total``: the
-            columns, as of ``countersink export``. Days and months (their first days) are
-            ``datetime64``, hours are in UTC.
+        by: ``day``, ``hour``, ``month``, ``key``, ``key-day``, ``key-month`` or ``total``, or
+            dimensions, such as ``page,country``: the columns, as of ``countersink export``. Days
+            and months (their first days) are ``datetime64``, hours are in UTC.
         keys: these keys only.
         match: or those that match.
+        where: or events with these values of dimensions: ``{"country": "DE"}``.
         start, end: days, both inclusive. By day, hour and key-day a counter of which retention
             has rolled up days to months takes a ``start``, else it is a RolledUp error, whose
             ``rolled_up_to`` is the first that can be.
@@ -49,12 +52,22 @@ def frame(
         UnknownCounter, InexactZone, RolledUp, StoreError, ValueError: as
             :class:`countersink.store.totals.Totals`.
     """
-    names, shown = [counter] if isinstance(counter, str) else list(counter), columns(by)
+    layout, dimensions = read_by(by, COLUMNS)
+    names = [counter] if isinstance(counter, str) else list(counter)
+    shown = columns(layout, dimensions)
     wanted = Selection(
-        keys=wanted_keys(None, keys, match), start=start, end=end, time_zone=time_zone
+        keys=wanted_keys(None, keys, match),
+        start=start,
+        end=end,
+        time_zone=time_zone,
+        where=checked_where(where),
     )
     with store.reading() as session:
-        found = [row for name in names for row in rows(session, by, replace(wanted, counter=name))]
+        found = [
+            row
+            for name in names
+            for row in rows(session, layout, replace(wanted, counter=name), dimensions)
+        ]
     made = pd.DataFrame.from_records(found, columns=list(shown))
     for column in ("day", "month"):
         if column in made:

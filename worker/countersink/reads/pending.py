@@ -7,7 +7,7 @@ pending is decided in the snapshot in which the totals are read. The questions, 
 on, ask :mod:`countersink.store.totals` and add. A counter that is only pending is known.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Final, TypeVar
@@ -15,10 +15,12 @@ from typing import Final, TypeVar
 import redis
 
 from countersink.reads.errors import PoliciesChanged, QueueReadStopped, QueueTooLong
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import key_bytes, stored_form
 from countersink.store.apply import guards, refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
+from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies, accepted
 from countersink.store.totals import many_counters, series, sums
 from countersink.store.totals.selection import KeyMatch, Selection
@@ -120,6 +122,7 @@ class Folding:
     def __init__(self, wanted: Selection, policies: Policies) -> None:
         self.policies = policies
         self._wanted = wanted
+        self._of = None if wanted.counter is None else counter_of(wanted.counter)
         keys = wanted.keys
         self._keys: frozenset[str] | KeyMatch | None
         if keys is None or isinstance(keys, KeyMatch):
@@ -139,20 +142,37 @@ class Folding:
         before = self.policies.marked_before
         when = accepted(bytes.fromhex(entry.id), entry.at) if before else 0
         for _, counter, key, minute, amount in entry.rows:
-            if self._wanted.counter is not None and counter != self._wanted.counter:
+            if self._of is not None and counter != self._of:
                 continue
             if when < before and self.policies.mark(counter, minute, when) is not None:
                 continue
-            counters.add(counter)
-            if self._keys is not None and key not in self._keys:
-                continue
-            label = self._label(counter, minute)
-            if label is not None:
-                cell: Cell = counter, label, key
-                cell = self._cells.setdefault(cell, cell)
-                cells[cell] = cells.get(cell, 0) + amount
+            for name, own in self._counted(counter, key, minute):
+                counters.add(name)
+                if self._keys is not None and own not in self._keys:
+                    continue
+                label = self._label(name, minute)
+                if label is not None:
+                    cell: Cell = name, label, own
+                    cell = self._cells.setdefault(cell, cell)
+                    cells[cell] = cells.get(cell, 0) + amount
         named = frozenset(counters)
         return Queued(entry.at, self._counters.setdefault(named, named), cells)
+
+    def _counted(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, str]]:
+        """(counter, key) of what a row is counted under and that is asked for: in its counter, or
+        in the breakdown that is; nothing of a row with an undeclared dimension.
+        """
+        own = self.policies.dimensioned.get(counter)
+        if not isinstance(key, str) and (
+            own is None or any(name not in own.dimensions for name, _ in key)
+        ):
+            return
+        if self._wanted.counter in (None, counter):
+            yield counter, key if isinstance(key, str) else ""
+        elif own is not None:
+            for breakdown, composed in own.cells(key, minute):
+                if breakdown.name == self._wanted.counter:
+                    yield breakdown.name, composed
 
     def wants(self, cell: Cell) -> bool:
         """Whether a cell that another read has folded is wanted."""

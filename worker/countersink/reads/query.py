@@ -21,8 +21,9 @@ from countersink.reads.pending import (
     names,
     total,
 )
-from countersink.reads.rows import text
+from countersink.reads.rows import DIMENSIONS, text
 from countersink.reads.snapshot import Read, Reads
+from countersink.runtime.dimensions import check_name
 from countersink.runtime.limits import key_bytes
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
@@ -30,6 +31,7 @@ from countersink.store.sql import parts
 from countersink.store.totals.many_counters import SIZE
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Unit, told_from
+from countersink.store.totals.shapes import BreakdownView
 from countersink.store.totals.windows import TimeWindow, window_of
 from countersink.stream.errors import StreamError
 
@@ -45,6 +47,44 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "total": ("total",),
 }
 """What each ``--by`` shows."""
+By = tuple[str, tuple[str, ...]]
+"""``Query.by`` and ``Query.dimensions``."""
+
+
+def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
+    """What rows are by: one of some words, or dimensions, such as ``page,country``.
+
+    Raises:
+        ValueError: neither.
+    """
+    if text in words:
+        return text, ()
+    names = text.split(",")
+    try:
+        for name in names:
+            check_name(name)
+    except ValueError as error:
+        raise ValueError(
+            f"{text[:80]!r}: one of {', '.join(words)}, or dimensions of the counter, such as"
+            f" page,country ({error})"
+        ) from None
+    if len(set(names)) != len(names):
+        raise ValueError(f"{text[:80]!r}: name each dimension once")
+    return DIMENSIONS, tuple(names)
+
+
+def read_where(text: str) -> tuple[str, str]:
+    """(dimension, value) of ``country=DE``.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text[:80]!r}: give a dimension and its value, such as country=DE")
+    return check_name(name), value
+
+
 _SERIES: Final[Mapping[str, Question[Any]]] = {
     "day": daily,
     "hour": hourly,
@@ -59,7 +99,8 @@ class Query:
 
     Attributes:
         selection: which counts the answer is of.
-        by: a key of :data:`COLUMNS`.
+        by: a key of :data:`COLUMNS`, or :data:`DIMENSIONS`.
+        dimensions: what the rows are by, where ``by`` says so, in this order.
         top: at most so many keys or counters (of each counter).
         most: where ``top`` is not given, so many keys or counters; the answer says if it leaves any
             out. None for all.
@@ -81,6 +122,7 @@ class Query:
     also: Sequence[tuple[date, date]] = ()
     against_previous: bool = False
     include_pending: bool = False
+    dimensions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what there is nothing to hold against.
@@ -102,7 +144,8 @@ class Query:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the answer, in order."""
-        own = (*COLUMNS[self.by], *(("previous",) if self.against_previous else ()))
+        named = (*self.dimensions, "total") if self.by == DIMENSIONS else COLUMNS[self.by]
+        own = (*named, *(("previous",) if self.against_previous else ()))
         return own if self.selection.counter is not None or "counter" in own else ("counter", *own)
 
 
@@ -118,6 +161,8 @@ class Answer:
         pending: entries included that were still in the queue.
         rolled_up_to: the first day of which everything can still be told, of several counters the
             latest; None where nothing is rolled up to months.
+        since: the time from which on the breakdown that answers holds the events, where the range
+            begins before it.
         window: the range that the last so many meant; None where that was not asked, or of several
             counters.
         days_gone: days or hours that were asked for are not in the rows, since they are rolled up
@@ -134,6 +179,7 @@ class Answer:
     complete_up_to: datetime | None = None
     pending: int = 0
     rolled_up_to: date | None = None
+    since: datetime | None = None
     window: TimeWindow | None = None
     days_gone: bool = False
     told_from: datetime | None = None
@@ -150,7 +196,19 @@ def ask(reads: Reads, query: Query) -> Answer:
     Raises:
         UnknownCounter, StoreError, StreamError, ValueError: as :class:`countersink.reads.Reads`.
         AnswerTooLarge: more than ``max_rows``.
+        UnknownDimension: no breakdown answers.
     """
+    if query.by == DIMENSIONS or query.selection.where:
+        _check_dimensions(query)
+        view = reads.view(query.selection, query.dimensions)
+        plain = replace(query, selection=view.selection)
+        with view.named():
+            return reads.together(
+                lambda some: _Answering(some, plain, view).answer(),
+                counter=view.selection.counter,
+                keys=view.selection.keys,
+                include_pending=query.include_pending,
+            )
     return reads.together(
         lambda some: _Answering(some, query).answer(),
         counter=query.selection.counter,
@@ -159,10 +217,28 @@ def ask(reads: Reads, query: Query) -> Answer:
     )
 
 
+def _check_dimensions(query: Query) -> None:
+    """Refuse questions by dimensions of what has none.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if query.selection.counter is None:
+        raise ValueError("totals by dimensions are of one counter: name it")
+    if query.selection.keys is not None:
+        raise ValueError("choose by keys, or by the values of dimensions (where), not by both")
+    if query.by == "key":
+        raise ValueError(
+            "events with dimensions have no keys: ask by day, hour, minute, month, total, or by"
+            " dimensions"
+        )
+
+
 class _Answering:
-    def __init__(self, reads: Reads, query: Query) -> None:
+    def __init__(self, reads: Reads, query: Query, view: BreakdownView | None = None) -> None:
         self._reads = reads
         self._query = query
+        self._view = view
         self._selection = query.selection
         self._answer = Answer(query.columns)
         self._asked = False
@@ -235,7 +311,12 @@ class _Answering:
                 self._answer.window = window_of(wanted)
         own = window_of(wanted) if query.against_previous else None
         before = None if own is None else own.before
-        if query.by in _SERIES:
+        if self._view is not None:
+            lacks = partial(self._view.lacks, start=wanted.start)
+            self._answer.since = self._ask(lambda session, asked, pending: lacks(session), wanted)
+        if query.by == DIMENSIONS and self._view is not None:
+            yield from self._by_dimensions(self._view, wanted, before)
+        elif query.by in _SERIES:
             for moment, amount in self._series(query.by, wanted):
                 yield {query.by: text(moment, query.by), "total": amount}
         elif query.by == "key":
@@ -332,6 +413,25 @@ class _Answering:
         # One more than the most, so as to know whether there are more.
         limit = query.top or (query.most and query.most + 1)
         return self._cut(self._ask(partial(by_key, limit=limit), wanted))
+
+    def _by_dimensions(
+        self, view: BreakdownView, wanted: Selection, before: TimeWindow | None
+    ) -> Iterator[dict[str, Any]]:
+        query = self._query
+        limit = (query.top or (query.most and query.most + 1)) if view.whole else None
+        found = self._ask(partial(by_key, limit=limit), wanted)
+        previous: dict[tuple[str, ...], int] | None = None
+        if before is not None:
+            asked = replace(wanted, start=before.start, end=before.end)
+            with suppress(RolledUp, InexactZone):
+                # Of all: what has most now may have had none then, under other keys.
+                previous = dict(view.projected(self._ask(by_key, asked)))
+        for values, amount in self._cut(view.projected(found)):
+            row: dict[str, Any] = dict(zip(query.dimensions, values, strict=True))
+            row["total"] = amount
+            if query.against_previous:
+                row["previous"] = None if previous is None else previous.get(values, 0)
+            yield row
 
     def _beside(self, wanted: Selection, start: date, end: date) -> dict[str, int] | None:
         """What keys have in other days; None where that cannot be told."""

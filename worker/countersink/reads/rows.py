@@ -1,17 +1,18 @@
 """Rows of ``countersink export``, one by one: its layouts, names of columns (``COLUMNS``) and texts
 of days and months."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Final
 
+from countersink.runtime.limits import text_bytes
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import month_ends
 from countersink.store.totals import series, sums
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import Shape, known_shape
+from countersink.store.totals.shapes import BreakdownView, Shape, known_shape, view_of
 from countersink.store.totals.sums import Scope, bucket_labels, keyed
 from countersink.store.totals.views import View
 from countersink.store.totals.windows import settled
@@ -28,6 +29,9 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What each layout has."""
 
+DIMENSIONS: Final = "dimensions"
+"""The layout of totals by dimensions."""
+
 _SERIES: Final[Mapping[str, Callable[[Session, Selection], Iterable[tuple[date, int]]]]] = {
     "day": series.daily,
     "hour": series.hourly,
@@ -40,18 +44,22 @@ Value = str | int | date | datetime
 an hour an aware datetime."""
 
 
-def columns(by: str) -> tuple[str, ...]:
-    """The columns of a layout.
+def columns(by: str, dimensions: Sequence[str] = ()) -> tuple[str, ...]:
+    """The columns of a layout; of that by dimensions, which they are.
 
     Raises:
         ValueError: there is no such layout.
     """
+    if by == DIMENSIONS:
+        return ("counter", *dimensions, "total")
     if by not in COLUMNS:
         raise ValueError(f"no rows by {by!r}: there are {', '.join(COLUMNS)}")
     return COLUMNS[by]
 
 
-def rows(session: Session, by: str, wanted: Selection) -> Iterator[tuple[Value, ...]]:
+def rows(
+    session: Session, by: str, wanted: Selection, dimensions: Sequence[str] = ()
+) -> Iterator[tuple[Value, ...]]:
     """The rows of one counter, as wide as its columns, in the session's snapshot.
 
     Days, hours and months ascending, keys in the order of their bytes. Days, hours and months
@@ -59,17 +67,31 @@ def rows(session: Session, by: str, wanted: Selection) -> Iterator[tuple[Value, 
 
     Args:
         session: in a snapshot; nothing else can be asked of it until the last row.
-        by: a key of :data:`COLUMNS`.
+        by: a key of :data:`COLUMNS`, or ``dimensions``.
         wanted: of which counter, and what of it.
+        dimensions: those that the rows are by.
 
     Raises:
         UnknownCounter, InexactZone, RolledUp, StoreError: as
             :mod:`countersink.store.totals.sums`.
         ValueError: no such time zone; a series that is too long.
     """
-    wanted = settled(session, wanted)
     assert wanted.counter is not None
     found: Iterator[tuple[Value, ...]]
+    if by == DIMENSIONS or wanted.where:
+        if wanted.keys is not None or by.startswith("key"):
+            raise ValueError("events with dimensions have no keys: leave out what chooses these")
+        view = view_of(session, wanted, dimensions)
+        with view.named():
+            if by == DIMENSIONS:
+                found = _by_dimensions(session, view)
+            else:
+                found = (row[1:] for row in rows(session, by, view.selection))
+            for row in found:
+                yield view.counter, *row
+        return
+    wanted = settled(session, wanted)
+    assert wanted.counter is not None
     if by in _SERIES:
         found = iter(_SERIES[by](session, wanted))
     elif by == "total":
@@ -78,6 +100,24 @@ def rows(session: Session, by: str, wanted: Selection) -> Iterator[tuple[Value, 
         found = _by_key(session, known_shape(session, wanted.counter), by, wanted)
     for row in found:
         yield wanted.counter, *row
+
+
+def _by_dimensions(session: Session, view: BreakdownView) -> Iterator[tuple[Value, ...]]:
+    """(values…, total) in the order of the values' bytes."""
+    selection = settled(session, view.selection)
+    shape = known_shape(session, selection.counter)
+    scope = Scope.of(shape, shape.view(selection.time_zone), selection.start, selection.end)
+    amounts = keyed(session, scope, selection.keys)
+    if view.whole:
+        for key, total in amounts:
+            yield *view.values(key), total
+    else:
+        for values, total in sorted(view.projected(list(amounts)), key=_values_bytes):
+            yield *values, total
+
+
+def _values_bytes(row: tuple[tuple[str, ...], int]) -> list[bytes]:
+    return [text_bytes(value) for value in row[0]]
 
 
 def _by_key(

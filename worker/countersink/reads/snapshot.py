@@ -1,7 +1,7 @@
 """``Reads`` for programs: totals of one MySQL snapshot, with or without what is in the queue; how
 often it is read again when counters change meanwhile, and the error after that."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ from countersink.store.totals.selection import (
     selection_of,
 )
 from countersink.store.totals.series import Hours
-from countersink.store.totals.shapes import rolled_up_to
+from countersink.store.totals.shapes import BreakdownView, rolled_up_to, view_of
 from countersink.store.totals.windows import settled
 from countersink.stream.errors import StreamError
 
@@ -107,6 +107,7 @@ class Reads:
     pending is known.
 
     Raises (every method):
+        UnknownDimension: no breakdown of the counter answers a question by dimensions.
         UnknownCounter: the counter was neither made nor ever counted; not for :meth:`counters`
             and :meth:`names`.
         InexactZone, RolledUp: as for Totals.
@@ -136,11 +137,52 @@ class Reads:
         self, question: Question[T], selection: Selection, *, include_pending: bool = False
     ) -> Read[T]:
         """The answer to any question on a selection; the other methods are shorthands of this."""
+        if selection.where:
+            view = self.view(selection)
+            with view.named():
+                return self.ask(question, view.selection, include_pending=include_pending)
         return self._within(
             selection,
             include_pending,
             lambda snapshot: snapshot.ask(question, selection, include_pending),
         )
+
+    def view(self, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
+        """What answers a question by dimensions, whose ``selection`` is to be asked then.
+
+        Raises:
+            UnknownCounter, UnknownDimension: as
+                :func:`countersink.store.totals.shapes.view_of`.
+        """
+
+        def work(session: Session) -> BreakdownView:
+            return view_of(session, selection, by)
+
+        return work(self._snapshot.session) if self._snapshot else self._store.snapshot(work)
+
+    def by(
+        self,
+        counter: str,
+        dimensions: Sequence[str],
+        *,
+        where: Mapping[str, str] | None = None,
+        n: int | None = None,
+        include_pending: bool = False,
+        **days: Unpack[DayRange],
+    ) -> Read[list[tuple[tuple[str, ...], int]]]:
+        """(values of these dimensions, total) for every combination of them, largest first; as
+        :meth:`countersink.store.totals.Totals.by`.
+        """
+        view = self.view(selection_of(counter, where=where, **days), dimensions)
+        with view.named():
+            limited = partial(by_key, limit=n if view.whole else None)
+
+            def question(
+                session: Session, wanted: Selection, pending: Pending
+            ) -> list[tuple[tuple[str, ...], int]]:
+                return view.projected(limited(session, wanted, pending))[:n]
+
+            return self.ask(question, view.selection, include_pending=include_pending)
 
     def _picked(
         self,

@@ -24,6 +24,7 @@ from countersink.store.errors import (
     TrackedCounter,
     Unavailable,
     UnknownCounter,
+    UnknownDimension,
 )
 from countersink.store.store import Store
 
@@ -43,4 +44,5 @@ __all__ = [
     "TrackedCounter",
     "Unavailable",
     "UnknownCounter",
+    "UnknownDimension",
 ]

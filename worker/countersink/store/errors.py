@@ -25,6 +25,8 @@ letters, and the advice by number (``_ADVICE``); the pause before a retry is in 
     ├── TrackedCounter   a counter that a table's triggers count: nobody else may; also a ValueError
     ├── UnknownCounter   a read of a counter that was never counted; also a LookupError
     ├── RolledUp         days asked for that are in months by now; also a ValueError
+    ├── UnknownDimension  a dimension that a counter has not declared, or a question that no
+    │                    breakdown of it answers; also a ValueError
     └── InexactZone      buckets that do not add up to what was asked for; also a ValueError
 
     SeriesTooLong        a ValueError: a series of more days, hours or months than there may be
@@ -162,6 +164,10 @@ class TrackedCounter(StoreError, ValueError):
 
 class UnknownCounter(StoreError, LookupError):
     """Nothing was ever counted under this name."""
+
+
+class UnknownDimension(StoreError, ValueError):
+    """A counter has not declared a dimension, or no breakdown that holds those asked for."""
 
 
 class RolledUp(StoreError, ValueError):

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from countersink.runtime.dimensions import check_dimensions
 from countersink.store import migrate as migrations
 from countersink.store.connection import IDLE_SECONDS, Connect, Session
 from countersink.store.counters.counters import Counters
@@ -121,7 +122,7 @@ class Store:
         self,
         connection: AppConnection,
         counter: str,
-        key: str = "",
+        key: str | Mapping[str, str] = "",
         amount: int = 1,
         *,
         at: datetime | None = None,
@@ -135,7 +136,8 @@ class Store:
             connection: the application's, of any DB-API driver, to the server of this store.
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
             key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
-                digest of the whole: :func:`countersink.runtime.limits.cut_key`.
+                digest of the whole: :func:`countersink.runtime.limits.cut_key`. Or dimensions that
+                the counter has declared: ``{"page": "/home", "country": "DE"}``.
             amount: a signed 64-bit integer; 0 makes the key without counting.
             at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on this
                 machine's clock, in whole minutes.
@@ -144,11 +146,13 @@ class Store:
             TypeError, ValueError: an argument is not as above. Nothing was sent.
             UnknownCounter: strict mode is on, and the counter was neither made nor ever counted.
             TrackedCounter: it is the row count of a tracked table.
+            UnknownDimension: the counter has not declared a dimension.
             StoreError: the counter's settings could not be read.
             Exception: the driver's own, as it is: roll back, and retry a deadlock (1213, 1020) or a
                 lock wait (1205).
         """
-        self._increments.add(connection, counter, {key: amount}, at)
+        row_key = check_dimensions(key) if isinstance(key, Mapping) else key
+        self._increments.add(connection, counter, {row_key: amount}, at)
 
     def increment_many(
         self,

@@ -7,19 +7,29 @@ which it is noticed that a key, a day or two amounts were exchanged (see
 :mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
-:mod:`countersink.store.ledger.seals`. And for every tracked table, in a snapshot of its own: the
-rows that its counter says = the rows it has, which is what stands for a ledger there.
+:mod:`countersink.store.ledger.seals`.
+
+Of each day the sum of a breakdown = that of the events with dimensions in its counter, which are
+under the key ``''``. Left out are days that are in months of either, and those before the first
+whole day that a breakdown holds. Buckets of a day may have been rolled up to wider ones in the one
+and not in the other, so days are compared, and not buckets.
+
+And for every tracked table, in a snapshot of its own: the rows that its counter says = the rows it
+has, which is what stands for a ledger there.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Final
 
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters import buckets
+from countersink.store.counters import breakdowns, buckets
+from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.policies import Policies, Policy, load
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
@@ -28,7 +38,7 @@ from countersink.store.ledger import seals
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.sql import label_text, label_time, parts
+from countersink.store.sql import label_of, label_text, label_time, marks, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 
@@ -158,15 +168,31 @@ def _verify_all(
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
         differences += [*seals.counters(session), *seals.others(session)]
+        differences += _of_breakdowns(session, _policies(session, policies))
     return Verified(counters, rows, differences)
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
-        rows, differences = _wrong(session, load(session), names, names)
-        differences += seals.counters(session, names) if names else []
-    return Verified(len(names), rows, differences)
+        policies = load(session)
+        broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
+        every = [*names, *broken_down]
+        rows, differences = _wrong(session, policies, every, names)
+        differences += seals.counters(session, every) if every else []
+        differences += _of_breakdowns(session, policies, names)
+    return Verified(len(every), rows, differences)
+
+
+def _of_breakdowns(
+    session: Session, policies: Policies, names: Sequence[str] | None = None
+) -> Iterator[Difference]:
+    """Breakdowns that differ from their counters, as far as the time zones are known here and the
+    buckets are such as there may be; else that is found in another way.
+    """
+    for name in policies.dimensioned if names is None else names:
+        with suppress(Refused, LookupError, ValueError, OverflowError):
+            yield from _breakdown_differences(session, policies, name)
 
 
 def _wrong(
@@ -285,3 +311,65 @@ def _against_ledger(session: Session, name: str, sides: Sides) -> Iterator[Diffe
 
 def _begins_month(label: int) -> bool:
     return label_time(label).day == 1
+
+
+_BREAKDOWN = "SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+_COUNTER = (
+    "SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s"
+    " AND counter_key = ''"
+)
+
+
+def _breakdown_differences(
+    session: Session, policies: Policies, counter: str
+) -> Iterator[Difference]:
+    """The breakdowns of a counter that differ from it, in the snapshot that the caller began.
+
+    Raises:
+        Refused: this machine does not know the counter's time zone.
+        LookupError, ValueError, OverflowError: there are buckets that cannot be.
+        StoreError: as any query.
+    """
+    own = policies.dimensioned.get(counter)
+    if own is None or not own.breakdowns:
+        return
+    rolled = _rolled_up_to(session, [counter, *(each.name for each in own.breakdowns)])
+    whole = _days(session, _COUNTER, counter, policies)
+    for each in own.breakdowns:
+        first = _first_day(policies, counter, each)
+        since = max(filter(None, (rolled[counter], rolled[each.name], first)), default=date.min)
+        days = _days(session, _BREAKDOWN, each.name, policies)
+        wrong = sorted(day for day in {*whole, *days} if day >= since and whole[day] != days[day])
+        if wrong:
+            detail = (
+                f"its breakdown {each.text} ({each.name}) differs from its key '' on {len(wrong):,}"
+                f" days, the first of which is {wrong[0]}: {days[wrong[0]]:,} against"
+                f" {whole[wrong[0]]:,}"
+            )
+            held, there = (sum(found[day] for day in wrong) for found in (days, whole))
+            yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
+
+
+def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | None]:
+    found = session.query(
+        f"SELECT name, rolled_up_to FROM counter WHERE name IN ({marks(names)})", names
+    )
+    return dict.fromkeys(names) | dict(found)
+
+
+def _days(session: Session, query: str, name: str, policies: Policies) -> Counter[date]:
+    """The sums of the days of a counter, in its own time zones."""
+    days: Counter[date] = Counter()
+    for bucket, amount in session.query(f"{query} GROUP BY bucket", (name,)):
+        days[policies.day(name, label_of(bucket))] += int(amount)
+    return days
+
+
+def _first_day(policies: Policies, counter: str, breakdown: Breakdown) -> date | None:
+    """The first day of which a breakdown holds everything; None for all days."""
+    if not breakdown.since:
+        return None
+    zone = policies.at(counter, breakdown.since).known_zone()
+    day = buckets.date_at(zone, breakdown.since * 60)
+    begun = buckets.day_begins(zone, day) >= breakdown.since * 60
+    return day if begun else buckets.after(day)

@@ -23,6 +23,7 @@ from countersink.store.errors import (
     RolledUp,
     StoreError,
     UnknownCounter,
+    UnknownDimension,
     UnknownZone,
 )
 from countersink.store.sessions import Cancellation
@@ -215,7 +216,7 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
     except RolledUp as error:
         up_to = error.rolled_up_to.isoformat()
         raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
-    except InexactZone as error:
+    except (InexactZone, UnknownDimension) as error:
         raise Problem(422, _sentence(error)) from error
     except UnknownZone as error:
         LOGGER.error("%s", error, extra={"action": "unknown_zone"})

@@ -36,10 +36,11 @@ from countersink.producers.access_log.line import diagnosis
 from countersink.producers.access_log.template import Condition
 from countersink.producers.access_log.times import Clock, no_day
 from countersink.producers.errors import Malformed, UnknownFormat
+from countersink.runtime.dimensions import RowKey
 
-Counts = dict[tuple[str, int], int]
-"""(key, whole Unix minutes) to hits."""
-Cell = tuple[str, int]
+Counts = dict[tuple[RowKey, int], int]
+"""(key or dimensions, whole Unix minutes) to hits."""
+Cell = tuple[RowKey, int]
 
 _HEAD: Final = 64 * 1024
 """Bytes of a file that are read to tell its format."""
@@ -51,6 +52,7 @@ class Parser:
     Args:
         key: the template, or the name of a field.
         where: conditions, all of which must hold; other lines are left out.
+        dimensions: (name, field) pairs, in the place of ``key``.
         input_format: the name of a format; ``auto``: told by the first lines.
         log_format: the format in the server's words; then ``input_format`` does not matter.
         envelope: what each line stands in; '': nothing, or told by the first lines.
@@ -65,6 +67,7 @@ class Parser:
         key: str = "path",
         where: Sequence[Condition] = (),
         *,
+        dimensions: Sequence[tuple[str, str]] = (),
         input_format: str = AUTO,
         log_format: str = "",
         envelope: str = "",
@@ -72,9 +75,9 @@ class Parser:
     ) -> None:
         if envelope and input_format == "w3c":
             raise ValueError("--envelope is not for w3c, whose directives stand alone")
-        if not key:
+        if not (key or dimensions):
             raise ValueError("an empty key names no field: path, status, '{vhost}{path}' …")
-        self._keys = Keys(key, where)
+        self._keys = Keys(key, where, dimensions=dimensions)
         self._time_zone = time_zone
         self._auto = input_format == AUTO and not log_format
         self._asked = envelope

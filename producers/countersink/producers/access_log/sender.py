@@ -15,13 +15,7 @@ from countersink.runtime.process import Stop
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import mapped
-from countersink.stream.entry import (
-    ROWS_PER_ENTRY,
-    Sealed,
-    encode_rows,
-    id_for,
-    new_entry_id,
-)
+from countersink.stream.entry import Sealed, encoded, id_for, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PartitionRoute, note_use
 
@@ -146,12 +140,10 @@ class LogSender:
             Sealed(
                 id=name(n),
                 at=at,
-                rows=encode_rows(part),
+                rows=raw,
                 increments=sum(row[3] for row in part),
             )
-            for n, part in enumerate(
-                rows[i : i + ROWS_PER_ENTRY] for i in range(0, len(rows), ROWS_PER_ENTRY)
-            )
+            for n, (part, raw) in enumerate(encoded(rows))
         ]
 
     def now(self) -> int:

@@ -13,7 +13,7 @@ So the fast way needs no test of the producer's state: whenever callers should t
 ``fast`` is emptied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from itertools import chain
@@ -24,6 +24,7 @@ from countersink.producers.buffer.generations import batch_bytes
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.threads import RLock, in_main_thread, sleep
+from countersink.runtime.dimensions import RowKey
 from countersink.stream.clock import RedisClock
 
 FAST_COUNTERS: Final = 16_384
@@ -45,7 +46,7 @@ MANY_SECONDS: Final = 5e-6
 MAX_MANY_SECONDS: Final = 0.25
 """At most."""
 
-Many = tuple[str, int | None, list[str], list[int]]
+Many = tuple[str, int | None, Sequence[RowKey], list[int]]
 """(counter, minute or None for now, keys, amounts): an increment for each key."""
 
 
@@ -75,7 +76,7 @@ class EventBuffer:
     """
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
-        self.fast: dict[str, Callable[[str], None]] = {}
+        self.fast: dict[str, Callable[[RowKey], None]] = {}
         # Reentrant only for a process without threads, where callers fold: a signal handler that
         # interrupts that finds `_folding` set, and goes without.
         self.lock = RLock()
@@ -92,10 +93,10 @@ class EventBuffer:
         self._torn = False  # an exception came up in the midst of folding
         self._clock = clock
         self._wake = wake
-        self._ones: dict[str, list[str]] = {}
+        self._ones: dict[str, list[RowKey]] = {}
         # The same lists, in two that are safe to walk while they grow, other than a dictionary.
-        self._lists: list[tuple[str, list[str]]] = []
-        self._events: list[list[str]] = []
+        self._lists: list[tuple[str, list[RowKey]]] = []
+        self._events: list[list[RowKey]] = []
         self._mixed: list[Event] = []
         self._many: list[Many] = []
         self._batches: list[IncrementBatch] = []
@@ -106,8 +107,10 @@ class EventBuffer:
 
     # --- the callers' side -------------------------------------------------------------------
 
-    def put(self, counter: str, key: str, minute: int | None, amount: int) -> None:
+    def put(self, counter: str, key: RowKey, minute: int | None, amount: int) -> None:
         """Leave a checked event."""
+        if not isinstance(key, str):
+            self.buffer.dimensions = True
         if amount == 1 and minute is None:
             events = self._list_of(counter)
             if events is not None:
@@ -122,7 +125,7 @@ class EventBuffer:
         self._after_put(len(self._mixed))
 
     def put_many(
-        self, counter: str, minute: int | None, keys: list[str], amounts: list[int]
+        self, counter: str, minute: int | None, keys: Sequence[RowKey], amounts: list[int]
     ) -> None:
         """Leave checked events, for all of which there will be room or for none."""
         self._many.append((counter, minute, keys, amounts))
@@ -137,6 +140,7 @@ class EventBuffer:
         """Leave checked events for which there is room, which is theirs from now on; else False."""
         buffer = self.buffer
         batch.bytes = batch_bytes(batch)
+        buffer.dimensions = buffer.dimensions or batch.dimensions
         rows, size = batch.rows, batch.bytes
         with self._promising:
             if not buffer.promise(rows, size):
@@ -170,6 +174,8 @@ class EventBuffer:
 
     def put_named(self, id: str, event: Event) -> None:
         """Leave a checked event that has the app's own id."""
+        if not isinstance(event[1], str):
+            self.buffer.dimensions = True
         self._named.append((id, event))
         self._after_put(len(self._named))
 
@@ -190,10 +196,10 @@ class EventBuffer:
     def _hot(self) -> bool:
         return self.mode is Mode.HOT
 
-    def _list_of(self, counter: str) -> list[str] | None:
+    def _list_of(self, counter: str) -> list[RowKey] | None:
         events = self._ones.get(counter)
         if events is None and len(self._ones) < FAST_COUNTERS:
-            mine: list[str] = []
+            mine: list[RowKey] = []
             events = self._ones.setdefault(counter, mine)
             if events is mine:  # setdefault is atomic: one caller wins
                 self._lists.append((counter, mine))
@@ -337,7 +343,7 @@ class EventBuffer:
                     break
         return done
 
-    def _fold_some(self, ones: list[tuple[str, list[str], int]], limit: int) -> int:
+    def _fold_some(self, ones: list[tuple[str, list[RowKey], int]], limit: int) -> int:
         """Fold of each list as many events as it says, from the last list on."""
         minute = self._clock.minute()
         limit = self._with_room(limit)
@@ -350,7 +356,7 @@ class EventBuffer:
                 ones.append((counter, events, there - folded))
         return done
 
-    def _fold_list(self, counter: str, events: list[str], limit: int, minute: int) -> int:
+    def _fold_list(self, counter: str, events: list[RowKey], limit: int, minute: int) -> int:
         chunk = events[:limit]
         del events[: len(chunk)]
         count = len(chunk)

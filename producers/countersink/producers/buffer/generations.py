@@ -9,6 +9,7 @@ from sys import getsizeof
 from typing import Final, cast
 
 from countersink.producers.batch import IncrementBatch, Names
+from countersink.runtime.dimensions import MAX_DIMENSIONS, RowKey
 from countersink.stream.entry import Row
 
 # What things cost in memory at most, measured on CPython 3.11 to 3.14 (a test holds them against
@@ -26,8 +27,11 @@ OUTSIDE_BYTES: Final = 160
 MOST_ROW_BYTES: Final = ROW_BYTES + 1_100
 """A row with a key whose every character takes four bytes, for one beyond the BMP is among them."""
 
+MOST_DIMENSIONS_BYTES: Final = MOST_ROW_BYTES + MAX_DIMENSIONS * 1_250
+"""A row with as many dimensions as there may be, whose values are such keys."""
+
 # The loop in C that Counter has works on a plain dictionary as well.
-count_all = cast(Callable[[dict[str, int], list[str]], None], Counter.update)
+count_all = cast(Callable[[dict[RowKey, int], Sequence[RowKey]], None], Counter.update)
 """Add 1 to each of the keys."""
 
 Named = tuple[Names, list[Row], int]
@@ -40,15 +44,28 @@ _ASCII_BYTES: Final = getsizeof("")
 """A text of ASCII besides its characters."""
 
 
-def rows_bytes(keys: Sequence[str]) -> int:
+def rows_bytes(keys: Sequence[RowKey]) -> int:
     """What rows with these keys take."""
-    text = "".join(keys)
+    try:
+        text = "".join(cast(Sequence[str], keys))
+    except TypeError:  # not each is a text
+        return len(keys) * ROW_BYTES + sum(map(key_size, keys))
     if text.isascii():  # a third of the price
         return len(keys) * (ROW_BYTES + _ASCII_BYTES) + len(text)
     return len(keys) * ROW_BYTES + sum(map(getsizeof, keys))
 
 
-def named_bytes(names: Names, rows: Sequence[tuple[str, str, int | None, int]]) -> int:
+def key_size(key: RowKey) -> int:
+    """What a row's key takes; of dimensions, as if no other row had the same texts."""
+    if isinstance(key, str):
+        return getsizeof(key)
+    size = getsizeof(key)
+    for pair in key:
+        size += getsizeof(pair) + getsizeof(pair[0]) + getsizeof(pair[1])
+    return size
+
+
+def named_bytes(names: Names, rows: Sequence[tuple[str, RowKey, int | None, int]]) -> int:
     """What an entry of ``rows`` under ``names`` takes."""
     return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows])
 
@@ -78,8 +95,8 @@ class MinuteTable:
 
     def __init__(self) -> None:
         # No Counter, which the garbage collector looks through: there may be a table for each row.
-        self.counts: dict[str, int] = {}
-        self.extra: dict[str, int] = {}
+        self.counts: dict[RowKey, int] = {}
+        self.extra: dict[RowKey, int] = {}
         self.large = False
 
 
@@ -120,7 +137,7 @@ class Generation:
             self.relative = True
         return table
 
-    def count_ones(self, table: MinuteTable, keys: list[str]) -> None:
+    def count_ones(self, table: MinuteTable, keys: Sequence[RowKey]) -> None:
         """Add 1 to each of ``keys``."""
         counts = table.counts
         if len(keys) < 8:  # which costs less than the call
@@ -128,7 +145,7 @@ class Generation:
                 have = counts.get(key)
                 if have is None:
                     self.cells += 1
-                    self.bytes += ROW_BYTES + getsizeof(key)
+                    self.bytes += ROW_BYTES + key_size(key)
                     have = 0
                 counts[key] = have + 1
             return
@@ -137,7 +154,7 @@ class Generation:
         if len(counts) > before:
             self.grown(counts, len(counts) - before)
 
-    def grown(self, counts: dict[str, int], new: int) -> None:
+    def grown(self, counts: dict[RowKey, int], new: int) -> None:
         """``counts`` has got as many new rows: the last ones."""
         self.cells += new
         self.bytes += rows_bytes(list(islice(reversed(counts), new)))

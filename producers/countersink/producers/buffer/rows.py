@@ -9,6 +9,7 @@ from typing import Final
 
 from countersink.producers.batch import Event, IncrementBatch, Names
 from countersink.producers.buffer.generations import (
+    MOST_DIMENSIONS_BYTES,
     MOST_ROW_BYTES,
     OUTSIDE_BYTES,
     ROW_BYTES,
@@ -19,6 +20,7 @@ from countersink.producers.buffer.generations import (
     named_bytes,
     rows_bytes,
 )
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
 from countersink.stream.entry import Row
 
@@ -59,6 +61,7 @@ class RowBuffer:
     Attributes:
         rows: the room for rows, in rows.
         memory: the same room, in bytes.
+        dimensions: a row may have dimensions, and take more than one with a key can.
 
     Rows belong to generations, numbered from 1: everything added so far is stored once
     :meth:`oldest_unsettled` is greater than :attr:`generation` was.
@@ -67,6 +70,7 @@ class RowBuffer:
     def __init__(self, limit: int, max_bytes: int = NEVER) -> None:
         self.rows = Room(limit)
         self.memory = Room(max_bytes)
+        self.dimensions = False
         self._current = Generation(1, 1)
         self._taken: Taken | None = None
         self._outside: dict[int, int] = {}
@@ -114,11 +118,16 @@ class RowBuffer:
         return memory > part * self.memory.limit or self.held > part * self.rows.limit
 
     @property
+    def most_row_bytes(self) -> int:
+        """What a row takes at most."""
+        return MOST_DIMENSIONS_BYTES if self.dimensions else MOST_ROW_BYTES
+
+    @property
     def certain(self) -> int:
         """Rows for which there is room whatever they are."""
-        return max(0, min(self.rows.free, self.memory.free // (TABLE_BYTES + MOST_ROW_BYTES)))
+        return max(0, min(self.rows.free, self.memory.free // (TABLE_BYTES + self.most_row_bytes)))
 
-    def fits(self, keys: list[str]) -> bool:
+    def fits(self, keys: Sequence[RowKey]) -> bool:
         """Whether there would be room for a row with each of ``keys`` if there were no others."""
         size = TABLE_BYTES + rows_bytes(keys)
         return len(keys) <= self.rows.limit and size <= self.memory.limit
@@ -188,17 +197,19 @@ class RowBuffer:
 
     def claim_tables(self, rows: int) -> bool:
         """Take room for as many rows with tables of their own, whatever their keys."""
-        return self.claim(rows, rows * (TABLE_BYTES + MOST_ROW_BYTES))
+        return self.claim(rows, rows * (TABLE_BYTES + self.most_row_bytes))
 
     # --- in ----------------------------------------------------------------------------------
 
-    def add_ones(self, counter: str, minute: int, keys: list[str], *, bounded: bool = True) -> int:
+    def add_ones(
+        self, counter: str, minute: int, keys: Sequence[RowKey], *, bounded: bool = True
+    ) -> int:
         """Add an increment of 1 for each of ``keys``; how many found no room."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         large = table is not None and table.large
         if not large and (
-            not bounded or self.claim(len(keys), TABLE_BYTES + len(keys) * MOST_ROW_BYTES)
+            not bounded or self.claim(len(keys), TABLE_BYTES + len(keys) * self.most_row_bytes)
         ):
             rows.count_ones(table or rows.table(counter, minute), keys)
             if bounded:
@@ -212,7 +223,7 @@ class RowBuffer:
             )
         return self._add_while_there_is_room(counter, minute, counted)
 
-    def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[str]) -> int:
+    def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[RowKey]) -> int:
         """The end of :meth:`add_ones` when not every key may find room."""
         dropped = 0
         full = False
@@ -230,12 +241,14 @@ class RowBuffer:
                 table = rows.tables[counter, minute]
         return dropped
 
-    def add_many(self, counter: str, minute: int, keys: list[str], amounts: list[int]) -> int:
+    def add_many(
+        self, counter: str, minute: int, keys: Sequence[RowKey], amounts: list[int]
+    ) -> int:
         """Add ``amounts[i]`` to ``keys[i]``, for each an increment; how many found no room: all or
         0.
         """
         table = self._current.tables.get((counter, minute))
-        if not self.claim(len(keys), TABLE_BYTES + len(keys) * MOST_ROW_BYTES):
+        if not self.claim(len(keys), TABLE_BYTES + len(keys) * self.most_row_bytes):
             new = keys
             if table is not None and not table.large and max(map(abs, amounts)) <= SMALL:
                 new = [key for key in keys if key not in table.counts]
@@ -247,7 +260,9 @@ class RowBuffer:
         self.recount()
         return 0
 
-    def _add_amounts(self, counter: str, minute: int, keys: list[str], amounts: list[int]) -> None:
+    def _add_amounts(
+        self, counter: str, minute: int, keys: Sequence[RowKey], amounts: list[int]
+    ) -> None:
         """Add as many increments, for which there is room."""
         least, most = min(amounts), max(amounts)
         if least == most == 1:
@@ -271,7 +286,14 @@ class RowBuffer:
             rows.grown(counts, len(counts) - before)
 
     def add(
-        self, counter: str, key: str, minute: int, amount: int, calls: int, *, bounded: bool = True
+        self,
+        counter: str,
+        key: RowKey,
+        minute: int,
+        amount: int,
+        calls: int,
+        *,
+        bounded: bool = True,
     ) -> int:
         """Add ``calls`` increments that come to ``amount``; how many found no room: all or 0."""
         rows = self._current
@@ -331,7 +353,7 @@ class RowBuffer:
         Args:
             minute: now.
         """
-        ones: dict[tuple[str, int | None], list[str]] = {}  # what there is most of, and cheapest
+        ones: dict[tuple[str, int | None], list[RowKey]] = {}  # what there is most of, and cheapest
         others: list[Event] = []
         for batch in batches:
             for event in batch.plain:

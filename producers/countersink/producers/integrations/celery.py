@@ -8,7 +8,7 @@ by signals of its workers.
     count_tasks(producer)                    # in the module of the Celery app
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from celery import signals
@@ -16,10 +16,15 @@ from celery import signals
 from countersink.producers.middleware.count import MAX_NAMES, KeyCounter, SupportsIncrement
 
 _UID: Final = "countersink"
+_FIELDS: Final = ("", "task", "state")
 
 
 def count_tasks(
-    producer: SupportsIncrement, *, counter: str = "tasks", max_names: int = MAX_NAMES
+    producer: SupportsIncrement,
+    *,
+    counter: str = "tasks",
+    max_names: int = MAX_NAMES,
+    dimensions: Mapping[str, str] | None = None,
 ) -> None:
     """Count tasks as ``shop.tasks.charge succeeded``, ``… failed``, ``… retried`` and
     ``… revoked``.
@@ -32,11 +37,15 @@ def count_tasks(
         producer: what counts.
         counter: the counter's name.
         max_names: task names beyond this number are counted as ``__other__``.
+        dimensions: names of the counter's dimensions, and which of ``task`` and ``state`` each has
+            for its value, in the place of a key.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
     """
-    tally = KeyCounter(producer, counter, max_names=max_names)
+    tally = KeyCounter(
+        producer, counter, max_names=max_names, fields=_FIELDS, dimensions=dimensions
+    )
 
     def ended(**ignored: object) -> None:
         # These processes leave by os._exit: no atexit, nor multiprocessing's finalizers.

@@ -1,11 +1,12 @@
-"""Django middleware: counts requests by URL pattern and status; settings ``COUNTERSINK_PRODUCER``
-and ``COUNTERSINK_COUNTER``.
+"""Django middleware: counts requests by URL pattern and status; settings ``COUNTERSINK_PRODUCER``,
+``COUNTERSINK_COUNTER`` and ``COUNTERSINK_DIMENSIONS``.
 
 ::
 
     MIDDLEWARE = ["countersink.producers.integrations.django.CountRequests", ...]
     COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: one, as the environment asks for
     COUNTERSINK_COUNTER = "requests"                    # the default
+    COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: none, but keys
 
 First in the list it sees every answer as the client does. Under WSGI and ASGI alike.
 """
@@ -36,8 +37,9 @@ class CountRequests:
     as they are.
 
     Raises:
-        ImproperlyConfigured: ``COUNTERSINK_PRODUCER`` or ``COUNTERSINK_COUNTER`` cannot be used, or
-            there is neither the first nor ``COUNTERSINK_REDIS_URL`` in the environment.
+        ImproperlyConfigured: ``COUNTERSINK_PRODUCER``, ``COUNTERSINK_COUNTER`` or
+            ``COUNTERSINK_DIMENSIONS`` cannot be used, or there is neither the first nor
+            ``COUNTERSINK_REDIS_URL`` in the environment.
     """
 
     sync_capable = True
@@ -50,11 +52,15 @@ class CountRequests:
             markcoroutinefunction(self)
         counter = getattr(settings, "COUNTERSINK_COUNTER", "requests")
         try:
-            self._tally = KeyCounter(_producer(), counter)
-        except (TypeError, ValueError, ImportError) as error:
-            raise ImproperlyConfigured(f"COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER: {error}") from (
-                error
+            self._tally = KeyCounter(
+                _producer(),
+                counter,
+                dimensions=getattr(settings, "COUNTERSINK_DIMENSIONS", None),
             )
+        except (TypeError, ValueError, ImportError) as error:
+            raise ImproperlyConfigured(
+                f"COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER, COUNTERSINK_DIMENSIONS: {error}"
+            ) from (error)
 
     def __call__(self, request: Any) -> Any:
         """Answer one request."""

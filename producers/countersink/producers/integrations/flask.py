@@ -1,5 +1,6 @@
 """Flask: counts requests by URL rule and status, through ``middleware/wsgi.py``."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import flask
@@ -9,7 +10,12 @@ from countersink.producers.middleware.wsgi import WSGIMiddleware
 
 
 def count_requests(
-    app: Any, producer: SupportsIncrement, *, counter: str = "requests", max_routes: int = MAX_NAMES
+    app: Any,
+    producer: SupportsIncrement,
+    *,
+    counter: str = "requests",
+    max_routes: int = MAX_NAMES,
+    dimensions: Mapping[str, str] | None = None,
 ) -> None:
     """Count the requests of ``app`` (a ``flask.Flask``) as ``GET /users/<int:id> 200``.
 
@@ -17,13 +23,15 @@ def count_requests(
 
     Args:
         app: the application.
-        producer, counter, max_routes: as of
+        producer, counter, max_routes, dimensions: as of
             :class:`~countersink.producers.middleware.WSGIMiddleware`.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
     """
-    app.wsgi_app = WSGIMiddleware(app.wsgi_app, producer, counter=counter, max_routes=max_routes)
+    app.wsgi_app = WSGIMiddleware(
+        app.wsgi_app, producer, counter=counter, max_routes=max_routes, dimensions=dimensions
+    )
     flask.request_started.connect(_note_route, app, weak=False)
 
 

@@ -10,11 +10,13 @@ another counter or another kind of worker make a class of your own::
 
     class Worker(CountsJobs, SimpleWorker):
         counter = "background_jobs"
+        dimensions = {"name": "function", "outcome": "state"}      # default: none, but keys
 
         def make_producer(self):
             return my_producer
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from rq import Worker
@@ -26,6 +28,7 @@ from countersink.producers.producer import Producer
 UNREADABLE: Final = "__unreadable__"
 """What stands for the function of a job that cannot be read."""
 
+_FIELDS: Final = ("", "function", "state")
 _RETRIED: Final = (JobStatus.QUEUED, JobStatus.SCHEDULED)
 
 
@@ -38,15 +41,23 @@ class CountsJobs:
     worker that is gone, is not counted.
 
     Raises:
-        ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` cannot be a counter's name.
+        ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` or ``dimensions`` cannot
+            be used.
     """
 
     counter: ClassVar[str] = "jobs"
     max_names: ClassVar[int] = MAX_NAMES
+    dimensions: ClassVar[Mapping[str, str] | None] = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._job_tally = KeyCounter(self.make_producer(), self.counter, max_names=self.max_names)
+        self._job_tally = KeyCounter(
+            self.make_producer(),
+            self.counter,
+            max_names=self.max_names,
+            fields=_FIELDS,
+            dimensions=self.dimensions,
+        )
 
     def make_producer(self) -> SupportsIncrement:
         """What counts; called once, in the worker's process. Work horses are its forks."""

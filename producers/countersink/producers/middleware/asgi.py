@@ -2,7 +2,7 @@
 ``count.py``."""
 
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from countersink.producers.middleware.count import (
@@ -52,6 +52,8 @@ class ASGIMiddleware:
         websockets: count websockets, too, when they are accepted or refused, with ``WEBSOCKET`` in
             the place of the method: ``WEBSOCKET /rooms/{room} 101``.
         max_routes: route templates beyond this number are counted as ``__other__``.
+        dimensions: names of the counter's dimensions, and which of ``method``, ``route`` and
+            ``status`` each has for its value, in the place of a key: ``{"page": "route"}``.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
@@ -66,9 +68,10 @@ class ASGIMiddleware:
         route: Route | None = None,
         websockets: bool = False,
         max_routes: int = MAX_NAMES,
+        dimensions: Mapping[str, str] | None = None,
     ) -> None:
         self._app = app
-        self._tally = KeyCounter(producer, counter, max_names=max_routes)
+        self._tally = KeyCounter(producer, counter, max_names=max_routes, dimensions=dimensions)
         self._route = StarletteRoutes() if route is None else route
         self._websockets = websockets
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from threading import Lock
 from typing import Any, Final, Protocol
 
+from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import check_counter, cut_key
 from countersink.runtime.log import Log
 
@@ -56,8 +57,12 @@ _KEYS: Final = 10_000
 class SupportsIncrement(Protocol):
     """What counts: a :class:`~countersink.producers.Producer`, or in tests the recording one."""
 
-    def increment(self, counter: str, key: str) -> None:
-        """Add 1 to ``key`` of ``counter``."""
+    def increment(self, counter: str, key: Any) -> None:
+        """Add 1 to ``key`` of ``counter``: a text, or a mapping where dimensions are asked for."""
+
+
+REQUEST_FIELDS: Final = ("method", "route", "status")
+"""What is known of a request."""
 
 
 class KeyCounter:
@@ -67,14 +72,23 @@ class KeyCounter:
         producer: what counts.
         counter: the counter's name.
         max_names: names beyond this number are counted as ``__other__``.
+        fields: what the three arguments of :meth:`add` are called.
+        dimensions: of the counter, and which of ``fields`` each has for its value, in the place of
+            the key.
 
     Raises:
-        TypeError, ValueError: ``producer`` is none, ``counter`` cannot be a counter's name, or
-            ``max_names`` is below 1.
+        TypeError, ValueError: ``producer`` is none, ``counter`` cannot be a counter's name,
+            ``max_names`` is below 1, or ``dimensions`` names no field.
     """
 
     def __init__(
-        self, producer: SupportsIncrement, counter: str, *, max_names: int = MAX_NAMES
+        self,
+        producer: SupportsIncrement,
+        counter: str,
+        *,
+        max_names: int = MAX_NAMES,
+        fields: tuple[str, str, str] = REQUEST_FIELDS,
+        dimensions: Mapping[str, str] | None = None,
     ) -> None:
         if not callable(getattr(producer, "increment", None)):
             raise TypeError(f"what counts is a Producer, not {type(producer).__name__}")
@@ -86,10 +100,13 @@ class KeyCounter:
         self._log = Log(logging.getLogger("countersink.producers"))
         self._lock = Lock()
         self._names: dict[str, str] = {}
-        self._keys: dict[tuple[str, str, str], str] = {}
+        self._keys: dict[tuple[str, str, str], str | Mapping[str, str]] = {}
+        self._dimensions = _places(dimensions or {}, fields)
 
     def add(self, before: str, name: str, after: str) -> None:
-        """Add 1 to the key ``before name after``; an empty ``before`` is left out."""
+        """Add 1 to the key ``before name after``, where an empty ``before`` is left out; or to the
+        dimensions that have these values.
+        """
         try:
             key = self._keys.get((before, name, after))
             if key is None:
@@ -111,7 +128,7 @@ class KeyCounter:
         """Log the exception being handled, once a minute at most."""
         self._log.bug(f"what counts {self._counter}")
 
-    def _make(self, before: str, name: str, after: str) -> str:
+    def _make(self, before: str, name: str, after: str) -> str | Mapping[str, str]:
         with self._lock:
             shown = self._names.get(name)
             if shown is None:
@@ -120,12 +137,26 @@ class KeyCounter:
                 else:
                     shown = self._names[name] = fitting(name)
             parts = (fitting(before, _PART_BYTES), shown, fitting(after, _PART_BYTES))
-            key = " ".join(part for part in parts if part)
+            key: str | Mapping[str, str]
+            if self._dimensions:
+                key = {dimension: parts[place] for dimension, place in self._dimensions.items()}
+            else:
+                key = " ".join(part for part in parts if part)
             if shown is not BEYOND:  # a client must not decide how much is remembered
                 if len(self._keys) >= _KEYS:
                     self._keys.clear()
                 self._keys[before, name, after] = key
             return key
+
+
+def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict[str, int]:
+    """Which of ``fields`` each dimension has for its value."""
+    check_dimensions(dimensions)
+    for name, field in dimensions.items():
+        if not field or field not in fields:
+            known = ", ".join(filter(None, fields))
+            raise ValueError(f"dimension {name!r}: there is no field {field!r}; there are {known}")
+    return {name: fields.index(field) for name, field in dimensions.items()}
 
 
 def fitting(text: str, room: int = _NAME_BYTES) -> str:

@@ -1,7 +1,7 @@
 """WSGI middleware (PEP 3333): when a request is counted and with which status, also if the app
 raises; the key is made in ``count.py``."""
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from types import GeneratorType, TracebackType
 from typing import Any, Protocol
 
@@ -56,6 +56,8 @@ class WSGIMiddleware:
         counter: the counter's name.
         route: gives the route template of an environ; None: no route matched.
         max_routes: route templates beyond this number are counted as ``__other__``.
+        dimensions: names of the counter's dimensions, and which of ``method``, ``route`` and
+            ``status`` each has for its value, in the place of a key: ``{"page": "route"}``.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
@@ -69,9 +71,10 @@ class WSGIMiddleware:
         counter: str = "requests",
         route: Route = noted_route,
         max_routes: int = MAX_NAMES,
+        dimensions: Mapping[str, str] | None = None,
     ) -> None:
         self._app = app
-        self._tally = KeyCounter(producer, counter, max_names=max_routes)
+        self._tally = KeyCounter(producer, counter, max_names=max_routes, dimensions=dimensions)
         self._route = route
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -16,6 +16,11 @@ A TOML file of rules; the first that matches a name decides::
     key = "$1 {tag:region}"
 
     [[rule]]
+    match = "shop.order"
+    counter = "orders"
+    dimensions = { country = "{tag:country}", plan = "{tag:plan}" }     # in the place of a key
+
+    [[rule]]
     match = "debug.**"
     drop = true
 """
@@ -29,11 +34,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersink.producers.errors import MapError
+from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import MAX_COUNTER_LENGTH, cut_key
 
 MAX_RULES: Final = 10_000
 
-_RULE_KEYS: Final = frozenset(("match", "regex", "counter", "key", "drop"))
+_RULE_KEYS: Final = frozenset(("match", "regex", "counter", "key", "dimensions", "drop"))
 _FILE_KEYS: Final = frozenset(("rule", "unmatched"))
 _UNMATCHED: Final = ("count", "drop")
 _GLOB: Final = re.compile(r"\*\*|\*|[^*]+")
@@ -50,8 +56,8 @@ _MARK: Final = 2 * _MARK_BYTES + 1
 """Characters that tell a shortened name from others: ``-`` and 16 hex digits."""
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_.:\-]", re.ASCII)
 
-Target = tuple[str, str]
-"""(counter, key)."""
+Target = tuple[str, RowKey]
+"""(counter, key or dimensions)."""
 
 
 def template(text: str, captures: int) -> Part:
@@ -102,11 +108,23 @@ class Rule:
     Attributes:
         pattern: of the whole name.
         counter, key: templates; ``counter`` is ``None`` for a rule that drops.
+        dimensions: by name, templates of their values, in the place of ``key``; empty: there are
+            none.
     """
 
     pattern: re.Pattern[str]
     counter: Part | None
     key: Part
+    dimensions: Mapping[str, Part]
+
+    def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
+        """What a metric is counted under."""
+        if not self.dimensions:
+            return cut_key(self.key(name, captured, tags))
+        values = {
+            dimension: value(name, captured, tags) for dimension, value in self.dimensions.items()
+        }
+        return check_dimensions(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,7 @@ class Rules:
     count_unmatched: bool = True
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
-        """The counter and key of a metric; ``None``: it is not to be counted."""
+        """The counter and key, or dimensions, of a metric; ``None``: it is not to be counted."""
         for rule in self.rules:
             found = rule.pattern.fullmatch(name)
             if found is None:
@@ -132,7 +150,7 @@ class Rules:
             captured = tuple(part or "" for part in found.groups())
             counter = rule.counter(name, captured, tags)
             # What is empty without a tag or a group: the name itself says what was counted.
-            return counter_name(counter or name), cut_key(rule.key(name, captured, tags))
+            return counter_name(counter or name), rule.row_key(name, captured, tags)
         return (counter_name(name), "") if self.count_unmatched else None
 
 
@@ -190,14 +208,28 @@ def _rule(table: Mapping[str, Any]) -> Rule:
         raise MapError(f"drop is true or false, not {drop!r}")
     if drop == ("counter" in table):
         raise MapError("it needs either a counter or drop = true")
-    if drop and "key" in table:
-        raise MapError("a rule that drops has no key")
+    if drop and ("key" in table or "dimensions" in table):
+        raise MapError("a rule that drops has no key, nor dimensions")
     if drop:
-        return Rule(pattern, None, template("", 0))
+        return Rule(pattern, None, template("", 0), {})
     if not table["counter"]:
         raise MapError("counter is empty")
     counter = template(table["counter"], pattern.groups)
-    return Rule(pattern, counter, template(table.get("key", ""), pattern.groups))
+    key = template(table.get("key", ""), pattern.groups)
+    return Rule(pattern, counter, key, _dimensions(table, pattern.groups))
+
+
+def _dimensions(table: Mapping[str, Any], captures: int) -> dict[str, Part]:
+    given = table.get("dimensions", {})
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise MapError(
+            'dimensions are a table of names and texts: { country = "{tag:country}" }, not'
+            f" {given!r}"
+        )
+    if given and "key" in table:
+        raise MapError("it has a key and dimensions: leave one of them out")
+    check_dimensions(given)
+    return {name: template(text, captures) for name, text in given.items()}
 
 
 def glob(text: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ folds them into rows, :data:`DELIVER_SECONDS` after the first of them.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,6 +21,7 @@ from countersink.producers.errors import MalformedMetric
 from countersink.producers.statsd.line import UNIT, is_other, parse
 from countersink.producers.statsd.name_map import Rules
 from countersink.producers.statsd.options import StatsdOptions
+from countersink.runtime.dimensions import Dimensions, RowKey
 from countersink.runtime.log import Log
 
 LOGGER: Final = logging.getLogger("countersink.producers.statsd")
@@ -47,12 +48,22 @@ DELIVER_DISTINCT: Final = 20_000
 
 Cell = tuple[str, int | None]
 """(counter, minute or None for now)."""
-Meaning = tuple[Cell, str, int]
-"""(cell, key, amount in units of 1/10⁹)."""
+Meaning = tuple[Cell, RowKey, int]
+"""(cell, key or dimensions, amount in units of 1/10⁹)."""
 
 
 class CountingProducer(Protocol):
     """The part of a producer that the tally uses."""
+
+    def increment(
+        self,
+        counter: str,
+        key: str | Mapping[str, str],
+        amount: int,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """See :meth:`countersink.producers.Producer.increment`."""
 
     def increment_many(
         self, counter: str, amounts: dict[str, int], *, at: datetime | None = None
@@ -86,7 +97,7 @@ class StatsdTally:
         self._deliver_at = 0.0
         self._known: dict[bytes, Meaning] = {}
         self._counters: set[str] = set()
-        self._remainders: dict[tuple[str, str], int] = {}
+        self._remainders: dict[tuple[str, RowKey], int] = {}
 
     def use(self, rules: Rules) -> None:
         """Go on with another map."""
@@ -131,6 +142,7 @@ class StatsdTally:
     def _deliver(self) -> None:
         waiting, self._waiting, self._waiting_lines = self._waiting, Counter(), 0
         counted: dict[Cell, dict[str, int]] = {}
+        dimensioned: dict[tuple[Cell, Dimensions], int] = {}
         for line, times in waiting.items():
             meaning = self._known.get(line) or self._understand(line, times)
             if meaning is None:
@@ -142,14 +154,18 @@ class StatsdTally:
             whole, part = divmod(amount * times, UNIT)
             if part:
                 whole = self._with_remainder(cell[0], key, amount * times)
+            if not isinstance(key, str):
+                dimensioned[cell, key] = dimensioned.get((cell, key), 0) + whole
+                continue
             keys = counted.get(cell)
             if keys is None:
                 counted[cell] = {key: whole}
             else:
                 keys[key] = keys.get(key, 0) + whole
         for (counter, minute), amounts in counted.items():
-            at = None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
-            self._producer.increment_many(counter, amounts, at=at)
+            self._producer.increment_many(counter, amounts, at=_moment(minute))
+        for ((counter, minute), pairs), amount in dimensioned.items():
+            self._producer.increment(counter, dict(pairs), amount, at=_moment(minute))
 
     def too_long(self, line: bytes) -> None:
         """A line that does not end."""
@@ -219,7 +235,7 @@ class StatsdTally:
         if days and seconds < now - days * DAY_SECONDS:
             raise MalformedMetric(f"its time is more than {days:,} days back")
 
-    def _with_remainder(self, counter: str, key: str, amount: int) -> int:
+    def _with_remainder(self, counter: str, key: RowKey, amount: int) -> int:
         """Whole increments of ``amount`` and of what earlier ones left; what remains is at most a
         half, above or below, and waits for the next.
         """
@@ -231,6 +247,10 @@ class StatsdTally:
                 del left[next(iter(left))]  # the one that has waited longest: half of one at most
             left[counter, key] = amount - whole * UNIT
         return whole
+
+
+def _moment(minute: int | None) -> datetime | None:
+    return None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,11 +15,12 @@ from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import LINES, Span, SpanReader
 from countersink.backfill.run_state import LineCounts
 from countersink.producers.access_log.formats.reader import RecordTally, Rejected, Window
+from countersink.runtime.dimensions import RowKey
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import StoreError
 
-Refused = Mapping[tuple[int, str], str]
-"""Cells that the tables cannot take: (label, key) → why."""
+Refused = Mapping[tuple[int, RowKey], str]
+"""What the tables cannot take: (label, key or dimensions) → why."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
 
 
@@ -89,7 +90,7 @@ class ReadChunk:
     start: Start
     span: Span
     in_force: Policies
-    amounts: Mapping[int, Counter[str]]
+    amounts: Mapping[int, Counter[RowKey]]
     counts: LineCounts
     rejects: list[Rejected]
     open_rejected: int = 0
@@ -267,7 +268,7 @@ class _Lines:
 
 def _difference(
     whole: RecordTally, last: RecordTally, part: RecordTally
-) -> Mapping[int, Counter[str]]:
+) -> Mapping[int, Counter[RowKey]]:
     """What ``whole`` and ``last`` add beyond what ``part`` has added."""
     for label, keys in last.amounts.items():
         whole.amounts[label].update(keys)

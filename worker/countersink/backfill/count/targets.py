@@ -21,9 +21,10 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import day_of
 from countersink.store import sql
 from countersink.store.apply import cells
-from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Session, rerun
-from countersink.store.counters import policies
+from countersink.store.counters import breakdowns, policies
+from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies, Policy, counting, load_own
 from countersink.store.ledger import seals
 from countersink.store.sql import label_of, label_time
@@ -34,8 +35,8 @@ _CELLS: Final = 20_000
 _PACKET_SHARE: Final = 4
 """The driver may double the bytes of a binary literal; that much room again is kept."""
 _FASTEST: Final = 1
-_Entry = tuple[int, str, int]
-"""(bucket's label, key, amount)."""
+_Entry = tuple[int, str, int] | tuple[int, str, int, str]
+"""(bucket's label, key, amount); of a breakdown also the name of its counter."""
 _ROWS_PER_DELETE: Final = 5000
 _DAYS_NAMED: Final = 5
 
@@ -117,12 +118,14 @@ def target_of(run: int, counter: str, mode: str) -> Target:
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
-    """Write down the amounts of a chunk, all of one counter, in the caller's transaction."""
+    """Write down the amounts of a chunk, all of one counter and its breakdowns, in the caller's
+    transaction.
+    """
     most = session.max_allowed_packet // _PACKET_SHARE
     pieces = [
         piece
         for some in amounts.chunks(_CELLS)
-        for piece in _packed([(bucket, key, amount) for _, bucket, key, amount in some], most)
+        for piece in _packed([_entry(cell) for cell in some], most)
     ]
     seal = seals.seal("backfill_journal", more="%s")
     for number, piece in enumerate(pieces):
@@ -133,8 +136,15 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
         )
 
 
+def _entry(cell: Cell) -> _Entry:
+    counter, bucket, key, amount = cell
+    if is_breakdown(counter):
+        return bucket, key, amount, counter
+    return bucket, key, amount
+
+
 def read_journal(session: Session, counter: str, source: int, start_at: int) -> Amounts:
-    """What a chunk added.
+    """What a chunk added, without what it added to breakdowns that were removed since.
 
     Raises:
         BackfillError: a piece of it is damaged.
@@ -146,24 +156,29 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
         (source, start_at),
     ):
         try:
-            for bucket, key, amount in _unpacked(piece):
-                amounts.add(counter, bucket, key, amount)
+            for bucket, key, amount, *breakdown in _unpacked(piece):
+                amounts.add(breakdown[0] if breakdown else counter, bucket, key, amount)
         except (ValueError, TypeError, zlib.error, RecursionError) as error:
             raise BackfillError(
                 f"piece {number} of the journal of source {source} from byte {start_at:,} on cannot"
                 f" be read ({error}): nothing of that chunk was taken back; restore table"
                 " backfill_journal from a backup"
             ) from error
-    return amounts
+    own = breakdowns.read_dimensioned(session, counter).get(counter)
+    there = {counter, *(each.name for each in own.breakdowns)} if own is not None else {counter}
+    return amounts.without(set(amounts.counters) - there)
 
 
 def _unpacked(piece: bytes) -> Iterator[_Entry]:
     entries: Any = json.loads(zlib.decompress(piece))
-    for bucket, key, amount in entries:
+    for entry in entries:
+        bucket, key, amount, *breakdown = entry
         # ``type``: True is a number to isinstance.
         if (type(bucket), type(key), type(amount)) != (int, str, int):
             raise ValueError("an entry is not a bucket, a key and an amount")
-        yield bucket, key, amount
+        if not all(type(each) is str and is_breakdown(each) for each in breakdown):
+            raise ValueError("an entry is of a breakdown that has no name of one")
+        yield (bucket, key, amount, breakdown[0]) if breakdown else (bucket, key, amount)
 
 
 def _packed(entries: list[_Entry], most: int) -> Iterator[bytes]:
@@ -202,6 +217,20 @@ def refuse_tracked(session: Session, counter: str) -> None:
         raise BackfillError(
             f"{counter} is the row count of a tracked table: only its triggers count it, and"
             " `countersink verify` says whether they are right"
+        )
+
+
+def refuse_breakdowns(session: Session, counter: str) -> None:
+    """See that a reconcile sets no counter that has breakdowns: they would keep what it had.
+
+    Raises:
+        BackfillError: it has.
+    """
+    own = breakdowns.read_dimensioned(session, counter).get(counter)
+    if own is not None and own.breakdowns:
+        raise BackfillError(
+            f"{counter} has breakdowns, which a reconcile cannot set: add with --mode add, or"
+            f" remove its breakdowns first (`countersink counter set {counter} --breakdowns none`)"
         )
 
 

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import Final, Protocol, TypedDict
 
+from countersink.backfill.count import targets
 from countersink.backfill.count.sources import KNOWN_BYTES, WantedSource
 from countersink.backfill.count.targets import Target
 from countersink.backfill.errors import BackfillError
@@ -70,6 +71,8 @@ class Task:
         if found is None or found.version != control.policy_version:
             found = self._policies = policies.load(session)
         refuse(session, found, self.counter)
+        if self.target.truth_of:
+            targets.refuse_breakdowns(session, self.counter)
         return found
 
 

@@ -4,7 +4,7 @@ amounts, keeps rejected lines; fails if the file has changed since it was planne
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from countersink.backfill import rejects, run_state
 from countersink.backfill.count import chunks, sources, targets
@@ -31,12 +31,13 @@ from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import BYTES, LINES, Span
 from countersink.backfill.run_state import LineCounts
+from countersink.runtime.dimensions import RowKey
 from countersink.store.apply import cells, key_caps
-from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import Capped
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import BadCells
+from countersink.store.errors import BadCells, BadData
 
 _TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
 
@@ -292,15 +293,16 @@ def lines_of(source: int, found: ReadChunk) -> Lines:
 
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
     """Add a chunk, read by the policies in force, and keep its rejected lines."""
-    amounts = Amounts()
-    for label, keys in found.amounts.items():
-        amounts.bucket(task.counter, label).update(keys)
+    amounts = BucketAmounts(task.counter, found.amounts, found.in_force)
     if not task.target.truth_of:
         targets.refuse_set_days(session, found.in_force, task.counter, found.labels())
     start = found.start
     # What is set to a truth is set, however many keys that makes.
     capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
-    task.target.add(session, amounts, source.id, start.at)
+    try:
+        task.target.add(session, amounts, source.id, start.at)
+    except BadCells as error:
+        raise BadCells(_of_lines(error, amounts, found)) from error
     if capped.moved:
         key_caps.write_overflown(session, cells.slot_of(session), capped.cells())
     if start.goes_on:
@@ -310,11 +312,25 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
     return found.counts
 
 
+def _of_lines(
+    error: BadCells, amounts: BucketAmounts, found: ReadChunk
+) -> list[tuple[tuple[str, int, Any, int], BadData]]:
+    """The refused cells by what lines are counted under: a cell of a breakdown is that of several
+    combinations of dimensions, and each of them goes.
+    """
+    lines = []
+    for (counter, label, key, amount), why in error.cells:
+        cell = counter, key
+        keys = [each for each in found.amounts[label] if cell in amounts.cells_of(label, each)]
+        lines += [((counter, label, each, amount), why) for each in keys or [key]]
+    return lines
+
+
 def _isolating(session: Session, attempt: Callable[[Refused], Result]) -> Result:
     """Count in a transaction, and where rows would leave 64 bits once more without the lines of
     their cells.
     """
-    bad: dict[tuple[int, str], str] = {}
+    bad: dict[tuple[int, RowKey], str] = {}
     while True:
         try:
             return key_caps.with_rows(session, partial(attempt, bad))

@@ -102,6 +102,7 @@ def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str
         recipe.where,
         recipe.exclude_keys,
         strip_query=recipe.strip_query,
+        dimensions=recipe.dimensions,
         column=recipe.key_column,
         counter_column=recipe.counter_column,
         counter=counter,
@@ -147,9 +148,10 @@ def check(recipe: Recipe) -> None:
         return
     if not recipe.time_column:
         raise ValueError(f"{recipe.input_format} has times where you say: give --time-column")
-    if not (recipe.key or recipe.key_column):
+    if not (recipe.key or recipe.key_column or recipe.dimensions):
         raise ValueError(
-            f"{recipe.input_format} has keys where you say: give --key-column, or --key with fields"
+            f"{recipe.input_format} has keys where you say: give --key-column, --key with fields,"
+            " or --dimension"
         )
     if recipe.input_format == "csv":
         if len(recipe.delimiter) != 1 or recipe.delimiter in _NO_DELIMITERS:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from countersink.backfill import run_state
-from countersink.backfill.count.targets import refuse_tracked, require_policies
+from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked, require_policies
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
@@ -212,6 +212,7 @@ class Correction:
         version = read_control(session).policy_version
         if version != self.version:
             refuse_tracked(session, counter)
+            refuse_breakdowns(session, counter)
             require_policies(session, self.run, counter, self.t0)
         rolled_up = RolledUpTo.read(session, counter, lock=" LOCK IN SHARE MODE")
         if into := rolled_up.into(self.view, bucket):

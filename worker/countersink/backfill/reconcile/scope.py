@@ -133,6 +133,7 @@ def choose(
             what had no room among the keys of their day.
     """
     targets.refuse_tracked(session, options.counter)
+    targets.refuse_breakdowns(session, options.counter)
     policies = targets.require_policies(session, run, options.counter, t0)
     view = _view(options.counter, policies)
     found = targets.truth_labels(session, run)

@@ -16,15 +16,24 @@ import click
 
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
-from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE
+from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.reads.query import COLUMNS, Answer, Query, ask
+from countersink.reads.query import COLUMNS, Answer, By, Query, ask, read_by, read_where
 from countersink.reads.rows import COLUMNS as EXPORT_COLUMNS
-from countersink.reads.rows import Value, rows
+from countersink.reads.rows import DIMENSIONS, Value, columns, rows
 from countersink.store import RolledUp, Store, StoreError, UnknownCounter
-from countersink.store.totals.selection import KeyMatch, Last, Selection, wanted_keys
+from countersink.store.totals.selection import (
+    KeyMatch,
+    Last,
+    Selection,
+    checked_where,
+    wanted_keys,
+)
 from countersink.stream.connection import connect
+
+BY: Final = Checked("by", read_by)
+WHERE: Final = Checked("dimension", read_where)
 
 
 def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
@@ -35,6 +44,13 @@ def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], set
 
 _MATCH: Final = ("keys", "prefix", "contains", "exclude_keys", "exclude_prefix")
 _OPTIONS: Final = (
+    settings.one_off(
+        "--where",
+        type=WHERE,
+        multiple=True,
+        metavar="DIMENSION=VALUE",
+        help="Only events with this value of a dimension; repeatable. Empty: those without one.",
+    ),
     _keys("--key", "keys", "Only this key; repeatable."),
     _keys("--prefix", "prefix", "Keys that begin with this; repeatable, and in addition to --key."),
     settings.one_off(
@@ -88,6 +104,7 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
             keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
             selection = Selection(
                 keys=keys,
+                where=_conditions(given.pop("where")),
                 start=_of_zone(start, zone),
                 end=_of_zone(end, zone),
                 last=last,
@@ -96,6 +113,12 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
         function(selection=selection, **given)
 
     return settings.together(*_OPTIONS)(choosing)
+
+
+def _conditions(where: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    if len(dict(where)) != len(where):
+        raise ValueError("--where: give each dimension once")
+    return checked_where(dict(where))
 
 
 def _of_zone(edge: date | None, zone: str | None) -> date | None:
@@ -133,8 +156,10 @@ _SHOWN: Final = (
 )
 @settings.one_off(
     "--by",
-    type=click.Choice(list(COLUMNS)),
-    help="What the rows are.  [default: day; key with --top; counter with --all]",
+    type=BY,
+    metavar=f"{'|'.join(COLUMNS)}|DIMENSION,…",
+    help="What the rows are; or dimensions of the counter, such as page,country."
+    "  [default: day; key with --top; counter with --all]",
 )
 @chosen_totals
 @settings.one_off(
@@ -147,12 +172,12 @@ _SHOWN: Final = (
 def totals_command(
     counter: str | None,
     everything: bool,
-    by: str | None,
+    by: By | None,
     selection: Selection,
     top: int | None,
     **shown: Any,
 ) -> None:
-    """Show totals: by day, hour, minute or month, by key, by counter, or one figure.
+    """Show totals: by day, hour, minute or month, by key, by dimensions, by counter, or one figure.
 
     Days without counts are 0; keys with the largest totals come first. Without --from and --to, it
     shows the whole range that has data. Days are in the counter's own time zone (UTC by default);
@@ -162,29 +187,35 @@ def totals_command(
     """
     if (counter is None) is not everything:
         raise Misuse("name one COUNTER, or say --all")
-    by = by or ("counter" if everything else "key" if top else "day")
-    if top and by not in ("key", "counter"):
-        raise Misuse(f"--top goes with --by key or --by counter, not --by {by}")
+    by = by or ("counter" if everything else "key" if top else "day", ())
+    if top and by[0] not in ("key", "counter", DIMENSIONS):
+        raise Misuse(f"--top goes with --by key or --by counter or dimensions, not --by {by[0]}")
     _show(replace(selection, counter=counter), by, top, **shown)
 
 
 @click.command("top", cls=settings.Command)
 @click.argument("counter", type=COUNTER)
 @chosen_totals
+@settings.one_off(
+    "--by",
+    type=Checked("dimensions", partial(read_by, words=("key",))),
+    metavar="key|DIMENSION,…",
+    help="What the rows are: keys, or dimensions, such as page,country.  [default: key]",
+)
 @settings.one_off("--top", type=click.IntRange(1), default=10, metavar="N", help="How many.")
 @settings.together(*_SHOWN)
-def top_command(counter: str, selection: Selection, top: int, **shown: Any) -> None:
-    """Show the keys of a counter with the largest totals.
+def top_command(counter: str, by: By | None, selection: Selection, top: int, **shown: Any) -> None:
+    """Show the keys of a counter, or values of its dimensions, with the largest totals.
 
     With --last 24h --against previous: what is ahead now, and how that has changed since the 24
     hours before.
     """
-    _show(replace(selection, counter=counter), "key", top, **shown)
+    _show(replace(selection, counter=counter), by or ("key", ()), top, **shown)
 
 
 def _show(
     selection: Selection,
-    by: str,
+    by: By,
     top: int | None,
     *,
     against: str | None,
@@ -197,7 +228,8 @@ def _show(
     with values_checked():
         query = Query(
             selection,
-            by=by,
+            by=by[0],
+            dimensions=by[1],
             top=top,
             against_previous=against is not None,
             include_pending=include_pending,
@@ -209,14 +241,21 @@ def _show(
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
     names = ("counter", "rows", "complete_up_to", "rolled_up_to")
     document = output.document(answer, names, counter=selection.counter)
+    if answer.since is not None:
+        document["since"] = output.iso(answer.since)
     if answer.window is not None:
         document["window"] = answer.window.document()
     csv = (answer.columns, answer.rows)
     output.write_result(format, document, partial(_print, answer, top), csv=csv)
     if answer.told_from is not None:
         progress.say(
-            f"there are no single {by}s before {output.iso(answer.told_from)}: they are rolled up"
-            " to wider buckets, which --by day has"
+            f"there are no single {by[0]}s before {output.iso(answer.told_from)}: they are rolled"
+            " up to wider buckets, which --by day has"
+        )
+    if answer.since is not None:
+        progress.say(
+            f"events from before {output.iso(answer.since)} are missing: the breakdown that answers"
+            " this was declared then"
         )
     if answer.days_gone and (answer.rows or format != "table"):
         progress.say(_gone(answer))
@@ -305,9 +344,10 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
 @settings.one_off("--all", "everything", is_flag=True, help="Every counter.")
 @settings.one_off(
     "--by",
-    type=click.Choice(list(EXPORT_COLUMNS)),
+    type=Checked("layout", partial(read_by, words=EXPORT_COLUMNS)),
     default="key-day",
-    help="What the rows are.",
+    metavar=f"{'|'.join(EXPORT_COLUMNS)}|DIMENSION,…",
+    help="What the rows are; or dimensions of the counters, such as page,country.",
 )
 @chosen_totals
 @settings.one_off(
@@ -324,7 +364,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
 def export_command(
     counters: Sequence[str],
     everything: bool,
-    by: str,
+    by: By,
     selection: Selection,
     file: Path | None,
     format: str,
@@ -350,9 +390,9 @@ def export_command(
         names = known.value if everything else list(dict.fromkeys(counters))
         written = _Rows(store, names, by, replace(selection, unrolled=True))  # and said so
         with _destination(file) as opened, _told():
-            write(opened, EXPORT_COLUMNS[by], iter(written))
+            write(opened, columns(*by), iter(written))
         gone = None
-        if by in ("day", "hour", "key-day") and selection.start is None:
+        if by[0] in ("day", "hour", "key-day") and selection.start is None:
             rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
             gone = max((day for day in rolled if day is not None), default=None)
     complete = output.iso(known.complete_up_to)
@@ -374,14 +414,15 @@ class _Rows:
 
     store: Store
     names: Sequence[str]
-    by: str
+    by: By
     wanted: Selection
     number: int = 0
 
     def __iter__(self) -> Rows:
         with self.store.reading() as session:
             for name in self.names:
-                for row in rows(session, self.by, replace(self.wanted, counter=name)):
+                by, dimensions = self.by
+                for row in rows(session, by, replace(self.wanted, counter=name), dimensions):
                     self.number += 1
                     yield row
 

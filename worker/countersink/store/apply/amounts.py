@@ -1,14 +1,19 @@
 """Adds up the rows of entries to one amount per cell (counter, bucket, key), in primary-key
 order."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
 
+from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.dead import DeadRow
+from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Policies
 
-Row = tuple[int, str, str, int, int]
-"""(position in its entry from 0, counter, key, event time in whole Unix minutes, amount)."""
+Row = tuple[int, str, RowKey, int, int]
+"""(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,
+amount)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,9 @@ class Incoming:
 
 Cell = tuple[str, int, str, int]
 """(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
+
+
+_NO_VALUES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Amounts:
@@ -108,6 +116,14 @@ class Amounts:
         """A counter's amounts: bucket's label → key → amount."""
         return self._amounts.get(counter, {})
 
+    def without(self, names: Container[str]) -> "Amounts":
+        """The same without those of some counters."""
+        kept = Amounts()
+        kept._amounts = {
+            name: buckets for name, buckets in self._amounts.items() if name not in names
+        }
+        return kept
+
     def negated(self) -> "Amounts":
         """What takes all of this back."""
         taken = Amounts()
@@ -122,17 +138,20 @@ class Amounts:
 
 
 class Merged(Amounts):
-    """The amounts of the rows of entries.
+    """The amounts of the rows of entries, those of their breakdowns included.
 
     Attributes:
         rows: how many rows went in.
+        fanned_out: some of them are in several cells.
     """
 
     def __init__(self, entries: Iterable[Incoming], policies: Policies) -> None:
         super().__init__()
         self.rows = 0
+        self.fanned_out = False
         last_counter, last_minute = "", -1
-        amounts: dict[str, int] = {}
+        amounts: dict[Any, int] = {}
+        fan: _Fan | None = None
         for entry in entries:
             self.rows += len(entry.rows)
             for _, counter, key, minute, amount in entry.rows:
@@ -140,8 +159,69 @@ class Merged(Amounts):
                 # lookups.
                 if minute != last_minute or counter != last_counter:
                     amounts = self.bucket(counter, policies.bucket(counter, minute))
+                    fan = self._fan(policies, counter, minute)
                     last_counter, last_minute = counter, minute
+                if fan is not None and (not key or not isinstance(key, str)):
+                    values = dict(key) if key else _NO_VALUES
+                    for composed, own in fan:
+                        composite = composed(values)
+                        own[composite] = own.get(composite, 0) + amount
+                    key = ""
                 if key in amounts:
                     amounts[key] += amount
                 else:
                     amounts[key] = amount
+
+    def _fan(self, policies: Policies, counter: str, minute: int) -> "_Fan | None":
+        """The amounts of the buckets of a counter's breakdowns; None if it has no dimensions."""
+        declared = policies.dimensioned.get(counter)
+        if declared is None:
+            return None
+        fan: _Fan = [
+            (each.composed, self.bucket(each.name, policies.bucket(each.name, minute)))
+            for each in declared.breakdowns
+            if minute >= each.since
+        ]
+        self.fanned_out = self.fanned_out or bool(fan)
+        return fan
+
+
+_Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]
+"""How the key of some values is composed, and the amounts that it is one of; of each breakdown."""
+
+
+class BucketAmounts(Amounts):
+    """The amounts of some buckets of one counter, those of its breakdowns included.
+
+    A breakdown holds events from a minute on. Of the bucket in which that lies it gets all: it
+    lacks nothing from then on.
+
+    Args:
+        counter: its name.
+        buckets: bucket's label → key or dimensions → amount.
+        policies: those in force.
+
+    Raises:
+        UnknownDimension: the counter has not declared a dimension.
+    """
+
+    def __init__(
+        self, counter: str, buckets: Mapping[int, Mapping[Any, int]], policies: Policies
+    ) -> None:
+        super().__init__()
+        self._own = policies.dimensioned.get(counter, Dimensioned(counter, ()))
+        self._policies = policies
+        for label, keys in buckets.items():
+            for key, amount in keys.items():
+                self._own.require(key)
+                for name, own in self.cells_of(label, key):
+                    self.add(name, label, own, amount)
+
+    def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
+        """The (counter, key) of each cell of a bucket that a key or dimensions are counted in."""
+        yield self._own.counter, key if isinstance(key, str) else ""
+        if self._own.breakdowns:
+            ends = self._policies.numbered(self._own.counter, label).ends_at(label) // 60
+            # The last minute of a bucket is in it; its own amounts tell no others apart.
+            for breakdown, composed in self._own.cells(key, ends - 1):
+                yield breakdown.name, composed

@@ -6,7 +6,8 @@ In a transaction that the caller began. What the server will never take is set a
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter, mul
 from typing import Final
@@ -19,6 +20,7 @@ from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.key_caps import OVERFLOW, Capped, Place
 from countersink.store.connection import Session
+from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadCells, BadData
 from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
@@ -145,6 +147,7 @@ def add(session: Session, slot: int, amounts: Amounts) -> None:
 
 
 _Fate = tuple[Incoming, Row, BadData]
+_SAVEPOINT: Final = "countersink_cells"
 
 
 class Upserts:
@@ -160,25 +163,31 @@ class Upserts:
         self, session: Session, slot: int, entries: Sequence[Incoming], policies: Policies
     ) -> None:
         self._session = session
-        self._entries = entries
         self._policies = policies
-        self._writer = CellWriter(session, slot)
+        self._slot = slot
+        self._refused: list[_Fate] = []
+        self.overflown = 0
+        self._begin(entries)
+
+    def _begin(self, entries: Sequence[Incoming]) -> None:
+        """Begin with what is to be counted, of which nothing is written."""
+        self._entries = entries
+        self._writer = CellWriter(self._session, self._slot)
         self._by_cell: dict[tuple[str, int, str], list[tuple[Incoming, Row]]] | None = None
         self._failed: list[_Fate] = []
         self._lost_cells = 0
         self._capped = Capped()
-        self.merged = Merged(entries, policies)
-        self.overflown = 0
+        self.merged = Merged(entries, self._policies)
 
     @property
     def dead(self) -> list[DeadRow]:
         """The refused rows as dead rows."""
-        return [dead_row(entry, row, error) for entry, row, error in self._failed]
+        return [dead_row(entry, row, error) for entry, row, error in self._refused + self._failed]
 
     @property
     def rows(self) -> int:
         """How many rows were counted."""
-        return self.merged.rows - len(self._failed)
+        return self.merged.rows - len(self._failed)  # those taken out before are not in it
 
     @property
     def cells(self) -> int:
@@ -188,10 +197,29 @@ class Upserts:
     def apply(self) -> None:
         """Upsert every cell, in primary-key order; new keys beyond a counter's cap as one.
 
+        A row that breakdowns count as well is counted in all its cells or in none. So where the
+        server refuses one of them, everything is taken back and begun again without that row.
+
         Raises:
             RowsMissing: roll back; see :mod:`countersink.store.apply.key_caps`.
             StoreError: anything but BadData, which ends in :attr:`dead`.
         """
+        if not self.merged.fanned_out:
+            self._write()
+            return
+        while True:
+            self._session.execute(f"SAVEPOINT {_SAVEPOINT}")
+            self._write()
+            if not self._failed:
+                self._session.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+                return
+            self._session.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            # Each once: it may have failed in several cells.
+            gone = {(id(fate[0]), fate[1][0]): fate for fate in self._failed}
+            self._refused += gone.values()
+            self._begin([_without(entry, gone) for entry in self._entries])
+
+    def _write(self) -> None:
         self._capped = key_caps.cap(self._session, self.merged, self._policies)
         size = sql.per_statement(self._session)
         for cells in self.merged.chunks(size):
@@ -215,16 +243,16 @@ class Upserts:
     def _overflown_rows(self) -> dict[Place, int]:
         """How many rows have gone to another key than theirs, by the day."""
         moved, days = self._capped.moved, self._capped.days
-        counters = {counter for counter, _ in moved}
+        counters = {counter_of(counter) for counter, _ in moved}
         refused = {(id(entry), row[0]) for entry, row, _ in self._failed}
         found: Counter[Place] = Counter()
         for entry in self._entries:
-            for row in entry.rows:
-                position, counter, key, minute, _ = row
-                if counter in counters:
-                    cell = counter, self._policies.bucket(counter, minute)
-                    if key in moved.get(cell, ()) and (id(entry), position) not in refused:
-                        found[counter, days[cell]] += 1
+            for position, counter, key, minute, _ in entry.rows:
+                if counter not in counters or (id(entry), position) in refused:
+                    continue
+                for name, label, own in self._policies.cells(counter, key, minute):
+                    if own in moved.get((name, label), ()):
+                        found[name, days[name, label]] += 1
         return found
 
     def _row_by_row(self, cell: Cell, error: BadData) -> None:
@@ -245,15 +273,22 @@ class Upserts:
             for entry in self._entries:
                 for row in entry.rows:
                     _, counter, key, minute, _ = row
-                    bucket = self._policies.bucket(counter, minute)
-                    if key in self._capped.moved.get((counter, bucket), ()):
-                        key = OVERFLOW
-                    self._by_cell[counter, bucket, key].append((entry, row))
+                    for name, bucket, own in self._policies.cells(counter, key, minute):
+                        if own in self._capped.moved.get((name, bucket), ()):
+                            own = OVERFLOW
+                        self._by_cell[name, bucket, own].append((entry, row))
         return self._by_cell[cell]
+
+
+def _without(entry: Incoming, gone: Container[tuple[int, int]]) -> Incoming:
+    """An entry without those of its rows that are named by it and their positions."""
+    left = [row for row in entry.rows if (id(entry), row[0]) not in gone]
+    return entry if len(left) == len(entry.rows) else replace(entry, rows=left)
 
 
 def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
     """The dead row for a refused row."""
     position, counter, key, minute, amount = row
-    payload = json.dumps([counter, key, minute, amount], separators=(",", ":")).encode()
+    shown = key if isinstance(key, str) else dict(key)
+    payload = json.dumps([counter, shown, minute, amount], separators=(",", ":")).encode()
     return DeadRow(entry.id, position, entry.stream, entry.at, error.reason, str(error), payload)

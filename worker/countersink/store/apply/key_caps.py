@@ -37,17 +37,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Final, TypeVar
 
-from countersink.runtime.limits import is_name
+from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session
+from countersink.store.counters.breakdowns import counter_of, is_stored
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
-from countersink.store.sql import day_label, insert_rows, label_of, label_time, parts
+from countersink.store.sql import day_label, insert_rows, label_of, label_time, marks, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
-
-OVERFLOW: Final = "__overflow__"
-"""The key of what has no room. It is not one of the keys that are counted."""
 
 Place = tuple[str, date]
 """(counter, day of its own time zone)."""
@@ -178,7 +176,7 @@ def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
     """What has to be looked up, the keys in the order in which they came."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
-        if policies.cap(counter) is None or not is_name(counter):
+        if policies.cap(counter) is None or not is_stored(counter):
             continue  # what is no name the server is going to refuse
         for label, keys in amounts.of(counter).items():
             try:
@@ -186,12 +184,20 @@ def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
             except (ValueError, OverflowError):
                 continue  # nor has any server such a day
             known = policies.made.of(counter, day)
-            unknown = [key for key in keys if key not in known and key != OVERFLOW]
+            free = _free(policies, counter)
+            unknown = [key for key in keys if key not in known and key not in free]
             if unknown:
                 one = found.setdefault((counter, day), _Day())
                 one.labels.append(label)
                 one.keys.update(dict.fromkeys(unknown))
     return found
+
+
+def _free(policies: Policies, counter: str) -> tuple[str, ...]:
+    """Keys that take no room of a counter's days: with dimensions that of all events which have
+    any, since what its breakdowns hold is compared with it.
+    """
+    return (OVERFLOW, "") if counter in policies.dimensioned else (OVERFLOW,)
 
 
 @dataclass(slots=True)
@@ -317,11 +323,12 @@ def _count_keys(session: Session, policies: Policies, place: Place, most: int) -
             " AND counter_month.counter_key = counter_slot.counter_key)"
         )
         args += (place[0], _month(place[1]))
+    free = [key.encode() for key in _free(policies, place[0])]
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT DISTINCT counter_key FROM counter_slot"
         f" FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
-        " AND counter_key <> %s LIMIT %s) AS there",
-        (place[0], *args, OVERFLOW.encode(), most),
+        f" AND counter_key NOT IN ({marks(free)}) LIMIT %s) AS there",
+        (place[0], *args, *free, most),
     )
     return int(number)
 
@@ -396,16 +403,22 @@ def write_overflown(session: Session, slot: int, rows: Mapping[Place, int]) -> N
 def overflown_by_day(
     session: Session, *, since: date, counter: str | None = None
 ) -> dict[Place, int]:
-    """Rows that went to :data:`OVERFLOW`, by (counter, day), of the days from ``since`` on."""
-    one, args = ("", (since,)) if counter is None else (" AND counter = %s", (since, counter))
-    return {
-        (name, day): int(number)
-        for name, day, number in session.query(
-            "SELECT counter, day, SUM(overflown) FROM counter_keys"
-            f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
-            args,
-        )
-    }
+    """Rows that went to :data:`OVERFLOW` of a counter or of its breakdowns, by (counter, day), of
+    the days from ``since`` on.
+    """
+    one, args = "", tuple[object, ...]((since,))
+    if counter is not None:
+        one = " AND counter IN (SELECT %s UNION SELECT name FROM counter WHERE breakdown_of = %s)"
+        args = (since, counter, counter)
+    found: dict[Place, int] = {}
+    for name, day, number in session.query(
+        "SELECT counter, day, SUM(overflown) FROM counter_keys"
+        f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
+        args,
+    ):
+        place = counter_of(name), day
+        found[place] = found.get(place, 0) + int(number)
+    return found
 
 
 def overflown_by_counter(session: Session) -> dict[str, int]:
@@ -413,9 +426,11 @@ def overflown_by_counter(session: Session) -> dict[str, int]:
     found = session.query(
         "SELECT counter, SUM(overflown) FROM counter_keys"
         " WHERE day >= UTC_DATE() - INTERVAL 1 DAY GROUP BY counter HAVING SUM(overflown) > 0"
-        " ORDER BY SUM(overflown) DESC, counter"
     )
-    return {name: int(number) for name, number in found}
+    sums: dict[str, int] = {}
+    for name, number in found:
+        sums[counter_of(name)] = sums.get(counter_of(name), 0) + int(number)
+    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def overflow_labels(session: Session, counter: str) -> set[int]:

@@ -1,24 +1,29 @@
 """Rows that become dead letters by a rule of their counter: tracked table, unknown in strict mode,
-reconciled day; with the detail of each.
+undeclared dimension, reconciled day; with the detail of each.
 
 Those of the counters of tracked tables, which triggers count and nobody else may, in strict mode
-those of counters that nobody has made, nor counted before, and those that are in what their bucket
+those of counters that nobody has made, nor counted before, those with a dimension that their
+counter has not declared, and those that are in what their bucket
 was set to already.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from countersink.runtime.dead_letter import DeadReason
-from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import dead_row
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
+from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Mark, Policies, accepted
-from countersink.store.errors import BadData
+from countersink.store.errors import BadData, UnknownDimension
 from countersink.store.sql import marks, parts
+
+_KEY: Final = itemgetter(2)
 
 Errors = Mapping[tuple[str, int], BadData]
 """Why rows are refused, by their counter and minute."""
@@ -41,6 +46,7 @@ def refuse(
     kept, dead = list(entries), list[DeadRow]()
     if policies.strict or policies.tracked:
         kept, dead = _without_refused(session, kept, policies)
+    kept = [_declared(entry, policies, dead) for entry in kept]
     if policies.marked_before and not late:
         kept, in_truth = _without(kept, partial(_late, policies=policies))
         dead += in_truth
@@ -63,6 +69,25 @@ def _without_refused(
         return {(row[1], row[3]): refused[row[1]] for row in entry.rows if row[1] in refused}
 
     return _without(entries, refused_of) if refused else (list(entries), [])
+
+
+def _declared(entry: Incoming, policies: Policies, dead: list[DeadRow]) -> Incoming:
+    """The entry without the rows whose counter has not declared a dimension that they have; these
+    go to ``dead``.
+    """
+    if tuple not in set(map(type, map(_KEY, entry.rows))):
+        return entry
+    kept: list[Row] = []
+    for row in entry.rows:
+        try:
+            policies.dimensioned.get(row[1], Dimensioned(row[1], ())).require(row[2])
+        except UnknownDimension as error:
+            reason = DeadReason.UNKNOWN_DIMENSION
+            detail = f"{error}, then `countersink dead retry`"
+            dead.append(dead_row(entry, row, BadData(detail, reason=reason)))
+        else:
+            kept.append(row)
+    return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
 
 
 def _without(

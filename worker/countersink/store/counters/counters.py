@@ -1,20 +1,23 @@
 """``Counters`` for programs: list, show, set, delete, strict mode, default number of keys; checks
 of the values and their messages are in ``settings.py``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
+from countersink.store.counters import breakdowns as declared
 from countersink.store.counters import buckets, deletion, keep_steps, settings
+from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.policies import load
 from countersink.store.counters.settings import Counter, KeepDays, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
+from countersink.store.ledger import seals
 from countersink.store.sessions import Pool
 
 __all__ = ["Counter", "Counters", "Deleted"]
@@ -66,6 +69,8 @@ class Counters:
         max_keys: MaxKeys | None = None,
         app_slots: int | None = None,
         start: datetime | None = None,
+        dimensions: Sequence[str] | None = None,
+        breakdowns: "Sequence[str | Sequence[str]] | None" = None,
     ) -> Counter:
         """Make a counter, or change what is given of one; what is not given stays.
 
@@ -88,6 +93,11 @@ class Counters:
             start: aware, in whole minutes, at least one minute ahead: the event time from which
                 time zone and resolution are for. Needed to change them once anything was counted;
                 without it a counter that never was has them for all time.
+            dimensions: names that increments may have, at most 8; ``[]``: none, as at first.
+            breakdowns: all combinations of them of which totals are to be kept, each as
+                ``"page,country"``, or by its names in order. A new one holds the events from its
+                ``since`` on: all, if the counter was never counted. One that is left out is deleted
+                with its counts.
 
         Returns:
             the counter as it is now.
@@ -108,9 +118,19 @@ class Counters:
             None if app_slots is None else settings.check_app_slots(app_slots),
             None if start is None else settings.start_minute(start),
             None if keep is None else keep_steps.parse(keep),
+            None if dimensions is None else check_dimensions(dimensions),
+            None if breakdowns is None else check_breakdowns(breakdowns),
         )
+        found = self._alone(partial(settings.change, wanted), name)
+        if breakdowns is not None:
+            with self._connect() as session:
+                self._delete_removed(session, name)
+        return found
 
-        return self._alone(partial(settings.change, wanted), name)
+    def _delete_removed(self, session: Session, name: str) -> None:
+        """Delete what is left of the breakdowns of a counter that were removed."""
+        for breakdown in declared.removed(session, name):
+            deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
         """Delete a counter with all it was ever counted and its settings, or one key of it.
@@ -123,13 +143,18 @@ class Counters:
             UnknownCounter: there is no such counter. (Of a key that it does not have 0 rows are
                 deleted.)
             TrackedCounter: it is that of a tracked table.
+            ValueError: the key ``""`` of a counter that has breakdowns, which hold the same events.
         """
 
         with self._connect() as session:
             settings_version.refuse_tracked(session, name)
             settings.require(session, name)
             if key is None:
+                if declared.names_of(session, name):
+                    self._alone(partial(_remove_breakdowns, name=name), name)
+                    self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
+            declared.refuse_empty_key(session, name, key)
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:
@@ -187,3 +212,17 @@ class Counters:
 
     def __repr__(self) -> str:
         return "Counters()"
+
+
+def _remove_breakdowns(session: Session, control: Control, *, name: str) -> bool:
+    """Let nothing be counted in a counter's breakdowns any more, while nobody is counting; whether
+    there are any to be deleted.
+    """
+    there = declared.names_of(session, name)
+    sealed = [(each, seals.begin(session, each)) for each in there]
+    declared.remove_all(session, name)
+    for each, difference in sealed:
+        seals.renew(session, each, difference)
+    if there:
+        bump(session)
+    return bool(there)

@@ -15,14 +15,16 @@ spool of a host that was dead) is not counted on top. A mark says which entries 
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
+from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.store.counters.buckets import Resolution
 from countersink.store.errors import Refused, UnknownZone
 from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks, parts
@@ -181,6 +183,7 @@ class Policies:
         known: counters found to be known meanwhile; a memory for whoever asks.
         default_cap: keys that a day may have of counters without a cap of their own; None: any
             number.
+        dimensioned: counters that have dimensions, by name.
         capped: some counter has a cap on its keys of a day.
         made: keys found to be there meanwhile, of counters that have one; a memory as well.
     """
@@ -192,6 +195,7 @@ class Policies:
     _marks: Marks = field(default_factory=dict)
     _caps: Mapping[str, int] = field(default_factory=dict)
     default_cap: int | None = None
+    dimensioned: Mapping[str, Dimensioned] = field(default_factory=dict)
     known: set[str] = field(default_factory=set, init=False)
     made: KeyMemory = field(default_factory=KeyMemory, init=False)
 
@@ -261,6 +265,19 @@ class Policies:
             self.version = OUTDATED
             raise
 
+    def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
+        """The (counter, bucket's label, key) of each row of ``counter_slot`` that a row of an entry
+        is added to: that of its counter, and those of its breakdowns.
+
+        Raises:
+            Refused: as :meth:`bucket`.
+        """
+        yield counter, self.bucket(counter, minute), key if isinstance(key, str) else ""
+        own = self.dimensioned.get(counter)
+        if own is not None:
+            for breakdown, composed in own.cells(key, minute):
+                yield breakdown.name, self.bucket(breakdown.name, minute), composed
+
     def day(self, counter: str, label: int) -> date:
         """The day of a bucket, in its own time zone.
 
@@ -316,6 +333,7 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
         load_marks(session, watermark=None if old_marks else control.watermark),
         {name: int(most) for name, most in caps},
         control.max_keys,
+        read_dimensioned(session),
     )
 
 
@@ -440,3 +458,27 @@ def unmark_buckets(session: Session, counter: str, run: int) -> int:
     return session.execute(
         "DELETE FROM reconciled_bucket WHERE counter = %s AND run = %s", (counter, run)
     )
+
+
+_NOTICE_MS: Final = 60_000
+"""Milliseconds ahead, at the least, at which a breakdown begins of what was counted already: for
+what producers count now, and clocks that are ahead."""
+
+
+def first_free(session: Session, name: str, now_ms: int) -> int:
+    """The Unix minute from which on nothing of a counter is counted yet: one that is still to come,
+    behind its buckets of such times.
+    """
+    since = -(-(now_ms + _NOTICE_MS) // 60_000)
+    policies = load(session)
+    beyond = session.query(
+        "SELECT MAX(bucket) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+        " AND bucket > %s",
+        (name, label_time(now_ms // 1000 // 60 * 60 + buckets.MAX_POLICIES)),
+    )
+    if beyond[0][0] is not None:
+        label = label_of(beyond[0][0])
+        policy = policies.numbered(name, label)
+        if policy.starts_at(label) > now_ms // 1000:
+            since = max(since, policy.ends_at(label) // 60)
+    return min(since, buckets.MAX_MINUTE)

@@ -1,6 +1,6 @@
-"""Settings of a counter (name, time zone, resolution, keep, keep_days, max_keys, app_slots):
-limits, checks with error messages, from when a change may be in force, and its SQL. Its policies
-never change for the past, once a counter has been counted."""
+"""Settings of a counter (name, time zone, resolution, keep, keep_days, max_keys, app_slots; its
+dimensions are in ``breakdowns.py``): limits, checks with error messages, from when a change may be
+in force, and its SQL. Its policies never change for the past, once a counter has been counted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,11 @@ from countersink.runtime.limits import is_name
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
-from countersink.store.counters import buckets, keep_steps
+from countersink.store.counters import breakdowns, buckets, keep_steps
+from countersink.store.counters.breakdowns import Breakdown, Dimensioned
 from countersink.store.counters.buckets import MAX_MINUTE, WIDTH, Resolution
 from countersink.store.counters.keep_steps import Steps
-from countersink.store.counters.policies import Policy, counting, load, load_own
+from countersink.store.counters.policies import Policy, counting, first_free, load, load_own
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
@@ -37,10 +38,13 @@ class Counter:
         keep_days: days that its days are kept before they roll up to months; None: for ever.
         max_keys: its own cap on the keys of a day; None: it has none of its own.
         most_keys: the cap that is in force for it; None: a day may have any number.
-        overflown: rows of today, in its time zone, that went to ``__overflow__`` for it.
+        overflown: rows of today, in its time zone, that went to ``__overflow__`` of it, or of one
+            of its breakdowns.
         app_slots: over how many slots the application's own transactions spread.
         rolled_up_to: days before this one are in months; None: no day is.
         made: somebody has made it by hand; False where it was counted and has the defaults.
+        dimensions: those that increments may have.
+        breakdowns: of which of them totals are kept, in the order in which they were declared.
     """
 
     name: str
@@ -54,6 +58,8 @@ class Counter:
     app_slots: int
     rolled_up_to: date | None
     made: bool
+    dimensions: tuple[str, ...] = ()
+    breakdowns: tuple[Breakdown, ...] = ()
 
     @property
     def to_come(self) -> tuple[Policy, ...]:
@@ -113,6 +119,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
     for each in [name] if name is not None else counter_names(session):
         keep_days, max_keys, app_slots, rolled_up_to, steps = made.get(each, _NOT_MADE)
         in_force = policies.at(each, minute)
+        declared = policies.dimensioned.get(each, Dimensioned(each, ()))
         found.append(
             Counter(
                 name=each,
@@ -128,6 +135,8 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 app_slots=app_slots,
                 rolled_up_to=rolled_up_to,
                 made=each in made,
+                dimensions=declared.dimensions,
+                breakdowns=declared.breakdowns,
             )
         )
     return found
@@ -157,6 +166,8 @@ class SettingsChange:
     app_slots: int | None
     start: int | None
     keep: Steps | None = None
+    dimensions: tuple[str, ...] | None = None
+    breakdowns: tuple[tuple[str, ...], ...] | None = None
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
@@ -182,7 +193,15 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
             _supersede(session, name, counting(own)[-1], policy.valid_from)
         _write(session, name, policy)
     changed |= _roll_up(session, name, control.now)
+    broken_down = {each: seals.begin(session, each) for each in breakdowns.names_of(session, name)}
+    if wanted.dimensions is not None or wanted.breakdowns is not None:
+        used = is_used(session, name)
+        since = first_free(session, name, control.now) if used else 0
+        changed |= breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
     if changed:
+        for each in breakdowns.names_of(session, name):
+            breakdowns.copy_settings(session, name, each)
+            seals.renew(session, each, broken_down.get(each, 0))
         seals.renew(session, name, sealed)
         bump(session)
     return read(session, name)[0]

@@ -8,12 +8,15 @@ one posts to the ledger, on a row of the connection, and both are undone where e
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_amount, check_key, minute_of
 from countersink.store.connection import Connect
+from countersink.store.counters import breakdowns
+from countersink.store.counters.breakdowns import Breakdown, Dimensioned
 from countersink.store.counters.settings import check_name
 from countersink.store.errors import Conflict, Refused, UnknownCounter
 from countersink.store.in_app import settings_version
@@ -66,20 +69,23 @@ class Increments:
         self,
         connection: AppConnection,
         counter: str,
-        amounts: Mapping[str, int],
+        amounts: Mapping[RowKey, int] | Mapping[str, int],
         at: datetime | None,
     ) -> None:
-        """Add ``amounts[key]`` to each key, in the connection's transaction.
+        """Add ``amounts[key]`` to each key, in the connection's transaction; what has dimensions to
+        the breakdowns as well.
 
         Raises:
             TypeError, ValueError: an argument cannot be. Nothing was sent.
             UnknownCounter, TrackedCounter: the counter may not be counted so.
+            UnknownDimension: it has not declared a dimension.
             Conflict: somebody changes the counter's settings all the time.
             StoreError: its settings could not be read.
             The driver's own errors, as they are.
         """
         check_name(counter)
-        rows = _key_amounts(amounts)
+        given = _row_amounts(amounts)
+        rows = _by_bytes((key if isinstance(key, str) else "", amount) for key, amount in given)
         minute = minute_of(datetime.now(UTC) if at is None else at)
         if not rows:
             return
@@ -87,10 +93,13 @@ class Increments:
         with as_one(connection):
             # All of one bucket: the first statement keeps the settings as they are.
             for part in row_parts(rows, found.room):
-                label = self._add(connection, counter, part, minute)
-            total = sum(amount for _, amount in rows)
-            weighed = sum(amount * key_weight(key) for key, amount in rows)
-            post_in(connection, self._database, counter, label, Posting.of(label, total, weighed))
+                found, label = self._add(connection, counter, part, minute)
+            self._post(connection, counter, label, rows)
+            for each, composed in _broken_down(found, given, minute):
+                label = found.policies.bucket(each.name, minute)
+                for part in row_parts(composed, found.room):
+                    execute(connection, self._statement(found, part, label, each.name))
+                self._post(connection, each.name, label, composed)
             if found.locks_are_local:
                 settings_version.write_fence(connection, self._database, counter)
 
@@ -99,6 +108,7 @@ class Increments:
 
         Raises:
             As :meth:`add`; not UnknownCounter, as there is nothing to delete then.
+            ValueError: also the key ``""`` of a counter that has breakdowns.
         """
         check_name(counter)
         wanted = _key_bytes(key)
@@ -107,12 +117,24 @@ class Increments:
                 found = self._hold(connection, counter)
             except UnknownCounter:
                 return
+            own = found.policies.dimensioned.get(counter)
+            if own is not None and own.breakdowns and not wanted:
+                raise breakdowns.empty_key(counter)
             delete_rows(connection, self._database, counter, wanted)
             if found.locks_are_local:
                 settings_version.write_fence(connection, self._database, counter)
 
-    def _add(self, connection: AppConnection, counter: str, rows: Amounts, minute: int) -> int:
-        """Add rows in one statement, by the settings as they are; the label of their bucket."""
+    def _post(self, connection: AppConnection, counter: str, label: int, rows: Amounts) -> None:
+        total = sum(amount for _, amount in rows)
+        weighed = sum(amount * key_weight(key) for key, amount in rows)
+        post_in(connection, self._database, counter, label, Posting.of(label, total, weighed))
+
+    def _add(
+        self, connection: AppConnection, counter: str, rows: Amounts, minute: int
+    ) -> tuple[Fence, int]:
+        """Add rows in one statement, by the settings as they are; these, and the label of their
+        bucket.
+        """
         for _ in range(_ATTEMPTS):
             found = self._fences.get(counter) or self._find(connection, counter)
             label = self._label(found, minute)
@@ -120,7 +142,7 @@ class Increments:
             # Asked where no row was changed: maybe 0 was added to what was there. Versions only
             # grow, so settings that are in force now were so a moment ago.
             if done.rows > 0 or self._holds(connection, found):
-                return label
+                return found, label
             self._forget(found)
         raise _changing(found)
 
@@ -166,11 +188,14 @@ class Increments:
             self._fences.pop(found.counter, None)
             raise
 
-    def _statement(self, found: Fence, rows: Amounts, label: int) -> str:
+    def _statement(
+        self, found: Fence, rows: Amounts, label: int, breakdown: str | None = None
+    ) -> str:
+        counter = "f.counter" if breakdown is None else f"'{breakdown}'"
         bucket = label_text(label)
         own = slot(found.app_slots, found.snapshot_isolation)
         into = f"{self._database}.counter_slot"
-        head = f"INSERT INTO {into} (counter, bucket, counter_key, slot, amount) SELECT f.counter"
+        head = f"INSERT INTO {into} (counter, bucket, counter_key, slot, amount) SELECT {counter}"
         if len(rows) == 1:
             ((key, amount),) = rows
             return (
@@ -211,8 +236,9 @@ def _key_bytes(key: object) -> bytes:
     return check_key(str.__str__(key) if isinstance(key, str) else key).encode()
 
 
-def _key_amounts(amounts: object) -> list[tuple[bytes, int]]:
-    """The keys as UTF-8 with their amounts, in the order of the table's primary key.
+def _row_amounts(amounts: object) -> list[tuple[RowKey, int]]:
+    """The keys as they are counted, those with dimensions as :func:`check_row_key` has made them,
+    with their amounts.
 
     Raises:
         TypeError: not a mapping. TypeError, ValueError: as :func:`_key_bytes`, and as
@@ -221,7 +247,35 @@ def _key_amounts(amounts: object) -> list[tuple[bytes, int]]:
     if not isinstance(amounts, Mapping):
         raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
     # A list of it first: another thread may be changing it.
-    return sorted((_key_bytes(key), check_amount(amount)) for key, amount in list(amounts.items()))
+    return [
+        (key if isinstance(key, tuple) else _key_bytes(key).decode(), check_amount(amount))
+        for key, amount in list(amounts.items())
+    ]
+
+
+def _by_bytes(amounts: Iterable[tuple[str, int]]) -> list[tuple[bytes, int]]:
+    """One amount for each key as UTF-8, in the order of the table's primary key."""
+    found: dict[str, int] = {}
+    for key, amount in amounts:
+        found[key] = found.get(key, 0) + amount
+    return sorted((key.encode(), amount) for key, amount in found.items())
+
+
+def _broken_down(
+    found: Fence, given: Sequence[tuple[RowKey, int]], minute: int
+) -> Iterator[tuple[Breakdown, list[tuple[bytes, int]]]]:
+    """What each breakdown counts of some rows.
+
+    Raises:
+        UnknownDimension: a row has one that is not declared.
+    """
+    own = found.policies.dimensioned.get(found.counter, Dimensioned(found.counter, ()))
+    for key, _ in given:
+        own.require(key)
+    broken = [(key, amount) for key, amount in given if not key or not isinstance(key, str)]
+    for each in own.breakdowns if broken else ():
+        if minute >= each.since:
+            yield each, _by_bytes((each.key(key), amount) for key, amount in broken)
 
 
 def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:

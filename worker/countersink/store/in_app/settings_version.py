@@ -61,7 +61,7 @@ class Fence:
     Attributes:
         counter: its name.
         version: of its row in ``app_counter``.
-        policies: its own, as of then.
+        policies: its own and its breakdowns', as of then.
         app_slots: over how many slots the application's transactions spread.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
         room: bytes that the values of one statement may take.
@@ -278,11 +278,18 @@ def _read(session: Session, counter: str, version: int | None = None) -> Fence |
         if not versions:
             return None
         version = int(versions[0][0])
+    own = policies.dimensioned.get(counter)
+    names = (counter, *(each.name for each in own.breakdowns)) if own is not None else (counter,)
     made = session.query("SELECT app_slots FROM counter WHERE name = %s", (counter,))
     return Fence(
         counter,
         version,
-        Policies(policies.version, policies.strict, {counter: policies.of(counter)}),
+        Policies(
+            policies.version,
+            policies.strict,
+            {name: policies.of(name) for name in names},
+            dimensioned={} if own is None else {counter: own},
+        ),
         int(made[0][0]) if made else DEFAULT_APP_SLOTS,
         session.snapshot_isolation,
         sql.room(session),

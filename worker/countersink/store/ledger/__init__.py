@@ -19,6 +19,7 @@ Problem = Literal[
     "no_policy",
     "no_bucket",
     "no_rollup",
+    "breakdown",
     "settings",
     "sequence",
     "control",
@@ -39,11 +40,13 @@ class Difference:
             wider buckets of times, that were never said to be rolled up; ``settings``: its settings
             were changed by hand; ``sequence``: the value of a sequence was, whose name ``counter``
             is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
-            down does not fit the ledger, or itself.
+            down does not fit the ledger, or itself; ``breakdown``: a breakdown holds other sums of
+            some days than the counter.
         in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
-            ``backfill``: what its backfills wrote down.
+            ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
+            days.
         in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
-            ``backfill``: of slots 512 and up.
+            ``backfill``: of slots 512 and up; ``breakdown``: the counter's.
         detail: a sentence for people.
         day: of the bucket that is wrong, where that could be told.
         key: the key that is wrong, where that could be told.

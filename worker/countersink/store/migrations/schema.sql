@@ -92,6 +92,10 @@ CREATE TABLE counter (
     created      DATETIME(3) NOT NULL COMMENT 'UTC',
     seal         DECIMAL(30, 0) NULL COMMENT 'checksum of its settings and policies; NULL: not known',
     keep_steps   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'how long buckets of each width are kept, such as minute=2d,hour=90d; NULL: for ever',
+    dimensions   VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'names, separated by commas; of a breakdown those it holds, in the order of its keys, NULL: it is being deleted',
+    breakdown_of VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'the counter whose events it breaks down; NULL: it is no breakdown',
+    since        DATETIME NULL COMMENT 'UTC; a breakdown holds the events from this minute on; NULL: all',
+    last_breakdown SMALLINT UNSIGNED NULL COMMENT 'the highest number that a breakdown of it has had; NULL: it had none',
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

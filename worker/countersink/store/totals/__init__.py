@@ -2,7 +2,7 @@
 ``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``, ``span``; the SQL is in
 ``sums.py``."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from functools import partial
 from typing import TypeVar, Unpack
@@ -19,6 +19,7 @@ from countersink.store.totals.selection import (
     picked,
     selection_of,
 )
+from countersink.store.totals.shapes import view_of
 from countersink.store.totals.windows import settled
 
 T = TypeVar("T")
@@ -54,7 +55,10 @@ class Totals:
         self._pool = pool
 
     def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
-        """The sum over all keys, over one, over several, or over those that match."""
+        """The sum over all keys, over one, over several, or over those that match; or, with
+        ``where={"country": "DE"}``, over the events with these values of dimensions, as a breakdown
+        has counted them (:meth:`by`).
+        """
         return self._ask(sums.total, picked(counter, **asked))
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
@@ -107,8 +111,49 @@ class Totals:
         wanted = selection_of(None, **days)
         return self._pool.read(lambda session: many_counters.counters(session, wanted))
 
+    def by(
+        self,
+        counter: str,
+        dimensions: Sequence[str],
+        *,
+        where: Mapping[str, str] | None = None,
+        n: int | None = None,
+        **days: Unpack[DayRange],
+    ) -> list[tuple[tuple[str, ...], int]]:
+        """(values of these dimensions, total) for every combination of them, largest first, then by
+        the values; or the first ``n``.
+
+        Args:
+            counter: it has declared a breakdown that holds the dimensions of both.
+            dimensions: what the rows are by, in this order.
+            where: only events that have these values. ``""`` is that of events without one.
+            n: so many rows at most.
+            days: the range.
+
+        Raises:
+            UnknownDimension: no breakdown answers; the message names the one to declare.
+        """
+        wanted = selection_of(counter, where=where, **days)
+
+        def work(session: Session) -> list[tuple[tuple[str, ...], int]]:
+            view = view_of(session, wanted, dimensions)
+            with view.named():
+                selection = settled(session, view.selection)
+                return view.projected(
+                    sums.by_key(session, selection, limit=n if view.whole else None)
+                )[:n]
+
+        return self._pool.read(work)
+
     def _ask(self, question: Callable[[Session, Selection], T], wanted: Selection) -> T:
-        return self._pool.read(lambda session: question(session, settled(session, wanted)))
+        def work(session: Session) -> T:
+            if not wanted.where:
+                return question(session, settled(session, wanted))
+            view = view_of(session, wanted)
+            with view.named():
+                return question(session, settled(session, view.selection))
+
+        return self._pool.read(work)
 
     def span(
         self, counter: str, *, key: str | None = None, time_zone: str | None = None

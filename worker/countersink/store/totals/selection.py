@@ -5,11 +5,12 @@ Keys are chosen byte by byte, as the table compares them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Final, TypedDict, Unpack
 
+from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.store.counters.buckets import MAX_MINUTE, unix
 from countersink.store.sql import marks, parts
@@ -37,6 +38,7 @@ class KeyMatch:
         contains: what they have somewhere; empty for any.
         exclude_keys: not these, whatever else is said.
         exclude_prefix: nor those that begin so: one text, or several.
+        values: (place, part): parts that keys of breakdowns have, by their places from 0.
 
     Raises:
         ValueError: an empty prefix is excluded, which would be all keys; or there are more than
@@ -49,6 +51,7 @@ class KeyMatch:
     contains: str = ""
     exclude_keys: Sequence[str] = ()
     exclude_prefix: str | Sequence[str] = ()
+    values: Sequence[tuple[int, str]] = ()
     _keys: frozenset[bytes] = field(init=False, repr=False, compare=False)
     _begins: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
     _not_keys: frozenset[bytes] = field(init=False, repr=False, compare=False)
@@ -92,6 +95,7 @@ class KeyMatch:
             and text_bytes(self.contains) in written
             and written not in self._not_keys
             and not written.startswith(self._not_begins)
+            and all(_part(written, place) == text_bytes(value) for place, value in self.values)
         )
 
     @property
@@ -116,9 +120,18 @@ class KeyMatch:
             # Not LIKE: it gives %, _ and \ a meaning, and they are ordinary parts of a URL.
             terms.append(" AND LOCATE(%s, counter_key) > 0")
             args.append(text_bytes(self.contains))
+        for place, value in self.values:
+            head = f"SUBSTRING_INDEX(counter_key, X'00', {place + 1:d})"
+            terms.append(f" AND SUBSTRING_INDEX({head}, X'00', -1) = %s")
+            args.append(text_bytes(value))
         if self._not_keys or self._not_begins:
             terms.append(f" AND NOT ({_any_of(self._not_keys, self._not_begins, args)})")
         return "".join(terms), tuple(args)
+
+
+def _part(key: bytes, place: int) -> bytes:
+    """A part of a breakdown's key, as SUBSTRING_INDEX finds it: the last where there are fewer."""
+    return b"\0".join(key.split(b"\0")[: place + 1]).rpartition(b"\0")[2]
 
 
 ANY = KeyMatch()
@@ -236,6 +249,7 @@ class Selection:
         last: instead of both, the window that ends now:
             :func:`countersink.store.totals.windows.settled` says which that is.
         time_zone: whose days; None for the zone each bucket was counted in.
+        where: (dimension, value): only events that have these; instead of ``keys``.
         unrolled: a series of days or hours without a start begins behind what is rolled up to
             months, and is no RolledUp error.
         known: the caller has heard of the counter elsewhere, such as in a queue: it is no
@@ -255,6 +269,7 @@ class Selection:
     end: date | None = None
     last: Last | None = None
     time_zone: str | None = None
+    where: tuple[tuple[str, str], ...] = ()
     unrolled: bool = False
     known: bool = False
     visible: Callable[[str], bool] = field(default=_all_of_them, compare=False, repr=False)
@@ -264,6 +279,8 @@ class Selection:
         check_range(self.start, self.end)
         if self.last is not None and (self.start is not None or self.end is not None):
             raise ValueError("give a range (from, to) or the last so many, not both")
+        if self.where and self.keys is not None:
+            raise ValueError("choose by keys, or by the values of dimensions (where), not by both")
 
     @property
     def everything(self) -> bool:
@@ -358,13 +375,14 @@ class DayRange(TypedDict, total=False):
 
 
 class TotalsQuestion(DayRange, total=False):
-    """Which keys of a counter are meant (one, several, or those that match; left out: all), and of
-    which days.
+    """Which keys of a counter are meant (one, several, or those that match; left out: all), or
+    which values of its dimensions, and of which days.
     """
 
     key: str | None
     keys: Sequence[str] | None
     match: KeyMatch
+    where: Mapping[str, str] | None
 
 
 def picked(
@@ -373,6 +391,7 @@ def picked(
     key: str | None = None,
     keys: Sequence[str] | None = None,
     match: KeyMatch = ANY,
+    where: Mapping[str, str] | None = None,
     unrolled: bool = False,
     **days: Unpack[DayRange],
 ) -> Selection:
@@ -381,7 +400,8 @@ def picked(
     Raises:
         ValueError, TypeError: as :func:`wanted_keys` and :class:`Selection`.
     """
-    return selection_of(counter, wanted_keys(key, keys, match), unrolled=unrolled, **days)
+    chosen = wanted_keys(key, keys, match)
+    return selection_of(counter, chosen, where=where, unrolled=unrolled, **days)
 
 
 def selection_of(
@@ -392,6 +412,7 @@ def selection_of(
     end: date | None = None,
     last: str | timedelta | Last | None = None,
     time_zone: str | None = None,
+    where: Mapping[str, str] | None = None,
     unrolled: bool = False,
     visible: Callable[[str], bool] = _all_of_them,
 ) -> Selection:
@@ -407,9 +428,20 @@ def selection_of(
         end=end,
         last=None if last is None else Last.of(last),
         time_zone=time_zone,
+        where=checked_where(where),
         unrolled=unrolled,
         visible=visible,
     )
+
+
+def checked_where(where: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Values of dimensions as a selection has them; none for None.
+
+    Raises:
+        TypeError, ValueError: a name or a value cannot be.
+    """
+    checked = check_dimensions(where or {})
+    return () if isinstance(checked, str) else checked
 
 
 def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:

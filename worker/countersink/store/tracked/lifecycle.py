@@ -209,13 +209,14 @@ def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
         )
     settings = session.query(
         "SELECT 1 FROM counter_policy WHERE counter = %s"
-        " UNION SELECT 1 FROM counter WHERE name = %s AND keep_days IS NOT NULL",
+        " UNION SELECT 1 FROM counter WHERE name = %s"
+        " AND (keep_days IS NOT NULL OR dimensions IS NOT NULL)",
         (counter, counter),
     )
     if settings:
         raise ValueError(
-            f"{counter} has a time zone, resolution or keep_days of its own, which a tracked table"
-            " cannot have: give another counter (--counter), or delete it first"
+            f"{counter} has a time zone, resolution, keep_days or dimensions of its own, which a"
+            " tracked table cannot have: give another counter (--counter), or delete it first"
             f" (`countersink counter delete {counter}`)"
         )
     return wanted

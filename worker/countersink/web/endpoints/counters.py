@@ -232,6 +232,21 @@ _SETTINGS: Final = object_schema(
         "app_slots": {"type": "integer"},
         "rolled_up_to": {"type": ["string", "null"], "format": "date"},
         "made": {"type": "boolean"},
+        "dimensions": {"type": "array", "items": {"type": "string"}},
+        "breakdowns": {
+            "type": "array",
+            "items": closed_object(
+                {
+                    "dimensions": {"type": "array", "items": {"type": "string"}},
+                    "since": {
+                        "type": ["string", "null"],
+                        "format": "date-time",
+                        "description": "It holds the events from then on; null: all.",
+                    },
+                },
+                required=["dimensions", "since"],
+            ),
+        },
         "policies": {"type": "array", "items": {"type": "object"}},
     },
     required=["counter", "time_zone", "resolution", "policies"],

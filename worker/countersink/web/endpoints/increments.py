@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from countersink.producers import InvalidBatch
 from countersink.producers.batch import Asked
+from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
@@ -64,12 +65,15 @@ def accept(services: Services, increments: list[Asked], id: str | None = None) -
     """Have the producer accept all increments.
 
     Raises:
-        Problem: 422 some are not valid; 503 there is no room, or the server is ending.
+        Problem: 422 some are not valid; 413 they are too large together; 503 there is no room,
+            or the server is ending.
     """
     try:
         accepted = services.producer.increment_batch(increments, id=id)
     except InvalidBatch as error:
         raise invalid(error.errors) from None
+    except ValueError as error:  # too many bytes for the entry that a request with a name is
+        raise Problem(413, f"{error}; nothing was counted") from None
     except RuntimeError:
         accepted = False  # closed: the process is ending
     if not accepted:
@@ -225,7 +229,7 @@ def _checked_id(id: str) -> str:
 
 class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     counter: str
-    key: str | UnsetType = UNSET
+    key: str | dict[str, str] | UnsetType = UNSET
     amount: int | UnsetType = UNSET
     at: str | int | float | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
@@ -255,8 +259,10 @@ def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
     """
     strings = 2 * len(items)
     for item in items:
-        if item.key is not UNSET:
+        if isinstance(item.key, str):
             strings += 2
+        elif item.key is not UNSET:
+            strings += 1 + 2 * len(item.key)
         if item.amount is not UNSET:
             strings += 1
         if item.at is not UNSET:
@@ -316,10 +322,14 @@ _INCREMENT: Final = closed_object(
     {
         "counter": COUNTER_NAME,
         "key": {
-            "type": "string",
+            "type": ["string", "object"],
             "default": "",
             "description": "One of more than 255 bytes of UTF-8 is counted under its beginning, `~`"
-            " and the first 16 hex digits of its SHA-256.",
+            " and the first 16 hex digits of its SHA-256. For a counter that has dimensions, an"
+            " object of their names and values.",
+            "propertyNames": {"pattern": "^[a-z][a-z0-9_]{0,31}$"},
+            "maxProperties": MAX_DIMENSIONS,
+            "additionalProperties": {"type": "string"},
         },
         "amount": {
             "type": "integer",

@@ -17,11 +17,13 @@ from starlette.responses import Response
 
 from countersink.reads import Reads
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, iso, openmetrics_text
-from countersink.reads.query import COLUMNS, Answer, Query, ask
+from countersink.reads.query import COLUMNS, Answer, Query, ask, read_by, read_where
+from countersink.reads.rows import DIMENSIONS
+from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.store.counters.buckets import MAX_MONTHS
 from countersink.store.errors import UnknownCounter
-from countersink.store.totals.selection import Selection
+from countersink.store.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import closed_object, read_responses, response
@@ -58,10 +60,29 @@ MAX_COUNTERS: Final = 100
 MAX_SAMPLES: Final = 10_000
 """Samples of one scrape: keys are an open set, and every one becomes a time series."""
 
-BY: Final = choice(
+_NAME: Final = "[a-z][a-z0-9_]{0,31}"
+_NAMES: Final = f"{_NAME}(,{_NAME}){{0,{MAX_DIMENSIONS - 1}}}"
+BY: Final = Parameter(
     "by",
-    COLUMNS,
-    "What the rows are. Default: key with top; else day, or counter of all counters.",
+    read_by,
+    f"What the rows are: {', '.join(COLUMNS)}; or dimensions of the counter, such as page,country."
+    " Default: key with top; else day, or counter of all counters.",
+    {"type": "string", "pattern": f"^{_NAMES}$", "examples": [*COLUMNS, "page,country"]},
+)
+BY_DIMENSIONS: Final = Parameter(
+    "by",
+    partial(read_by, words=("key",)),
+    "What the rows are: keys, or dimensions of the counter, such as page,country. Default: key.",
+    {"type": "string", "pattern": f"^{_NAMES}$", "examples": ["key", "page,country"]},
+)
+WHERE: Final = Parameter(
+    "where",
+    read_where,
+    "Only events with this value of a dimension: DIMENSION=VALUE; may be given several times, of"
+    " other dimensions. An empty value: those without one.",
+    {"type": "string", "pattern": f"^{_NAME}=", "examples": ["country=DE"]},
+    repeatable=True,
+    most=MAX_DIMENSIONS,
 )
 TOP: Final = number("top", 1, MAX_NAMES, "The so many keys or counters with the largest totals.")
 N: Final = number("n", 1, MAX_NAMES, "How many keys.", default=DEFAULT_TOP)
@@ -95,9 +116,9 @@ AGAINST: Final = choice(
 )
 _RANGE: Final = (SINCE, UNTIL, LAST, TIME_ZONE)
 _REST: Final = (INCLUDE_PENDING, FORMAT, SPREADSHEET)
-_SERIES: Final = (*PICKED, *_RANGE, *_REST)
-_TOTALS: Final = (BY, *PICKED, *_RANGE, TOP, AGAINST, *_REST)
-_TOP: Final = (N, *PICKED, *_RANGE, ALSO, AGAINST, *_REST)
+_SERIES: Final = (*PICKED, WHERE, *_RANGE, *_REST)
+_TOTALS: Final = (BY, *PICKED, WHERE, *_RANGE, TOP, AGAINST, *_REST)
+_TOP: Final = (N, BY_DIMENSIONS, *PICKED, WHERE, *_RANGE, ALSO, AGAINST, *_REST)
 
 
 async def totals(request: Request, services: Services, who: Identity) -> Response:
@@ -107,14 +128,15 @@ async def totals(request: Request, services: Services, who: Identity) -> Respons
 
 async def series(request: Request, services: Services, who: Identity, by: str) -> Response:
     """A counter's days, hours or minutes."""
-    given = {**request.scope["countersink.given"], "by": by}
+    given = {**request.scope["countersink.given"], "by": (by, ())}
     return await _answered(request, services, who, given)
 
 
 async def top(request: Request, services: Services, who: Identity) -> Response:
-    """A counter's keys with the largest totals."""
+    """A counter's keys, or values of dimensions, with the largest totals."""
     given = request.scope["countersink.given"]
-    return await _answered(request, services, who, {**given, "by": "key", "top": given["n"]})
+    by = given["by"] or ("key", ())
+    return await _answered(request, services, who, {**given, "by": by, "top": given["n"]})
 
 
 async def _answered(
@@ -145,9 +167,15 @@ async def _answered(
 
 def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Query:
     top = given.get("top")
-    by = given.get("by") or ("counter" if counter is None else "key" if top else "day")
-    if top and by not in ("key", "counter"):
-        raise refuse("top", f"it goes with by=key or by=counter, not by={by}")
+    standard = "counter" if counter is None else "key" if top else "day"
+    by, dimensions = given.get("by") or (standard, ())
+    if top and by not in ("key", "counter", DIMENSIONS):
+        raise refuse("top", f"it goes with by=key, by=counter or dimensions, not by={by}")
+    if given.get("also") and by != "key":
+        raise refuse("also", "it goes with keys, not with dimensions")
+    where = dict(given["where"])
+    if len(where) != len(given["where"]):
+        raise refuse("where", "give each dimension once")
     try:
         selection = Selection(
             counter,
@@ -156,14 +184,17 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
             end=given["to"],
             last=given["last"],
             time_zone=given["time_zone"],
+            where=checked_where(where),
             visible=who.may_name,
         )
     except ValueError as error:
-        raise refuse("last" if given["last"] else "to", str(error)) from None
+        parameter = "where" if where else "last" if given["last"] else "to"
+        raise refuse(parameter, str(error)) from None
     try:
         return Query(
             selection,
             by=by,
+            dimensions=dimensions,
             top=top,
             most=MAX_NAMES,
             max_rows=MAX_ROWS,
@@ -198,6 +229,8 @@ def _answer(
         "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
         "truncated": answer.truncated,
     }
+    if answer.since is not None:
+        content["since"] = iso(answer.since)
     if answer.window is not None:
         content["window"] = answer.window.document()
     if answer.told_from is not None:
@@ -239,10 +272,17 @@ _WINDOW_END: Final = {
 
 
 def _document(*columns: str) -> dict[str, Any]:
-    """The schema of an answer whose rows may have these columns besides ``total``."""
+    """The schema of an answer whose rows may have these columns besides ``total``; where there are
+    keys among them, also dimensions.
+    """
     row = closed_object(
         {name: _ROW_SCHEMAS[name] for name in (*columns, "total")}, required=["total"]
     )
+    if "key" in columns:
+        row["additionalProperties"] = {
+            "type": "string",
+            "description": "A dimension's value, by its name; empty for events without one.",
+        }
     return closed_object(
         {
             "counter": {"type": ["string", "null"], "description": "null: all of them"},
@@ -250,6 +290,13 @@ def _document(*columns: str) -> dict[str, Any]:
             "window": closed_object(
                 {"from": _WINDOW_END, "to": _WINDOW_END}, required=["from", "to"]
             ),
+            "since": {
+                "type": "string",
+                "format": "date-time",
+                "description": "Events from before this time are missing: the breakdown that"
+                " answers was declared then. Only of dimensions, and where the range begins before"
+                " it.",
+            },
             "told_from": {
                 "type": "string",
                 "format": "date-time",

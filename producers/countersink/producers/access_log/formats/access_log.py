@@ -17,7 +17,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeVar, cast
 
-from countersink.producers.access_log import template
 from countersink.producers.access_log.formats.detection import why_not
 from countersink.producers.access_log.formats.line_format import LineFormat
 from countersink.producers.access_log.formats.reader import (
@@ -30,6 +29,7 @@ from countersink.producers.access_log.formats.reader import (
 )
 from countersink.producers.access_log.line import ESCAPED, line_pattern, minute_of
 from countersink.producers.errors import Malformed
+from countersink.runtime.dimensions import RowKey
 
 _REMEMBERED: Final = 50_000
 """Entries of a table; beyond that it is emptied."""
@@ -59,7 +59,7 @@ class Special(Enum):
 
 Found = bytes | tuple[bytes, ...]
 """One group of a match, or several."""
-V = TypeVar("V", str, int)
+V = TypeVar("V", RowKey, int)
 
 
 class _Table(dict[Found, V | Special]):
@@ -133,11 +133,11 @@ class AccessLog(Independent):
             return fields[name].getter(groups)
 
         self._tests = keys.tests(getter)
-        self._key = template.fill(keys.parts, getter)
+        self._key = keys.key_of(getter, getter)
         self._finished = keys.finished
         self._range = keys.minutes
         self._leaves_out = keys.leaves_out
-        self._keys: _Table[str] = _Table(self._work_out_key)
+        self._keys: _Table[RowKey] = _Table(self._work_out_key)
         self._bucket, self._untold = RecordTally().bucket, RecordTally().untold
         self._periods = Periods(self._bucket, self._untold, self._within)
         self._by_period = self._combined and groups == ["request"]
@@ -160,7 +160,7 @@ class AccessLog(Independent):
         labels = list(map(self._labels.__getitem__, map(self._when, rows)))
         if self._leaves_out or self._keys.alone or self._labels.alone:
             keys, labels = self._plain(keys, labels, window, tally)
-        _count(cast("list[str]", keys), cast("list[int]", labels), tally)
+        _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
     def _count_period(self, window: Window, tally: RecordTally) -> bool:
         """Count a window if most lines are of one period; False: nothing was done."""
@@ -184,7 +184,7 @@ class AccessLog(Independent):
         if others or self._leaves_out or self._keys.alone:
             keys, _ = self._plain(keys, [period.label] * lines, window, tally)
         if keys:
-            tally.amounts[period.label].update(cast("list[str]", keys))
+            tally.amounts[period.label].update(cast("list[RowKey]", keys))
             tally.counted += len(keys)
         return True
 
@@ -201,16 +201,16 @@ class AccessLog(Independent):
 
     def _plain(
         self,
-        keys: list[str | Special],
+        keys: list[RowKey | Special],
         labels: list[int | Special],
         window: Window,
         tally: RecordTally,
-    ) -> tuple[list[str | Special], list[int | Special]]:
+    ) -> tuple[list[RowKey | Special], list[int | Special]]:
         """Those that are nothing special; the other lines are dealt with."""
         places: list[int] = []
         left_out = 0
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
-            if type(key) is str and type(label) is int:
+            if type(key) is not Special and type(label) is int:
                 places.append(place)
             elif key is Special.ALONE or label is Special.ALONE:
                 self._count_alone(window.line(place), window.numbers[place], tally)
@@ -239,7 +239,7 @@ class AccessLog(Independent):
         else:
             tally.count(*cell, 1)
 
-    def _cell(self, match: re.Match[bytes]) -> tuple[str, int] | None:
+    def _cell(self, match: re.Match[bytes]) -> tuple[RowKey, int] | None:
         """The line's cell; None where it is left out, by its time rather than for what is wrong."""
         found = tuple([match[group] or b"" for group in self._groups])
         if not self._fulfils(found):
@@ -258,7 +258,7 @@ class AccessLog(Independent):
             raise wrong
         return None if key is None else (key, minute)
 
-    def _work_out_key(self, found: Found) -> str | Special:
+    def _work_out_key(self, found: Found) -> RowKey | Special:
         groups = (found,) if isinstance(found, bytes) else found
         if not self._groups:
             groups = ()
@@ -289,7 +289,7 @@ class AccessLog(Independent):
         return self._range is None or self._range[0] <= minute < self._range[1]
 
 
-def _count(keys: list[str], labels: list[int], tally: RecordTally) -> None:
+def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
     """Add 1 for each line."""
     amounts = tally.amounts
     different = set(labels)

@@ -10,9 +10,12 @@ from typing import Final, Protocol, TypeVar
 from countersink.producers.access_log import template
 from countersink.producers.access_log.formats.detection import lacking, without_envelope
 from countersink.producers.errors import Malformed
+from countersink.runtime.dimensions import RowKey, check_dimensions, check_name
 from countersink.runtime.limits import check_key
 
 R = TypeVar("R")
+FoundKey = str | tuple[str, ...]
+"""What a line has for its key: a text, or the values of its dimensions."""
 ReadAt = Callable[[int, int], bytes]
 """Gives up to so many bytes of a content, from an offset on; none at its end."""
 LONGEST_TEXT: Final = 1_000
@@ -114,7 +117,7 @@ class RecordTally:
         bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
             given. Readers remember what it said, as long as they are given an equal one.
         untold: what ``bucket`` raises where it cannot be told.
-        amounts: label to key to amount; a sum may leave 64 bits.
+        amounts: label to key or dimensions to amount; a sum may leave 64 bits.
         lines: records looked at, blank lines and a header included.
         counted: those that gave an amount.
         filtered: those that the recipe leaves out.
@@ -124,7 +127,7 @@ class RecordTally:
 
     bucket: Callable[[int], int] = _itself
     untold: type[Exception] = Malformed
-    amounts: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    amounts: defaultdict[int, Counter[RowKey]] = field(default_factory=lambda: defaultdict(Counter))
     lines: int = 0
     counted: int = 0
     filtered: int = 0
@@ -132,7 +135,7 @@ class RecordTally:
     longest_reason: int = LONGEST_REASON
 
     @property
-    def counts(self) -> dict[tuple[str, int], int]:
+    def counts(self) -> dict[tuple[RowKey, int], int]:
         """All amounts, by (key, label)."""
         return {
             (key, label): amount
@@ -140,7 +143,7 @@ class RecordTally:
             for key, amount in keys.items()
         }
 
-    def count(self, key: str, minute: int, amount: int) -> None:
+    def count(self, key: RowKey, minute: int, amount: int) -> None:
         """Note what a line gives.
 
         Raises:
@@ -258,16 +261,16 @@ class Keys:
         key: the template, or the name of a field; '': the path.
         where: conditions, all of which must hold.
         exclude: shell patterns of keys that are left out.
-        strip_query: keys end before their ``?``.
+        strip_query: keys, and values of dimensions, end before their ``?``.
+        dimensions: (name, field) pairs; with any, lines have their values instead of a key.
         column: of records: the field that is the key; '': what the template says.
         counter_column: of records: the field that says whose a record is; '': all count.
         counter: whose records count.
         minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
 
     Attributes:
-        parts: of the template.
         leaves_out: whether some lines may be left out.
-        column, counter_column, counter, minutes: as given.
+        counter_column, counter, minutes: as given.
 
     Raises:
         ValueError: something cannot be; the message says what to do.
@@ -280,15 +283,22 @@ class Keys:
         exclude: Sequence[str] = (),
         *,
         strip_query: bool = False,
+        dimensions: Sequence[tuple[str, str]] = (),
         column: str = "",
         counter_column: str = "",
         counter: str = "",
         minutes: tuple[int, int] | None = None,
     ) -> None:
-        self.parts = template.parse(key or "{path}")
+        self._parts = () if dimensions or column else template.parse(key or "{path}")
+        self._dimensions = _checked(dimensions)
+        if dimensions and (key or column or exclude):
+            raise ValueError(
+                "--dimension stands in the place of a key: leave out --key, --key-column and"
+                " --exclude-key-glob; --where leaves lines out"
+            )
         template.check_conditions(where)
         self.leaves_out = bool(where or exclude or minutes)
-        self.column = column
+        self._column = column
         self.counter_column = counter_column
         self.counter = counter
         self.minutes = minutes
@@ -301,8 +311,28 @@ class Keys:
         """The names of the fields, each once, in their order: so the same one is said not to be
         there, every time.
         """
-        names = [*template.fields(self.parts), *(each.field for each in self._where)]
+        names = [
+            *template.fields(self._parts),
+            *(field for _, field in self._dimensions),
+            *(each.field for each in self._where),
+        ]
         return tuple(dict.fromkeys(names))
+
+    def key_of(
+        self,
+        getter: Callable[[str], Callable[[R], str]],
+        optional: Callable[[str], Callable[[R], str]],
+    ) -> Callable[[R], FoundKey]:
+        """What reads the key of a record, or the values of its dimensions.
+
+        Args:
+            getter: gives what reads the field of that name in a record.
+            optional: the same, of a field that may be missing.
+        """
+        if self._dimensions:
+            readers = [optional(field) for _, field in self._dimensions]
+            return lambda record: tuple([read(record) for read in readers])
+        return getter(self._column) if self._column else template.fill(self._parts, getter)
 
     def tests(
         self, getter: Callable[[str], Callable[[R], str]]
@@ -314,18 +344,35 @@ class Keys:
         """
         return [(getter(each.field), template.condition_test(each)) for each in self._where]
 
-    def finished(self, key: str) -> str | None:
-        """The key that is counted; None where the recipe leaves it out.
+    def finished(self, found: FoundKey) -> RowKey | None:
+        """What is counted: the key, or the dimensions; None where the recipe leaves it out.
 
         Raises:
             Malformed: it is no text that has a UTF-8 form.
         """
-        if self._strip_query:
-            key = key.partition("?")[0]
-        for excluded in self._excluded:
-            if excluded(key):
-                return None
         try:
+            if not isinstance(found, str):
+                values = map(self._stripped, found)
+                names = (name for name, _ in self._dimensions)
+                return check_dimensions(dict(zip(names, values, strict=True)))
+            key = self._stripped(found)
+            if any(excluded(key) for excluded in self._excluded):
+                return None
             return check_key(key)
         except ValueError as error:
             raise Malformed(str(error)) from None
+
+    def _stripped(self, text: str) -> str:
+        return text.partition("?")[0] if self._strip_query else text
+
+
+def _checked(dimensions: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Pairs of names and fields, of which each name is there once."""
+    names = [check_name(name) for name, _ in dimensions]
+    check_dimensions(dict.fromkeys(names, ""))  # no more than there may be
+    for name, read in dimensions:
+        if names.count(name) > 1:
+            raise ValueError(f"the dimension {name} is given twice")
+        if not read:
+            raise ValueError(f"the dimension {name} names no field")
+    return dimensions

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from countersink.producers.access_log import template
 from countersink.producers.access_log.formats.json_objects import (
     SHALLOW,
     Get,
@@ -24,6 +23,7 @@ from countersink.producers.access_log.formats.reader import (
 )
 from countersink.producers.access_log.times import Clock
 from countersink.producers.errors import Malformed
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_amount
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class RecordRule(Generic[R]):
     Args:
         keys: conditions, key, and which keys are left out.
         field: gives what reads the field of a name as the text of a key; it raises ``Malformed``.
-        optional: the same for conditions: what is not there is an empty text.
+        optional: the same for dimensions and conditions: what is not there is an empty text.
         minute: reads the minute; raises ``Malformed``.
         amount: reads the amount, a text or an int. None: 1 each.
     """
@@ -56,14 +56,14 @@ class RecordRule(Generic[R]):
         self._counter = keys.counter
         self._counter_of = optional(keys.counter_column) if keys.counter_column else None
         self._tests = keys.tests(optional)
-        self._key = field(keys.column) if keys.column else template.fill(keys.parts, field)
+        self._key = keys.key_of(field, optional)
         self._finished = keys.finished
         self._first, self._end = keys.minutes or (0, 2**63)
         self._minute = minute
         self._amount = amount
 
-    def cell(self, record: R) -> tuple[str, int, int] | None:
-        """Key, minute and amount; None where the recipe leaves the record out.
+    def cell(self, record: R) -> tuple[RowKey, int, int] | None:
+        """Key or dimensions, minute and amount; None where the recipe leaves the record out.
 
         What is left out for its fields or its time is so whatever else is wrong with it.
 

@@ -83,6 +83,7 @@ _READING: Final = (
         "COLUMN",
         "csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
     ),
+    log_options.dimension(settings.one_off, "dimensions"),
     settings.one_off(
         "--time-column",
         type=TEXT,
@@ -267,6 +268,11 @@ def _check(options: BackfillOptions) -> None:
                     f"{flag} is for --mode reconcile: to add never takes anything from a total,"
                     " nor waits"
                 )
+    if options.mode == "reconcile" and options.recipe.dimensions:
+        raise Misuse(
+            "--dimension is for --mode add: a reconcile sets keys to what the sources say, and a"
+            " counter with dimensions has none"
+        )
     if options.dry_run and _given("jobs"):
         raise Misuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
     if options.recipe.counter_column and options.rejects is not None:

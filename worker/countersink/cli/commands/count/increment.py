@@ -7,9 +7,10 @@ from typing import Final
 import click
 
 from countersink.cli import settings
-from countersink.cli.errors import Failure
+from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.output import printable
-from countersink.cli.settings import AMOUNT, COUNTER, KEY, MOMENT
+from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT
+from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import minute_of
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
@@ -21,6 +22,14 @@ from countersink.stream.names import PartitionRoute, note_use
 @click.command("increment", cls=settings.Command)
 @click.argument("counter", type=COUNTER)
 @click.argument("key", type=KEY, default="")
+@settings.one_off(
+    "--dimension",
+    "dimensions",
+    type=DIMENSION,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A value of a dimension, for a counter that has dimensions; repeatable. Not with KEY.",
+)
 @settings.one_off(
     "--amount",
     type=AMOUNT,
@@ -36,22 +45,36 @@ from countersink.stream.names import PartitionRoute, note_use
 )
 @settings.redis_url
 def command(
-    counter: str, key: str, amount: int, at: datetime | None, redis_url: str | None
+    counter: str,
+    key: str,
+    dimensions: tuple[tuple[str, str], ...],
+    amount: int,
+    at: datetime | None,
+    redis_url: str | None,
 ) -> None:
     """Add to a counter, through the same queue as an app.
 
-    The increment is for COUNTER as a whole, or for KEY in it. It is stored in Redis when this
-    command ends with 0, and in MySQL a moment later if a worker runs. An amount of 0 declares the
-    key without counting.
+    The increment is for COUNTER as a whole, for KEY in it, or for values of its dimensions. It is
+    stored in Redis when this command ends with 0, and in MySQL a moment later if a worker runs. An
+    amount of 0 declares the key without counting.
     """
-    send_one(settings.needed(redis_url, "redis"), counter, key, amount, at)
-    click.echo(f"{counter} {printable(key)} {amount:+d} is in the queue".replace("  ", " "))
+    if key and dimensions:
+        raise Misuse("an increment has a KEY, or dimensions: leave one of them out")
+    given = dict(dimensions)
+    if len(given) < len(dimensions):
+        raise Misuse("--dimension is given twice for the same name")
+    with values_checked():
+        row_key = check_dimensions(given) if given else key
+    send_one(settings.needed(redis_url, "redis"), counter, row_key, amount, at)
+    shown = [printable(f"{name}={value}") for name, value in dimensions] or [printable(key)]
+    words = [counter, *filter(None, shown), f"{amount:+d}", "is in the queue"]
+    click.echo(" ".join(words))
 
 
 ATTEMPTS: Final = 3
 
 
-def send_one(redis_url: str, counter: str, key: str, amount: int, at: datetime | None) -> None:
+def send_one(redis_url: str, counter: str, key: RowKey, amount: int, at: datetime | None) -> None:
     """Store one increment in the queue.
 
     A lost reply is answered by sending the same bytes again, which cannot count twice; of a

@@ -11,7 +11,7 @@ from typing import Final, cast
 import click
 
 from countersink.cli import settings
-from countersink.cli.settings import TEXT, ZONE, Checked
+from countersink.cli.settings import DIMENSION, TEXT, ZONE, Checked
 from countersink.producers.access_log.formats import LOG_FORMATS
 from countersink.producers.access_log.formats.detection import ENVELOPES
 from countersink.producers.access_log.template import Condition, Operator
@@ -105,6 +105,21 @@ def decorators(
             type=ZONE,
             help="Time zone of times that have none: an IANA name. By default they are rejected.",
         ),
+    )
+
+
+def dimension(
+    option: Callable[..., Callable[[settings.Decorated], settings.Decorated]], *names: str
+) -> Callable[[settings.Decorated], settings.Decorated]:
+    """The option for the fields that are dimensions, made by ``option``."""
+    return option(
+        "--dimension",
+        *names,
+        type=DIMENSION,
+        multiple=True,
+        metavar="NAME=FIELD",
+        help="A dimension of the counter, and the field that holds its value; repeatable. Stands in"
+        " the place of a key.",
     )
 
 

@@ -110,6 +110,7 @@ class _Report(Reporter):
     help="The key of each line: a field, such as path (without its query string), target,"
     " host (the client), status, or several as in '{vhost}{path}'.",
 )
+@log_options.dimension(settings.setting)
 @log_options.options
 @settings.setting(
     "--where",
@@ -176,6 +177,7 @@ def command(
     access_log: str,
     counter: str,
     key: str,
+    dimension: tuple[tuple[str, str], ...],
     where: tuple[Condition, ...],
     follow: bool,
     from_start: bool,
@@ -207,7 +209,9 @@ def command(
         raise Misuse("--from-start is the same as --begin start: leave one of them out")
     begin = "start" if from_start else begin
     report = _Report(show_rejected)
-    parser = _parser(key, where, **{name: text or "" for name, text in formats.items()})
+    if dimension:
+        key = _no_key(key)
+    parser = _parser(key, dimension, where, **{name: text or "" for name, text in formats.items()})
     summary = Summary()
     with ExitStack() as closing:
         asked = closing.enter_context(stopped_by_signals())
@@ -227,7 +231,7 @@ def command(
                 sender,
                 Hits(parser, report, summary),
                 access_log,
-                lines=f"{counter} {_lines_wanted(key, where)}",
+                lines=f"{counter} {_lines_wanted(key, dimension, where)}",
                 position_file=position_file,
                 begin=begin,
                 follow=follow,
@@ -245,7 +249,18 @@ def command(
     return Exit.DONE if well and not summary.left else Exit.DIFFERS
 
 
-def _parser(key: str, where: tuple[Condition, ...], **given: str) -> Parser:
+def _no_key(key: str) -> str:
+    """No key, where there are dimensions; a default does not count."""
+    source = click.get_current_context().get_parameter_source("key")
+    return "" if source in (None, ParameterSource.DEFAULT) else key
+
+
+def _parser(
+    key: str,
+    dimensions: tuple[tuple[str, str], ...],
+    where: tuple[Condition, ...],
+    **given: str,
+) -> Parser:
     """What reads the lines, as asked for."""
     if given["log_format"] and given["input_format"] != AUTO:
         context = click.get_current_context()
@@ -259,7 +274,15 @@ def _parser(key: str, where: tuple[Condition, ...], **given: str) -> Parser:
             raise Misuse("--log-format and --input-format both say what a line is: give one")
         given |= {name: none for name, none in both.items() if name not in typed}
     with values_checked():
-        return Parser(key, where, **given)
+        return Parser(
+            key,
+            where,
+            dimensions=dimensions,
+            input_format=given["input_format"],
+            log_format=given["log_format"],
+            envelope=given["envelope"],
+            time_zone=given["time_zone"],
+        )
 
 
 UNPROTECTED: Final = (
@@ -304,11 +327,14 @@ def _count(
     run.run(begin=begin)
 
 
-def _lines_wanted(key: str, where: tuple[Condition, ...]) -> str:
+def _lines_wanted(
+    key: str, dimensions: tuple[tuple[str, str], ...], where: tuple[Condition, ...]
+) -> str:
     """What is counted of a log, for the name of its position: other lines have another one."""
     key = canonical(key)
     field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
-    words = [key if field is None else field[1]]
+    words = [f"{name}:{field}" for name, field in sorted(dimensions)]
+    words = words or [key if field is None else field[1]]
     words += sorted(f"{each.field}{each.operator}{each.value}" for each in where)
     return " ".join(words)
 

@@ -12,12 +12,13 @@ from typing import Final, TypeVar
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import values_checked
+from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
-from countersink.reads.formats import counter_document, policy_begins
+from countersink.reads.formats import breakdown_begins, counter_document, policy_begins
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters import buckets
+from countersink.store.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import parse, text_of
@@ -147,6 +148,21 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     type=START,
     help="Event time from which time zone and resolution apply: ISO 8601, or a day.",
 )
+@settings.one_off(
+    "--dimensions",
+    metavar="NAME,…",
+    type=Checked("dimensions", check_dimensions),
+    help="Dimensions that its increments may have, such as page,country,device; none: none.",
+)
+@settings.one_off(
+    "--breakdowns",
+    multiple=True,
+    metavar="NAME,… [NAME,…]…",
+    help="All combinations of them of which totals are to be kept, such as page country"
+    " page,country; none: none. One that is left out is deleted, with its counts.",
+)
+@settings.one_off("--yes", is_flag=True, help="Do not ask before breakdowns are deleted.")
+@click.argument("more", nargs=-1, metavar="")
 @settings.of_mysql("table", "json")
 def set_command(
     name: str,
@@ -157,6 +173,10 @@ def set_command(
     max_keys: MaxKeys | None,
     app_slots: int | None,
     start: datetime | date | None,
+    dimensions: Sequence[str] | None,
+    breakdowns: Sequence[str],
+    yes: bool,
+    more: Sequence[str],
     format: str,
     mysql_url: str | None,
 ) -> None:
@@ -165,8 +185,18 @@ def set_command(
     Until a counter is first counted, its time zone and resolution apply to all time. After that
     they change only with --from, a time at least one minute ahead: earlier events keep their days.
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
+
+    A breakdown that is added to a counter which was counted already holds the events from a time
+    on, which is shown. One that --breakdowns does not name any more is deleted with its counts; on
+    a terminal the command asks first. Increments that have other dimensions are dead letters.
     """
+    if more and not breakdowns:
+        raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
+    wanted = (*breakdowns, *more) if breakdowns else None
     with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+        if wanted is not None and (gone := _removed(store, name, check_breakdowns(wanted))):
+            question = f"Delete the breakdowns {' '.join(gone)} of {name} for good?"
+            output.confirm(yes, question, "nothing was changed")
         made = store.counters.set(
             name,
             time_zone=time_zone,
@@ -176,6 +206,8 @@ def set_command(
             max_keys=max_keys,
             app_slots=app_slots,
             start=_moment(store, name, start),
+            dimensions=dimensions,
+            breakdowns=wanted,
         )
     _write(format, made)
 
@@ -251,6 +283,15 @@ def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -
     )
 
 
+def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
+    """The breakdowns of a counter that are not wanted any more."""
+    try:
+        there = store.counters.show(name).breakdowns
+    except UnknownCounter:
+        return []
+    return [each.text for each in there if each.dimensions not in wanted]
+
+
 def _moment(store: Store, name: str, start: datetime | date | None) -> datetime | None:
     """``start``; for a day its first moment in the counter's present time zone."""
     if start is None or isinstance(start, datetime):
@@ -283,6 +324,9 @@ def _print_one(counter: Counter) -> None:
         "rolled up to": counter.rolled_up_to,
         "made by hand": counter.made,
     }
+    if counter.dimensions:
+        facts["dimensions"] = ", ".join(counter.dimensions)
+        facts["breakdowns"] = ", ".join(map(_breakdown, counter.breakdowns)) or "none"
     output.console().print(output.facts(facts))
     if len(counter.policies) > 1:
         click.echo()
@@ -298,6 +342,11 @@ def _print_one(counter: Counter) -> None:
                 for policy in counter.policies
             ),
         )
+
+
+def _breakdown(breakdown: Breakdown) -> str:
+    since = breakdown_begins(breakdown)
+    return breakdown.text if since is None else f"{breakdown.text} (from {since} on)"
 
 
 def _state(counter: Counter, policy: Policy) -> str:

@@ -1,0 +1,92 @@
+"""Backfills and breakdowns: what is counted goes into them, and what is taken back comes out."""
+
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill.errors import BackfillError
+from countersink.backfill.undo import undo
+from countersink.store import Store
+from countersink.store.verify import open_session, verify
+from tests.backfill.helpers import COUNTER, DAY, add, details, line, query, totals, write
+
+
+@pytest.fixture
+def declared(mysql_url: str) -> str:
+    """A counter with two breakdowns; its database."""
+    with Store(mysql_url) as store:
+        store.counters.set(
+            COUNTER, dimensions=["page", "country"], breakdowns=["page", "page,country"]
+        )
+    return mysql_url
+
+
+def events(path: Path, number: int = 3, hour: int = 12) -> Path:
+    """A source of so many events without a key."""
+    rows = "".join(f"{DAY}T{hour}:00:{second:02}Z,\n" for second in range(number))
+    return write(path, f"at,key\n{rows}".encode())
+
+
+COLUMNS = {"input_format": "csv", "time_column": "at", "key_column": "key"}
+
+
+def test_events_are_added_to_the_breakdowns_and_taken_back(declared: str, tmp_path: Path) -> None:
+    report = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+    assert details(report) == ""
+    assert totals(declared) == {(DAY, ""): 3}
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+    assert totals(declared, f"{COUNTER}#2") == {(DAY, "\0"): 3}
+    again = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+    assert again.counted == 0
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+    assert report.run is not None
+    undo(declared, report.run)
+    for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
+        assert totals(declared, name) == {}
+
+
+def test_lines_with_keys_are_added_to_the_counter_alone(declared: str, tmp_path: Path) -> None:
+    add(declared, write(tmp_path / "access.log", line("/a") + line("/b")))
+    assert totals(declared) == {(DAY, "/a"): 1, (DAY, "/b"): 1}
+    assert totals(declared, f"{COUNTER}#1") == {}
+
+
+def test_a_breakdown_that_was_removed_since_is_left_out_of_what_is_taken_back(
+    declared: str, tmp_path: Path
+) -> None:
+    report = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+    with Store(declared) as store:
+        store.counters.set(COUNTER, breakdowns=["page,country"])
+    assert report.run is not None
+    undo(declared, report.run)
+    assert query(declared, "SELECT counter, SUM(amount) FROM counter_ledger GROUP BY counter") == [
+        (COUNTER, 0),
+        (f"{COUNTER}#2", 0),
+    ]
+    with open_session(declared) as session:
+        assert verify(session).differences == []
+
+
+def test_what_is_before_a_breakdown_is_not_added_to_it(declared: str, tmp_path: Path) -> None:
+    add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+    with Store(declared) as store:
+        store.counters.set(COUNTER, breakdowns=["page", "page,country", "country"])
+    report = add(declared, events(tmp_path / "b.csv", 5, hour=15), **COLUMNS)
+    assert totals(declared) == {(DAY, ""): 8}
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 8}
+    assert totals(declared, f"{COUNTER}#3") == {}
+    assert report.run is not None
+    undo(declared, report.run)
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+
+
+def test_a_counter_with_breakdowns_is_not_reconciled(declared: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "access.log", line("/a"))
+    with pytest.raises(BackfillError, match="has breakdowns, which a reconcile cannot set"):
+        add(declared, source, mode="reconcile")
+    assert totals(declared) == {}
+    # Refused for another reason without them: nobody says where the queue is.
+    with Store(declared) as store:
+        store.counters.set(COUNTER, breakdowns=[])
+    with pytest.raises(BackfillError, match="--redis-url"):
+        add(declared, source, mode="reconcile")

@@ -1,0 +1,174 @@
+"""Lines whose fields are the dimensions of a counter: what readers make of them, and what is
+counted, taken back and refused."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersink.backfill import formats
+from countersink.backfill.options import Recipe
+from countersink.backfill.undo import undo
+from countersink.runtime.dimensions import composite
+from countersink.runtime.limits import cut_key
+from countersink.store import Store
+from countersink.store.errors import UnknownDimension
+from tests.backfill.format_helpers import read, reasons, where
+from tests.backfill.helpers import COUNTER, DAY, add, details, line, log, totals, write
+
+PAGE = (("page", "path"),)
+BOTH = (("status", "status"), ("page", "path"))
+CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at"}
+
+
+def sums(recipe: Recipe, lines: Any) -> dict[Any, int]:
+    tally = read(recipe, lines)
+    assert tally.rejected == []
+    found: Counter[Any] = Counter()
+    for (key, _), amount in tally.counts.items():
+        found[key] += amount
+    return dict(found)
+
+
+def test_fields_of_access_logs_are_dimensions_whatever_the_window() -> None:
+    rng = random.Random(3)
+    lines, expected = [], Counter[Any]()
+    for number in range(3_000):
+        page, status = rng.choice(["/a", "/b?x", "/c\\x22"]), rng.choice([200, 404])
+        lines.append(line(page, minutes=number % 2_000, status=status)[:-1])
+        path = page.partition("?")[0].replace("\\x22", '"')
+        expected[("page", path), ("status", str(status))] += 1
+    assert sums(Recipe(dimensions=BOTH), lines) == dict(expected)
+    of_page = sums(Recipe(dimensions=PAGE), lines)
+    assert sum(of_page.values()) == 3_000
+    assert of_page[("page", "/a"),] == sum(n for pairs, n in expected.items() if "/a" in pairs[0])
+
+
+def test_lines_out_of_the_ordinary_count_and_conditions_hold() -> None:
+    lines = [line("/a"), b"", b"nonsense", line("/b", status=500), line("/a").rstrip() + b"  "]
+    tally = read(Recipe(dimensions=BOTH, where=(where("status", "=", "200"),)), lines)
+    assert [key for key, _ in tally.counts] == [(("page", "/a"), ("status", "200"))]
+    assert (tally.counted, tally.filtered) == (2, 1)
+    assert list(reasons(tally)) == [4]
+
+
+def test_strip_query_cuts_each_value() -> None:
+    recipe = Recipe(dimensions=(("page", "target"), ("from_page", "referer")), strip_query=True)
+    raw = line("/a?x=1").replace(b'"-"', b'"http://b/?y"')
+    assert sums(recipe, [raw]) == {(("from_page", "http://b/"), ("page", "/a")): 1}
+
+
+def test_columns_of_csv_are_dimensions() -> None:
+    recipe = Recipe(dimensions=(("page", "url"), ("country", "land")), amount_column="n", **CSV)
+    lines = [
+        "at,url,land,n",
+        f"{DAY}T12:00:00Z,/a,DE,3",
+        f"{DAY}T12:00:00Z,/a,DE,4",
+        f'{DAY}T12:00:00Z,"/b,c",,-1',
+        f"{DAY}T12:00:00Z,{'x' * 300},DE,1",
+    ]
+    assert sums(recipe, lines) == {
+        (("country", "DE"), ("page", "/a")): 7,
+        (("country", ""), ("page", "/b,c")): -1,
+        (("country", "DE"), ("page", cut_key("x" * 300))): 1,
+    }
+
+
+def test_a_path_that_is_missing_in_json_is_the_empty_value() -> None:
+    recipe = Recipe(
+        input_format="ndjson",
+        time_column="at",
+        dimensions=(("page", "request.path"), ("country", "geo.country")),
+    )
+    at = f"{DAY}T12:00:00Z"
+    lines = [
+        {"at": at, "request": {"path": "/a"}, "geo": {"country": "DE"}},
+        {"at": at, "request": {"path": "/a"}},
+        {"at": at, "request": {"path": 7}, "geo": {"country": None}},
+    ]
+    assert sums(recipe, [json.dumps(each) for each in lines]) == {
+        (("country", "DE"), ("page", "/a")): 1,
+        (("country", ""), ("page", "/a")): 1,
+        (("country", ""), ("page", "7")): 1,
+    }
+
+
+def test_a_value_without_utf_8_rejects_its_line_alone() -> None:
+    recipe = Recipe(input_format="ndjson", time_column="at", dimensions=(("page", "p"),))
+    at = f"{DAY}T12:00:00Z"
+    tally = read(recipe, [json.dumps({"at": at, "p": page}) for page in ("\ud800", "/")])
+    assert list(reasons(tally)) == [1]
+    assert [key for key, _ in tally.counts] == [(("page", "/"),)]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"dimensions": PAGE, "key": "{path}"}, "in the place of a key"),
+    ({"dimensions": PAGE, "exclude_keys": ("*.css",)}, "in the place of a key"),
+    ({"dimensions": PAGE, "key_column": "a", **CSV}, "in the place of a key"),
+    ({"dimensions": (("page", "nothing"),)}, "nothing"),
+    ({"dimensions": (("page", ""),)}, "names no field"),
+    ({"dimensions": (*PAGE, ("page", "host"))}, "given twice"),
+    ({"dimensions": (("Page", "path"),)}, "1 to 32 characters"),
+    ({"dimensions": (("day", "path"),)}, "--by"),
+    ({"dimensions": tuple((f"d{n}", "path") for n in range(9))}, "at most 8 dimensions"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), BAD)
+def test_a_recipe_that_cannot_be_says_why(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        formats.check(Recipe(**given))
+
+
+def test_a_recipe_is_remembered_and_described() -> None:
+    recipe = Recipe(dimensions=BOTH)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert "--dimension status=status --dimension page=path" in recipe.described()
+    assert "dimensions" not in Recipe().to_json()
+
+
+@pytest.fixture
+def declared(mysql_url: str) -> str:
+    """A counter with two breakdowns; its database."""
+    with Store(mysql_url) as store:
+        store.counters.set(
+            COUNTER, dimensions=["page", "status"], breakdowns=["page", "page,status"]
+        )
+    return mysql_url
+
+
+def test_a_log_is_counted_once_in_the_breakdowns_and_taken_back(
+    declared: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "access.log", log("/a", "/b", "/a?x") + line("/a", status=404))
+    report = add(declared, source, dimensions=BOTH)
+    assert details(report) == ""
+    assert totals(declared) == {(DAY, ""): 4}
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, "/a"): 3, (DAY, "/b"): 1}
+    assert totals(declared, f"{COUNTER}#2") == {
+        (DAY, composite(["/a", "200"])): 2,
+        (DAY, composite(["/b", "200"])): 1,
+        (DAY, composite(["/a", "404"])): 1,
+    }
+    assert add(declared, source, dimensions=BOTH).counted == 0
+    assert report.run is not None
+    undo(declared, report.run)
+    for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
+        assert totals(declared, name) == {}
+
+
+def test_a_dimension_that_is_not_declared_counts_nothing_and_says_so(
+    declared: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "access.log", log("/a"))
+    with pytest.raises(UnknownDimension, match="no dimension 'client'"):
+        add(declared, source, dimensions=(("client", "host"),))
+    assert totals(declared) == {}
+    # Declared, it is counted.
+    with Store(declared) as store:
+        store.counters.set(COUNTER, dimensions=["page", "status", "client"])
+    assert add(declared, source, dimensions=(("client", "host"),)).counted == 1
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 1}

@@ -1,0 +1,237 @@
+"""Breakdowns through the command line: declared, counted through the queue, asked for."""
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from countersink.producers import Producer
+from countersink.store import Store
+from tests.cli.command import Servers, environment, one_sentence
+from tests.support.processes import COUNTERSINK, PROJECT
+
+EVENTS: list[tuple[dict[str, str], int]] = [
+    ({"page": "/home", "country": "DE", "device": "phone"}, 5),
+    ({"page": "/home", "country": "AT"}, 3),
+    ({"page": "/about", "country": "DE"}, 4),
+    ({"country": "DE"}, 1),
+]
+
+
+def produce(servers: Servers, *events: tuple[Mapping[str, str], int]) -> None:
+    """Send increments with dimensions."""
+    with Producer(servers.redis_url) as producer:
+        for dimensions, amount in events:
+            producer.increment("views", dimensions, amount)
+
+
+@pytest.fixture
+def declared(servers: Servers) -> Servers:
+    """A counter with two breakdowns."""
+    done = servers.call(
+        *("counter", "set", "views", "--dimensions", "page,country,device"),
+        *("--breakdowns", "country", "page,country", "--format", "json"),
+    )
+    assert done.status == 0, done.err
+    assert done.json["dimensions"] == ["page", "country", "device"]
+    assert done.json["breakdowns"] == [
+        {"dimensions": ["country"], "since": None},
+        {"dimensions": ["page", "country"], "since": None},
+    ]
+    return servers
+
+
+@pytest.fixture
+def counted(declared: Servers) -> Servers:
+    """The same, with counts."""
+    produce(declared, *EVENTS)
+    declared.apply()
+    return declared
+
+
+def rows(servers: Servers, *arguments: str) -> list[dict[str, object]]:
+    done = servers.call(*arguments, "--format", "json")
+    assert done.status == 0, done.err
+    assert done.err == ""
+    found: list[dict[str, object]] = done.json["rows"]
+    return found
+
+
+def test_totals_by_dimensions(counted: Servers) -> None:
+    assert rows(counted, "totals", "views", "--by", "country") == [
+        {"country": "DE", "total": 10},
+        {"country": "AT", "total": 3},
+    ]
+    assert rows(counted, "totals", "views", "--by", "page", "--where", "country=DE") == [
+        {"page": "/home", "total": 5},
+        {"page": "/about", "total": 4},
+        {"page": "", "total": 1},
+    ]
+    assert rows(counted, "totals", "views", "--by", "country,page", "--top", "2") == [
+        {"country": "DE", "page": "/home", "total": 5},
+        {"country": "DE", "page": "/about", "total": 4},
+    ]
+    assert rows(counted, "top", "views", "--by", "page", "--top", "1") == [
+        {"page": "/home", "total": 8}
+    ]
+    assert rows(counted, "totals", "views", "--by", "total", "--where", "page=") == [{"total": 1}]
+    assert rows(counted, "totals", "views", "--by", "total") == [{"total": 13}]
+    (day,) = rows(counted, "totals", "views", "--where", "country=AT", "--where", "page=/home")
+    assert day["total"] == 3
+
+
+def test_totals_by_dimensions_for_people_and_as_csv(counted: Servers) -> None:
+    shown = counted.call("totals", "views", "--by", "page,country")
+    assert [line.split()[:3] for line in shown.out.splitlines()[:3]] == [
+        ["page", "country", "total"],
+        ["/home", "DE", "5"],
+        ["/about", "DE", "4"],
+    ]
+    table = counted.call("totals", "views", "--by", "page,country", "--format", "csv").out
+    assert list(csv.reader(io.StringIO(table)))[:2] == [
+        ["page", "country", "total"],
+        ["/home", "DE", "5"],
+    ]
+
+
+def test_against_the_window_before(counted: Servers) -> None:
+    found = rows(counted, "top", "views", "--by", "page", "--last", "1d", "--against", "previous")
+    assert found[0] == {"page": "/home", "total": 8, "previous": 0}
+
+
+def test_what_is_pending_is_in_the_breakdowns(declared: Servers) -> None:
+    produce(declared, *EVENTS)
+    produce(declared, ({"page": "/home", "colour": "red"}, 100))
+    pending = ("--include-pending",)
+    assert rows(declared, "totals", "views", "--by", "country", *pending) == [
+        {"country": "DE", "total": 10},
+        {"country": "AT", "total": 3},
+    ]
+    assert rows(declared, "totals", "views", "--by", "total", *pending) == [{"total": 13}]
+    chosen = ("--by", "page", "--where", "country=DE", "--top", "2")
+    assert rows(declared, "totals", "views", *chosen, *pending) == [
+        {"page": "/home", "total": 5},
+        {"page": "/about", "total": 4},
+    ]
+    declared.apply()
+    assert rows(declared, "totals", "views", "--by", "total", *pending) == [{"total": 13}]
+
+
+def test_an_undeclared_dimension_is_a_dead_letter_until_it_is_declared(declared: Servers) -> None:
+    produce(declared, ({"page": "/home", "colour": "red"}, 100), ({"page": "/home"}, 1))
+    declared.apply()
+    (dead,) = declared.call("dead", "list", "--format", "json").json["rows"]
+    assert dead["reason"] == "unknown_dimension"
+    assert json.loads(dead["payload"])[1] == {"colour": "red", "page": "/home"}
+    assert declared.call("dead", "retry", "--all").status != 0
+    done = declared.call("counter", "set", "views", "--dimensions", "page,country,device,colour")
+    assert done.status == 0, done.err
+    assert declared.call("dead", "retry", "--all").status == 0
+    assert rows(declared, "totals", "views", "--by", "page") == [{"page": "/home", "total": 101}]
+    assert declared.call("verify").status == 0
+
+
+def test_a_question_that_no_breakdown_answers(counted: Servers) -> None:
+    said = one_sentence(counted.call("totals", "views", "--by", "device"))
+    assert "--breakdowns country page,country device" in said
+    said = one_sentence(counted.call("totals", "views", "--by", "colour"))
+    assert "no dimension 'colour'" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--by", "page", "--key", "/home"), "not by both"),
+        (("--where", "page=/home", "--by", "key"), "no keys"),
+        (("--where", "page"), "country=DE"),
+        (("--by", "page,page"), "once"),
+        (("--by", "Page"), "a-z"),
+        (("--where", "page=a", "--where", "page=b"), "once"),
+    ],
+)
+def test_questions_that_are_none(
+    counted: Servers, arguments: tuple[str, ...], message: str
+) -> None:
+    done = counted.call("totals", "views", *arguments)
+    assert done.status != 0
+    assert message in done.err
+
+
+def test_an_export_by_dimensions(counted: Servers) -> None:
+    done = counted.call("export", "views", "--by", "page", "--where", "country=DE")
+    assert done.status == 0, done.err
+    assert list(csv.reader(io.StringIO(done.out))) == [
+        ["counter", "page", "total"],
+        ["views", "", "1"],
+        ["views", "/about", "4"],
+        ["views", "/home", "5"],
+    ]
+    done = counted.call("export", "views", "--by", "total", "--where", "country=DE")
+    assert list(csv.reader(io.StringIO(done.out)))[1:] == [["views", "10"]]
+
+
+def test_a_breakdown_that_is_added_later_says_since_when(counted: Servers) -> None:
+    made = counted.call(
+        *("counter", "set", "views", "--breakdowns", "country", "page,country", "device"),
+        *("--format", "json"),
+    )
+    since = made.json["breakdowns"][-1]["since"]
+    assert since is not None
+    done = counted.call("totals", "views", "--by", "device", "--format", "json")
+    assert done.json["since"].startswith(since[:-1])
+    assert "are missing" in done.err
+    shown = counted.call("counter", "show", "views")
+    assert "device (from" in shown.out
+
+
+def test_breakdowns_are_removed(counted: Servers) -> None:
+    done = counted.call(
+        *("counter", "set", "views", "--breakdowns", "none", "--dimensions", "none"),
+        *("--format", "json"),
+    )
+    assert (done.json["dimensions"], done.json["breakdowns"]) == ([], [])
+    assert rows(counted, "totals", "views", "--by", "total") == [{"total": 13}]
+    with Store(counted.mysql_url) as store:
+        assert store.snapshot(lambda session: session.query("SELECT name FROM counter")) == [
+            ("views",)
+        ]
+    assert counted.call("verify").status == 0
+
+
+def test_words_that_belong_to_nothing(servers: Servers) -> None:
+    done = servers.call("counter", "set", "views", "page", "country")
+    assert done.status == 2
+    assert "breakdowns" in done.err
+
+
+def test_breakdowns_have_no_rows_in_lists(counted: Servers) -> None:
+    listed = counted.call("counter", "list", "--format", "json").json["counters"]
+    assert [each["counter"] for each in listed] == ["views"]
+    assert rows(counted, "totals", "--all") == [{"counter": "views", "total": 13}]
+
+
+def test_before_a_breakdown_is_deleted_a_terminal_is_asked(counted: Servers) -> None:
+    arguments = ("counter", "set", "views", "--breakdowns", "country")
+    for answer, left in (b"n\n", ["country", "page,country"]), (b"y\n", ["country"]):
+        master, slave = pty.openpty()
+        child = subprocess.Popen(
+            [*COUNTERSINK, *arguments],
+            stdin=slave,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=PROJECT,
+            env=environment(**counted.variables()),
+        )
+        os.close(slave)
+        os.write(master, answer)
+        _, said = child.communicate(timeout=60)
+        os.close(master)
+        assert b"Delete the breakdowns page,country of views" in said
+        assert (child.returncode == 0) is (answer == b"y\n")
+        with Store(counted.mysql_url) as store:
+            assert [each.text for each in store.counters.show("views").breakdowns] == left

@@ -1,0 +1,175 @@
+"""Dimensions on the command line: `increment` and `tail` send them, a worker counts them."""
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.runtime.dimensions import RowKey
+from countersink.stream.decode import decode_rows
+from countersink.stream.entry import pages
+from countersink.stream.names import stream_key
+from tests.cli.command import Servers, one_sentence
+from tests.producers.tailing import append, line, write
+
+
+def rows(servers: Servers, *arguments: str) -> list[dict[str, object]]:
+    shown = servers.call("totals", "views", *arguments, "--format", "json")
+    assert shown.status == 0, shown.err
+    found: list[dict[str, object]] = shown.json["rows"]
+    return found
+
+
+@pytest.fixture
+def declared(servers: Servers) -> Servers:
+    done = servers.call(
+        *("counter", "set", "views", "--dimensions", "page,country,status"),
+        *("--breakdowns", "page,country", "--breakdowns", "status,page"),
+    )
+    assert done.status == 0, done.err
+    return servers
+
+
+def queued(client: redis.Redis) -> dict[RowKey, int]:
+    sums: dict[RowKey, int] = {}
+    for page in pages(client, stream_key(0)):
+        for entry in page:
+            found, bad = decode_rows(entry.first(b"rows") or b"[]")
+            assert bad == []
+            for _, _, key, _, amount in found:
+                sums[key] = sums.get(key, 0) + amount
+    return sums
+
+
+def test_an_increment_with_dimensions_is_counted_in_its_breakdowns(declared: Servers) -> None:
+    done = declared.run(
+        *("increment", "views", "--dimension", "page=/a=b", "--dimension", "country=DE"),
+        *("--amount", "3"),
+    )
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "views page=/a=b country=DE +3 is in the queue\n"
+    assert declared.call("increment", "views", "--dimension", "country=").status == 0
+    declared.apply()
+    assert rows(declared, "--by", "page,country") == [
+        {"page": "/a=b", "country": "DE", "total": 3},
+        {"page": "", "country": "", "total": 1},
+    ]
+    assert rows(declared, "--by", "total") == [{"total": 4}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("/home", "--dimension", "page=/"), "has a KEY, or dimensions"),
+        (("--dimension", "page"), "'page' is not NAME=VALUE"),
+        (("--dimension", "Page=/"), "1 to 32 characters of a-z 0-9 _"),
+        (("--dimension", "=/"), "1 to 32 characters of a-z 0-9 _"),
+        (("--dimension", "day=/"), "--by"),
+        (("--dimension", "page=/", "--dimension", "page=/"), "twice for the same name"),
+        (tuple(f"--dimension=d{number}=" for number in range(9)), "at most 8 dimensions, not 9"),
+    ],
+)
+def test_what_cannot_be_dimensions_is_refused(
+    servers: Servers, arguments: tuple[str, ...], said: str
+) -> None:
+    done = servers.call("increment", "views", *arguments)
+    assert said in one_sentence(done, 2)
+
+
+def test_a_log_is_counted_by_its_fields_and_again_where_others_are_asked_for(
+    servers: Servers, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a", "/b?x=1", "/b?x=2")
+    arguments = ("tail", str(log), "--counter", "views")
+    by = ("--dimension", "page=path", "--dimension", "status=status")
+    done = servers.call(*arguments, *by)
+    assert (done.status, done.out) == (0, "views: counted 3, rejected 0\n"), done.err
+    assert queued(redis_client) == {
+        (("page", "/a"), ("status", "200")): 1,
+        (("page", "/b"), ("status", "200")): 2,
+    }
+    # The order of the options does not matter, and the position is that of these fields.
+    append(log, line("/a") + b"\n")
+    again = servers.call(*arguments, *by[2:], *by[:2])
+    assert again.out == "views: counted 1, rejected 0\n"
+    other = servers.call(*arguments, "--dimension", "page=path")
+    assert other.out == "views: counted 4, rejected 0\n"
+    assert queued(redis_client)[("page", "/a"),] == 2
+
+
+def test_a_log_reaches_the_breakdowns(declared: Servers, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    write(log, *["/a", "/b"] * 600)
+    done = declared.call(
+        *("tail", str(log), "--counter", "views", "--where", "path=/a"),
+        COUNTERSINK_TAIL_DIMENSION="page=path status=status",
+    )
+    assert (done.status, done.out) == (0, "views: counted 600, rejected 0\n"), done.err
+    declared.apply()
+    assert rows(declared, "--by", "page", "--where", "status=200") == [{"page": "/a", "total": 600}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--dimension", "page=path", "--key", "path"), "in the place of a key"),
+        (("--dimension", "page=nothing"), "nothing"),
+        (("--dimension", "page="), "names no field"),
+        (("--dimension", "page=path", "--dimension", "page=host"), "given twice"),
+        (("--dimension", "total=path"), "--by"),
+    ],
+)
+def test_what_cannot_be_dimensions_of_a_log_is_refused(
+    servers: Servers, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a")
+    done = servers.call("tail", str(log), "--counter", "views", *arguments)
+    assert said in one_sentence(done)
+    assert done.status in (1, 2)
+
+
+def test_a_backfill_fills_the_breakdowns_from_fields_and_columns(
+    declared: Servers, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a", "/a", "/b")
+    arguments = ("--counter", "views", "--dimension", "page=path", "--dimension", "status=status")
+    dry = declared.call("backfill", str(log), *arguments, "--dry-run", "--format", "json")
+    assert (dry.status, dry.json["counted"]) == (0, 3), dry.err
+    done = declared.call("backfill", str(log), *arguments)
+    assert (done.status, done.err) == (0, "")
+    table = tmp_path / "export.csv"
+    table.write_text("day,url,total\n2026-11-20,/a,40\n")
+    done = declared.call(
+        *("backfill", str(table), "--counter", "views", "--input-format", "csv"),
+        *("--time-column", "day", "--amount-column", "total", "--dimension", "page=url"),
+        *("--time-zone", "UTC"),
+    )
+    assert (done.status, done.err) == (0, "")
+    assert rows(declared, "--by", "page") == [
+        {"page": "/a", "total": 42},
+        {"page": "/b", "total": 1},
+    ]
+    assert declared.call("verify").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--dimension", "page=path", "--key", "{path}"), "in the place of a key"),
+        (("--dimension", "page=path", "--exclude-key-glob", "*.css"), "in the place of a key"),
+        (("--dimension", "page=nothing", "--input-format", "combined"), "nothing"),
+        (("--dimension", "page=path", "--mode", "reconcile"), "--dimension is for --mode add"),
+        (("--dimension", "agent=agent"), "no dimension 'agent'"),
+    ],
+)
+def test_what_cannot_be_dimensions_of_a_backfill_is_refused(
+    declared: Servers, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a")
+    done = declared.call("backfill", str(log), "--counter", "views", *arguments)
+    assert said in one_sentence(done)
+    assert done.status in (1, 2)

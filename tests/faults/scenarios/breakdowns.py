@@ -1,0 +1,50 @@
+"""A counter with dimensions among deaths: each event is in all of its cells, or in none."""
+
+import signal
+from collections.abc import Sequence
+
+from countersink.store import Store
+from countersink.store.verify import open_session, verify
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from tests.faults.scenarios.worker_deaths import POINTS, Point
+from tests.faults.stage import Stage
+from tests.support.proxies import Deed
+from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
+
+COUNTER = "seen"
+NAMES = ("country", "page")
+VALUES = (("DE", "AT", "CH", ""), ("/", "/a", "/b", "/c", "/d", ""))
+BREAKDOWNS = (("page",), ("country",), ("page", "country"))
+
+
+def killed_with_breakdowns(stage: Stage, points: Sequence[Point] = POINTS) -> None:
+    """SIGKILL at every point, with rows in several cells among the others."""
+    with Store(stage.mysql_url) as store:
+        store.counters.set(COUNTER, dimensions=NAMES, breakdowns=BREAKDOWNS)
+    for point in stage.random.sample(points, len(points)):
+        send(stage.redis, *(_entry(stage) for _ in range(10)))
+        stage.send(stage.random.randint(1, 10))
+        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
+        stage.wait_for(rule.done, point.name, child)
+        assert child.wait() == -signal.SIGKILL, child.output()
+    stage.finish("after deaths with breakdowns")
+    with open_session(stage.mysql_url) as session:
+        assert verify(session).differences == []
+
+
+def _entry(stage: Stage, rows: int = 20) -> Sealed:
+    """An entry of random events with dimensions, which is booked in all of their cells."""
+    draw, expected = stage.random, stage.traffic.expected
+    made = []
+    for _ in range(rows):
+        values = {name: draw.choice(own) for name, own in zip(NAMES, VALUES, strict=True)}
+        minute = FIRST_MINUTE + draw.randrange(DAYS * MINUTES_PER_DAY)
+        amount = draw.choice((1, 1, 2, 7, -1, 0))
+        day = day_of(minute)
+        expected[COUNTER, day, b""] += amount
+        for number, names in enumerate(BREAKDOWNS, 1):
+            key = "\0".join(values[name] for name in names).encode()
+            expected[f"{COUNTER}#{number}", day, key] += amount
+        made.append((COUNTER, tuple(sorted(values.items())), minute, amount))
+    at = now_ms(stage.redis)
+    return Sealed(new_entry_id(at), at, encode_rows(made), rows)

@@ -1,0 +1,357 @@
+"""Increments with dimensions: what becomes of them on the wire, whatever way they take."""
+
+import random
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.producers import Increment, InvalidBatch, Producer
+from countersink.producers.buffer.generations import (
+    MOST_DIMENSIONS_BYTES,
+    ROW_BYTES,
+    key_size,
+)
+from countersink.producers.spool import replay
+from countersink.producers.testing import RecordingProducer
+from countersink.runtime.dimensions import (
+    MOST_KNOWN,
+    KnownDimensions,
+    RowKey,
+    check_dimensions,
+    check_row_key,
+)
+from countersink.runtime.limits import cut_key
+from countersink.stream.connection import connect
+from countersink.stream.decode import decode_rows
+from countersink.stream.entry import MAX_ROWS_BYTES
+from tests.producers.helpers import distinct, entries, run_script, said
+from tests.support.processes import Children
+
+AWAY = "redis://127.0.0.1:1/0"
+AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+HOME = {"page": "/home", "country": "DE"}
+PAIRS = (("country", "DE"), ("page", "/home"))
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as running:
+        yield running
+
+
+def counted(client: redis.Redis) -> dict[tuple[str, RowKey], int]:
+    """(counter, row key) → what a worker would count; every entry must be readable."""
+    sums: Counter[tuple[str, RowKey]] = Counter()
+    for entry in distinct(entries(client)):
+        raw = entry["rows"].encode()
+        rows, bad = decode_rows(raw)
+        assert bad == []
+        has_objects = any(not isinstance(row[2], str) for row in rows)
+        assert entry["v"] == ("2" if has_objects else "1")
+        for _, counter, key, _, amount in rows:
+            sums[counter, key] += amount
+    return dict(sums)
+
+
+def test_increments_with_the_same_values_become_one_row(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=60) as producer:
+        producer.increment("first")
+        assert producer.flush(20)
+        for _ in range(500):
+            producer.increment("hits", {"page": "/home", "country": "DE"}, at=AT)
+            producer.increment("hits", {"country": "DE", "page": "/home"}, at=AT)
+        producer.increment("hits", HOME, -3, at=AT)
+        producer.increment("hits", "/home", at=AT)
+    _, entry = entries(redis_client)
+    minute = int(AT.timestamp()) // 60
+    rows, _ = decode_rows(entry["rows"].encode())
+    assert [row[1:] for row in rows] == [
+        ("hits", PAIRS, minute, 997),
+        ("hits", "/home", minute, 1),
+    ]
+
+
+def test_an_empty_mapping_counts_under_the_empty_key(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url) as producer:
+        producer.increment("hits", {})
+        producer.increment("hits")
+    assert counted(redis_client) == {("hits", ""): 2}
+
+
+def test_a_mapping_may_change_after_the_call(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url) as producer:
+        given = {"page": "a"}
+        for value in "abcab":
+            given["page"] = value
+            producer.increment("hits", given)
+        given["page"] = "never"
+    assert counted(redis_client) == {
+        ("hits", (("page", "a"),)): 2,
+        ("hits", (("page", "b"),)): 2,
+        ("hits", (("page", "c"),)): 1,
+    }
+
+
+def test_other_mappings_count_as_dicts_do_and_are_not_changed(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    missing: defaultdict[str, str] = defaultdict(str, page="/home", other="x")
+    with Producer(redis_url) as producer:
+        for given in (HOME, MappingProxyType(HOME), OrderedDict(HOME), defaultdict(str, HOME)):
+            producer.increment("hits", given)
+            producer.increment("hits", given)
+        producer.increment("hits", missing)
+    assert counted(redis_client) == {
+        ("hits", PAIRS): 8,
+        ("hits", (("other", "x"), ("page", "/home"))): 1,
+    }
+    assert dict(missing) == {"page": "/home", "other": "x"}
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    ({"page": 1}, TypeError, "dimension 'page': a value is a str, not int"),
+    ({"page": None}, TypeError, "dimension 'page': a value is a str"),
+    ({"page": ["/"]}, TypeError, "dimension 'page': a value is a str, not list"),
+    ({1: "/"}, TypeError, "a dimension's name is a str, not int"),
+    ({"Page": "/"}, ValueError, "1 to 32 characters"),
+    ({"day": "/"}, ValueError, "--by"),
+    ({"page": "\ud800"}, ValueError, "lone surrogate"),
+    ({f"d{n}": "" for n in range(9)}, ValueError, "at most 8 dimensions"),
+    ([("page", "/")], TypeError, "a key is a str or a mapping of dimensions, not list"),
+    (PAIRS, TypeError, "a key is a str or a mapping of dimensions, not tuple"),
+    (b"/", TypeError, "a key is a str or a mapping of dimensions, not bytes"),
+]
+
+
+@pytest.mark.parametrize(("key", "error", "message"), BAD)
+def test_what_is_no_mapping_of_names_to_values_is_refused_in_the_caller(
+    redis_url: str, redis_client: redis.Redis, key: Any, error: type[Exception], message: str
+) -> None:
+    recording = RecordingProducer()
+    with Producer(redis_url) as producer:
+        for _ in range(2):  # the second time, other mappings of the counter are known
+            with pytest.raises(error, match=message):
+                producer.increment("hits", key)
+            with pytest.raises(error, match=message):
+                recording.increment("hits", key)
+            with pytest.raises(InvalidBatch, match=message):
+                producer.increment_batch([Increment("hits", HOME), Increment("hits", key)])
+            producer.increment("hits", HOME)
+            producer.increment("hits", {"page": "/"})
+    assert counted(redis_client) == {("hits", PAIRS): 2, ("hits", (("page", "/"),)): 2}
+    recording.assert_nothing_counted()
+
+
+def test_increment_many_takes_keys_alone(redis_url: str) -> None:
+    given: Any = {PAIRS: 1}
+    with Producer(redis_url) as producer, pytest.raises(TypeError, match="a key is a str"):
+        producer.increment_many("hits", given)
+
+
+def test_long_and_wide_values_are_cut_as_keys_are(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url) as producer:
+        for _ in range(2):
+            producer.increment("hits", {"page": "x" * 256, "country": "DE"})
+            producer.increment("hits", {"page": "é" * 128, "country": "DE"})
+            producer.increment("hits", {"page": "é", "country": "DE"})
+    assert counted(redis_client) == {
+        ("hits", (("country", "DE"), ("page", page))): 2
+        for page in (cut_key("x" * 256), cut_key("é" * 128), "é")
+    }
+
+
+def test_random_increments_of_all_ways_add_up(redis_url: str, redis_client: redis.Redis) -> None:
+    rng = random.Random(7)
+    expected: Counter[tuple[str, RowKey]] = Counter()
+
+    def key() -> str | dict[str, str]:
+        if rng.random() < 0.3:
+            return rng.choice(["", "/home", ",{", 'x",{'])
+        names = rng.sample(["page", "country", "device", "plan"], rng.randint(0, 4))
+        return {name: rng.choice(["", "a", "b", "\0", "é", "x" * 300]) for name in names}
+
+    with Producer(redis_url, flush_interval=0.05) as producer:
+        for number in range(3_000):
+            counter, given = rng.choice(["hits", "views"]), key()
+            amount = rng.choice([1, 1, 1, 5, -2])
+            way = rng.randrange(4)
+            if way == 0:
+                batch = [Increment(counter, key(), amount, rng.choice([None, AT]))]
+                batch.append(Increment(counter, given, 1, id=f"{number}"))
+                assert producer.increment_batch(batch)
+                expected[counter, check_row_key(batch[0].key)] += amount
+                amount = 1
+            elif way == 1:
+                assert producer.increment_batch([Increment(counter, given, amount)], id=f"{number}")
+            elif way == 2:
+                producer.increment(counter, given, amount, id=f"own-{number}")
+            else:
+                producer.increment(counter, given, amount, at=rng.choice([None, AT]))
+            expected[counter, check_row_key(given)] += amount
+    assert counted(redis_client) == dict(expected)
+
+
+def test_more_values_than_are_known_add_up(redis_url: str, redis_client: redis.Redis) -> None:
+    with Producer(redis_url, max_rows=100_000) as producer:
+        for number in range(MOST_KNOWN + 500):
+            given = {"page": str(number % (MOST_KNOWN + 200)), "country": "DE"}
+            producer.increment("hits", given)
+            producer.increment("hits", given)
+        producer.increment("hits", {"page": "0"})
+    found = counted(redis_client)
+    assert len(found) == MOST_KNOWN + 201
+    assert sum(found.values()) == 2 * (MOST_KNOWN + 500) + 1
+    assert found["hits", (("country", "DE"), ("page", "3"))] == 4
+
+
+def test_what_is_known_is_bounded() -> None:
+    known = KnownDimensions()
+    tables: dict[int, dict[Any, Any]] = {}
+    for number in range(3 * MOST_KNOWN):
+        given = {f"d{number % 7}": str(number), "e": "x"}
+        for _ in range(2):  # names become known, then values
+            assert known.row_key(f"c{number % 11}", given) == check_dimensions(given)
+        tables |= {id(row[1]): row[1] for rows in known.of.values() for row in rows}
+        assert sum(map(len, tables.values())) <= MOST_KNOWN or len(tables) > 8
+    there = {id(row[1]) for rows in known.of.values() for row in rows}
+    assert sum(len(table) for at, table in tables.items() if at in there) <= MOST_KNOWN
+
+
+@pytest.mark.parametrize("value", ["x" * 256, "é"])
+def test_values_that_may_be_cut_are_looked_at_each_time(value: str) -> None:
+    known = KnownDimensions()
+    for _ in range(3):
+        assert known.row_key("hits", {"page": value}) == (("page", cut_key(value)),)
+    assert known.of["hits"][1][1] == {}
+
+
+def test_the_largest_rows_are_sent_in_entries_that_are_read(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    worst = [
+        {f"d{n}".ljust(32, "x"): f"{row:03}".ljust(255, "\1") for n in range(8)}
+        for row in range(700)
+    ]
+    with Producer(redis_url, flush_interval=60, max_bytes_in_memory=1 << 28) as producer:
+        producer.increment("first")
+        assert producer.flush(20)
+        for given in worst:
+            producer.increment("hits", given, at=AT)
+    _, *found = distinct(entries(redis_client))
+    assert max(len(entry["rows"].encode()) for entry in found) <= MAX_ROWS_BYTES
+    assert len(found) > 1
+    assert len(counted(redis_client)) == 701
+
+
+def test_a_batch_with_an_id_that_no_entry_would_hold_is_refused(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    def batch(rows: int) -> list[Increment]:
+        return [
+            Increment(
+                "hits", {f"d{n}".ljust(32, "x"): f"{row:03}".ljust(255, "\1") for n in range(8)}
+            )
+            for row in range(rows)
+        ]
+
+    with Producer(redis_url, max_bytes_in_memory=1 << 28) as producer:
+        with pytest.raises(ValueError, match=r"at most 4,194,304 bytes: send several"):
+            producer.increment_batch(batch(1_000), id="a")
+        assert producer.increment_batch(batch(300), id="b")
+    assert sum(counted(redis_client).values()) == 300
+
+
+def test_no_row_takes_more_memory_than_is_reckoned_with() -> None:
+    value = "x" * 251 + "\U0001f600"
+    pairs = check_dimensions({f"d{n}".ljust(32, "x"): value for n in range(8)})
+    assert MOST_DIMENSIONS_BYTES - 1_500 < ROW_BYTES + key_size(pairs) <= MOST_DIMENSIONS_BYTES
+
+
+def test_a_small_memory_drops_and_counts_what_does_not_fit() -> None:
+    producer = Producer(AWAY, max_bytes_in_memory=200_000)
+    for number in range(2_000):
+        producer.increment("hits", {"page": f"/{number}", "country": "DE", "device": "mobile"})
+    stats = producer.stats()
+    assert stats.accepted + stats.dropped == 2_000
+    assert 50 < stats.accepted < 600
+    producer.close(0)
+
+
+FILL = """
+import json, sys
+from countersink.producers import Producer
+
+def rss():
+    with open("/proc/self/status") as status:
+        (line,) = [line for line in status if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+producer = Producer("redis://127.0.0.1:1/0", max_bytes_in_memory=int(sys.argv[1]))
+producer.increment("warm")
+producer.stats()
+before = rss()
+number = 0
+while not producer.stats().dropped:
+    for number in range(number, number + 500):
+        producer.increment(
+            "hits", {"page": f"/page/{number:07}", "user": f"u{number}", "device": "mobile"}
+        )
+print(json.dumps({"took": rss() - before, "rows": producer.stats().pending_rows}), flush=True)
+"""
+
+
+def test_rows_with_dimensions_stay_within_the_memory_allowed(children: Children) -> None:
+    size = 24 << 20
+    child = run_script(children, FILL, str(size))
+    assert child.wait() == 0
+    (found,) = said(child)
+    assert found["took"] < size * 1.25 + (8 << 20)  # and what the producer knows
+    assert found["rows"] > size // 2_000
+
+
+def test_dimensions_go_through_the_spool(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    away = Producer(AWAY, spool=tmp_path)
+    away.increment("hits", HOME, 4)
+    away.increment("hits", HOME, id="once")
+    away.increment("hits", "/home")
+    assert away.close(20)
+    done = replay(tmp_path, connect(redis_url))
+    assert done.increments == 3
+    assert counted(redis_client) == {("hits", PAIRS): 5, ("hits", "/home"): 1}
+
+
+def test_the_recording_producer_counts_by_some_of_the_values() -> None:
+    producer = RecordingProducer()
+    producer.increment("hits", HOME)
+    producer.increment("hits", {"page": "/home", "country": "FR"}, 4)
+    producer.increment_batch([Increment("hits", {"page": "x" * 300})])
+    producer.increment("hits", "/home", 10)
+    producer.increment("hits", amount=100)
+    wanted: list[tuple[str | Mapping[str, str] | None, int]] = [
+        (None, 116),
+        ("", 106),
+        ("/home", 10),
+        ({"page": "/home"}, 5),
+        ({"page": "/home", "country": "FR"}, 4),
+        ({"page": "x" * 300}, 1),
+        ({"page": "/home", "device": ""}, 5),
+        ({"country": ""}, 101),
+        ({"country": "IT"}, 0),
+    ]
+    for key, total in wanted:
+        assert producer.count("hits", key) == total, key
+    producer.assert_counted("hits", {"": 106, "/home": 10})

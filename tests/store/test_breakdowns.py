@@ -1,0 +1,471 @@
+"""Breakdowns are counted with their counter, in the same transactions, and hold the same events."""
+
+import json
+from collections import Counter as Bag
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of
+from countersink.store import Store
+from countersink.store.apply import dead
+from countersink.store.apply.amounts import Row
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.key_caps import OVERFLOW, overflown_by_counter
+from countersink.store.connection import Session
+from countersink.store.errors import TrackedCounter
+from countersink.store.ledger.postings import Posting, key_weight
+from countersink.store.sql import label_of
+from countersink.store.verify import verify
+from tests.store.helpers import MAX, entry, keys, ledger, minute
+from tests.store.helpers import applier as new_applier
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store of the same database."""
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def views(store: Store) -> str:
+    """A counter with three dimensions and three breakdowns."""
+    store.counters.set(
+        "views",
+        dimensions=["page", "country", "device"],
+        breakdowns=["page", "country", "page,country"],
+    )
+    return "views"
+
+
+def increments(*amounts: tuple[RowKey | dict[str, str], int], counter: str = "views") -> list[Row]:
+    """Rows of (key or dimensions, amount), numbered."""
+    return [
+        (
+            position,
+            counter,
+            check_dimensions(key) if isinstance(key, dict) else key,
+            minute(),
+            amount,
+        )
+        for position, (key, amount) in enumerate(amounts)
+    ]
+
+
+def cells(session: Session, counter: str) -> dict[tuple[str, ...], int]:
+    """What a breakdown holds, by the values of its dimensions."""
+    return {values_of(key.decode()): amount for key, amount in keys(session, counter).items()}
+
+
+def agrees(session: Session) -> None:
+    """The tables agree with the ledger and with each other."""
+    assert verify(session).differences == []
+
+
+def test_an_increment_is_counted_in_its_counter_and_in_each_breakdown(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    done = applier.apply(
+        [
+            entry(
+                increments(
+                    ({"page": "/home", "country": "DE", "device": "phone"}, 2),
+                    ({"page": "/home", "country": "AT"}, 3),
+                    ({"country": "DE"}, 5),
+                )
+            )
+        ]
+    )
+    assert (done.rows, done.dead) == (3, 0)
+    assert keys(session, views) == {b"": 10}
+    assert cells(session, "views#1") == {("/home",): 5, ("",): 5}
+    assert cells(session, "views#2") == {("DE",): 7, ("AT",): 3}
+    assert cells(session, "views#3") == {("/home", "DE"): 2, ("/home", "AT"): 3, ("", "DE"): 5}
+    assert ledger(session) == dict.fromkeys(("views", "views#1", "views#2", "views#3"), 10)
+    agrees(verifying)
+
+
+def test_events_without_dimensions_have_empty_values_and_keys_are_counted_in_the_counter_alone(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    applier.apply([entry(increments(("", 2), ("/home", 3), ({"page": "/home"}, 4)))])
+    assert keys(session, views) == {b"": 6, b"/home": 3}
+    assert cells(session, "views#3") == {("", ""): 2, ("/home", ""): 4}
+    agrees(verifying)
+
+
+def test_a_redelivery_adds_to_no_breakdown(session: Session, applier: Applier, views: str) -> None:
+    once = entry(increments(({"page": "/home"}, 2)))
+    applier.apply([once, once])
+    applier.apply([once])
+    assert keys(session, views) == {b"": 2}
+    assert cells(session, "views#1") == {("/home",): 2}
+
+
+def test_a_row_with_an_undeclared_dimension_is_a_dead_letter_that_is_counted_once_it_is_declared(
+    session: Session, applier: Applier, store: Store, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/a", "colour": "red"}, 2), ({"page": "/a"}, 3)))])
+    (row,) = dead.list_rows(session)
+    assert (row.reason, row.position) == ("unknown_dimension", 0)
+    assert "--dimensions page,country,device,colour" in row.detail
+    assert json.loads(row.payload) == ["views", {"colour": "red", "page": "/a"}, minute(), 2]
+    assert cells(session, "views#1") == {("/a",): 3}
+    store.counters.set(views, dimensions=["page", "country", "device", "colour"])
+    applier.apply([entry(increments(({"page": "/a", "colour": "red"}, 4)))])
+    assert cells(session, "views#1") == {("/a",): 7}
+
+
+@pytest.mark.parametrize("counter", ["plain", "unheard-of"])
+def test_a_row_with_dimensions_of_a_counter_without_any_is_a_dead_letter(
+    session: Session, applier: Applier, store: Store, counter: str
+) -> None:
+    store.counters.set("plain")
+    applier.apply([entry(increments(({"page": "/a"}, 2), ("/a", 3), counter=counter))])
+    (row,) = dead.list_rows(session)
+    assert row.reason == "unknown_dimension"
+    assert "it has none" in row.detail
+    assert keys(session, counter) == {b"/a": 3}
+
+
+def test_a_row_that_one_cell_refuses_is_counted_in_none(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    # The sum of the counter stays within its bounds: that of one country does not.
+    applier.apply(
+        [
+            entry(
+                increments(
+                    ({"page": "/a", "country": "DE"}, MAX), ({"page": "/b", "country": "AT"}, -MAX)
+                )
+            )
+        ]
+    )
+    done = applier.apply(
+        [
+            entry(
+                increments(
+                    ({"page": "/c", "country": "DE"}, 1),
+                    ({"page": "/c", "country": "CH"}, 10),
+                    ({"page": "/c", "country": "AT"}, 100),
+                )
+            )
+        ]
+    )
+    assert (done.rows, done.dead) == (2, 1)
+    (row,) = dead.list_rows(session)
+    assert json.loads(row.payload)[1] == {"country": "DE", "page": "/c"}
+    assert keys(session, views) == {b"": 110}
+    assert cells(session, "views#1") == {("/a",): MAX, ("/b",): -MAX, ("/c",): 110}
+    assert cells(session, "views#2") == {("DE",): MAX, ("AT",): -MAX + 100, ("CH",): 10}
+    agrees(verifying)
+
+
+def test_what_is_taken_out_may_make_another_row_impossible(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    # Each of these would fit beside the one after it, and each of those is refused somewhere.
+    applier.apply(
+        [
+            entry(
+                increments(
+                    ({"page": "/a", "country": "DE"}, MAX),
+                    ({"page": "/b", "country": "AT"}, -MAX - 1),
+                )
+            )
+        ]
+    )
+    done = applier.apply(
+        [
+            entry(
+                increments(
+                    ({"page": "/a", "country": "CH"}, 5),
+                    ({"page": "/a", "country": "AT"}, -5),
+                    ({"page": "/b", "country": "CH"}, 7),
+                )
+            )
+        ]
+    )
+    assert (done.rows, done.dead) == (1, 2)
+    assert keys(session, views) == {b"": 6}
+    assert cells(session, "views#2") == {("DE",): MAX, ("AT",): -MAX - 1, ("CH",): 7}
+    agrees(verifying)
+
+
+def test_each_breakdown_has_its_own_room_for_keys(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    store.counters.set(views, max_keys=3)
+    amounts: Sequence[tuple[dict[str, str], int]] = [
+        ({"page": f"/{number}", "country": "DE" if number % 2 else "AT"}, 1) for number in range(10)
+    ]
+    done = applier.apply([entry(increments(*amounts))])
+    assert done.overflown == 14
+    applier.apply(
+        [entry(increments(*amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1)))]
+    )
+    found = Bag(cells(session, "views#1"))
+    assert len(found) == 4
+    assert found[(OVERFLOW,)] == 14 + 4
+    assert cells(session, "views#2") == {("DE",): 10, ("AT",): 10, ("",): 4}
+    assert sum(cells(session, "views#3").values()) == 24
+    # The key that all of these are counted under takes no room of the counter's own.
+    assert keys(session, views) == {b"": 24, b"k1": 1, b"k2": 1, b"k3": 1, OVERFLOW.encode(): 1}
+    agrees(verifying)
+
+
+def test_settings_of_the_counter_are_those_of_its_breakdowns(
+    session: Session, verifying: Session, store: Store, views: str
+) -> None:
+    store.counters.set(
+        views,
+        time_zone="Europe/Berlin",
+        resolution="minute",
+        keep="minute=2d",
+        keep_days=90,
+        max_keys=5,
+        app_slots=3,
+    )
+    columns = "keep_days, max_keys, app_slots, keep_steps"
+    settings = session.query(f"SELECT {columns} FROM counter")
+    assert settings == [(90, 5, 3, "minute=2d")] * 4
+    policies = session.query(
+        "SELECT number, valid_from, time_zone, resolution, rolls, COUNT(*) FROM counter_policy"
+        " GROUP BY number, valid_from, time_zone, resolution, rolls"
+    )
+    assert policies
+    assert {row[-1] for row in policies} == {4}
+    agrees(verifying)
+
+
+def test_breakdowns_are_in_no_list_of_counters(
+    session: Session, applier: Applier, store: Store, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    (listed,) = store.counters.list()
+    assert listed.name == views
+    assert listed.dimensions == ("page", "country", "device")
+    assert [each.text for each in listed.breakdowns] == ["page", "country", "page,country"]
+    assert store.totals.counters() == {views: 2}
+
+
+def test_a_breakdown_that_is_added_later_begins_then(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    shown = store.counters.set(
+        views, breakdowns=["page", "country", "page,country", "device"]
+    ).breakdowns[-1]
+    assert (shown.name, shown.dimensions) == ("views#4", ("device",))
+    late, first = increments(({"device": "phone"}, 3), ({"device": "phone"}, 4))
+    late, first = (*late[:3], shown.since - 1, 3), (*first[:3], shown.since, 4)
+    applier.apply([entry([late, first])])
+    assert cells(session, "views#4") == {("phone",): 4}
+    assert sum(cells(session, "views#1").values()) == 9
+    agrees(verifying)
+
+
+def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    store.counters.set(views, breakdowns=["page"])
+    assert ledger(session) == {views: 2, "views#1": 2}
+    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 2)))])
+    added = store.counters.set(views, breakdowns=["page", "country"]).breakdowns
+    assert [each.name for each in added] == ["views#1", "views#4"]
+    assert ledger(session) == {views: 4, "views#1": 4}
+    agrees(verifying)
+    store.counters.set(views, breakdowns=[], dimensions=[])
+    assert store.counters.show(views).dimensions == ()
+    assert ledger(session) == {views: 4}
+    agrees(verifying)
+
+
+def test_with_a_counter_its_breakdowns_are_deleted(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    assert store.counters.delete(views).amount == 2
+    for table in ("counter", "counter_slot", "counter_ledger", "counter_policy", "counter_keys"):
+        assert session.query(f"SELECT * FROM {table}") == []
+    agrees(verifying)
+
+
+def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(
+    session: Session, applier: Applier, store: Store, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home"}, 2), ("/old", 1)))])
+    with pytest.raises(ValueError, match="breakdowns hold too"):
+        store.counters.delete(views, "")
+    assert store.counters.delete(views, "/old").amount == 1
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "breakdowns", "message"),
+    [
+        (["page", "page"], None, "each once"),
+        (["Page"], None, "a-z"),
+        (["day"], None, "something else"),
+        ([f"d{number}" for number in range(9)], None, "at most 8"),
+        (["page"], ["country"], "needs the dimension country"),
+        (["page"], ["page", "page"], "each once"),
+        (["page"], [f"{'page'}"] * 33, "at most 32"),
+        (["page"], [[]], "one dimension or more"),
+    ],
+)
+def test_what_cannot_be_declared(
+    store: Store, dimensions: list[str], breakdowns: list[str] | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        store.counters.set("views", dimensions=dimensions, breakdowns=breakdowns)
+    assert store.counters.list() == []
+
+
+def test_a_dimension_that_a_breakdown_needs_stays(store: Store, views: str) -> None:
+    with pytest.raises(ValueError, match="needs the dimension"):
+        store.counters.set(views, dimensions=[])
+    assert store.counters.show(views).dimensions == ("page", "country", "device")
+
+
+def test_a_counter_with_dimensions_has_a_name_of_61_characters_at_most(store: Store) -> None:
+    with pytest.raises(ValueError, match="at most 61"):
+        store.counters.set("x" * 62, dimensions=["page"])
+    store.counters.set("x" * 61, dimensions=["page"], breakdowns=["page"])
+
+
+def test_values_that_are_too_long_are_cut_and_odd_ones_kept_apart(
+    session: Session, verifying: Session, mysql_url: str, views: str
+) -> None:
+    odd = ["a\0b", "a\1b", "a", "a\0", "\0", "é" * 100, "x" * 255, "x" * 254 + "y", "", "a\1\1b"]
+    with_odd = [({"page": value, "country": "DE"}, 1) for value in odd]
+    new_applier(mysql_url).apply([entry(increments(*with_odd))])
+    found = keys(session, "views#3")
+    assert len(found) == len(odd)
+    assert found == {composite([value, "DE"]).encode(): 1 for value in odd}
+    assert len(keys(session, "views#1")) == len(odd)
+    agrees(verifying)
+
+
+def test_a_tracked_counter_has_no_dimensions(store: Store, session: Session) -> None:
+    session.execute(
+        "CREATE TABLE orders (id INT PRIMARY KEY, state VARCHAR(20) NOT NULL) ENGINE = InnoDB"
+    )
+    store.tracked.track("orders")
+    with pytest.raises(TrackedCounter):
+        store.counters.set("orders", dimensions=["page"])
+
+
+def test_verify_finds_a_breakdown_that_differs_from_its_counter(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 10)))])
+    # Rows and ledger alike, as a program that knows nothing of breakdowns would do it.
+    weight = key_weight(composite(["/home"]).encode())
+    posting = Posting.of(label_of(bucket_of(session)), 1, weight)
+    session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter = 'views#1'")
+    session.execute(
+        "UPDATE counter_ledger SET amount = amount + %s, checksum = checksum + %s,"
+        " moment = moment + %s WHERE counter = 'views#1'",
+        (posting.amount, posting.checksum, posting.moment),
+    )
+    for found in verify(verifying).differences, verify(verifying, views).differences:
+        (difference,) = found
+        assert (difference.counter, difference.problem) == (views, "breakdown")
+        assert (difference.in_tables, difference.in_ledger) == (11, 10)
+        assert "page (views#1)" in difference.detail
+
+
+def test_verify_finds_a_breakdown_of_which_a_row_is_gone(
+    session: Session, verifying: Session, applier: Applier, views: str
+) -> None:
+    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 10)))])
+    session.execute("DELETE FROM counter_slot WHERE counter = 'views#3'")
+    found = {(each.counter, each.problem) for each in verify(verifying, views).differences}
+    assert found == {(views, "breakdown"), ("views#3", "sum")}
+
+
+def bucket_of(session: Session) -> datetime:
+    """The one bucket that there is."""
+    ((bucket,),) = session.query("SELECT DISTINCT bucket FROM counter_slot")
+    assert isinstance(bucket, datetime)
+    return bucket
+
+
+def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(
+    session: Session, applier: Applier, store: Store, views: str
+) -> None:
+    store.counters.set(views, max_keys=1)
+    today = datetime.now(UTC)
+    rows = [
+        (position, views, check_dimensions({"page": f"/{position}"}), minute(today.date()), 1)
+        for position in range(5)
+    ]
+    applier.apply([entry(rows)])
+    # Four of them in page, and in page,country.
+    assert overflown_by_counter(session) == {views: 8}
+    assert store.counters.show(views).overflown == 8
+    assert [each.overflown for each in store.counters.list()] == [8]
+
+
+def test_a_million_combinations_take_as_much_room_as_they_may(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    store.counters.set(views, max_keys=100)
+    number, sent = 0, 20
+    for _ in range(sent):
+        rows: list[Row] = []
+        for position in range(1000):
+            number += 1
+            values = {"page": f"/{number}", "country": f"{number % 250}"}
+            rows.append((position, views, check_dimensions(values), minute(), 1))
+        applier.apply([entry(rows)])
+    for name, most in ("views#1", 100), ("views#2", 100), ("views#3", 100):
+        found = keys(session, name)
+        assert len(found) == most + 1
+        assert sum(found.values()) == number
+    assert keys(session, views) == {b"": number}
+    agrees(verifying)
+
+
+def test_a_breakdown_begins_behind_what_was_counted_for_times_to_come(
+    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+) -> None:
+    ahead = datetime.now(UTC).date() + timedelta(days=2)
+    rows: list[Row] = [(0, views, check_dimensions({"device": "phone"}), minute(ahead), 3)]
+    applier.apply([entry(rows)])
+    breakdowns = ["page", "country", "page,country", "device"]
+    added = store.counters.set(views, breakdowns=breakdowns).breakdowns[-1]
+    assert added.since == minute(ahead + timedelta(days=1), 0)
+    later: Row = (0, views, rows[0][2], added.since, 4)
+    applier.apply([entry([rows[0]]), entry([later])])
+    assert cells(session, added.name) == {("phone",): 4}
+    agrees(verifying)
+
+
+def test_a_table_is_not_tracked_by_a_counter_with_dimensions(
+    store: Store, session: Session, views: str
+) -> None:
+    session.execute("CREATE TABLE orders (id INT PRIMARY KEY) ENGINE = InnoDB")
+    with pytest.raises(ValueError, match="dimensions of its own"):
+        store.tracked.track("orders", counter=views)
+
+
+def test_changing_settings_by_hand_is_found(
+    session: Session, verifying: Session, views: str
+) -> None:
+    session.execute("UPDATE counter SET dimensions = 'page' WHERE name = 'views'")
+    session.execute("UPDATE counter SET since = '2020-01-01' WHERE name = 'views#2'")
+    found = [(each.counter, each.problem) for each in verify(verifying).differences]
+    assert found == [("views", "settings"), ("views#2", "settings")]
+
+
+def test_there_is_room_for_99_breakdowns_in_a_life(store: Store, views: str) -> None:
+    names = [f"{a},{b}" for a in ("page", "country") for b in ("device",)]
+    for _ in range(48):
+        store.counters.set(views, breakdowns=[])
+        store.counters.set(views, breakdowns=names)
+    with pytest.raises(ValueError, match="has had 99 breakdowns"):
+        store.counters.set(views, breakdowns=["page"])

@@ -1,0 +1,102 @@
+"""An application's own transactions count breakdowns too: all of them, or nothing."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from countersink.store import Store
+from countersink.store.connection import Session
+from countersink.store.errors import UnknownDimension
+from countersink.store.verify import verify
+from tests.store.app import Connection
+from tests.store.helpers import MAX, keys
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store, with a counter that has breakdowns."""
+    with Store(mysql_url) as opened:
+        opened.counters.set(
+            "views", dimensions=["page", "country"], breakdowns=["page", "page,country"]
+        )
+        yield opened
+
+
+def test_an_increment_is_counted_in_the_breakdowns(
+    app: Connection, store: Store, session: Session, verifying: Session
+) -> None:
+    app.begin()
+    store.increment(app, "views", {"page": "/a", "country": "DE"}, 2)
+    store.increment(app, "views", {"page": "/a"}, 3)
+    store.increment(app, "views", "/plain", 5)
+    store.increment(app, "views", amount=7)
+    store.increment_many(app, "views", {"": 11, "/plain": 13})
+    app.commit()
+    assert keys(session) == {b"": 23, b"/plain": 18}
+    assert keys(session, "views#1") == {b"/a": 5, b"": 18}
+    assert keys(session, "views#2") == {b"/a\0DE": 2, b"/a\0": 3, b"\0": 18}
+    assert verify(verifying).differences == []
+
+
+def test_a_rollback_takes_all_of_it_back(app: Connection, store: Store, session: Session) -> None:
+    app.begin()
+    store.increment(app, "views", {"page": "/a"}, 2)
+    app.rollback()
+    assert keys(session) == keys(session, "views#1") == keys(session, "views#2") == {}
+
+
+def test_an_undeclared_dimension_counts_nothing(
+    app: Connection, store: Store, session: Session
+) -> None:
+    app.begin()
+    store.increment(app, "views", {"page": "/a"}, 2)
+    with pytest.raises(UnknownDimension, match="no dimension 'colour'"):
+        store.increment(app, "views", {"page": "/a", "colour": "red"}, 3)
+    app.commit()
+    assert keys(session) == {b"": 2}
+    assert keys(session, "views#1") == {b"/a": 2}
+
+
+def test_what_one_breakdown_refuses_is_counted_nowhere(
+    app: Connection, store: Store, session: Session, verifying: Session
+) -> None:
+    app.begin()
+    store.increment(app, "views", {"page": "/a"}, MAX)
+    store.increment(app, "views", {"page": "/b"}, -MAX)
+    with pytest.raises(Exception, match=r"(?i)out of range"):
+        store.increment(app, "views", {"page": "/a", "country": "DE"}, 1)
+    app.commit()
+    assert keys(session) == {b"": 0}
+    assert keys(session, "views#1") == {b"/a": MAX, b"/b": -MAX}
+    assert verify(verifying).differences == []
+
+
+def test_a_change_of_the_breakdowns_is_followed_at_once(
+    app: Connection, store: Store, session: Session, verifying: Session
+) -> None:
+    store.increment(app, "views", {"page": "/a", "country": "DE"}, 2)
+    app.commit()
+    added = store.counters.set("views", breakdowns=["page", "country"]).breakdowns[-1]
+    begins = datetime.fromtimestamp(added.since * 60, UTC)
+    just_before = begins - timedelta(minutes=1)
+    store.increment(app, "views", {"page": "/a", "country": "DE"}, 3, at=just_before)
+    store.increment(app, "views", {"page": "/a", "country": "DE"}, 4, at=begins)
+    app.commit()
+    assert keys(session, "views#1") == {b"/a": 9}
+    assert keys(session, "views#2") == {}
+    assert keys(session, added.name) == {b"DE": 4}
+    assert verify(verifying).differences == []
+
+
+def test_the_key_of_events_with_dimensions_is_not_deleted_alone(
+    app: Connection, store: Store, session: Session
+) -> None:
+    store.increment(app, "views", {"page": "/a"})
+    store.increment(app, "views", "/plain")
+    app.commit()
+    with pytest.raises(ValueError, match="breakdowns hold too"):
+        store.delete(app, "views", "")
+    store.delete(app, "views", "/plain")
+    app.commit()
+    assert keys(session) == {b"": 1}

@@ -1,0 +1,137 @@
+"""Rows with dimensions on the wire: objects in the place of keys, in entries of version 2."""
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from countersink.runtime.dimensions import MAX_DIMENSIONS, RESERVED, RowKey, check_row_key
+from countersink.runtime.limits import MAX_MINUTE, MIN_AMOUNT
+from countersink.stream.decode import decode, decode_payload, decode_rows
+from countersink.stream.entry import (
+    MAX_ROW_BYTES,
+    Delivery,
+    Row,
+    Sealed,
+    encode_rows,
+    new_entry_id,
+    version_of,
+)
+
+TEXT = st.text(
+    st.one_of(
+        st.sampled_from('",[{:}]\\\0\1'),
+        st.characters(exclude_categories=["Cs"], max_codepoint=999),
+    ),
+    max_size=12,
+)
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True).filter(
+    lambda name: name not in RESERVED
+)
+KEYS = st.one_of(
+    TEXT,
+    st.sampled_from([",{", 'x",{', ",[[", 'x",[[', '"', "\\"]),
+    st.dictionaries(NAMES, TEXT, max_size=MAX_DIMENSIONS).map(check_row_key),
+)
+COUNTERS = st.from_regex(r"[A-Za-z0-9_.:\-]{1,8}", fullmatch=True)
+ROWS = st.lists(st.tuples(COUNTERS, KEYS, st.integers(0, 99), st.integers(-9, 9)), max_size=5)
+
+
+@given(ROWS)
+@example([("a", ",{", 1, 1), ("b", 'x",{', 1, 1)])
+def test_rows_come_back_as_they_were_sent_and_only_dimensions_need_version_2(
+    sent: list[Row],
+) -> None:
+    raw = encode_rows(sent)
+    good, bad = decode_rows(raw)
+    assert [row[1:] for row in good] == sent
+    assert bad == []
+    assert version_of(raw) == (1 if all(isinstance(row[1], str) for row in sent) else 2)
+
+
+def test_the_bytes_of_an_entry_are_these() -> None:
+    pairs = check_row_key({"page": "/é", "country": "DE"})
+    sealed = Sealed(new_entry_id(1), 2, encode_rows([("a", pairs, 3, 4), ("a", "k", 3, 4)]))
+    rows = '[["a",{"country":"DE","page":"/é"},3,4],["a","k",3,4]]'.encode()
+    assert sealed.fields() == {"v": 2, "id": sealed.id, "at": 2, "rows": rows}
+    plain = Sealed(new_entry_id(1), 2, encode_rows([("a", "k", 3, 4)]))
+    assert plain.fields()["v"] == 1
+
+
+def test_the_order_of_names_on_the_wire_does_not_matter() -> None:
+    raw = b'[["a",{"page":"/","country":"DE"},1,1],["a", {"country":"DE","page":"/"}, 1, 1]]'
+    good, bad = decode_rows(raw)
+    key = (("country", "DE"), ("page", "/"))
+    assert (good, bad) == ([(0, "a", key, 1, 1), (1, "a", key, 1, 1)], [])
+
+
+def test_an_empty_object_is_the_empty_key() -> None:
+    assert decode_rows(b'[["a",{},1,1]]') == ([(0, "a", "", 1, 1)], [])
+
+
+@pytest.mark.parametrize("version", [None, b"1", b"2"])
+def test_objects_are_read_in_entries_of_any_version(version: bytes | None) -> None:
+    # An earlier release replays a spool with the version that it knows.
+    fields = [(b"rows", b'[["a",{"page":"/"},1,1]]')]
+    if version is not None:
+        fields.append((b"v", version))
+    decoded = decode(Delivery("{countersink:0}:events", "1-0", tuple(fields)))
+    assert decoded.rows == [(0, "a", (("page", "/"),), 1, 1)]
+
+
+BAD_KEYS = [
+    ('{"page":1}', "a value is a str, not int"),
+    ('{"page":null}', "a value is a str, not NoneType"),
+    ('{"page":["/"]}', "a value is a str, not list"),
+    ('{"page":{"a":"b"}}', "a value is a str, not dict"),
+    ('{"page":"\\ud800"}', "lone surrogate"),
+    ('{"Page":"/"}', "1 to 32 characters"),
+    ('{"":"/"}', "1 to 32 characters"),
+    ('{"a b":"/"}', "1 to 32 characters"),
+    ('{"day":"/"}', "--by"),
+    (json.dumps({f"d{number}": "" for number in range(9)}), "at most 8 dimensions, not 9"),
+    ('[["page","/"]]', "a str or a mapping of dimensions, not list"),
+    ("null", "a str or a mapping of dimensions, not NoneType"),
+    ("5", "a str or a mapping of dimensions, not int"),
+]
+
+
+@pytest.mark.parametrize(("key", "detail"), BAD_KEYS, ids=[key[:20] for key, _ in BAD_KEYS])
+def test_bad_dimensions_make_a_dead_letter_of_their_row_alone(key: str, detail: str) -> None:
+    raw = f'[["a",{{"page":"/"}},1,1],["a",{key},1,1],["a","",1,2]]'.encode()
+    good, bad = decode_rows(raw)
+    assert good == [(0, "a", (("page", "/"),), 1, 1), (2, "a", "", 1, 2)]
+    assert [(each.position, each.reason) for each in bad] == [(1, "bad_key")]
+    assert detail in bad[0].detail
+    assert json.loads(bad[0].payload) == json.loads(f'["a",{key},1,1]')
+
+
+def test_a_long_value_is_cut_on_its_way_in() -> None:
+    raw = json.dumps([["a", {"page": "x" * 300}, 1, 1]]).encode()
+    (row,), bad = decode_rows(raw)
+    assert row[2] == check_row_key({"page": "x" * 300})
+    assert bad == []
+
+
+def test_the_dead_letter_of_an_entry_of_version_2_is_read_by_an_upgraded_worker() -> None:
+    rows = b'[["a",{"page":"/"},1,1]]'
+    fields = ((b"v", b"3"), (b"rows", rows))
+    (bad,) = decode(Delivery("{countersink:0}:events", "1-0", fields)).bad
+    payload = bad.payload.replace(b'"v":"3"', b'"v":"2"')
+    assert decode_payload(payload) == decode_rows(rows)
+
+
+def test_many_good_rows_of_eight_dimensions_survive_a_bad_one() -> None:
+    key = {f"d{number}": "x" for number in range(8)}
+    items = [["a", key, 1, 1] for _ in range(9_999)]
+    good, bad = decode_rows(json.dumps([*items, 5]).encode())
+    assert len(good) == 9_999
+    assert [each.reason for each in bad] == ["not_a_row"]
+
+
+def test_no_row_is_larger_than_is_reckoned_with() -> None:
+    values: dict[str, str] = {f"d{number}".ljust(32, "x"): "\1" * 255 for number in range(8)}
+    key: RowKey = check_row_key(values)
+    raw = encode_rows([("c" * 64, key, MAX_MINUTE, MIN_AMOUNT)])
+    assert MAX_ROW_BYTES - 1_000 < len(raw) <= MAX_ROW_BYTES
