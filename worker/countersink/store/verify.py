@@ -168,7 +168,13 @@ def _verify_all(
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
         differences += [*seals.counters(session), *seals.others(session)]
-        differences += _of_breakdowns(session, _policies(session, policies))
+        policies = _policies(session, policies)
+    for name in policies.dimensioned:
+        if stop():
+            return Verified(counters, rows, differences, finished=False)
+        looking(f"the breakdowns of {name}")
+        with session.transaction(snapshot=True):
+            differences += _of_breakdowns(session, _policies(session, policies), [name])
     return Verified(counters, rows, differences)
 
 
@@ -185,12 +191,12 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
 
 
 def _of_breakdowns(
-    session: Session, policies: Policies, names: Sequence[str] | None = None
+    session: Session, policies: Policies, names: Sequence[str]
 ) -> Iterator[Difference]:
     """Breakdowns that differ from their counters, as far as the time zones are known here and the
     buckets are such as there may be; else that is found in another way.
     """
-    for name in policies.dimensioned if names is None else names:
+    for name in names:
         with suppress(Refused, LookupError, ValueError, OverflowError):
             yield from _breakdown_differences(session, policies, name)
 
