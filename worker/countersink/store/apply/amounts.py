@@ -212,6 +212,9 @@ class BucketAmounts(Amounts):
         self._own = policies.dimensioned.get(counter, Dimensioned(counter, ()))
         self._policies = policies
         for label, keys in buckets.items():
+            if not self._own.dimensions and set(map(type, keys)) <= {str}:
+                self.bucket(counter, label).update(keys)
+                continue
             for key, amount in keys.items():
                 self._own.require(key)
                 for name, own in self.cells_of(label, key):
