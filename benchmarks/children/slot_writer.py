@@ -30,7 +30,8 @@ def batches(minute: int, late_minute: int, offset: int) -> list[list[Row]]:
     for start in range(0, len(keys), EVENTS):
         at = minute if start // EVENTS % LATE_EVERY else late_minute
         folded = Counter(keys[start : start + EVENTS]).items()
-        found.append([(index, COUNTER, key, at, n) for index, (key, n) in enumerate(folded)])
+        batch: list[Row] = [(index, COUNTER, key, at, n) for index, (key, n) in enumerate(folded)]
+        found.append(batch)
     return found[offset:] + found[:offset]
 
 

@@ -1,5 +1,6 @@
 """Backfills and breakdowns: what is counted goes into them, and what is taken back comes out."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.undo import undo
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
-from tests.backfill.helpers import COUNTER, DAY, add, details, line, query, totals, write
+from tests.backfill.helpers import COUNTER, DAY, add, details, line, query, rejected, totals, write
+from tests.store.helpers import MAX
 
 
 @pytest.fixture
@@ -90,3 +92,37 @@ def test_a_counter_with_breakdowns_is_not_reconciled(declared: str, tmp_path: Pa
         store.counters.set(COUNTER, breakdowns=[])
     with pytest.raises(BackfillError, match="--redis-url"):
         add(declared, source, mode="reconcile")
+
+
+def test_a_line_that_one_breakdown_refuses_is_rejected_as_a_whole(
+    declared: str, tmp_path: Path
+) -> None:
+    # The counter's sum has room for all of them: that of the page /a has not.
+    lines = [
+        f"{DAY}T12:00:01Z,/a,DE,{MAX}",
+        f"{DAY}T12:00:02Z,/b,DE,{-MAX}",
+        f"{DAY}T12:00:03Z,/a,AT,1",
+        f"{DAY}T12:00:04Z,/b,AT,7",
+    ]
+    source = write(tmp_path / "a.csv", "\n".join(["at,page,country,n", *lines, ""]).encode())
+    given = {
+        "input_format": "csv",
+        "time_column": "at",
+        "amount_column": "n",
+        "dimensions": (("page", "page"), ("country", "country")),
+    }
+    add(declared, source, **given, max_rejects=4)
+    kept = {tuple(key.split("\0")): total for (_, key), total in of(declared, 2).items()}
+    pages: Counter[str] = Counter()
+    for (page, _), total in kept.items():
+        pages[page] += total
+    assert {key: total for (_, key), total in of(declared, 1).items()} == dict(pages)
+    assert totals(declared).get((DAY, ""), 0) == sum(kept.values())
+    numbers = [number for number, _, _ in rejected(declared)]
+    assert numbers
+    assert 4 - len(numbers) == len(kept)
+
+
+def of(mysql_url: str, number: int) -> dict[tuple[str, str], int]:
+    """What a breakdown holds."""
+    return totals(mysql_url, f"{COUNTER}#{number}")
