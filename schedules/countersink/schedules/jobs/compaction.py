@@ -33,6 +33,7 @@ from countersink.schedules.jobs.ranges import (
 )
 from countersink.store import lease
 from countersink.store.connection import Connect
+from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.ledger import postings
 from countersink.store.sql import day_label
 
@@ -60,7 +61,7 @@ class CompactOptions:
     """What to compact, and how.
 
     Attributes:
-        counter: of this counter alone; None: of all.
+        counter: of this counter and its breakdowns alone; None: of all.
         before: only buckets of days before this one, over or not; None: those that are over, and
             of the others the keys above the threshold.
         recent_days: leave out buckets from longer ago; None: none.
@@ -206,7 +207,8 @@ class _Pass:
         """Move what applications have posted for buckets that are over to the ledger of all."""
         for name, label in self._mover.run(postings.buckets):
             try:
-                over = self._what.counter in (None, name) and self._is_whole(name, label)
+                asked = self._what.counter in (None, counter_of(name))
+                over = asked and self._is_whole(name, label)
             except LookupError:
                 continue
             after: int | None = -1 if over else None
@@ -221,7 +223,7 @@ class _Pass:
         if name is None:
             return self._mover.run(counters)
         self._mover.run(lambda session: require_counter(session, name))
-        return [name]
+        return [name, *self._mover.run(partial(names_of, counter=name))]
 
     def _labels(self, counters: list[str]) -> dict[str, list[int]]:
         """Take the first of some counters in hand, as many as are small together, or a large one;
