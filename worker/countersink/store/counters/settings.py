@@ -307,8 +307,8 @@ def _check_steps(
     if keep_days is not None and keep_days * 1440 <= steps[-1][1]:
         raise ValueError(
             f"{keep_steps.text_of(steps[-1:])} is not shorter than the {keep_days:,} days that days"
-            " are kept (keep_days) before they become months: keep days longer, or buckets of a"
-            f" {steps[-1][0]} for a shorter time"
+            " are kept (keep_days) before they become months: keep days longer, or"
+            f" {steps[-1][0]} buckets for a shorter time"
         )
 
 
