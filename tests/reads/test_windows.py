@@ -25,7 +25,7 @@ from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.connection import Session, connect
-from countersink.store.errors import InexactZone, RolledUp
+from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import label_of
 from countersink.store.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
@@ -148,34 +148,41 @@ class Oracle:
     def total(self, span: Span) -> int:
         return sum(self.by_key(span).values())
 
-    def last(self, window: str, zone: str | None, now: int, *, again: bool = False) -> Span | None:
-        """The range that a window is at a minute; None: it is none of the counter's buckets.
+    def last(self, window: str, zone: str | None, now: int) -> list[Span]:
+        """What a window may be at a minute, the narrowest buckets first; it is the first of them
+        that no bucket goes beyond, or else the first. Empty: it is none of the counter's buckets.
+        """
+        number, unit = int(window[:-1]), window[-1]
+        _, own, resolution = brute_policy(self.changes, now)
+        if unit == "d":
+            today = date_of(now, zone or own)
+            first, after = today - timedelta(days=number - 1), today + timedelta(days=1)
+            return [(midnight(first, zone or own), midnight(after, zone or own))]
+        width, minutes = WIDTH[resolution], number * (60 if unit == "h" else 1)
+        if resolution == "day" or minutes % width:
+            return []
+        ends = [(now // each + 1) * each for each in (1, 15, 60) if each >= width]
+        wholes = [
+            end
+            for end, each in zip(ends, (1, 15, 60)[-len(ends) :], strict=True)
+            if minutes % each == 0
+        ]
+        return [(end - minutes, end) for end in wholes]
+
+    def settled(
+        self, window: str, zone: str | None, now: int, *, again: bool = False
+    ) -> Span | None:
+        """The range that a window is; as :meth:`last`.
 
         Args:
             again: the window before it is asked for, too.
         """
-        number, unit = int(window[:-1]), window[-1]
-        change = brute_policy(self.changes, now)
-        _, own, resolution = change
-        if unit == "d":
-            today = date_of(now, zone or own)
-            first, after = today - timedelta(days=number - 1), today + timedelta(days=1)
-            return midnight(first, zone or own), midnight(after, zone or own)
-        width, minutes = WIDTH[resolution], number * (60 if unit == "h" else 1)
-        if resolution == "day" or minutes % width:
-            return None
-        wider = {
-            WIDTH[to]: until
-            for (policy, to), until in self.rolled.items()
-            if policy == self.changes.index(change)
-        }
-        ends = {each: (now // each + 1) * each for each in (width, *sorted(wider)) if each < 1440}
-        for each, end in ends.items():
-            reach = end - minutes * (2 if again else 1)
-            beyond = [until for than, until in wider.items() if than > each and until > reach]
-            if minutes % each == 0 and not beyond:
-                return end - minutes, end
-        return ends[width] - minutes, ends[width]
+        spans = self.last(window, zone, now)
+        for begin, end in spans:
+            before = (2 * begin - end,) if again else ()
+            if not self.cut(begin, end, *before) and not self.doubtful(begin, end, *before):
+                return begin, end
+        return spans[0] if spans else None
 
 
 def answered(question: Callable[[], Any]) -> tuple[Any, InexactZone | RolledUp | None]:
@@ -438,7 +445,7 @@ def test_the_last_so_many_are_whole_buckets_up_to_now_or_refused(
 def check_last(
     played: Played, asked: dict[str, Any], window: str, zone: str | None, now: int
 ) -> None:
-    span = played.oracle.last(window, zone, now)
+    span = played.oracle.settled(window, zone, now)
     played.check(asked, span, pending=True)
     if span is None:
         with pytest.raises(InexactZone) as caught:
@@ -450,7 +457,7 @@ def check_last(
         return
     if not played.oracle.cut(*span) and not played.oracle.doubtful(*span):
         played.check_series({"last": window}, span, zone)
-    span = played.oracle.last(window, zone, now, again=True)
+    span = played.oracle.settled(window, zone, now, again=True)
     assert span is not None
     before = 2 * span[0] - span[1], span[0]
     played.check_previous({"last": Last.of(window)}, span, before)
@@ -464,7 +471,7 @@ def check_advice(oracle: Oracle, text: str, window: str, now: int) -> None:
     assert minutes % WIDTH[named] == 0
     assert WIDTH[named] < WIDTH[resolution]
     other = text.partition("ask for the last ")[2].partition(";")[0]
-    assert oracle.last(other, None, now) is not None, text
+    assert oracle.last(other, None, now), text
 
 
 def same_minute(check: Callable[[int], None]) -> None:
@@ -478,3 +485,57 @@ def same_minute(check: Callable[[int], None]) -> None:
                 raise
             continue
         return
+
+
+def test_times_beside_a_change_of_zones_have_the_days_of_both(
+    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
+) -> None:
+    """In New York it is still the day before, when it takes over from Kolkata."""
+    change = int(datetime(2026, 11, 20, 23, tzinfo=UTC).timestamp()) // 60
+    made = ([(0, "Asia/Kolkata", "minute")], None)
+    played = Played(session, store, redis_client, servers, made)
+    put_policies(
+        session, "v", [(0, "Asia/Kolkata", "minute"), (change, "America/New_York", "minute")]
+    )
+    played.send({("a", change - 30): 2, ("a", change + 30): 4, ("a", change + 600): 8})
+    played.apply()
+    kolkata, new_york = date(2026, 11, 21), date(2026, 11, 20)
+    start, end = moment(change - 60), moment(change + 60)
+    days = store.totals.daily("v", start=start, end=end)
+    assert days == [(new_york, 4), (kolkata, 2)]
+    assert store.totals.daily("v", end=end) == days
+    assert sum(total for _, total in store.totals.daily("v", start=start)) == 14
+    cases: list[tuple[dict[str, Any], list[tuple[date, str, int]]]] = [
+        ({"start": start, "end": end}, [(new_york, "a", 4), (kolkata, "a", 2)]),
+        ({"start": moment(change)}, [(new_york, "a", 4), (kolkata, "a", 8)]),
+    ]
+    for asked, expected in cases:
+        with store.reading() as reading:
+            found = [row[1:] for row in rows(reading, "key-day", Selection("v", **asked))]
+            months = [row[1:] for row in rows(reading, "key-month", Selection("v", **asked))]
+        assert found == expected
+        assert months == [(date(2026, 11, 1), "a", sum(total for *_, total in expected))]
+
+
+def test_a_date_that_comes_back_is_counted_once(
+    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
+) -> None:
+    """St. John's, 2010-11-07: at a minute past midnight clocks went back to 23:01."""
+    zone = "America/St_Johns"
+    made = ([(0, zone, "minute")], None)
+    played = Played(session, store, redis_client, servers, made)
+    first = int(datetime(2010, 11, 7, 2, 30, tzinfo=UTC).timestamp()) // 60
+    played.send({("a", first + 10): 1, ("a", first + 90): 2})
+    played.apply()
+    days = store.totals.daily("v", start=moment(first), end=moment(first + 120))
+    assert days == [(date(2010, 11, 6), 1), (date(2010, 11, 7), 2)]
+
+
+def test_a_window_that_is_too_long_for_a_series_is_refused(
+    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
+) -> None:
+    played = Played(session, store, redis_client, servers, ([(0, "UTC", "minute")], None))
+    played.send({("a", now_minute() - 100): 1})
+    played.apply()
+    with pytest.raises(SeriesTooLong):
+        ask(played.reads, Query(Selection("v", last=Last.of("3000h")), by="minute"))

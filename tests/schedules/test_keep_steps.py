@@ -20,7 +20,7 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.connection import connect as open_session
-from countersink.store.errors import InexactZone
+from countersink.store.errors import InexactZone, Refused
 from countersink.store.sql import label_of
 from countersink.store.verify import open_session as open_for_verify
 from countersink.store.verify import verify
@@ -703,3 +703,17 @@ def test_hours_that_begin_at_a_quarter_are_refused_once_minutes_are_hours(
     with pytest.raises(InexactZone, match="begin in the middle of one"):
         hours("Asia/Kathmandu")
     assert hours("UTC") == [3]
+
+
+def test_a_counter_in_an_unknown_zone_stops_no_other_one(
+    tables: Tables, mysql_url: str, store: Store, applier: Applier
+) -> None:
+    for name in ("a", "b"):
+        store.counters.set(name, resolution="minute", keep="minute=2h")
+        count(applier, {("k", now_minute() - 3 * 1440): 3}, name)
+    tables.run("UPDATE counter_policy SET time_zone = 'Mars/Olympus' WHERE counter = 'a'")
+    with pytest.raises(Refused, match="Mars/Olympus"):
+        run(mysql_url)
+    assert rolled_to(tables, "a") == {}
+    assert list(rolled_to(tables, "b")) == [(0, "day")]
+    assert tables.run("SELECT SECOND(bucket) FROM counter_slot WHERE counter = 'b'") == [(1,)]

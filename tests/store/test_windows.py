@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from countersink.store import Store
+from countersink.store.totals.selection import Selection
+from countersink.store.totals.windows import window_of
 from tests.store.app import open_app
 
 AT = datetime(2026, 11, 20, 8, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"last": "0h"}, ValueError, "no window"),
     ({"last": "-1h"}, ValueError, "no window"),
@@ -33,6 +37,17 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"start": AT, "end": AT - timedelta(minutes=1)}, ValueError, "before it begins"),
     ({"start": "2026-11-20"}, TypeError, "datetime.date"),
     ({"start": date(2026, 11, 20), "end": date(2026, 11, 19)}, ValueError, "before it begins"),
+    ({"start": AT, "end": date(2026, 11, 18)}, ValueError, "before it begins"),
+    ({"start": date(2026, 11, 22), "end": AT}, ValueError, "before it begins"),
+    # Clocks in Berlin show 02:45 before 02:30 that night.
+    (
+        {
+            "start": datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
+            "end": datetime(2026, 10, 25, 2, 45, tzinfo=BERLIN),
+        },
+        ValueError,
+        "before it begins",
+    ),
 ]
 
 
@@ -79,3 +94,15 @@ def test_a_range_from_a_day_to_a_time_ends_at_the_time(store: Store, mysql_url: 
     assert store.totals.total("days", **asked) == 2
     assert store.totals.daily("days", **asked) == [(date(2026, 11, 21), 2)]
     assert store.totals.total("days", start=midnight, end=date(2026, 11, 22)) == 4
+
+
+def test_the_window_before_a_range_is_as_long_where_clocks_change() -> None:
+    start = datetime(2026, 10, 24, 12, tzinfo=BERLIN)
+    window = window_of(Selection("views", start=start, end=start + timedelta(days=1)))
+    assert window is not None
+    before = window.before
+    assert before is not None
+    assert (before.start, before.end) == (
+        datetime(2026, 10, 23, 9, tzinfo=UTC),  # 25 hours
+        datetime(2026, 10, 24, 10, tzinfo=UTC),
+    )

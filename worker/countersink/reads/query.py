@@ -392,8 +392,10 @@ class _Answering:
         try:
             return self._read(question, wanted)
         except SeriesTooLong as error:
+            asked = self._selection
             if (
-                self._selection.start is not None
+                asked.start is not None
+                or asked.last is not None
                 or error.fits_from is None
                 or error.fits_to is None
             ):

@@ -14,7 +14,7 @@ from countersink.store.totals import series, sums
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.shapes import BreakdownView, Shape, known_shape, view_of
 from countersink.store.totals.sums import Scope, bucket_labels, keyed
-from countersink.store.totals.views import View
+from countersink.store.totals.views import Ranges, View, intersected
 from countersink.store.totals.windows import settled
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -133,24 +133,32 @@ def _by_key(
                 view, wanted.start, wanted.end, unrolled=wanted.unrolled
             )
         unrolled = replace(shape, rolled=None)
-        labels = bucket_labels(session, Scope.of(unrolled, view, begins, wanted.end))
-        days = sorted({view.day(label) for label in labels})
+        whole = Scope.of(unrolled, view, begins, wanted.end)
+        days = sorted({view.day(label) for label in bucket_labels(session, whole)})
         view.require_days(days)
         for day in days:
-            scope = Scope.of(unrolled, view, *_within(view, begins, wanted.end, day, day))
+            scope = replace(whole, ranges=_within(view, whole, wanted, day, day))
             for key, total in keyed(session, scope, wanted.keys):
                 yield day, key, total
     else:
         if shape.rolled is not None:
             shape.rolled.require_own(view)
-        for month, first, last in _months(session, shape, wanted):
-            scope = Scope.of(shape, view, first, last)
+        # The edges as they were asked for: whether a range may begin within a month that is rolled
+        # up is for the range to say.
+        whole = Scope.of(shape, view, wanted.start, wanted.end)
+        for month in _months(session, shape, wanted):
+            rolled = whole.months is not None and whole.months[0] <= month <= whole.months[1]
+            scope = Scope(
+                shape.counter,
+                _within(view, whole, wanted, month, month_ends(month)),
+                (month, month) if rolled else None,
+            )
             for key, total in keyed(session, scope, wanted.keys):
                 yield month, key, total
 
 
-def _months(session: Session, shape: Shape, wanted: Selection) -> Iterator[tuple[date, date, date]]:
-    """(month, first day, last day) of the months that can have rows."""
+def _months(session: Session, shape: Shape, wanted: Selection) -> Iterator[date]:
+    """The months that can have rows."""
     span = sums.span(session, Selection(shape.counter, time_zone=wanted.time_zone))
     if span is None:
         return
@@ -160,26 +168,20 @@ def _months(session: Session, shape: Shape, wanted: Selection) -> Iterator[tuple
         first = max(first, view.first_day(wanted.start))
     if wanted.end is not None:
         last = min(last, view.final_day(wanted.end))
-    if last < first:
-        return
-    for month in buckets.months(first, last):
-        # The edges as they were asked for: whether a range may begin within a month that is rolled
-        # up is for the range to say.
-        yield month, *_within(view, wanted.start, wanted.end, month, month_ends(month))
+    if first <= last:
+        yield from buckets.months(first, last)
 
 
-def _within(
-    view: View, start: date | None, end: date | None, first: date, last: date
-) -> tuple[date, date]:
-    """What a range has of the days from ``first`` to ``last``: an edge of it where that lies in
-    them.
+def _within(view: View, whole: Scope, wanted: Selection, first: date, last: date) -> Ranges:
+    """The buckets that a range has of the days from ``first`` to ``last``.
+
+    Raises:
+        InexactZone: of these days one that the range goes beyond begins or ends within a bucket.
     """
-    begin, finish = first, last
-    if start is not None and view.first_day(start) >= first:
-        begin = start
-    if end is not None and view.final_day(end) <= last:
-        finish = end
-    return begin, finish
+    begins_before = wanted.start is None or view.first_day(wanted.start) < first
+    ends_behind = wanted.end is None or view.final_day(wanted.end) > last
+    view.require_range(first if begins_before else None, last if ends_behind else None)
+    return intersected(view.ranges(first, last), whole.ranges)
 
 
 def text(value: Value, column: str) -> str | int:

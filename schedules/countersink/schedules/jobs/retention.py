@@ -17,7 +17,8 @@ later than ``ledger_days`` after it was first sent cannot be told from what was 
 the dead letters as ``too_old``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -42,6 +43,7 @@ from countersink.store.connection import LOCK_WAIT, Connect, Session
 from countersink.store.counters import keep_steps
 from countersink.store.counters.buckets import WIDTH, in_one_day, local_day, policy_number
 from countersink.store.counters.policies import Policy, load_own
+from countersink.store.errors import Refused
 from countersink.store.sessions import open_tables
 from countersink.store.sql import NOW_MS, day_label, label_of, label_time
 from countersink.stream import progress
@@ -89,6 +91,7 @@ def roll_up(
 
     Raises:
         Unavailable: the server is away, or was lost several times.
+        Refused: this machine does not know the time zone of a counter; the others are done.
         StoreError: as any query. What was done so far stays done.
     """
     pace = Pace(share, stop)
@@ -118,6 +121,7 @@ class _Pass:
         self._pace = pace
         self._astride: list[BucketKey] = []
         self._unknown: list[BucketKey] = []
+        self._refused: Refused | None = None
         self._now, self._policies = mover.run(now_and_policies)
 
     def run(self) -> RetentionDone:
@@ -129,7 +133,10 @@ class _Pass:
         # Read again, after the buckets: whoever made one went by a policy that is there by now.
         self._now, self._policies = self._mover.run(now_and_policies)
         for counter, own in labels.items():
-            self._counter(counter, own, limits.get(counter))
+            with self._by_itself():
+                self._counter(counter, own, limits.get(counter))
+        if self._refused is not None:
+            raise self._refused
         mover = self._mover
         return RetentionDone(
             rows=mover.moved,
@@ -141,17 +148,28 @@ class _Pass:
             finished=not self._pace.stopped,
         )
 
+    @contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """What is refused of one counter, such as for a time zone that is unknown here, is told
+        once the others have had their turn.
+        """
+        try:
+            yield
+        except Refused as error:
+            self._refused = self._refused or error
+
     def _limits(self) -> dict[str, date]:
         """By counter the first day that stays, once that is on record."""
         wanted = self._mover.run(_kept)
         limits: dict[str, date] = {}
         for counter, (keep_days, rolled_up_to) in wanted.items():
             if keep_days is not None:
-                cutoff = self._cutoff(counter, keep_days)
-                if rolled_up_to is None or rolled_up_to < cutoff:
-                    rolled_up_to = self._mover.run(
-                        partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
-                    )
+                with self._by_itself():
+                    cutoff = self._cutoff(counter, keep_days)
+                    if rolled_up_to is None or rolled_up_to < cutoff:
+                        rolled_up_to = self._mover.run(
+                            partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
+                        )
             if rolled_up_to is not None:
                 limits[counter] = rolled_up_to
         return limits
@@ -167,7 +185,8 @@ class _Pass:
         """
         for counter in self._mover.run(_stepped):
             if not self._pace.stopped:
-                self._mover.run(partial(_announce_wider, counter=counter))
+                with self._by_itself():
+                    self._mover.run(partial(_announce_wider, counter=counter))
         # A bucket's label and its local day may lie a day apart.
         ends = {counter: day_label(day) + 2 * _DAY_S for counter, day in limits.items()}
         for counter, rolled_to in self._mover.run(_rolled_to):

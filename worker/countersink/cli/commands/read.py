@@ -130,7 +130,13 @@ def _of_zone(edge: date | None, zone: str | None) -> date | None:
             f"{edge.isoformat(timespec='minutes')} has no time zone, and guessing one would be"
             " wrong by hours: add Z, an offset such as +01:00, or --time-zone"
         )
-    return edge.replace(tzinfo=ZoneInfo(zone))
+    placed = edge.replace(tzinfo=ZoneInfo(zone))
+    if placed.utcoffset() != placed.replace(fold=1).utcoffset():
+        raise ValueError(
+            f"{edge.isoformat(timespec='minutes')} happens twice or not at all in {zone}, where"
+            " clocks are changed then: add an offset, such as +01:00"
+        )
+    return placed
 
 
 _SHOWN: Final = (

@@ -206,7 +206,9 @@ class Policies:
             (mark.sent_before for own in self._marks.values() for mark in own.values()), default=0
         )
         self._counting = {
-            counter: counting(policies) for counter, policies in self._by_counter.items()
+            # Where somebody has deleted them by hand, it counts as if it never had any.
+            counter: counting(policies) or (DEFAULT,)
+            for counter, policies in self._by_counter.items()
         }
         self._begins = {
             counter: [policy.valid_from for policy in policies]

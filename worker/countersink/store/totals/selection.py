@@ -7,13 +7,13 @@ Keys are chosen byte by byte, as the table compares them.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypedDict, Unpack
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.store.counters.buckets import MAX_MINUTE, unix
-from countersink.store.sql import marks, parts
+from countersink.store.sql import day_label, marks, parts
 
 MAX_PARTS: Final = 1_000
 """Keys and prefixes of one match: more would make a statement that no index is used for."""
@@ -277,6 +277,10 @@ class Selection:
     def __post_init__(self) -> None:
         """Refuse what is no range."""
         check_range(self.start, self.end)
+        for name, edge in (("start", self.start), ("end", self.end)):
+            if isinstance(edge, datetime):
+                # Of other zones the difference of two times would be one of clocks.
+                object.__setattr__(self, name, edge.astimezone(UTC))
         if self.last is not None and (self.start is not None or self.end is not None):
             raise ValueError("give a range (from, to) or the last so many, not both")
         if self.where and self.keys is not None:
@@ -319,11 +323,15 @@ def check_range(start: date | None, end: date | None) -> None:
     for moment in (start, end):
         if isinstance(moment, datetime):
             _check_time(moment)
-    if isinstance(start, datetime) and isinstance(end, datetime):
-        if end <= start:
-            raise ValueError(f"the range ends ({end}) before it begins ({start})")
-    elif not isinstance(start, datetime) and not isinstance(end, datetime):
+    times = isinstance(start, datetime), isinstance(end, datetime)
+    if times == (False, False):
         check_days(start, end)
+    elif start is not None and end is not None:
+        # A day may begin 14 hours before that of UTC, and end 12 hours behind it.
+        first = unix(start) if isinstance(start, datetime) else day_label(start) - 14 * 3600
+        until = unix(end) if isinstance(end, datetime) else day_label(end) + (24 + 12) * 3600
+        if until <= first:
+            raise ValueError(f"the range ends ({end}) before it begins ({start})")
 
 
 def _check_time(moment: datetime) -> None:

@@ -126,7 +126,14 @@ class View:
         """Unix seconds before which all events of a policy are; None while it is in force."""
         if policy.rolls is not None:
             rolled_to = None if policy.rolled_to is None else policy.rolled_to * 60
-            return buckets.earlier(rolled_to, self.until(self._numbered[policy.rolls]))
+            rolled = self._numbered.get(policy.rolls)
+            if rolled is None:
+                raise Refused(
+                    f"{self.counter!r} has lost the time zone and resolution number"
+                    f" {policy.rolls}, whose buckets are rolled up: `countersink verify` shows what"
+                    " else is wrong"
+                )
+            return buckets.earlier(rolled_to, self.until(rolled))
         return None if policy.used_to is None else policy.ends_at(policy.used_to)
 
     def moment(self, label: int) -> int:
@@ -229,18 +236,39 @@ class View:
                 self._require_instant(buckets.unix(moment))
 
     def first_day(self, start: date) -> date:
-        """The date on which a range begins."""
-        return self._date_at(buckets.unix(start)) if isinstance(start, datetime) else start
+        """The earliest date that events of a range which begins so can have: a policy that begins
+        later may be behind, and clocks may go back to the day before.
+        """
+        if not isinstance(start, datetime):
+            return start
+        instant = buckets.unix(start)
+        found = []
+        for policy in self.policies:
+            until = self.until(policy)
+            if until is None or until > instant:
+                at = buckets.later(instant, self.since(policy)) or instant
+                zone = self.zone_of(policy)
+                day = buckets.date_at(zone, at)
+                back = any(change > at for change in buckets.date_changes(zone, day)[1::2])
+                found.append(day - buckets.ONE_DAY if back else day)
+        return min(found)
 
     def final_day(self, end: date) -> date:
-        """The last date of a range."""
-        return self._date_at(buckets.unix(end) - 60) if isinstance(end, datetime) else end
-
-    def _date_at(self, instant: int) -> date:
-        """The date at an instant; without a time zone in that of the policy which was in force."""
-        begun = [policy for policy in self.policies if policy.valid_from * 60 <= instant]
-        policy = begun[-1] if begun else self.policies[0]
-        return buckets.date_at(self.zone_of(policy), instant)
+        """The latest date that events of a range which ends so can have."""
+        if not isinstance(end, datetime):
+            return end
+        instant = buckets.unix(end)
+        found = []
+        for policy in self.policies:
+            since = self.since(policy)
+            if since is None or since < instant:
+                before = buckets.earlier(instant, self.until(policy)) or instant
+                zone = self.zone_of(policy)
+                day = buckets.date_at(zone, before - 60)
+                following = day + buckets.ONE_DAY
+                reached = buckets.date_changes(zone, following)[::2]
+                found.append(following if any(each < before for each in reached) else day)
+        return max(found)
 
     def _require_instant(self, instant: int) -> None:
         for policy in self.policies:
@@ -366,6 +394,23 @@ def advice(counter: str, policy: Policy, refused: str) -> str:
         f" `countersink counter set {counter} --resolution quarter --from …` counts so that the"
         " days of every zone add up, from then on"
     )
+
+
+def intersected(one: Ranges, other: Ranges) -> Ranges:
+    """The buckets that are in both."""
+    if one is None or other is None:
+        return other if one is None else one
+    both = (
+        replace(
+            each,
+            first=buckets.later(each.first, its.first),
+            until=buckets.earlier(each.until, its.until),
+        )
+        for each in one
+        for its in other
+        if each.number == its.number
+    )
+    return tuple(each for each in both if not each.empty)
 
 
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:

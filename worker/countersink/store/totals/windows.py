@@ -4,10 +4,11 @@ buckets do not tell.
 A window of minutes or hours is made of whole buckets: that which is open now is the last one, and
 the first begins so long before its end. So there is no guess in it, and it moves with the buckets:
 by the minute, the quarter or the hour. Where it begins among buckets that are rolled up to wider
-ones, it is made of those of this width, if it can be. A window of days is of whole days, today's
-included.
+ones, it is made of quarters or hours, if no bucket goes beyond them. A window of days is of whole
+days, today's included.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -21,6 +22,7 @@ from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.shapes import Shape, selected
 
+_FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -89,17 +91,24 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
         return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
     if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
         raise _inexact(own.counter, policy, last)
-    rolling = [each for each in own.policies if each.rolls == policy.number]
-    widths = {WIDTH[each.resolution] for each in (policy, *rolling) if each.resolution != "day"}
-    for width in sorted(widths):
-        end = (minute // width + 1) * width
-        reach = end - last.minutes * (2 if last.again else 1)
-        coarser = (each for each in rolling if WIDTH[each.resolution] > width)
-        if last.minutes % width == 0 and all((each.rolled_to or 0) <= reach for each in coarser):
-            break
-    else:  # whoever reads that is told why not
-        width = WIDTH[policy.resolution]
-        end = (minute // width + 1) * width
+    view = own.view(selection.time_zone)
+    for resolution in _FINER:
+        width = WIDTH[resolution]
+        if width >= WIDTH[policy.resolution] and last.minutes % width == 0:
+            window = _whole(last, width, minute)
+            before = window.before if last.again else None
+            with suppress(InexactZone):
+                view.require_range(window.start, window.end)
+                if before is not None:
+                    view.require_range(before.start, before.end)
+                return window
+    # Whoever reads that is told why not.
+    return _whole(last, WIDTH[policy.resolution], minute)
+
+
+def _whole(last: Last, width: int, minute: int) -> TimeWindow:
+    """The window of buckets of so many minutes, that which is open at a Unix minute included."""
+    end = (minute // width + 1) * width
     return TimeWindow(_time(end - last.minutes), _time(end))
 
 
@@ -109,8 +118,7 @@ def _in_force(own: Shape, minute: int) -> Policy:
 
 
 def _inexact(counter: str, policy: Policy, last: Last) -> InexactZone:
-    finer: tuple[Resolution, ...] = ("hour", "quarter", "minute")
-    answering = next(each for each in finer if last.minutes % WIDTH[each] == 0)
+    answering = next(each for each in _FINER[::-1] if last.minutes % WIDTH[each] == 0)
     width = WIDTH[policy.resolution]
     other = Last(-(-last.minutes // width) * width, days=policy.resolution == "day")
     return InexactZone(
