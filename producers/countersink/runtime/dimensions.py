@@ -227,8 +227,9 @@ class KnownDimensions:
                 values = (found,) if len(names) == 1 else found
                 if set(map(type, values)) == {str} and _is_short(values):
                     dimensions = tuple(zip(names, values, strict=True))
-                    self._count()
-                    known[found] = dimensions
+                    if found not in known:
+                        self._count()
+                        known[found] = dimensions
                     return dimensions
         row_key = check_row_key(key)
         if not isinstance(row_key, str):

@@ -247,7 +247,8 @@ class _Answering:
         query, rows = self._query, self._answer.rows
         counter = self._selection.counter
         if counter is not None:
-            self._add(counter, self._rows(counter))
+            shown = counter if self._view is None else self._view.counter
+            self._add(shown, self._rows(counter))
         elif self._all_at_once:
             for name, amount in self._ask(counters, self._selection).items():
                 self._add(name, [{"total": amount}])
@@ -312,8 +313,9 @@ class _Answering:
         own = window_of(wanted) if query.against_previous else None
         before = None if own is None else own.before
         if self._view is not None:
-            lacks = partial(self._view.lacks, start=wanted.start)
-            self._answer.since = self._ask(lambda session, asked, pending: lacks(session), wanted)
+            self._answer.since = self._lacks(self._view, wanted, wanted.start)
+            if before is not None and self._lacks(self._view, wanted, before.start) is not None:
+                before = None  # it cannot be told
         if query.by == DIMENSIONS and self._view is not None:
             yield from self._by_dimensions(self._view, wanted, before)
         elif query.by in _SERIES:
@@ -342,6 +344,12 @@ class _Answering:
                 with suppress(RolledUp, InexactZone):
                     row["previous"] = self._ask(total, earlier)
             yield row
+
+    def _lacks(
+        self, view: BreakdownView, wanted: Selection, start: date | None
+    ) -> datetime | None:
+        """From when on a breakdown has the events, where a range that begins so has earlier ones."""
+        return self._ask(lambda session, asked, pending: view.lacks(session, start), wanted)
 
     def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:
         """Months; or days or hours, from where they are not rolled up to months yet."""

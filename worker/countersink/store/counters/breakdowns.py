@@ -111,9 +111,9 @@ class Dimensioned:
             for name, _ in key:
                 require_declared(self.counter, self.dimensions, name)
 
-    def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> Breakdown:
-        """The smallest breakdown that has some dimensions; of several such one that begins with
-        some of them.
+    def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> list[Breakdown]:
+        """The breakdowns that have some dimensions, at least one: the smallest first, of several
+        such those that begin with some of them.
 
         Raises:
             UnknownDimension: there is none; the message names the one to declare.
@@ -129,7 +129,7 @@ class Dimensioned:
                 f"no breakdown of {self.counter!r} holds {text}: `countersink counter set"
                 f" {self.counter} --breakdowns {declared}` counts it from then on"
             )
-        return min(
+        return sorted(
             holding,
             key=lambda each: (
                 len(each.dimensions),
@@ -331,7 +331,8 @@ def _check(counter: str, names: Sequence[str], breakdowns: Iterable[tuple[str, .
 
 def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: int) -> None:
     ((last,),) = session.query("SELECT last_breakdown FROM counter WHERE name = %s", (counter,))
-    last = int(last or 0)
+    numbers = (int(name.rpartition("#")[2]) for name in names_of(session, counter))
+    last = max([int(last or 0), *numbers])
     if last + len(new) > MAX_NUMBER:
         raise ValueError(
             f"{counter} has had {last} breakdowns, and there is no room for {len(new)} more: at"

@@ -25,6 +25,7 @@ from countersink.runtime.limits import key_bytes
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
 from countersink.store.connection import Session
 from countersink.store.counters import deletion_sql
+from countersink.store.counters.breakdowns import names_of
 from countersink.store.counters.deletion_sql import Deleted as Deleted
 from countersink.store.counters.policies import load
 from countersink.store.errors import Conflict
@@ -158,6 +159,8 @@ class _Deleting:
         settings_version.refuse_tracked(self.session, self.counter)
         if not deletion_sql.finish(self.session, self.counter):
             raise _Backfilled
+        if names_of(self.session, self.counter):
+            raise Conflict(f"{self.counter} has got breakdowns meanwhile: run this again")
         if deletion_sql.rows_left(self.session, self.counter, MOST + 1) > MOST:
             raise _Faster
         deleted = Deleted()

@@ -473,13 +473,15 @@ def first_free(session: Session, name: str, now_ms: int) -> int:
     """
     since = -(-(now_ms + _NOTICE_MS) // 60_000)
     policies = load(session)
+    # The key of events with dimensions; a label and the time at which its bucket begins may lie
+    # half a day apart.
     beyond = session.query(
-        "SELECT MAX(bucket) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
-        " AND bucket > %s",
-        (name, label_time(now_ms // 1000 // 60 * 60 + buckets.MAX_POLICIES)),
+        "SELECT DISTINCT bucket FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s"
+        " AND counter_key = '' AND bucket > %s",
+        (name, label_time(now_ms // 60_000 * 60 - 15 * 3600)),
     )
-    if beyond[0][0] is not None:
-        label = label_of(beyond[0][0])
+    for (bucket,) in beyond:
+        label = label_of(bucket)
         policy = policies.numbered(name, label)
         if policy.starts_at(label) > now_ms // 1000:
             since = max(since, policy.ends_at(label) // 60)

@@ -9,10 +9,11 @@ one posts to the ledger, on a row of the connection, and both are undone where e
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from countersink.runtime.dimensions import RowKey
+from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import check_amount, check_key, minute_of
 from countersink.store.connection import Connect
 from countersink.store.counters import breakdowns
@@ -247,10 +248,21 @@ def _row_amounts(amounts: object) -> list[tuple[RowKey, int]]:
     if not isinstance(amounts, Mapping):
         raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
     # A list of it first: another thread may be changing it.
-    return [
-        (key if isinstance(key, tuple) else _key_bytes(key).decode(), check_amount(amount))
-        for key, amount in list(amounts.items())
-    ]
+    return [(_row_key(key), check_amount(amount)) for key, amount in list(amounts.items())]
+
+
+def _row_key(key: object) -> RowKey:
+    """A key, or dimensions that :func:`check_row_key` has made.
+
+    Raises:
+        TypeError, ValueError: it is neither.
+    """
+    if isinstance(key, tuple):
+        with suppress(TypeError, ValueError):
+            checked = check_row_key(dict(key))
+            if checked == key:
+                return checked
+    return _key_bytes(key).decode()
 
 
 def _by_bytes(amounts: Iterable[tuple[str, int]]) -> list[tuple[bytes, int]]:

@@ -424,7 +424,8 @@ class BreakdownView:
 
 def view_of(session: Session, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
     """What answers a question by dimensions: the smallest breakdown that has those of ``by`` and
-    of the selection's ``where``; of such that which begins with those of the latter.
+    of the selection's ``where``, and all events of the range; of such that which begins with those
+    of the latter. Where none has all events, that which has them from the earliest time on.
 
     Raises:
         UnknownCounter: there is no such counter.
@@ -435,16 +436,21 @@ def view_of(session: Session, selection: Selection, by: Sequence[str] = ()) -> B
     where = dict(selection.where)
     known_shape(session, counter)
     own = read_dimensioned(session, counter).get(counter, Dimensioned(counter, ()))
-    found = own.answering({*by, *where}, where)
-    names = found.dimensions
-    rest = tuple(name for name in names if name not in where)
-    return BreakdownView(
-        counter,
-        found,
-        replace(selection, counter=found.name, keys=_match(names, where), where=()),
-        tuple(by),
-        rest == tuple(name for name in by if name not in where),
-    )
+    views = [
+        BreakdownView(
+            counter,
+            found,
+            replace(
+                selection, counter=found.name, keys=_match(found.dimensions, where), where=()
+            ),
+            tuple(by),
+            [name for name in found.dimensions if name not in where]
+            == [name for name in by if name not in where],
+        )
+        for found in own.answering({*by, *where}, where)
+    ]
+    whole = (each for each in views if each.lacks(session, selection.start) is None)
+    return next(whole, min(views, key=lambda each: each.breakdown.since))
 
 
 def _match(names: Sequence[str], where: Mapping[str, str]) -> KeyMatch | None:
