@@ -440,9 +440,7 @@ def view_of(session: Session, selection: Selection, by: Sequence[str] = ()) -> B
         BreakdownView(
             counter,
             found,
-            replace(
-                selection, counter=found.name, keys=_match(found.dimensions, where), where=()
-            ),
+            replace(selection, counter=found.name, keys=_match(found.dimensions, where), where=()),
             tuple(by),
             [name for name in found.dimensions if name not in where]
             == [name for name in by if name not in where],
