@@ -90,6 +90,17 @@ def play(
         yield part, status, printed.replace(str(directory), DIRECTORY)
 
 
+def check(page: Path, directory: Path, variables: Mapping[str, str]) -> int:
+    """Play a page, each command of which has to print and to end as it says; how many there are."""
+    played = 0
+    for step, status, printed in play(page, directory, variables):
+        where = f"{page}:{step.line}: {step.command}\n{printed}"
+        assert comparable(printed) == comparable(step.shown), where
+        assert status == step.status, where
+        played += 1
+    return played
+
+
 def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
     words = shlex.split(command)
     if words[0] == "countersink" and not {"|", ">", "2>", ">>"}.intersection(words):

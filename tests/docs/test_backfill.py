@@ -9,7 +9,7 @@ from countersink.backfill.options import INPUT_FORMATS
 from countersink.producers.access_log.formats.detection import detect
 from countersink.store.connection import connect
 from countersink.store.verify import open_session, verify
-from tests.docs.console import Step, comparable, parts, play
+from tests.docs.console import Step, check, parts
 from tests.support.processes import PROJECT
 
 PAGE = Path("docs/backfill.md")
@@ -25,12 +25,7 @@ def environment(redis_url: str, mysql_url: str) -> dict[str, str]:
 def test_the_page_goes_as_it_says(environment: dict[str, str], tmp_path: Path) -> None:
     directory = tmp_path / "shop"
     directory.mkdir()
-    played = 0
-    for step, status, printed in play(PAGE, directory, environment):
-        where = f"{PAGE}:{step.line}: {step.command}\n{printed}"
-        assert comparable(printed) == comparable(step.shown), where
-        assert status == step.status, where
-        played += 1
+    played = check(PAGE, directory, environment)
     assert played > 20
     with open_session(environment["COUNTERSINK_MYSQL_URL"]) as session:
         assert verify(session).differences == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.programs import program
-from tests.docs.console import comparable, play
+from tests.docs.console import check
 from tests.support.processes import PROJECT
 from tests.web.serving import serving
 
@@ -36,12 +36,7 @@ def test_the_page_goes_as_it_says(
     directory.mkdir()
     page = tmp_path / "page.md"
     variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    played = 0
     with serving(redis_url, mysql_url) as web:
         page.write_text(text.replace(URL, web.url), "utf-8")
-        for step, status, printed in play(page, directory, variables):
-            where = f"{page}:{step.line}: {step.command}\n{printed}"
-            assert comparable(printed) == comparable(step.shown), where
-            assert status == step.status, where
-            played += 1
+        played = check(page, directory, variables)
     assert played >= 8

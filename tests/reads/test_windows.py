@@ -24,7 +24,7 @@ from countersink.reads.rows import rows
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import label_of
 from countersink.store.totals.selection import Last, Selection
@@ -43,12 +43,6 @@ Event = tuple[str, int]
 Span = tuple[int, int]
 """Unix minutes, from the one to before the other."""
 Bucket = tuple[int, str, int]
-
-
-@pytest.fixture
-def session(mysql_url: str) -> Iterator[Session]:
-    with connect(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture

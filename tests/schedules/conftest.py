@@ -8,6 +8,7 @@ import pytest
 from countersink.cli.servers import MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
+from tests.schedules.tables import Tables
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +36,11 @@ def session(runs_url: str) -> Iterator[Session]:
     """A session on it."""
     with connect(runs_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def tables(mysql_url: str) -> Iterator[Tables]:
+    """What a test plants in the tables of a freshly migrated database, and looks at."""
+    made = Tables(mysql_url)
+    yield made
+    made.close()

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
@@ -22,13 +21,6 @@ from tests.store.helpers import entry, minute
 from tests.support.proxies import MySQLProxy
 
 PAGES = [b"/%03d" % number for number in range(60)]
-
-
-@pytest.fixture
-def tables(mysql_url: str) -> Iterator[Tables]:
-    made = Tables(mysql_url)
-    yield made
-    made.close()
 
 
 def run(url: str, **selected: object) -> Compacted:

@@ -37,13 +37,6 @@ Event = tuple[str, int]
 
 
 @pytest.fixture
-def tables(mysql_url: str) -> Iterator[Tables]:
-    made = Tables(mysql_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def store(mysql_url: str) -> Iterator[Store]:
     with Store(mysql_url) as opened:
         yield opened

@@ -26,13 +26,6 @@ ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(),
 
 
 @pytest.fixture
-def tables(mysql_url: str) -> Iterator[Tables]:
-    made = Tables(mysql_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def session(mysql_url: str) -> Iterator[Session]:
     with open_tables(mysql_url) as opened:
         yield opened

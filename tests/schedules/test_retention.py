@@ -1,7 +1,7 @@
 """Days that are no longer kept: into months, without a total ever changing."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -23,13 +23,6 @@ from tests.store.helpers import entry, minute, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
-
-
-@pytest.fixture
-def tables(mysql_url: str) -> Iterator[Tables]:
-    made = Tables(mysql_url)
-    yield made
-    made.close()
 
 
 def run(url: str, rows: int = 2000) -> RetentionDone:

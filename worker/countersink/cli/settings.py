@@ -446,15 +446,18 @@ def _moment(text: str) -> datetime:
     return moment
 
 
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
 def _day(text: str) -> date:
-    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text) is None:
+    if _DATE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a day such as 2026-11-21")
     return date.fromisoformat(text)
 
 
 def _edge(text: str) -> date:
     """A day, or a time, which may be naive."""
-    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+    if _DATE.fullmatch(text):
         return date.fromisoformat(text)
     try:
         if "T" in text:

@@ -24,6 +24,10 @@ RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
 
 WIDTH: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
 """Minutes of a bucket; a local day has more or fewer where clocks are changed."""
+FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
+"""Those finer than a day, the finest first."""
+UNITS: Final = {"m": 1, "h": 60, "d": 1440}
+"""Minutes of a unit, in ``90m``, ``24h``, ``7d``."""
 MAX_POLICIES: Final = 60
 """Policies a counter can have had: their numbers are seconds."""
 
@@ -168,6 +172,11 @@ def offset_at(time_zone: str, instant: int) -> int:
 
 
 @lru_cache(maxsize=65_536)
+def widest(minutes: int) -> Resolution:
+    """The widest resolution finer than a day that divides so many minutes."""
+    return next(each for each in reversed(FINER) if minutes % WIDTH[each] == 0)
+
+
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
     """The instants at which the local date becomes ``day`` or later, is before it again, and so on.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
-from countersink.store.counters.buckets import RESOLUTIONS, WIDTH, Resolution
+from countersink.store.counters.buckets import FINER, UNITS, WIDTH, Resolution
 from countersink.store.counters.policies import Policy
 
 Steps = tuple[tuple[Resolution, int], ...]
@@ -17,10 +17,6 @@ FOREVER: Final = "forever"
 """As steps: buckets are never rolled up to wider ones."""
 MAX_AGE: Final = 100_000 * 1440
 """Minutes that a step may be kept for."""
-_FINER: Final = tuple(
-    sorted((each for each in RESOLUTIONS if each != "day"), key=WIDTH.__getitem__)
-)
-_UNITS: Final = {"d": 1440, "h": 60, "m": 1}
 _EXAMPLE: Final = "give steps such as minute=2d,hour=90d, or forever"
 
 
@@ -56,10 +52,10 @@ def _step(text: str) -> tuple[Resolution, int]:
     name, number, unit = found.groups()
     if name == "day":
         raise ValueError("how long days are kept is said by keep_days (--keep-days), not as a step")
-    width = next((each for each in _FINER if each == name), None)
+    width = next((each for each in FINER if each == name), None)
     if width is None:
-        raise ValueError(f"{name!r} is none of {', '.join(_FINER)}: {_EXAMPLE}")
-    age = int(number) * _UNITS[unit]
+        raise ValueError(f"{name!r} is none of {', '.join(FINER)}: {_EXAMPLE}")
+    age = int(number) * UNITS[unit]
     if not 1 <= age <= MAX_AGE:
         raise ValueError(f"{text}: buckets are kept for 1m to {_age(MAX_AGE)}")
     return width, age
@@ -84,8 +80,8 @@ def text_of(steps: Steps) -> str:
 
 
 def _age(minutes: int) -> str:
-    unit = next(each for each, size in _UNITS.items() if minutes % size == 0)
-    return f"{minutes // _UNITS[unit]}{unit}"
+    unit = next(each for each in reversed(UNITS) if minutes % UNITS[each] == 0)
+    return f"{minutes // UNITS[unit]}{unit}"
 
 
 def targets(steps: Steps, resolution: Resolution) -> dict[Resolution, int]:

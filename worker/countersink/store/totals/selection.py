@@ -12,7 +12,7 @@ from typing import Final, TypedDict, Unpack
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
-from countersink.store.counters.buckets import MAX_MINUTE, unix
+from countersink.store.counters.buckets import MAX_MINUTE, UNITS, unix
 from countersink.store.sql import day_label, marks, parts
 
 MAX_PARTS: Final = 1_000
@@ -185,8 +185,6 @@ def _all_of_them(name: str) -> bool:
 
 
 MAX_LAST_DAYS: Final = 36_500
-_UNITS: Final = {"m": 1, "h": 60, "d": 1440}
-"""Minutes of a unit."""
 _LAST: Final = re.compile(r"([0-9]{1,9})([mhd])")
 
 
@@ -224,7 +222,7 @@ class Last:
         if not isinstance(given, str):
             raise TypeError(f"a window is a text such as 24h, not {type(given).__name__}")
         found = _LAST.fullmatch(given)
-        minutes = int(found[1]) * _UNITS[found[2]] if found else 0
+        minutes = int(found[1]) * UNITS[found[2]] if found else 0
         if found is None or not 0 < minutes <= MAX_LAST_DAYS * 1440:
             raise ValueError(
                 f"{given[:40]!r} is no window: give minutes, hours or days, such as 90m, 24h or 7d,"
@@ -234,7 +232,7 @@ class Last:
 
     def __str__(self) -> str:
         unit = "d" if self.days else "m" if self.minutes % 60 else "h"
-        return f"{self.minutes // _UNITS[unit]}{unit}"
+        return f"{self.minutes // UNITS[unit]}{unit}"
 
 
 @dataclass(frozen=True, slots=True)

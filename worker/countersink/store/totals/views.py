@@ -11,7 +11,6 @@ from the rows that happen to be there.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import Final
 
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import WIDTH, policy_number
@@ -58,8 +57,6 @@ class LabelRange:
         label = self.first + (self.number - self.first) % self.step
         return label if label < self.until <= label + self.step else None
 
-
-_SECONDS: Final = {each: minutes * 60 for each, minutes in WIDTH.items()}
 
 Ranges = Sequence[LabelRange] | None
 """Buckets in any of these; None for all of the counter's."""
@@ -364,7 +361,7 @@ def _finer(counter: str, policy: Policy, instant: int) -> str:
         return (
             f"ask for a time at which one begins, or from {moment_text(policy.rolled_to * 60)} on"
         )
-    answering = next(each for each in ("hour", "quarter", "minute") if not instant % _SECONDS[each])
+    answering = buckets.widest(instant // 60)
     return (
         "ask for a time at which one begins;"
         f" `countersink counter set {counter} --resolution {answering} --from …` counts so that"

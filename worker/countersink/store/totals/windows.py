@@ -15,14 +15,13 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import ONE_DAY, WIDTH, Resolution
+from countersink.store.counters.buckets import FINER, ONE_DAY, WIDTH
 from countersink.store.counters.policies import Policy, counting
 from countersink.store.errors import InexactZone
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.shapes import Shape, selected
 
-_FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -92,7 +91,7 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
     if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
         raise _inexact(own.counter, policy, last)
     view = own.view(selection.time_zone)
-    for resolution in _FINER:
+    for resolution in FINER:
         width = WIDTH[resolution]
         if width >= WIDTH[policy.resolution] and last.minutes % width == 0:
             window = _whole(last, width, minute)
@@ -118,7 +117,7 @@ def _in_force(own: Shape, minute: int) -> Policy:
 
 
 def _inexact(counter: str, policy: Policy, last: Last) -> InexactZone:
-    answering = next(each for each in _FINER[::-1] if last.minutes % WIDTH[each] == 0)
+    answering = buckets.widest(last.minutes)
     width = WIDTH[policy.resolution]
     other = Last(-(-last.minutes // width) * width, days=policy.resolution == "day")
     return InexactZone(

@@ -6,6 +6,7 @@ import { address, counterPath, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { amount, h, paced, put, text } from "./dom.js";
 import { label, labelIn, whole } from "./format.js";
+import { serverNow } from "./freshness.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
 import { toldFrom, tooWide } from "./sentences.js";
@@ -87,7 +88,9 @@ async function minutes(counter, { zone, filter }, signal) {
   const ask = (range) => get(counterPath(counter, "minutely"), { ...range, time_zone: zone, ...filter }, signal);
   const all = await ask(LAST_HOUR);
   const { told_from: from = null, window } = all;
-  const { rows } = from && from < window.to ? await ask({ from, to: window.to }) : all;
+  const told = from && from < window.to ? await ask({ from, to: window.to }) : all;
+  // The window may consist of quarters, and end behind the minute that is not over.
+  const rows = told.rows.filter(({ minute }) => Date.parse(minute) <= serverNow());
   return { labels: rows.map((row) => row.minute), values: rows.map((row) => row.total), from };
 }
 
