@@ -348,6 +348,7 @@ class _Answering:
     def _lacks(self, view: BreakdownView, wanted: Selection, start: date | None) -> datetime | None:
         """From when on a breakdown has the events, where a range has earlier ones."""
         return self._ask(lambda session, asked, pending: view.lacks(session, start), wanted)
+
     def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:
         """Months; or days or hours, from where they are not rolled up to months yet."""
         question = _SERIES[by]
