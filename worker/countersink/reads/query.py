@@ -200,15 +200,14 @@ def ask(reads: Reads, query: Query) -> Answer:
     """
     if query.by == DIMENSIONS or query.selection.where:
         _check_dimensions(query)
-        view = reads.view(query.selection, query.dimensions)
-        plain = replace(query, selection=view.selection)
-        with view.named():
-            return reads.together(
-                lambda some: _Answering(some, plain, view).answer(),
-                counter=view.selection.counter,
-                keys=view.selection.keys,
-                include_pending=query.include_pending,
-            )
+        return reads.viewed(
+            query.selection,
+            query.dimensions,
+            lambda some, view: _Answering(
+                some, replace(query, selection=view.selection), view
+            ).answer(),
+            include_pending=query.include_pending,
+        )
     return reads.together(
         lambda some: _Answering(some, query).answer(),
         counter=query.selection.counter,

@@ -37,6 +37,7 @@ from countersink.reads.pending import (
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.counters import policies
+from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
 from countersink.store.totals.many_counters import grouped
@@ -52,7 +53,7 @@ from countersink.store.totals.selection import (
 )
 from countersink.store.totals.series import Hours
 from countersink.store.totals.shapes import BreakdownView, rolled_up_to, view_of
-from countersink.store.totals.windows import settled
+from countersink.store.totals.windows import lacking, settled
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -74,6 +75,8 @@ class Read(Generic[T]):
         rolled_up_to: the first day of which everything can still be told, those before it are in
             months; of several counters the latest such day; None where nothing is in months.
         unknown_because: why ``complete_up_to`` is None although there is a Redis to ask.
+        since: the time from which on the breakdown that answers holds the events, where the range
+            begins before it.
     """
 
     value: T
@@ -81,6 +84,7 @@ class Read(Generic[T]):
     pending: int = 0
     rolled_up_to: date | None = None
     unknown_because: StreamError | None = None
+    since: datetime | None = None
 
 
 class ReadQuestion(TotalsQuestion, total=False):
@@ -138,27 +142,63 @@ class Reads:
     ) -> Read[T]:
         """The answer to any question on a selection; the other methods are shorthands of this."""
         if selection.where:
-            view = self.view(selection)
-            with view.named():
-                return self.ask(question, view.selection, include_pending=include_pending)
+            return self.viewed(
+                selection,
+                (),
+                lambda reads, view: reads._ask_view(question, view, include_pending),
+                include_pending=include_pending,
+            )
         return self._within(
             selection,
             include_pending,
             lambda snapshot: snapshot.ask(question, selection, include_pending),
         )
 
-    def view(self, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
-        """What answers a question by dimensions, whose ``selection`` is to be asked then.
+    def viewed(
+        self,
+        selection: Selection,
+        by: Sequence[str],
+        work: Callable[["Reads", BreakdownView], T],
+        *,
+        include_pending: bool,
+    ) -> T:
+        """What ``work`` finds with the breakdown that answers a question by dimensions, of one
+        moment, as :meth:`together`: it asks for what it wants of the view's ``selection``.
+
+        Args:
+            selection: of one counter.
+            by: the dimensions that the rows are by.
+            work: asks, ``include_pending`` or not.
+            include_pending: False: it never asks for that, and the queue is not read.
 
         Raises:
             UnknownCounter, UnknownDimension: as
                 :func:`countersink.store.totals.shapes.view_of`.
+            Conflict: breakdowns were declared while the queue was read: ask again.
         """
 
-        def work(session: Session) -> BreakdownView:
+        def view_in(session: Session) -> BreakdownView:
             return view_of(session, selection, by)
 
-        return work(self._snapshot.session) if self._snapshot else self._store.snapshot(work)
+        def of(snapshot: Snapshot, expected: BreakdownView | None = None) -> T:
+            view = view_in(snapshot.session)
+            if expected not in (None, view):
+                raise Conflict("breakdowns were declared while the queue was read: ask again")
+            with view.named():
+                return work(self._at(snapshot), view)
+
+        if self._snapshot is not None or not include_pending:
+            return self._within(selection, False, of)
+        view = self._store.snapshot(view_in)
+        wanted = Selection(view.selection.counter, keys=view.selection.keys)
+        return self._with_pending(wanted, partial(of, expected=view))
+
+    def _ask_view(
+        self, question: Question[T], view: BreakdownView, include_pending: bool
+    ) -> Read[T]:
+        assert self._snapshot is not None
+        read = self._snapshot.ask(question, view.selection, include_pending)
+        return replace(read, since=lacking(self._snapshot.session, view))
 
     def by(
         self,
@@ -173,8 +213,8 @@ class Reads:
         """(values of these dimensions, total) for every combination of them, largest first; as
         :meth:`countersink.store.totals.Totals.by`.
         """
-        view = self.view(selection_of(counter, where=where, **days), dimensions)
-        with view.named():
+
+        def of(reads: Reads, view: BreakdownView) -> Read[list[tuple[tuple[str, ...], int]]]:
             limited = partial(by_key, limit=n if view.whole else None)
 
             def question(
@@ -182,7 +222,10 @@ class Reads:
             ) -> list[tuple[tuple[str, ...], int]]:
                 return view.projected(limited(session, wanted, pending))[:n]
 
-            return self.ask(question, view.selection, include_pending=include_pending)
+            return reads._ask_view(question, view, include_pending)
+
+        wanted = selection_of(counter, where=where, **days)
+        return self.viewed(wanted, dimensions, of, include_pending=include_pending)
 
     def _picked(
         self,
@@ -313,12 +356,17 @@ class Reads:
             keys: for these alone, or those that match; None for any.
         """
 
-        def of(snapshot: Snapshot) -> T:
-            reads = copy(self)
-            reads._snapshot = snapshot
-            return work(reads)
+        return self._within(
+            Selection(counter, keys=keys),
+            include_pending,
+            lambda snapshot: work(self._at(snapshot)),
+        )
 
-        return self._within(Selection(counter, keys=keys), include_pending, of)
+    def _at(self, snapshot: "Snapshot") -> "Reads":
+        """The same, of one moment."""
+        reads = copy(self)
+        reads._snapshot = snapshot
+        return reads
 
     def group(self, names: Sequence[str]) -> AbstractContextManager[None]:
         """Within the block, and within :meth:`together`, these counters are read together: it takes
@@ -415,6 +463,12 @@ class Snapshot:
         queued = self.queued if include_pending else None
         if include_pending and queued is None:
             raise ValueError("of this moment the queue was not read: ask for what is pending")
+        of = wanted.counter
+        if queued is not None and of and is_breakdown(of) and queued.wanted.counter != of:
+            raise ValueError(
+                "of this moment the queue was not read for breakdowns: what is pending of one is"
+                " asked for by itself"
+            )
         if wanted.last is not None and (wanted.counter is not None or queued is not None):
             if wanted.counter is None:
                 raise ValueError(

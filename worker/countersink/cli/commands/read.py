@@ -5,7 +5,7 @@ freshness notice and texts; columns are in ``reads/query.py`` and ``reads/rows.p
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -30,6 +30,8 @@ from countersink.store.totals.selection import (
     checked_where,
     wanted_keys,
 )
+from countersink.store.totals.shapes import view_of
+from countersink.store.totals.windows import lacking
 from countersink.stream.connection import connect
 
 BY: Final = Checked("by", read_by)
@@ -259,10 +261,7 @@ def _show(
             " up to wider buckets, which --by day has"
         )
     if answer.since is not None:
-        progress.say(
-            f"events from before {output.iso(answer.since)} are missing: the breakdown that answers"
-            " this was declared then"
-        )
+        progress.say(_since(answer.since))
     if answer.days_gone and (answer.rows or format != "table"):
         progress.say(_gone(answer))
     if answer.truncated:
@@ -333,6 +332,13 @@ def _gone(answer: Answer) -> str:
     return f"the days before {answer.rolled_up_to} are rolled up to months: --by month has them"
 
 
+def _since(since: datetime) -> str:
+    return (
+        f"events from before {output.iso(since)} are missing: the breakdown that answers this was"
+        " declared then"
+    )
+
+
 def _freshness(answer: Answer) -> str:
     known = output.iso(answer.complete_up_to)
     if known is None:
@@ -401,6 +407,8 @@ def export_command(
         if by[0] in ("day", "hour", "key-day") and selection.start is None:
             rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
             gone = max((day for day in rolled if day is not None), default=None)
+    for name, since in written.lacking.items():
+        progress.say(f"{name}: {_since(since)}")
     complete = output.iso(known.complete_up_to)
     fresh = f"complete up to {complete}" if complete else "how fresh it is is not known"
     progress.say(f"{_number(written.number, 'row')} of {_number(len(names), 'counter')}, {fresh}")
@@ -416,19 +424,30 @@ def _number(count: int, what: str) -> str:
 
 @dataclass
 class _Rows:
-    """The rows of these counters, read while they are written; ``number`` of them so far."""
+    """The rows of these counters, read while they are written; ``number`` of them so far.
+
+    Attributes:
+        lacking: since when the breakdown of a counter that answers holds events, where the range
+            begins before.
+    """
 
     store: Store
     names: Sequence[str]
     by: By
     wanted: Selection
     number: int = 0
+    lacking: dict[str, datetime] = field(default_factory=dict)
 
     def __iter__(self) -> Rows:
+        by, dimensions = self.by
         with self.store.reading() as session:
             for name in self.names:
-                by, dimensions = self.by
-                for row in rows(session, by, replace(self.wanted, counter=name), dimensions):
+                wanted = replace(self.wanted, counter=name)
+                if dimensions or wanted.where:
+                    since = lacking(session, view_of(session, wanted, dimensions))
+                    if since is not None:
+                        self.lacking[name] = since
+                for row in rows(session, by, wanted, dimensions):
                     self.number += 1
                     yield row
 

@@ -20,7 +20,7 @@ from countersink.store.counters.policies import Policy, counting
 from countersink.store.errors import InexactZone
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
-from countersink.store.totals.shapes import Shape, selected
+from countersink.store.totals.shapes import BreakdownView, Shape, selected
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,6 +73,11 @@ def settled(session: Session, selection: Selection) -> Selection:
     own = selected(session, selection)
     window = _last(own, selection, selection.last, int(now_ms) // 60_000)
     return replace(selection, last=None, start=window.start, end=window.end)
+
+
+def lacking(session: Session, view: BreakdownView) -> datetime | None:
+    """The time from which on a breakdown holds events, if what is asked of it begins before."""
+    return view.lacks(session, settled(session, view.selection).start)
 
 
 def window_of(selection: Selection) -> TimeWindow | None:

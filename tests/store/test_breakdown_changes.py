@@ -1,0 +1,114 @@
+"""Breakdowns that are declared later, beside history, deletion and what was counted for times to
+come."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from countersink.runtime.dimensions import RowKey
+from countersink.store import Store
+from countersink.store.apply.apply import Applier
+from countersink.store.connection import Session
+from countersink.store.counters import deletion, policies
+from countersink.store.counters.deletion import Deleted
+from countersink.store.errors import Conflict
+from countersink.store.verify import verify
+from tests.store.helpers import entry, minute
+
+PAGE: RowKey = (("country", "DE"), ("page", "/a"))
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store of the same database."""
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+def count(applier: Applier, key: RowKey, amount: int, at: int | None = None) -> None:
+    """Count one row."""
+    applier.apply([entry([(0, "views", key, minute() if at is None else at, amount)])])
+
+
+def test_a_smaller_breakdown_that_is_declared_later_hides_no_history(
+    store: Store, applier: Applier
+) -> None:
+    store.counters.set(
+        "views",
+        resolution="minute",
+        dimensions=["country", "page"],
+        breakdowns=["country,page"],
+    )
+    count(applier, PAGE, 7)
+    changed = store.counters.set("views", breakdowns=["country,page", "country"])
+    assert changed.breakdowns[1].since
+    assert store.totals.by("views", ["country"]) == [(("DE",), 7)]
+    assert store.totals.total("views", where={"country": "DE"}) == 7
+    since = datetime.fromtimestamp(changed.breakdowns[1].since * 60, UTC)
+    # What begins then is whole in the smaller one.
+    count(applier, PAGE, 2, changed.breakdowns[1].since)
+    assert store.totals.by("views", ["country"], start=since) == [(("DE",), 2)]
+
+
+def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_counts(
+    store: Store,
+    session: Session,
+    verifying: Session,
+    applier: Applier,
+    mysql_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store.counters.set("views", dimensions=["country", "page"], breakdowns=["country"])
+    count(applier, PAGE, 7)
+    delete = deletion.delete_counter
+    declared: list[str] = []
+
+    def delete_slowly(*args: Any, **kwargs: Any) -> Deleted:
+        deleted = delete(*args, **kwargs)
+        if not declared:
+            declared.append("page")
+            with Store(mysql_url) as other:
+                other.counters.set("views", breakdowns=["page", "country"])
+        return deleted
+
+    monkeypatch.setattr(deletion, "delete_counter", delete_slowly)
+    with pytest.raises(Conflict, match="run this again"):
+        store.counters.delete("views")
+    assert {each.text for each in store.counters.show("views").breakdowns} == {"page", "country"}
+    assert verify(verifying).differences == []
+    store.counters.delete("views")
+    assert not session.query("SELECT name FROM counter")
+    # Their numbers are used by nobody else's rows.
+    store.counters.set("views", dimensions=["country", "page", "device"], breakdowns=["device"])
+    assert store.totals.by("views", ["device"]) == []
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "planned"),
+    [
+        ("UTC", datetime(2026, 11, 24, 23, 30, tzinfo=UTC), datetime(2026, 11, 25, 17, tzinfo=UTC)),
+        # 20:30 of the 24th; what is counted for the 25th has a label before the 25th, 01:30 UTC.
+        (
+            "America/New_York",
+            datetime(2026, 11, 25, 1, 30, tzinfo=UTC),
+            datetime(2026, 11, 25, 17, tzinfo=UTC),
+        ),
+    ],
+)
+def test_a_breakdown_begins_behind_the_day_for_which_something_was_counted(
+    store: Store, session: Session, applier: Applier, zone: str, now: datetime, planned: datetime
+) -> None:
+    store.counters.set("views", time_zone=zone, dimensions=["country"])
+    count(applier, PAGE[:1], 7, int(planned.timestamp()) // 60)
+    since = policies.first_free(session, "views", int(now.timestamp()) * 1000)
+    assert since > int(planned.timestamp()) // 60
+
+
+def test_what_has_keys_does_not_delay_a_breakdown(store: Store, applier: Applier) -> None:
+    store.counters.set("views", dimensions=["country"])
+    count(applier, "a key", 1, int(datetime(2150, 1, 1, tzinfo=UTC).timestamp()) // 60)
+    changed = store.counters.set("views", breakdowns=["country"])
+    assert changed.breakdowns[0].since < time.time() / 60 + 10
