@@ -217,12 +217,20 @@ class Client:
 
     def ask(self, path: str) -> bytes:
         """The body of the answer. Raises Wrong if it is none."""
-        self._connection.request("GET", path, headers=self._headers)
-        answer = self._connection.getresponse()
+        try:
+            answer = self._answer(path)
+        except http.client.RemoteDisconnected:
+            # The server ends a connection that has been idle, as one is while the table is asked.
+            self.close()
+            answer = self._answer(path)
         body = answer.read()
         if answer.status != 200:
             raise Wrong(f"GET {path}: {answer.status} {body!r:.200}")
         return body
+
+    def _answer(self, path: str) -> http.client.HTTPResponse:
+        self._connection.request("GET", path, headers=self._headers)
+        return self._connection.getresponse()
 
     def close(self) -> None:
         """Close the connection."""

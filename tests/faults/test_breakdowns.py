@@ -1,8 +1,14 @@
 """Breakdowns hold what their counter holds, whoever dies."""
 
+from collections.abc import Callable
+
 from tests.faults.scenarios import breakdowns as scenarios
 from tests.faults.stage import Stage
 
 
 def test_killed_at_each_point_while_breakdowns_are_counted(stage: Stage) -> None:
     scenarios.killed_with_breakdowns(stage)
+
+
+def test_servers_are_killed_while_breakdowns_are_counted(own_stage: Callable[[], Stage]) -> None:
+    scenarios.servers_killed_with_breakdowns(own_stage())

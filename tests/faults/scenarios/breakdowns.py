@@ -10,6 +10,7 @@ from tests.faults.scenarios.worker_deaths import POINTS, Point
 from tests.faults.stage import Stage
 from tests.support.proxies import Deed
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
+from tests.support.waiting import eventually
 
 COUNTER = "seen"
 NAMES = ("country", "page")
@@ -28,6 +29,25 @@ def killed_with_breakdowns(stage: Stage, points: Sequence[Point] = POINTS) -> No
         stage.wait_for(rule.done, point.name, child)
         assert child.wait() == -signal.SIGKILL, child.output()
     stage.finish("after deaths with breakdowns")
+    with open_session(stage.mysql_url) as session:
+        assert verify(session).differences == []
+
+
+def servers_killed_with_breakdowns(stage: Stage) -> None:
+    """SIGKILL of Redis and MySQL, in any order, while a worker counts rows in several cells."""
+    with Store(stage.mysql_url) as store:
+        store.counters.set(COUNTER, dimensions=NAMES, breakdowns=BREAKDOWNS)
+    worker = stage.worker()
+    servers = [stage.redis_server, stage.mysql_server]
+    for server in stage.random.sample(servers, len(servers)):
+        send(stage.redis, *(_entry(stage) for _ in range(50)))
+        eventually(lambda: stage.backlog() < 50)
+        server.kill()
+        stage.faults[f"{server.name} kill"] += 1
+        server.start()
+    stage.wait_applied()
+    stage.end(worker)
+    stage.finish("servers killed with breakdowns")
     with open_session(stage.mysql_url) as session:
         assert verify(session).differences == []
 
