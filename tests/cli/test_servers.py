@@ -363,6 +363,6 @@ def test_a_start_waits_for_the_end_of_the_server_before_it(own_redis_server: Red
     second = RedisServer(first.directory)
     ending = threading.Timer(0.2, first.stop)
     ending.start()
-    with second:
+    with second:  # else it would have found the directory in use
+        ending.join()
         assert not first.running
-    ending.join()

@@ -361,6 +361,7 @@ def test_a_user_who_only_reads_needs_no_writer(
     first, second, third = nodes
     run_as_root(first, "CREATE USER reader@'%' IDENTIFIED BY 'geheim'")
     run_as_root(first, "GRANT SELECT ON counts.* TO reader@'%'")
+    cluster.level()
     monkeypatch.setattr(galera, "GRACE_S", 0.0)
     url = cluster.url(second, third).replace("app:", "reader:")
     with connect(url) as session, session.transaction(snapshot=True):

@@ -28,6 +28,7 @@ def test_the_public_names() -> None:
         "TrackedCounter",
         "Unavailable",
         "UnknownCounter",
+        "UnknownDimension",
     ]
     for name in countersink.store.__all__:
         found = getattr(countersink.store, name)
@@ -36,7 +37,7 @@ def test_the_public_names() -> None:
 
 def test_from_migrating_to_a_total(empty_mysql_url: str) -> None:
     with Store(empty_mysql_url) as store:
-        assert store.migrate()[-1] == "0013_windows"
+        assert store.migrate()[-1] == "0014_breakdowns"
         applier = Applier(empty_mysql_url, 1)
         applier.apply([entry(rows(("/home", 7)))])
         applier.close()

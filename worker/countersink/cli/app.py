@@ -40,9 +40,10 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Read": (
         "read",
         {
-            "totals": "Show totals: by day, hour, minute or month, by key, by counter, or one"
-            " figure.",
-            "top": "Show the keys of a counter with the largest totals.",
+            "totals": "Show totals: by day, hour, minute or month, by key, by dimensions, by"
+            " counter, or one figure.",
+            "top": "Show the keys of a counter, or values of its dimensions, with the largest"
+            " totals.",
             "export": "Export all totals of counters for other programs: CSV, NDJSON or Parquet.",
         },
     ),
