@@ -31,7 +31,7 @@ from countersink.producers.access_log.formats.reader import (
     Window,
 )
 from countersink.producers.access_log.formats.records import JsonLines
-from countersink.producers.access_log.formats.w3c import W3cLog
+from countersink.producers.access_log.formats.w3c_log import W3cLog
 from countersink.producers.access_log.line import diagnosis
 from countersink.producers.access_log.template import Condition
 from countersink.producers.access_log.times import Clock, no_day

@@ -36,7 +36,7 @@ from countersink.producers.access_log.formats.reader import (
     RecordTally,
     Rejected,
 )
-from countersink.producers.access_log.formats.w3c import W3cLog
+from countersink.producers.access_log.formats.w3c_log import W3cLog
 from countersink.producers.access_log.times import Clock
 from countersink.producers.errors import UnknownFormat
 

@@ -1,6 +1,5 @@
 """W3C extended logs (IIS, CloudFront): ``#Fields:`` and ``#Date:`` directives, names of fields,
-spaces or tabs, and errors where a date or time is missing; reading such a log by the directives
-that stand before each line.
+spaces or tabs, and errors where a date or time is missing.
 
 IIS writes them (divided by spaces) and CloudFront (divided by tabs, values URL-encoded). Their
 times are UTC by definition. https://www.w3.org/TR/WD-logfile.html,
@@ -9,14 +8,12 @@ https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from countersink.producers.access_log.formats.access_log import AccessLog
 from countersink.producers.access_log.formats.line_format import (
     STATUS,
     AccessField,
@@ -27,23 +24,10 @@ from countersink.producers.access_log.formats.line_format import (
     client_text,
     clock_minute,
 )
-from countersink.producers.access_log.formats.reader import (
-    Keys,
-    LineReader,
-    ReadAt,
-    RecordTally,
-    Refusal,
-    Window,
-    note_window,
-)
 from countersink.producers.access_log.line import CLIENT, asked, decoded, path_of
 from countersink.producers.access_log.times import Clock, no_day
 from countersink.producers.errors import Malformed
 
-_READ: Final = 1024 * 1024
-_READERS: Final = 16
-"""Kept at once: a log without dates has another one for each #Date: directive."""
-_UNDIRECTED: Final = Refusal(lambda line: "no #Fields: directive stands before it")
 FIELDS: Final = b"#Fields:"
 _DATE_DIRECTIVE: Final = re.compile(rb"#Date:\s*(\d{4}-\d\d-\d\d)\b", re.IGNORECASE)
 _ALIASES: Final = {
@@ -207,128 +191,3 @@ def _unquoted(raw: bytes) -> str:
 def _decoded(raw: bytes) -> str:
     """What CloudFront has encoded, once; what the client sent encoded stays so."""
     return decoded(unquote_to_bytes(raw))
-
-
-def _divided_by_tabs(line: bytes) -> bool | None:
-    """Whether the values of a line are; None: it is a directive."""
-    return None if line.startswith((b"#", b"\xef\xbb\xbf#")) else divided_by_tabs(line)
-
-
-class W3cLog:
-    """Reads W3C extended logs. Directives are known by their lines' numbers, so that windows may
-    come in any order once those before them were seen.
-
-    Args:
-        keys: which keys lines have.
-        time_zone: IANA name; '': UTC, as the standard says.
-    """
-
-    quoted = None
-
-    def __init__(self, keys: Keys, time_zone: str = "") -> None:
-        self._keys = keys
-        self._time_zone = time_zone
-        self._at: list[int] = []
-        self._directives: list[Directives] = []
-        self._readers: dict[tuple[object, bool], LineReader] = {}
-        self._seen = 0  # bytes
-        self._seen_lines = 0
-
-    def begin(self, head: bytes) -> str:
-        """Look at how the source begins.
-
-        Returns:
-            Why lines after the first directives cannot be read; '': they can, or there are none.
-        """
-        self._see(head[: head.rfind(b"\n") + 1])
-        named = [each for each in self._directives if each.names]
-        if not named:
-            return ""
-        # #Date: may follow #Fields:.
-        first = next((each for each in named if each.timed), named[0])
-        found = self._reader(first, tabs=b"\t" in head)
-        return found.reason(head) if isinstance(found, Refusal) else ""
-
-    def look_back(self, read: ReadAt, offset: int) -> None:
-        """Look for directives in what stands before ``offset``."""
-        rest = b""
-        while (at := self._seen + len(rest)) < offset:
-            data = read(min(_READ, offset - at), at)
-            if not data:
-                break
-            whole, newline, rest = (rest + data).rpartition(b"\n")
-            self._see(whole + newline)
-
-    def passed(self, start: int, end: int, next_line: int) -> None:
-        """Directives up to there were seen when its lines were counted."""
-        if start <= self._seen < end:
-            self._seen, self._seen_lines = end, next_line - 1
-
-    def look_at(self, window: Window) -> None:
-        """Note the directives of a window."""
-        if b"#" not in window.data:
-            return
-        for number, line in zip(window.numbers, window.lines, strict=True):
-            if not window.open:
-                self._note(number, line)
-
-    def _see(self, data: bytes) -> None:
-        """Note the directives in the lines that come next."""
-        for at, line in directives_in(data):
-            self._note(self._seen_lines + data.count(b"\n", 0, at) + 1, line)
-        self._seen += len(data)
-        self._seen_lines += data.count(b"\n")
-
-    def _note(self, number: int, line: bytes) -> None:
-        place = bisect_left(self._at, number)
-        before = self._directives[place - 1] if place else Directives()
-        after = before.after(line)
-        if after != before and (place == len(self._at) or self._at[place] != number):
-            self._at.insert(place, number)
-            self._directives.insert(place, after)
-
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add what the lines of ``window`` come to."""
-        if not window.numbers:
-            note_window(window, tally)
-            return
-        data = window.data
-        directed = data.startswith((b"#", b"\xef\xbb\xbf#")) or b"\n#" in data
-        mixed = b"\t" in data and b" " in data
-        if not (directed or mixed or b"\n\xef\xbb\xbf#" in data):
-            # Where there is neither in a line, it is the same whatever divides its one value.
-            self._count_alike(window, tally, tabs=b"\t" in data)
-            return
-        numbers, lines = window.numbers, window.lines
-        first = 0
-        for tabs, some in groupby(map(_divided_by_tabs, lines)):
-            end = first + len(list(some))
-            part = Window(numbers[first:end], lines[first:end], [], window.open)
-            if tabs is None:
-                self.look_at(part)
-                tally.lines += end - first
-            else:
-                self._count_alike(part, tally, tabs=tabs)
-            first = end
-
-    def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
-        """Count lines whose values are all divided by tabs, or all by spaces."""
-        place = bisect_left(self._at, window.numbers[0])
-        reader: LineReader = _UNDIRECTED
-        if place and self._directives[place - 1].names:
-            reader = self._reader(self._directives[place - 1], tabs=tabs)
-        reader.count(window, tally)
-
-    def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
-        """What reads, or refuses, the lines after directives."""
-        known = directives.shape, tabs
-        if known not in self._readers:
-            if len(self._readers) >= _READERS:
-                self._readers.clear()
-            try:
-                form = w3c_format(directives, tabs=tabs, time_zone=self._time_zone)
-                self._readers[known] = AccessLog(self._keys, form)
-            except ValueError as error:
-                reason = str(error)
-                self._readers[known] = Refusal(lambda line: reason)
-        return self._readers[known]
