@@ -240,6 +240,7 @@ def counter_document(counter: Counter) -> dict[str, object]:
             {"dimensions": list(each.dimensions), "since": breakdown_begins(each)}
             for each in counter.breakdowns
         ],
+        "salt_days": counter.salt_days,
         "policies": [
             {
                 "from": policy_begins(policy),

@@ -30,8 +30,8 @@ letters, and the advice by number (``_ADVICE``); the pause before a retry is in 
     ├── InexactZone      buckets that do not add up to what was asked for; also a ValueError
     ├── DamagedSketch    bytes that are no sketch, or not those that were written
     ├── NoSketches       it takes a library that is not installed
-    └── NotUnique        different members of a counter that counts none, or of several salts; also a
-                         ValueError
+    └── NotUnique        different members of a counter that counts none, or by several salts; also
+                         a ValueError
 
     SeriesTooLong        a ValueError: a series of more days, hours or months than there may be
     TooManyLinks         a ValueError: as many valid links as there may be
