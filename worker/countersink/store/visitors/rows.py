@@ -69,7 +69,7 @@ def unite(
                     writer.add(counter, bucket, key, slot, union.sketch())
                 except DamagedSketch as error:
                     failed[place] = BadData(
-                        f"{error}; `countersink verify` shows what else is wrong",
+                        str(error),
                         reason=DeadReason.BAD_SKETCH,
                     )
                 except NoSketches as error:
@@ -175,6 +175,15 @@ def any_of(session: Session, counter: str, table: SketchTable) -> bool:
     return bool(found)
 
 
+def sketched(session: Session) -> list[str]:
+    """The counters that have sketches, breakdowns among them."""
+    found = session.query(
+        "SELECT DISTINCT counter FROM visitor_slot UNION SELECT DISTINCT counter FROM visitor_month"
+        " ORDER BY 1"
+    )
+    return [name for (name,) in found]
+
+
 def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
     """(bucket's label, sentence) of each sketch of a counter that is not as it was written, or lies
     beside no row of the counter, in the snapshot of the caller.
@@ -194,7 +203,7 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
             try:
                 _add(SketchUnion(), (counter, label, bytes(key), at), sketch, crc)
             except DamagedSketch as error:
-                yield label, str(error)
+                yield label, str(error).partition(": `countersink verify`")[0]
             except NoSketches:
                 pass  # its checksum was right
             if alone:
@@ -235,6 +244,11 @@ class StoredSketch(NamedTuple):
     label: int
     key: bytes
     rest: tuple[str, int | None, bytes, int]
+
+    @property
+    def of_month(self) -> bool:
+        """Whether it is of a month."""
+        return self.rest[1] is None
 
     def add_to(self, union: SketchUnion) -> None:
         """Unite it with others.
@@ -278,11 +292,17 @@ def _add(
     counter, bucket, key, slot = place
     named = f"{counter!r}, {key_text(key)!r} in the bucket {label_time(bucket)}"
     if checksum(counter, bucket, key, slot, sketch) != crc:
-        raise DamagedSketch(f"the different members of {named} are not what was written")
+        raise DamagedSketch(
+            f"the different members of {named} are not what was written: `countersink verify` shows"
+            " what else is wrong"
+        )
     try:
         union.add(sketch)
     except DamagedSketch as error:
-        raise DamagedSketch(f"the different members of {named}: {error}") from error
+        raise DamagedSketch(
+            f"the different members of {named} are not what was written ({error}): `countersink"
+            " verify` shows what else is wrong"
+        ) from error
 
 
 class _SketchWriter:
