@@ -182,7 +182,9 @@ def _make_alone(session: Session, counter: str) -> None:
 
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
-    """Make the salts that a counter lacks until the end of tomorrow; the caller holds its row."""
+    """Make the salts that a counter lacks until the end of tomorrow, or one for ever; the caller
+    holds its row.
+    """
     zone = _zone(session, counter, minute)
     today = buckets.date_at(zone, minute * 60)
     until = _midnight_after(zone, today, 2)
@@ -190,7 +192,7 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
         "SELECT ends FROM visitor_salt WHERE counter = %s ORDER BY begins DESC LIMIT 1", (counter,)
     )
     begins: int | None = last[0][0] if last else BEGINNING
-    while begins is not None and begins < until:
+    while begins is not None and (begins < until or not days):
         ends: int | None = None
         if days:
             first = today if begins == BEGINNING else buckets.date_at(zone, begins * 60)
