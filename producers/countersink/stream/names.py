@@ -8,6 +8,8 @@ key                             type    meaning; who writes it
 ``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
 ``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
                                         entries were acknowledged (``count``); producers, workers
+``{countersink:P}:salts``       hash    counter → its salts, ``runtime/members.py``; workers write
+                                        it for each partition, producers read that of theirs
 ``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
@@ -73,6 +75,13 @@ def stream_key(partition: int) -> str:
 def applied_key(stream: str) -> str:
     """The hash, in the hash slot of ``stream``, that tells applied entries from lost ones."""
     return f"{stream.removesuffix(_EVENTS)}:applied"
+
+
+def salts_key(stream: str) -> str:
+    """The hash, in the hash slot of ``stream``, from which its senders learn the salts of
+    counters: whoever can send to a partition can read it.
+    """
+    return f"{stream.removesuffix(_EVENTS)}:salts"
 
 
 def tail_key(partition: int, source: str) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import Seen
 from countersink.store.apply.dead import DeadRow
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Policies
@@ -14,6 +15,9 @@ from countersink.store.counters.policies import Policies
 Row = tuple[int, str, RowKey, int, int]
 """(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,
 amount)."""
+
+
+NO_MEMBERS: Final[Mapping[int, Seen]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Incoming:
         stream: the stream's key, for whoever looks at a dead row.
         payload: the entry's ``rows`` field as it came, for the dead letter of an entry that is too
             old; without it each row gets a dead letter of its own.
+        seen: the members that some of its rows bring, by the row's position.
     """
 
     id: bytes
@@ -36,6 +41,7 @@ class Incoming:
     dead: Sequence[DeadRow] = ()
     stream: str = ""
     payload: bytes | None = None
+    seen: Mapping[int, Seen] = NO_MEMBERS
 
 
 Cell = tuple[str, int, str, int]
