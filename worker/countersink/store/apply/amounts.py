@@ -2,7 +2,7 @@
 order."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,9 +15,6 @@ from countersink.store.counters.policies import Policies
 Row = tuple[int, str, RowKey, int, int]
 """(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,
 amount)."""
-
-
-NO_MEMBERS: Final[Mapping[int, Seen]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Incoming:
     dead: Sequence[DeadRow] = ()
     stream: str = ""
     payload: bytes | None = None
-    seen: Mapping[int, Seen] = NO_MEMBERS
+    seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
 Cell = tuple[str, int, str, int]
