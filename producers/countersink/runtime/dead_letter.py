@@ -71,6 +71,12 @@ class DeadReason(StrEnum):
         _SENDER,
     )
     BAD_AMOUNT = "bad_amount", "The amount is none", "It is no whole number of 64 bits.", _SENDER
+    BAD_MEMBERS = (
+        "bad_members",
+        "The members are none",
+        "The hashes of members, or the number of their salt, cannot be like this.",
+        _SENDER,
+    )
     NOT_A_ROW = (
         "not_a_row",
         "Not an increment",

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from countersink.producers.batch import IncrementBatch, Names
 from countersink.runtime.dimensions import MAX_DIMENSIONS, RowKey
-from countersink.stream.entry import Row
+from countersink.stream.entry import PlainRow, Row
 
 # What things cost in memory at most, measured on CPython 3.11 to 3.14 (a test holds them against
 # what the process really takes).

@@ -22,7 +22,7 @@ from countersink.producers.buffer.generations import (
 )
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
-from countersink.stream.entry import Row
+from countersink.stream.entry import PlainRow, Row
 
 PIECE: Final = 2_000
 """Keys that are added in one call into C, which holds the interpreter lock."""
