@@ -4,9 +4,8 @@ import json
 import random
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from countersink.producers import Increment, InvalidBatch, Producer
 from countersink.producers.buffer import sightings
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.dimensions import RowKey, check_row_key
-from countersink.runtime.members import MAX_HASHES, Salt, encode_salts
+from countersink.runtime.members import MAX_HASHES, Salt
 from countersink.stream.connection import connect
-from countersink.stream.decode import decode_rows
 from countersink.stream.names import salts_key
-from tests.producers.helpers import STREAM, Entry, distinct, entries, run_script, total
+from tests.producers.helpers import STREAM, entries, run_script, total
+from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
 from tests.support.waiting import eventually
@@ -28,51 +27,12 @@ from tests.support.waiting import eventually
 AWAY = "redis://127.0.0.1:1/0"
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = int(AT.timestamp()) // 60
-FIRST = -(2**31)
-SALT = bytes(range(16))
-ENDLESS = [Salt(7, FIRST, None, SALT)]
-Found = tuple[Counter[tuple[str, RowKey, int]], dict[tuple[str, RowKey, int, int], set[bytes]]]
 
 
 @pytest.fixture
 def children() -> Iterator[Children]:
     with Children() as running:
         yield running
-
-
-def publish(
-    client: redis.Redis, salts: Iterable[Salt] = ENDLESS, counter: str = "visitors"
-) -> None:
-    """What a worker does."""
-    client.hset(salts_key(STREAM), counter, encode_salts(salts).decode())
-
-
-def hashed(member: str | bytes, salt: bytes = SALT) -> bytes:
-    data = member.encode() if isinstance(member, str) else member
-    return blake2b(data, digest_size=8, key=salt).digest()
-
-
-def found_in(stored: Iterable[Entry]) -> Found:
-    """What a worker would count, and the hashes by (counter, key, minute, number of the salt)."""
-    counts: Counter[tuple[str, RowKey, int]] = Counter()
-    hashes: dict[tuple[str, RowKey, int, int], set[bytes]] = {}
-    for entry in distinct(list(stored)):
-        rows, seen, bad = decode_rows(entry["rows"].encode())
-        assert bad == []
-        assert (entry["v"] == "3") is bool(seen)
-        for position, counter, key, minute, amount in rows:
-            counts[counter, key, minute] += amount
-            if position in seen:
-                raw = seen[position].hashes
-                parts = {raw[at : at + 8] for at in range(0, len(raw), 8)}
-                hashes.setdefault((counter, key, minute, seen[position].number), set()).update(
-                    parts
-                )
-    return counts, hashes
-
-
-def found(client: redis.Redis) -> Found:
-    return found_in(entries(client))
 
 
 def test_sightings_are_counted_and_members_are_hashed(
@@ -391,7 +351,7 @@ def test_with_redis_away_hashes_coalesce_and_are_sent_once_it_is_back(
             producer.seen("visitors", "/", str(number % 10), at=AT)
         assert not producer.flush(0.5)
         eventually(lambda: not producer.stats().connected)
-        eventually(lambda: producer.stats().pending_rows == 1)
+        eventually(lambda: 0 < producer.stats().pending_rows <= 3)  # one, and what was in doubt
         monkeypatch.setattr(sightings, "STALE_SECONDS", 120.0)
         server.start()
         with connect(server.url) as client:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn, Self
 from countersink.producers import lifecycle
 from countersink.producers.batch import Asked, Increment, check_batch, check_id
 from countersink.producers.buffer.events import Mode
-from countersink.producers.buffer.sightings import LARGE_MEMBER, no_salt
+from countersink.producers.buffer.sightings import LARGE_MEMBER
 from countersink.producers.engine import Engine, Stats
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
@@ -29,7 +29,7 @@ from countersink.runtime.limits import (
     check_key,
     minute_of,
 )
-from countersink.runtime.members import check_member
+from countersink.runtime.members import check_member, no_salt
 from countersink.stream.connection import connect, redact
 from countersink.stream.errors import StreamMisconfigured
 
@@ -297,6 +297,16 @@ class Producer:
         else:
             events.put_seen(counter, row_key, minute, data)
 
+    def counts_members(self, counter: str) -> bool | None:
+        """Whether a counter counts different members, as Redis told last; None: it has not told
+        yet. Has Redis asked where that is due, and never waits.
+        """
+        salts = self._engine.events.sightings.salts
+        found = salts.counts_members(counter)
+        if salts.is_due(counter) and self._engine.events.mode is not Mode.CLOSED:
+            self._engine.ask_salts()
+        return found
+
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """Wait until everything accepted before this call is stored: in Redis, or else in the
         spool.
@@ -474,14 +484,12 @@ class Producer:
         events = self._engine.events
         found = events.sightings.hashed(counter, minute, member)
         if found is None:
-            if events.sightings.salts.counts_members(counter) is False:
+            if self.counts_members(counter) is False:
                 raise ValueError(no_salt(counter))
             if minute is not None and events.sightings.salts.is_forgotten(counter, minute):
                 raise ValueError(
                     f"{counter} renews its salt, and has forgotten the one of this time"
                 )
-            if events.mode is not Mode.CLOSED:
-                self._engine.ask_salts()
         return found
 
     def _refuse(self, increments: int) -> None:

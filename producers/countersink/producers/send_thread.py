@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from countersink.producers.buffer.events import EventBuffer
-from countersink.producers.buffer.sightings import no_salt
 from countersink.producers.errors import SpoolError
 from countersink.producers.options import Options
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox
@@ -15,6 +14,7 @@ from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Bell, WorkThread, sleep
 from countersink.runtime.log import Log
+from countersink.runtime.members import no_salt
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0

@@ -40,15 +40,6 @@ MAX_LARGE_BYTES: Final = 8 * 1024 * 1024
 MAX_COUNTERS: Final = 16_384
 """Counters whose salts are known at once."""
 
-
-def no_salt(counter: str) -> str:
-    """What to do where a counter has no salt."""
-    return (
-        f"{counter} does not count different members, or no worker has made its salt yet: "
-        f"countersink counter set {counter} --unique"
-    )
-
-
 Member = bytes | tuple[int, bytes]
 """A member; or the number of the salt by which it was hashed, and its hash."""
 Sighting = tuple[str, RowKey, int | None, Member]
@@ -100,15 +91,15 @@ class Salts:
         return known is not None and bool(known.salts) and minute < known.salts[0][0].begins
 
     def counts_members(self, counter: str) -> bool | None:
-        """Whether a counter has salts; None: that is not known now."""
+        """Whether a counter had salts when Redis was asked last; None: that is not known now."""
         known = self._known.get(counter)
-        if known is None or self._is_unknown(known):
+        if known is None or not known.salts or self._is_unknown(known):
             self.want(counter)
-            return None
-        if known.salts:
-            return True
-        self.want(counter)
-        return None if self._age(known) > 2 * ASK_AGAIN_SECONDS else False
+        return None if known is None or self._is_unknown(known) else bool(known.salts)
+
+    def is_due(self, counter: str) -> bool:
+        """Whether Redis is to be asked for the salts of a counter now."""
+        return counter in self._wanted and self._due_in(counter) <= 0.0
 
     @property
     def pending(self) -> bool:
@@ -122,7 +113,7 @@ class Salts:
 
     def due(self) -> list[str]:
         """The counters to ask for now."""
-        return [counter for counter in list(self._wanted) if self._due_in(counter) <= 0.0]
+        return [counter for counter in list(self._wanted) if self.is_due(counter)]
 
     def learn(self, counter: str, salts: list[Salt]) -> None:
         """What Redis told of a counter; empty: it has none."""
