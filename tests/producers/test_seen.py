@@ -139,6 +139,22 @@ def test_an_event_that_waits_keeps_the_minute_in_which_it_happened(
     assert now <= minute <= int(redis_client.time()[0]) // 60
 
 
+def test_a_flush_does_not_wait_where_redis_says_that_there_is_no_salt(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        producer.increment("hits", "/", at=AT)
+        # A flush that waits for the member would not return before the test is stopped.
+        assert not producer.flush(3600)
+        assert total(redis_client) == 1
+        publish(redis_client)
+        eventually(lambda: producer.flush(20))
+        producer.seen("others", "/", "bob", at=AT)
+        assert not producer.close(3600)
+    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
+
+
 def test_a_burst_before_the_salt_is_known_waits_for_it(
     redis_url: str, redis_client: redis.Redis
 ) -> None:

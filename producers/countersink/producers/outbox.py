@@ -92,6 +92,7 @@ class Outbox:
         self._parcels: list[Parcel] = []
         self._given_up = False
         self.settled_at = float("-inf")
+        self._oldest_row = NEVER
         self._oldest = NEVER  # the oldest generation not settled, as of the last settling or mark
 
     def __len__(self) -> int:
@@ -187,7 +188,7 @@ class Outbox:
                 else:
                     self.stored += parcel.increments
             self._parcels = [parcel for parcel in self._parcels if not parcel.settled]
-            self._oldest = self._buffer.oldest_unsettled()
+            self._look()
         if parcels:
             self.settled_at = time.monotonic()
         for watcher in list(self.watchers):
@@ -205,15 +206,20 @@ class Outbox:
     def mark(self) -> int:
         """The generation of all that is folded by now, for :meth:`settled`."""
         with self._lock:
-            self._oldest = self._buffer.oldest_unsettled()
+            self._look()
             return self._buffer.generation
 
-    def settled(self, generation: int) -> bool:
-        """Whether everything up to ``generation``, which :meth:`mark` gave, is stored.
+    def _look(self) -> None:
+        self._oldest = self._buffer.oldest_unsettled()
+        self._oldest_row = self._buffer.oldest_unsettled(members=False)
+
+    def settled(self, generation: int, *, members: bool = True) -> bool:
+        """Whether everything up to ``generation``, which :meth:`mark` gave, is stored; with
+        ``members=False``, all but the members that wait for a salt.
 
         Takes no lock: what is settled stays so, whenever it was looked at.
         """
-        return self._oldest > generation
+        return (self._oldest if members else self._oldest_row) > generation
 
     def give_up(self) -> int:
         """Count everything that is not stored as dropped, and from now on whatever comes; how many
@@ -228,5 +234,5 @@ class Outbox:
             self._events.accepted -= lost
             self._events.dropped += lost
             self.lost += lost
-            self._oldest = NEVER
+            self._oldest = self._oldest_row = NEVER
             return self.lost

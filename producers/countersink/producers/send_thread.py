@@ -104,7 +104,14 @@ class SendThread(WorkThread):
         salts.reachable = self._link.connected
         if self._buffer.waiting_members.count:
             self._events.fold_waiting()
+            self._outbox.settle([])  # what was dropped is not waited for any more
             self.tell_of_salts()
+
+    def has_no_salts(self, since: float) -> bool:
+        """Whether Redis has told since then that the counters of all waiting members have none."""
+        salts = self._events.sightings.salts
+        waiting = self._buffer.waiting_members.counters
+        return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
 
     def tell_of_salts(self) -> None:
         """Say what members wait for."""
@@ -241,6 +248,7 @@ class Flush:
     _deadline: float
 
     def __post_init__(self) -> None:
+        self._began = time.monotonic()
         self._failures = self._link.failures
         self._spool_at = (time.monotonic() + self._deadline) / 2
         self._spooling = False
@@ -265,7 +273,15 @@ class Flush:
         ):
             self._spooling = True
             self._spool_thread.request(self.generation)
-        return now >= self._deadline
+        return now >= self._deadline or self._waits_in_vain()
+
+    def _waits_in_vain(self) -> bool:
+        """Whether nothing is left but members whose counters have no salt, as Redis has told since
+        this began.
+        """
+        return self._outbox.settled(self.generation, members=False) and (
+            self._sender.has_no_salts(self._began)
+        )
 
     def wait(self) -> bool:
         """Wait until :meth:`over`; whether everything is stored."""

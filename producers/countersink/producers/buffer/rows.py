@@ -128,12 +128,14 @@ class RowBuffer:
         """Whether there is no room for anything any more."""
         return not self.rows.limit
 
-    def oldest_unsettled(self) -> int:
-        """The oldest generation with rows that are not stored; ``NEVER`` if all are."""
+    def oldest_unsettled(self, *, members: bool = True) -> int:
+        """The oldest generation with rows that are not stored; ``NEVER`` if all are. ``members``:
+        or with members that wait for a salt.
+        """
         oldest = min(self._outside, default=NEVER)
         if self._taken is not None:
             oldest = min(oldest, self._taken.generation)
-        waiting = self.waiting_members.oldest
+        waiting = self.waiting_members.oldest if members else None
         if waiting is not None:
             oldest = min(oldest, waiting)
         return min(oldest, self._current.oldest) if self._current.size else oldest

@@ -97,6 +97,11 @@ class Salts:
             self.want(counter)
         return None if known is None or self._is_unknown(known) else bool(known.salts)
 
+    def has_none(self, counter: str, since: float) -> bool:
+        """Whether Redis has told since the monotonic time ``since`` that a counter has none."""
+        known = self._known.get(counter)
+        return known is not None and not known.salts and known.asked_at >= since
+
     def is_due(self, counter: str) -> bool:
         """Whether Redis is to be asked for the salts of a counter now."""
         return counter in self._wanted and self._due_in(counter) <= 0.0
