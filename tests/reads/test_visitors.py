@@ -149,9 +149,8 @@ class Sighted(Played):
         """A range is answered exactly, or refused for a reason."""
         doubtful = self.oracle.cut(*span) or self.oracle.doubtful(*span)
         for key in (None, "a", "none"):
-            own = {} if key is None else {"key": key}
             try:
-                found = self.store.totals.unique("v", **own, **asked)
+                found = self.store.totals.unique("v", key=key, **asked)
             except NotUnique:
                 assert self.several(span), (asked, key)
             except InexactZone:
@@ -166,7 +165,7 @@ class Sighted(Played):
         except (NotUnique, InexactZone):
             assert doubtful or self.several(span), asked
             return
-        wanted = {key: len(own) for key in KEYS if (own := self.members(span, key))}
+        wanted = {key: len(them) for key in KEYS if (them := self.members(span, key))}
         assert {row["key"]: row["total"] for row in rows} == wanted
         assert not any(row["estimate"] for row in rows)
         ordered = sorted(rows, key=lambda row: (-row["total"], row["key"].encode()))
@@ -174,11 +173,11 @@ class Sighted(Played):
 
     def check_days(self, first: date, last: date, zone: str) -> None:
         """Each day of a range is told exactly, or the range is refused."""
-        asked = {"start": first, "end": last, "time_zone": zone}
+        asked: Any = {"start": first, "end": last, "time_zone": zone}
         days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
         spans = [(midnight(day, zone), midnight(day + timedelta(days=1), zone)) for day in days]
         try:
-            found = self.store.totals.unique_by("v", "day", **asked)  # type: ignore[arg-type]
+            found = self.store.totals.unique_by("v", "day", **asked)
         except NotUnique:
             assert any(map(self.several, spans))
         except (InexactZone, RolledUp):

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from countersink.runtime.limits import cut_key
+
 HASH_BYTES: Final = 8
 """Bytes of a member's hash."""
 MAX_HASHES: Final = 4_096
@@ -63,6 +65,30 @@ def check_member(member: object) -> bytes:
         return member.encode()
     except UnicodeEncodeError:
         raise ValueError("a member holds a lone surrogate and cannot be written as UTF-8") from None
+
+
+def no_salt(counter: str) -> str:
+    """What to do where a counter has no salt."""
+    return (
+        f"{counter} does not count different members, or no worker has made its salt yet: "
+        f"countersink counter set {counter} --unique"
+    )
+
+
+def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
+    """The salt of a minute; None: it is not made yet, or forgotten."""
+    for salt in salts:
+        if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
+            return salt
+    return None
+
+
+def visitor_of(address: str, agent: str) -> str:
+    """The member that a visitor is where nothing better is known: the client's address and its user
+    agent, each as keys are cut.
+    """
+    texts = (text.encode("utf-8", "replace").decode() for text in (address, agent))
+    return " ".join([cut_key(text) for text in texts])
 
 
 def member_hash(member: bytes, salt: bytes) -> bytes:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 
+from countersink.runtime.members import Salt, decode_salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import (
     StreamError,
@@ -82,6 +83,21 @@ def salts_key(stream: str) -> str:
     counters: whoever can send to a partition can read it.
     """
     return f"{stream.removesuffix(_EVENTS)}:salts"
+
+
+def read_salts(client: redis.Redis, stream: str, counter: str) -> list[Salt]:
+    """The salts of a counter; of one that has none, nothing.
+
+    Raises:
+        StreamMisconfigured: they are damaged.
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        raw: Any = client.hget(salts_key(stream), counter)
+    try:
+        return [] if raw is None else decode_salts(raw)
+    except ValueError as error:
+        raise StreamMisconfigured(f"{counter}: {error}") from None
 
 
 def tail_key(partition: int, source: str) -> str:

@@ -39,7 +39,7 @@ def see(mysql_url: str, session: Session, made: list[Sighting], slot: int = 3) -
 def see_in_slots(mysql_url: str, session: Session, counter: str = "visitors") -> None:
     """Sightings of three slots, on days long ago and today, that overlap."""
     for slot in (3, 4, 5):
-        made = [
+        made: list[Sighting] = [
             (counter, f"/{key}", NOW - ago * 1440, f"v{n}")
             for key in range(3)
             for ago in (0, 40, 41, 80)
@@ -104,7 +104,10 @@ def test_months_are_united_and_added_to(mysql_url: str, session: Session, store:
     assert session.query("SELECT COUNT(*) > 0 FROM visitor_month") == [(1,)]
     assert whole(session) == before
     beside(session)
-    late = [("visitors", "/1", NOW - 80 * 1440, "late"), ("visitors", "/9", NOW - 80 * 1440, "x")]
+    late: list[Sighting] = [
+        ("visitors", "/1", NOW - 80 * 1440, "late"),
+        ("visitors", "/9", NOW - 80 * 1440, "x"),
+    ]
     see(mysql_url, session, list(late))
     before = whole(session)
     roll_up(partial(open_tables, mysql_url))

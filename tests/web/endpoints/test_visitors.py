@@ -1,90 +1,113 @@
-"""Different members by HTTP: `unique=true`, its refusals, and its schema."""
+"""Visitors by HTTP: ``visitor`` of increments, and pixels and beacons that tell who came."""
 
-from contextlib import closing
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from typing import Any
 
-import jsonschema
 import pytest
+import redis
 import requests
 
-from countersink.store.connection import Session
-from tests.store.helpers import applier
-from tests.store.visitors.sightings import seen_entry
-from tests.web.serving import Web
+from tests.producers.members import found, hashed, publish
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
 
-NOW = int(datetime.now(UTC).timestamp()) // 60
-VISITORS = "/v1/counters/visitors"
+AT = "2026-11-21T08:00:00Z"
+AGENT = {"User-Agent": "Browser/1.0"}
 
 
 @pytest.fixture
-def filled(web: Web, session: Session, mysql_url: str) -> Web:
-    """`visitors` has 3 members of one key, and 1,000 of another."""
-    web.store.counters.set("visitors", resolution="minute", salt_days=0)
-    made = [("visitors", "/", NOW, f"v{n % 3}") for n in range(7)]
-    made += [("visitors", "/many", NOW, f"v{n}") for n in range(1000)]
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, made)])  # type: ignore[arg-type]
-    return web
+def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    with serving(redis_url, mysql_url, hit_visitors=("visitors", "site.*")) as running:
+        yield running
 
 
-def get(web: Web, path: str, **parameters: Any) -> requests.Response:
-    return requests.get(f"{web.url}{path}", params=parameters, timeout=20)
+def post(web: Web, body: Any, **headers: str) -> requests.Response:
+    return requests.post(f"{web.url}/v1/increments", json=body, headers=headers, timeout=20)
 
 
-def rows(web: Web, path: str, **parameters: Any) -> Any:
-    answer = get(web, path, unique="true", **parameters)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["rows"]
+def stored(web: Web, client: redis.Redis) -> tuple[int, set[bytes]]:
+    """Sightings, and the hashes of members."""
+    assert web.producer.flush(20)
+    counts, hashes = found(client)
+    return sum(counts.values()), set().union(*hashes.values())
 
 
-def test_members_are_told_with_their_bounds(filled: Web) -> None:
-    exact = {"total": 3, "estimate": False, "low": 3, "high": 3}
-    assert rows(filled, f"{VISITORS}/totals", by="total", key="/") == [exact]
-    many, few = rows(filled, f"{VISITORS}/top")
-    assert few == {"key": "/", **exact}
-    assert (many["key"], many["estimate"]) == ("/many", True)
-    assert many["low"] <= 1000 <= many["high"]
-    assert [row["total"] for row in rows(filled, f"{VISITORS}/daily", key="/")] == [3]
-    assert [row["total"] for row in rows(filled, f"{VISITORS}/hourly", key="/")] == [3]
+def test_increments_bring_visitors(web: Web, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    assert post(web, {"counter": "visitors", "key": "/", "visitor": "ann"}).status_code == 202
+    batch = [
+        {"counter": "visitors", "key": "/", "visitor": "ann", "at": AT},
+        {"counter": "visitors", "key": {"page": "/"}, "visitor": "bob\u00e9"},
+        {"counter": "visitors", "key": "/", "visitor": ""},
+        {"counter": "visitors", "key": "/", "visitor": None},
+        {"counter": "hits", "key": "/", "amount": 1},
+    ]
+    assert post(web, batch).json() == {"accepted": 5}
+    for _ in range(3):
+        answer = post(web, batch, **{"Idempotency-Key": "same"})
+        assert answer.json() == {"accepted": 5}
+    assert stored(web, redis_client) == (11, set(map(hashed, ["ann", "bob\u00e9", ""])))
 
 
-@pytest.mark.parametrize("path", ["totals", "daily", "hourly", "minutely", "top"])
-def test_answers_are_as_their_schema_says(filled: Web, path: str) -> None:
-    document = requests.get(f"{filled.url}/openapi.json", timeout=20).json()
-    operation = document["paths"][f"/v1/counters/{{counter}}/{path}"]["get"]
-    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    answer = get(filled, f"{VISITORS}/{path}", unique="true")
-    assert answer.status_code == 200, answer.text
-    jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
-    assert set(answer.json()["rows"][0]) >= {"total", "estimate", "low", "high"}
+BAD = [
+    ({"visitor": 5}, "visitor"),
+    ({"visitor": ["ann"]}, "visitor"),
+    ({"visitor": "secret", "amount": 2}, "amount is 1"),
+    ({"visitor": "secret", "amount": 0}, "amount is 1"),
+    ({"visitor": "secret", "counter": "plain"}, "countersink counter set plain --unique"),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "more"),
-    [
-        (f"{VISITORS}/totals", {"include_pending": "true"}),
-        (f"{VISITORS}/top", {"against": "previous", "last": "24h"}),
-        (f"{VISITORS}/top", {"also": "2026-10-01..2026-10-31"}),
-        ("/v1/totals", {}),
-    ],
-)
-def test_what_is_not_told_of_members_is_422(filled: Web, path: str, more: dict[str, str]) -> None:
-    answer = get(filled, path, unique="true", **more)
+@pytest.mark.parametrize(("more", "said"), BAD)
+def test_what_is_not_valid_is_told_and_counts_nothing(
+    web: Web, redis_client: redis.Redis, more: dict[str, Any], said: str
+) -> None:
+    publish(redis_client)
+    good = {"counter": "visitors", "visitor": "ann"}
+    answer = post(web, [good, {"counter": "visitors", **more}])
     assert answer.status_code == 422
-    assert "different members are not told" in answer.text
+    (error,) = answer.json()["errors"]
+    assert error["index"] == 1
+    assert said in error["detail"]
+    assert "secret" not in answer.text
+    assert stored(web, redis_client) == (0, set())
 
 
-def test_a_counter_without_members_is_422_and_says_what_to_do(filled: Web) -> None:
-    filled.store.counters.set("plain")
-    answer = get(filled, "/v1/counters/plain/totals", unique="true")
-    assert answer.status_code == 422
-    assert "countersink counter set plain --unique" in answer.text
+def test_a_counter_that_comes_to_count_visitors_is_taken(
+    web: Web, redis_client: redis.Redis
+) -> None:
+    body = {"counter": "visitors", "visitor": "ann"}
+    assert post(web, body).status_code == 422
+    publish(redis_client)
+    eventually(lambda: post(web, body).status_code == 202)
+    assert stored(web, redis_client)[1] == {hashed("ann")}
 
 
-def test_a_damaged_sketch_is_an_error_that_names_it(filled: Web, session: Session) -> None:
-    session.execute("UPDATE visitor_slot SET checksum = 1 WHERE counter_key = '/'")
-    answer = get(filled, f"{VISITORS}/totals", unique="true", by="total")
-    assert answer.status_code == 500
-    assert "'visitors', '/' in the bucket" in answer.json()["detail"]
-    assert get(filled, f"{VISITORS}/totals", by="total").json()["rows"] == [{"total": 1007}]
+def test_hits_tell_address_and_user_agent_of_counters_that_are_named(
+    web: Web, redis_client: redis.Redis
+) -> None:
+    for counter in ("visitors", "site.a", "other"):
+        publish(redis_client, counter=counter)
+    for counter in ("visitors", "site.a", "other", "site.plain"):
+        for ending in (".gif", ".svg"):
+            url = f"{web.url}/hit/{counter}/home{ending}"
+            assert requests.get(url, headers=AGENT, timeout=20).status_code == 200
+        url = f"{web.url}/hit/{counter}/home"
+        assert requests.post(url, headers=AGENT, timeout=20).status_code == 204
+    requests.head(f"{web.url}/hit/visitors/home.gif", headers=AGENT, timeout=20)
+    ahead = {**AGENT, "Sec-Purpose": "prefetch"}
+    requests.get(f"{web.url}/hit/visitors/home.gif", headers=ahead, timeout=20)
+    assert web.producer.flush(20)
+    counts, hashes = found(redis_client)
+    totals: dict[str, int] = {}
+    for (counter, _, _), amount in counts.items():
+        totals[counter] = totals.get(counter, 0) + amount
+    assert totals == {"visitors": 3, "site.a": 3, "other": 3, "site.plain": 3}
+    assert {counter for counter, *_ in hashes} == {"visitors", "site.a"}
+    assert set().union(*hashes.values()) == {hashed("127.0.0.1 Browser/1.0")}
+
+
+def test_no_cookie_is_set(web: Web, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    answer = requests.get(f"{web.url}/hit/visitors/home.gif", headers=AGENT, timeout=20)
+    assert "Set-Cookie" not in answer.headers
