@@ -274,7 +274,7 @@ def test_what_is_not_told_of_different_members_is_refused(store: Store) -> None:
         {"also": [(date(2026, 1, 1), date(2026, 1, 2))]},
     ):
         with pytest.raises(ValueError, match="different members are not told"):
-            Query(Selection("v"), by="key", unique=True, **given_more)  # type: ignore[arg-type]
+            Query(Selection("v"), by="key", unique=True, **given_more)
     with pytest.raises(ValueError, match="of several counters"):
         Query(Selection(), by="total", unique=True)
     store.counters.set("plain")

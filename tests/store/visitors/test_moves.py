@@ -16,6 +16,7 @@ from countersink.store.connection import Session
 from countersink.store.errors import DamagedSketch
 from countersink.store.verify import verify
 from countersink.store.visitors.sketch import SketchUnion, checksum, registers, sketch_of
+from tests.store.app import Connection
 from tests.store.helpers import applier, keys, together
 from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 
@@ -220,6 +221,22 @@ def test_a_key_and_a_counter_are_deleted_with_their_sketches(
     store.counters.delete("other")
     for table in (*PLACES, "visitor_salt"):
         assert session.query(f"SELECT 1 FROM {table}") == []
+
+
+def test_an_application_deletes_a_key_with_its_sketches(
+    mysql_url: str, session: Session, store: Store, app: Connection
+) -> None:
+    store.counters.set("visitors", keep_days=30)
+    see_in_slots(mysql_url, session)
+    roll_up(partial(open_tables, mysql_url))
+    before = whole(session)
+    store.delete(app, "visitors", "/1")
+    app.rollback()
+    assert whole(session) == before
+    store.delete(app, "visitors", "/1")
+    app.commit()
+    assert set(whole(session)) == {"/0", "/2"}
+    beside(session)
 
 
 def test_many_keys_are_deleted_page_by_page(mysql_url: str, session: Session, store: Store) -> None:

@@ -61,6 +61,7 @@ def test_members_are_counted_once_wherever_they_are() -> None:
     "size",
     [300_000, pytest.param(10_000_000, marks=pytest.mark.long)],
 )
+@pytest.mark.timeout(1800)
 def test_estimates_are_within_three_standard_errors(size: int) -> None:
     sets = 1000 if size == 10_000_000 else 60
     chosen, wrong = random.Random(17), []

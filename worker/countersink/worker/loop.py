@@ -179,6 +179,9 @@ class Loop:
         slot = self._mysql.call(self._slot.take)
         self._figures.slot = slot
         streams = self._redis.call(self._source.begin)
+        # At once, as producers may wait for them; and a worker that drains may end soon.
+        self._salts.keep()
+        self._source.aside(self._publish)
         self._log(WorkerAction.READY, "reading", slot=slot, streams=streams)
         connect = partial(open_tables, self._settings)
         applier = BatchApplier(connect, slot, self._mysql, self._log, self._reached)
