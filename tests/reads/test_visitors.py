@@ -259,6 +259,13 @@ def test_dimensions_tell_different_members_of_their_values(
         assert {tuple(row[name] for name in by): row["total"] for row in found} == {
             values: len(own) for values, own in groups.items()
         }
+    by_country = store.totals.unique_by_dimensions("v", ["country"], where={"page": "/a"}, n=2)
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for page, country, member in seen:
+        if page == "/a":
+            wanted[country].add(member)
+    largest = sorted(wanted.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:2]
+    assert by_country == [((country,), exactly(own)) for country, own in largest]
     german = {member for _, country, member in seen if country == "DE"}
     assert store.totals.unique("v", where={"country": "DE"}).total == len(german)
     assert store.totals.unique("v").total == len({member for *_, member in seen})

@@ -176,6 +176,28 @@ class Totals:
         """
         return self._ask(partial(answers.by_key, limit=n), selection_of(counter, match, **days))
 
+    def unique_by_dimensions(
+        self,
+        counter: str,
+        dimensions: Sequence[str],
+        *,
+        where: Mapping[str, str] | None = None,
+        n: int | None = None,
+        **days: Unpack[DayRange],
+    ) -> list[tuple[tuple[str, ...], Visitors]]:
+        """(values of these dimensions, how many different members), those with most first, then by
+        the values; or the first ``n``. Arguments and errors are those of :meth:`by`.
+        """
+        wanted = selection_of(counter, where=where, **days)
+
+        def work(session: Session) -> list[tuple[tuple[str, ...], Visitors]]:
+            view = view_of(session, wanted, dimensions)
+            with view.named():
+                selection = settled(session, view.selection)
+                return answers.by_group(session, selection, view.values)[:n]
+
+        return self._pool.read(work)
+
     def _ask(self, question: Callable[[Session, Selection], T], wanted: Selection) -> T:
         def work(session: Session) -> T:
             if not wanted.where:
