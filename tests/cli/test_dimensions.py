@@ -34,7 +34,7 @@ def queued(client: redis.Redis) -> dict[RowKey, int]:
     sums: dict[RowKey, int] = {}
     for page in pages(client, stream_key(0)):
         for entry in page:
-            found, bad = decode_rows(entry.first(b"rows") or b"[]")
+            found, _, bad = decode_rows(entry.first(b"rows") or b"[]")
             assert bad == []
             for _, _, key, _, amount in found:
                 sums[key] = sums.get(key, 0) + amount

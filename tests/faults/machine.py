@@ -377,7 +377,7 @@ def _incoming(delivery: Delivery) -> Incoming:
         for row in entry.bad
     ]
     payload = dict(delivery.fields)[b"rows"]
-    return Incoming(name, entry.at, entry.rows, bad, delivery.stream, payload)
+    return Incoming(name, entry.at, entry.rows, bad, delivery.stream, payload, entry.seen)
 
 
 def machine_on(ground: Ground) -> type[CountingMachine]:

@@ -50,7 +50,7 @@ def counted(client: redis.Redis) -> dict[tuple[str, RowKey], int]:
     sums: Counter[tuple[str, RowKey]] = Counter()
     for entry in distinct(entries(client)):
         raw = entry["rows"].encode()
-        rows, bad = decode_rows(raw)
+        rows, _, bad = decode_rows(raw)
         assert bad == []
         has_objects = any(not isinstance(row[2], str) for row in rows)
         assert entry["v"] == ("2" if has_objects else "1")
@@ -72,7 +72,7 @@ def test_increments_with_the_same_values_become_one_row(
         producer.increment("hits", "/home", at=AT)
     _, entry = entries(redis_client)
     minute = int(AT.timestamp()) // 60
-    rows, _ = decode_rows(entry["rows"].encode())
+    rows, _, _ = decode_rows(entry["rows"].encode())
     assert [row[1:] for row in rows] == [
         ("hits", PAIRS, minute, 997),
         ("hits", "/home", minute, 1),

@@ -39,6 +39,7 @@ def test_public_names_are_pinned() -> None:
         "begin_flush",
         "close",
         "close_at_exit",
+        "counts_members",
         "exit_timeout",
         "flush",
         "from_env",
@@ -46,6 +47,7 @@ def test_public_names_are_pinned() -> None:
         "increment_batch",
         "increment_many",
         "mark",
+        "seen",
         "spool",
         "start_over",
         "stats",
@@ -76,6 +78,14 @@ def test_signature_of_increment_is_pinned() -> None:
     )
 
 
+def test_signature_of_seen_is_pinned() -> None:
+    shown = str(inspect.signature(Producer.seen, eval_str=False))
+    assert shown == (
+        "(self, counter: str, key: str | collections.abc.Mapping[str, str], "
+        "member: str | bytes, *, at: datetime.datetime | None = None) -> None"
+    )
+
+
 def test_constructor_takes_each_option_with_its_default() -> None:
     parameters = inspect.signature(Producer.__init__).parameters
     for field in dataclasses.fields(Options):
@@ -84,7 +94,7 @@ def test_constructor_takes_each_option_with_its_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["increment", "increment_many", "increment_batch", "flush", "stats", "close"]
+    "name", ["increment", "increment_many", "increment_batch", "seen", "flush", "stats", "close"]
 )
 def test_the_recording_producer_has_the_real_ones_signatures(name: str) -> None:
     real = inspect.signature(getattr(Producer, name))
@@ -98,6 +108,7 @@ def test_log_actions_are_pinned() -> None:
         "held_back",
         "internal_error",
         "left_over",
+        "no_salt",
         "not_known",
         "replayed",
         "sigterm",

@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.producers.buffer.rows import NEVER, RowBuffer, RowChunk
+from countersink.producers.buffer.generations import RowChunk
+from countersink.producers.buffer.rows import NEVER, RowBuffer
 from countersink.runtime.dimensions import RowKey
 from countersink.stream.entry import Row
 
@@ -140,6 +141,6 @@ def _drain(buffer: RowBuffer) -> list[RowChunk]:
 def _sums(pieces: list[RowChunk]) -> dict[tuple[RowKey, int], int]:
     sums: Counter[tuple[RowKey, int]] = Counter()
     for piece in pieces:
-        for _, key, minute, amount in piece.rows:
-            sums[key, minute] += amount
+        for row in piece.rows:
+            sums[row[1], row[2]] += row[3]
     return {cell: amount for cell, amount in sums.items() if amount}

@@ -90,7 +90,7 @@ def test_a_redelivery_after_a_lost_acknowledgement_is_known(
     send(redis_client, lost)
     assert len(take(redis_client)) == 1
     applier = Applier(context.mysql_url, 3)
-    rows, _ = decode_rows(lost.rows)
+    rows, _, _ = decode_rows(lost.rows)
     applier.apply([Incoming(bytes.fromhex(lost.id), lost.at, rows)])
     applier.close()
     age(context)

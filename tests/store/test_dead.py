@@ -2,11 +2,10 @@
 
 import json
 import os
-from collections.abc import Sequence
+from typing import NoReturn
 
 import pytest
 
-from countersink.runtime.dead_letter import Bad
 from countersink.store import Store
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming, Row
@@ -226,7 +225,7 @@ def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:
 def test_a_retry_that_dies_midway_has_counted_nothing(session: Session) -> None:
     _bury(session, _row(1))
 
-    def dying(raw: bytes) -> tuple[Sequence[Row], Sequence[Bad]]:
+    def dying(raw: bytes) -> NoReturn:
         raise KeyboardInterrupt
 
     failing: Decode = dying

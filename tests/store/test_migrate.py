@@ -47,6 +47,7 @@ ALL = [
     "0012_galera",
     "0013_windows",
     "0014_breakdowns",
+    "0015_visitors",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
@@ -80,7 +81,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 36
+    assert len(_schema(session)) == 39
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -126,6 +127,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
             (12,),
             (13,),
             (14,),
+            (15,),
         ]
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
@@ -162,7 +164,7 @@ def test_a_crash_after_any_statement_is_made_good(empty_mysql_url: str, done: in
     assert migrate(empty_mysql_url) == ALL
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 36
+        assert len(_schema(session)) == 39
         assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
 
 

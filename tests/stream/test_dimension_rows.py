@@ -44,7 +44,7 @@ def test_rows_come_back_as_they_were_sent_and_only_dimensions_need_version_2(
     sent: list[Row],
 ) -> None:
     raw = encode_rows(sent)
-    good, bad = decode_rows(raw)
+    good, _, bad = decode_rows(raw)
     assert [row[1:] for row in good] == sent
     assert bad == []
     assert version_of(raw) == (1 if all(isinstance(row[1], str) for row in sent) else 2)
@@ -61,13 +61,13 @@ def test_the_bytes_of_an_entry_are_these() -> None:
 
 def test_the_order_of_names_on_the_wire_does_not_matter() -> None:
     raw = b'[["a",{"page":"/","country":"DE"},1,1],["a", {"country":"DE","page":"/"}, 1, 1]]'
-    good, bad = decode_rows(raw)
+    good, _, bad = decode_rows(raw)
     key = (("country", "DE"), ("page", "/"))
     assert (good, bad) == ([(0, "a", key, 1, 1), (1, "a", key, 1, 1)], [])
 
 
 def test_an_empty_object_is_the_empty_key() -> None:
-    assert decode_rows(b'[["a",{},1,1]]') == ([(0, "a", "", 1, 1)], [])
+    assert decode_rows(b'[["a",{},1,1]]') == ([(0, "a", "", 1, 1)], {}, [])
 
 
 @pytest.mark.parametrize("version", [None, b"1", b"2"])
@@ -100,7 +100,7 @@ BAD_KEYS = [
 @pytest.mark.parametrize(("key", "detail"), BAD_KEYS, ids=[key[:20] for key, _ in BAD_KEYS])
 def test_bad_dimensions_make_a_dead_letter_of_their_row_alone(key: str, detail: str) -> None:
     raw = f'[["a",{{"page":"/"}},1,1],["a",{key},1,1],["a","",1,2]]'.encode()
-    good, bad = decode_rows(raw)
+    good, _, bad = decode_rows(raw)
     assert good == [(0, "a", (("page", "/"),), 1, 1), (2, "a", "", 1, 2)]
     assert [(each.position, each.reason) for each in bad] == [(1, "bad_key")]
     assert detail in bad[0].detail
@@ -109,23 +109,23 @@ def test_bad_dimensions_make_a_dead_letter_of_their_row_alone(key: str, detail: 
 
 def test_a_long_value_is_cut_on_its_way_in() -> None:
     raw = json.dumps([["a", {"page": "x" * 300}, 1, 1]]).encode()
-    (row,), bad = decode_rows(raw)
+    (row,), _, bad = decode_rows(raw)
     assert row[2] == check_row_key({"page": "x" * 300})
     assert bad == []
 
 
 def test_the_dead_letter_of_an_entry_of_version_2_is_read_by_an_upgraded_worker() -> None:
     rows = b'[["a",{"page":"/"},1,1]]'
-    fields = ((b"v", b"3"), (b"rows", rows))
+    fields = ((b"v", b"4"), (b"rows", rows))
     (bad,) = decode(Delivery("{countersink:0}:events", "1-0", fields)).bad
-    payload = bad.payload.replace(b'"v":"3"', b'"v":"2"')
+    payload = bad.payload.replace(b'"v":"4"', b'"v":"2"')
     assert decode_payload(payload) == decode_rows(rows)
 
 
 def test_many_good_rows_of_eight_dimensions_survive_a_bad_one() -> None:
     key = {f"d{number}": "x" for number in range(8)}
     items = [["a", key, 1, 1] for _ in range(9_999)]
-    good, bad = decode_rows(json.dumps([*items, 5]).encode())
+    good, _, bad = decode_rows(json.dumps([*items, 5]).encode())
     assert len(good) == 9_999
     assert [each.reason for each in bad] == ["not_a_row"]
 

@@ -38,7 +38,7 @@ rows = st.lists(
 
 @given(rows)
 def test_rows_come_back_as_they_were_sent(sent: list[tuple[str, str, int, int]]) -> None:
-    good, bad = decode_rows(encode_rows(sent))
+    good, _, bad = decode_rows(encode_rows(sent))
     assert [row[1:] for row in good] == sent
     assert [row[0] for row in good] == list(range(len(sent)))
     assert bad == []
@@ -46,7 +46,7 @@ def test_rows_come_back_as_they_were_sent(sent: list[tuple[str, str, int, int]])
 
 @given(st.binary() | st.text().map(str.encode))
 def test_any_bytes_for_rows_are_read_or_set_apart(raw: bytes) -> None:
-    good, bad = decode_rows(raw)
+    good, _, bad = decode_rows(raw)
     assert good or bad or json.loads(raw) == []
 
 
@@ -59,7 +59,7 @@ json_values = st.recursive(
 
 @given(st.lists(json_values | rows.flatmap(lambda r: st.sampled_from([*r, None])), max_size=8))
 def test_every_item_is_either_a_row_or_set_apart_at_its_position(items: list[object]) -> None:
-    good, bad = decode_rows(json.dumps(items).encode())
+    good, _, bad = decode_rows(json.dumps(items).encode())
     assert sorted([row[0] for row in good] + [b.position for b in bad]) == list(range(len(items)))
 
 
@@ -71,7 +71,7 @@ def test_no_entry_makes_decoding_fail(fields: dict[bytes, bytes]) -> None:
 
 def test_one_bad_row_leaves_the_others() -> None:
     raw = rb'[["a","",1,1],["a","\ud800",1,1],["a","",-1,1],["a","",1,1.5],["",1],["a","",1,2]]'
-    good, bad = decode_rows(raw)
+    good, _, bad = decode_rows(raw)
     assert good == [(0, "a", "", 1, 1), (5, "a", "", 1, 2)]
     assert [(b.position, b.reason) for b in bad] == [
         (1, "bad_key"),
@@ -85,19 +85,19 @@ def test_one_bad_row_leaves_the_others() -> None:
 @pytest.mark.parametrize("depth", [500, 990, 1_000, 100_000])
 def test_a_row_nested_too_deeply_leaves_the_others(depth: int) -> None:
     nested = b"[" * depth + b'"],["' + b"]" * depth
-    good, bad = decode_rows(b'[["a","",1,1], ' + nested + b' ,["a",",]\\"[",1,2]]')
+    good, _, bad = decode_rows(b'[["a","",1,1], ' + nested + b' ,["a",",]\\"[",1,2]]')
     assert good == [(0, "a", "", 1, 1), (2, "a", ',]"[', 1, 2)]
     assert [(b.position, b.reason) for b in bad] == [(1, "not_a_row")]
 
 
 def test_a_number_of_many_digits_leaves_the_others() -> None:
-    good, bad = decode_rows(b'[["a","",1,1],["a","",1,%s],["a","",1,2]]' % (b"9" * 5000))
+    good, _, bad = decode_rows(b'[["a","",1,1],["a","",1,%s],["a","",1,2]]' % (b"9" * 5000))
     assert good == [(0, "a", "", 1, 1), (2, "a", "", 1, 2)]
     assert [(b.position, b.reason) for b in bad] == [(1, "bad_amount")]
 
 
 def test_undecodable_bytes_in_one_row_leave_the_others() -> None:
-    good, bad = decode_rows(b'[["a","\xff",1,1],["a","",1,2]]')
+    good, _, bad = decode_rows(b'[["a","\xff",1,1],["a","",1,2]]')
     assert good == [(1, "a", "", 1, 2)]
     assert [b.reason for b in bad] == ["bad_key"]
 
@@ -110,7 +110,7 @@ def test_whole_entry_faults_have_their_reason() -> None:
     assert whole_fault({b"rows": b"{}"}) == "not_rows"
     assert whole_fault({b"rows": b" " * (4 * 1024 * 1024 + 1)}) == "too_large"
     assert whole_fault({b"rows": b"[" + b"0," * 10_000 + b"0]"}) == "too_many_rows"
-    assert whole_fault({b"rows": rows, b"v": b"3"}) == "newer_version"
+    assert whole_fault({b"rows": rows, b"v": b"4"}) == "newer_version"
     assert whole_fault({b"rows": rows, b"v": b"x"}) == "bad_version"
     assert whole_fault({b"rows": rows, b"id": b"12"}) == "bad_id"
     assert whole_fault({b"rows": rows, b"at": b"-1"}) == "bad_at"
@@ -119,10 +119,14 @@ def test_whole_entry_faults_have_their_reason() -> None:
 
 def test_a_dead_entry_of_a_newer_version_is_not_read_by_the_rules_of_this_one() -> None:
     rows = b'[["a","",1,1]]'
-    (bad,) = delivered({b"v": b"3", b"rows": rows, b"x": b"\xff"}).bad
-    again, still = decode_payload(bad.payload)
+    (bad,) = delivered({b"v": b"4", b"rows": rows, b"x": b"\xff"}).bad
+    again, _, still = decode_payload(bad.payload)
     assert (again, still[0].reason) == ([], "newer_version")
-    assert decode_payload(bad.payload.replace(b'"v":"3"', b'"v":"1"')) == ([(0, "a", "", 1, 1)], [])
+    assert decode_payload(bad.payload.replace(b'"v":"4"', b'"v":"1"')) == (
+        [(0, "a", "", 1, 1)],
+        {},
+        [],
+    )
 
 
 def test_a_dead_entry_without_another_fault_is_its_rows() -> None:
@@ -131,12 +135,12 @@ def test_a_dead_entry_without_another_fault_is_its_rows() -> None:
 
 @given(st.binary() | st.just(b"{" * 100_000) | st.just(b'{"rows":5}'))
 def test_no_payload_makes_decoding_fail(payload: bytes) -> None:
-    good, bad = decode_payload(payload)
+    good, _, bad = decode_payload(payload)
     assert good or bad or json.loads(payload) == []
 
 
 def test_an_entry_of_a_newer_version_keeps_its_id() -> None:
-    assert delivered({b"v": b"3", b"id": b"ab" * 16}).id == "ab" * 16
+    assert delivered({b"v": b"4", b"id": b"ab" * 16}).id == "ab" * 16
 
 
 def test_unknown_fields_are_ignored() -> None:

@@ -39,6 +39,7 @@ ACTIONS: Final = frozenset(
         "unavailable",  # Redis does not answer, or refuses
         "held_back",  # the stream is longer than max_stream_length
         "dropped",  # increments were lost for want of room
+        "no_salt",  # members wait, or were lost: their counter does not count different ones
         "spool_failed",  # the spool could not be written or read
         "spool_damaged",  # a segment has a torn tail or a corrupt record
         "replayed",  # a spool segment was sent and deleted
@@ -175,6 +176,11 @@ class Engine:
         if self.start(wait=False):
             self.events.switch(Mode.HOT)
             self._fold_thread.wake()
+
+    def ask_salts(self) -> None:
+        """Have the send thread ask for the salts that are wanted."""
+        if self.start(wait=False):
+            self._send_thread.flush_now()
 
     def _rows_waiting(self) -> None:
         if self.events.mode is Mode.FULL:
@@ -323,6 +329,7 @@ class Engine:
             if not stored:
                 self._spool_rest()
             self._ending = True
+        self._send_thread.tell_of_salts()
         self._stop_threads()
         lost = self._fold_thread.ask(self._outbox.give_up, ANSWER_SECONDS)
         self._fold_thread.stop()

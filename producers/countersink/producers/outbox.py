@@ -12,6 +12,7 @@ from countersink.producers.buffer.rows import NEVER
 from countersink.producers.threads import Bell, breathe
 from countersink.stream.clock import RedisClock
 from countersink.stream.entry import (
+    MAX_MEMBERS_BYTES,
     MAX_ROW_BYTES,
     MAX_ROWS_BYTES,
     ROWS_PER_ENTRY,
@@ -26,8 +27,8 @@ PARCELS_AT_A_TIME: Final = 16
 PIECE_ROWS: Final = 64
 """Rows encoded at a time at least: some 50 µs during which no other thread runs."""
 MAX_PIECE_ROWS: Final = 160
-"""At most, where rows may have dimensions;"""
-FULL_BYTES: Final = MAX_ROWS_BYTES - MAX_PIECE_ROWS * MAX_ROW_BYTES
+"""At most, where rows may have dimensions or members;"""
+FULL_BYTES: Final = MAX_ROWS_BYTES - (MAX_PIECE_ROWS + 1) * MAX_ROW_BYTES - MAX_MEMBERS_BYTES
 """and an entry of as many bytes gets no further rows: the next piece might not fit."""
 
 
@@ -91,6 +92,7 @@ class Outbox:
         self._parcels: list[Parcel] = []
         self._given_up = False
         self.settled_at = float("-inf")
+        self._oldest_row = NEVER
         self._oldest = NEVER  # the oldest generation not settled, as of the last settling or mark
 
     def __len__(self) -> int:
@@ -109,7 +111,7 @@ class Outbox:
             # Larger pieces when much waits: between two of them this thread may wait a whole switch
             # interval.
             limit = min(ROWS_PER_ENTRY, max(PIECE_ROWS, self._buffer.waiting // 32))
-            if self._buffer.dimensions:
+            if self._buffer.dimensions or self._buffer.members:
                 limit = min(limit, MAX_PIECE_ROWS)
             with self._lock:
                 piece = self._buffer.take(
@@ -123,7 +125,10 @@ class Outbox:
             rows = piece.rows
             if piece.relative:
                 absolute = self._clock.absolute
-                rows = [(c, key, absolute(minute), n) for c, key, minute, n in rows]
+                rows = [
+                    row if len(row) == 6 else (row[0], row[1], absolute(row[2]), row[3])
+                    for row in rows
+                ]
             for at in range(0, len(rows), limit):  # a batch of the app's comes all at once
                 if encoded:
                     # The JSON encoder holds the interpreter lock: the app's threads go on.
@@ -183,7 +188,7 @@ class Outbox:
                 else:
                     self.stored += parcel.increments
             self._parcels = [parcel for parcel in self._parcels if not parcel.settled]
-            self._oldest = self._buffer.oldest_unsettled()
+            self._look()
         if parcels:
             self.settled_at = time.monotonic()
         for watcher in list(self.watchers):
@@ -201,15 +206,20 @@ class Outbox:
     def mark(self) -> int:
         """The generation of all that is folded by now, for :meth:`settled`."""
         with self._lock:
-            self._oldest = self._buffer.oldest_unsettled()
+            self._look()
             return self._buffer.generation
 
-    def settled(self, generation: int) -> bool:
-        """Whether everything up to ``generation``, which :meth:`mark` gave, is stored.
+    def _look(self) -> None:
+        self._oldest = self._buffer.oldest_unsettled()
+        self._oldest_row = self._buffer.oldest_unsettled(members=False)
+
+    def settled(self, generation: int, *, members: bool = True) -> bool:
+        """Whether everything up to ``generation``, which :meth:`mark` gave, is stored; with
+        ``members=False``, all but the members that wait for a salt.
 
         Takes no lock: what is settled stays so, whenever it was looked at.
         """
-        return self._oldest > generation
+        return (self._oldest if members else self._oldest_row) > generation
 
     def give_up(self) -> int:
         """Count everything that is not stored as dropped, and from now on whatever comes; how many
@@ -224,5 +234,5 @@ class Outbox:
             self._events.accepted -= lost
             self._events.dropped += lost
             self.lost += lost
-            self._oldest = NEVER
+            self._oldest = self._oldest_row = NEVER
             return self.lost

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from countersink.producers import lifecycle
-from countersink.producers.batch import Asked, check_batch, check_id
+from countersink.producers.batch import Asked, Increment, check_batch, check_id
 from countersink.producers.buffer.events import Mode
+from countersink.producers.buffer.sightings import LARGE_MEMBER
 from countersink.producers.engine import Engine, Stats
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
@@ -28,6 +29,7 @@ from countersink.runtime.limits import (
     check_key,
     minute_of,
 )
+from countersink.runtime.members import check_member, no_salt
 from countersink.stream.connection import connect, redact
 from countersink.stream.errors import StreamMisconfigured
 
@@ -209,7 +211,9 @@ class Producer:
             return
         events.put_many(counter, minute, keys, values)
 
-    def increment_batch(self, increments: Iterable[Asked], *, id: str | None = None) -> bool:
+    def increment_batch(
+        self, increments: Iterable[Asked | Increment], *, id: str | None = None
+    ) -> bool:
         """Accept all these increments, or none: for those who pass on what others send.
 
         What was accepted here is not dropped for lack of memory later, as that of
@@ -224,8 +228,9 @@ class Producer:
                 counted, as a whole, as long as the store remembers it (``ledger_days``).
 
         Returns:
-            Whether it was accepted. False: there is no room for all of it now; nothing of it is
-            counted, in ``stats()`` neither.
+            Whether it was accepted. False: there is no room for all of it now, or the salt of a
+            counter whose members it has is not known yet; nothing of it is counted, in ``stats()``
+            neither.
 
         Raises:
             InvalidBatch: a ValueError with the position of each increment that is not valid.
@@ -233,14 +238,74 @@ class Producer:
             TypeError, ValueError: the id or the number of increments is not as above, likewise.
             RuntimeError: the producer is closed.
         """
-        batch = check_batch(increments, id)
+        events = self._engine.events
+        batch = check_batch(increments, id, self._hash_member)
+        if batch is None:
+            return False
         if not batch.rows:
             return True
-        events = self._engine.events
         if events.mode is Mode.CLOSED:
             self._refuse(batch.rows)
             return False
         return events.put_batch(batch)
+
+    def seen(
+        self,
+        counter: str,
+        key: str | Mapping[str, str],
+        member: str | bytes,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Count one sighting of ``member`` under ``key`` of ``counter``: an increment by 1, and one
+        of the different members of which ``totals --unique`` tells the number.
+
+        The counter has to be one of different members: ``countersink counter set COUNTER
+        --unique``. Members are hashed here with a salt of the counter, which a worker puts into
+        Redis, and never leave the process otherwise. Until the salt is known, 10,000 of them wait
+        in memory; those beyond that are dropped.
+
+        Args:
+            counter, key, at: as for :meth:`increment`.
+            member: who was seen, of any length; a ``str`` is its UTF-8.
+
+        Raises:
+            TypeError, ValueError: an argument is not as above. Nothing is counted.
+            RuntimeError: the producer is closed.
+        """
+        try:
+            if at is None:
+                data = member if type(member) is bytes else member.encode()  # type: ignore[union-attr]
+                if len(data) <= LARGE_MEMBER:
+                    if type(key) is str:
+                        if len(key) <= MAX_KEY_BYTES and key.isascii():
+                            self._fast_seen[counter]((counter, key, None, data))
+                            return
+                    elif type(key) is dict:
+                        values, known, _ = self._known[counter][len(key)]
+                        self._fast_seen[counter]((counter, known[values(key)], None, data))
+                        return
+        except (LookupError, TypeError, AttributeError, UnicodeError):
+            pass  # as in increment()
+        check_counter(counter)
+        row_key = self._known_dimensions.row_key(counter, key)
+        data = check_member(member)
+        minute = None if at is None else minute_of(at)
+        events = self._engine.events
+        if events.mode is Mode.CLOSED:
+            self._refuse(1)
+        else:
+            events.put_seen(counter, row_key, minute, data)
+
+    def counts_members(self, counter: str) -> bool | None:
+        """Whether a counter counts different members, as Redis told last; None: it has not told
+        yet. Has Redis asked where that is due, and never waits.
+        """
+        salts = self._engine.events.sightings.salts
+        found = salts.counts_members(counter)
+        if salts.is_due(counter) and self._engine.events.mode is not Mode.CLOSED:
+            self._engine.ask_salts()
+        return found
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """Wait until everything accepted before this call is stored: in Redis, or else in the
@@ -378,6 +443,7 @@ class Producer:
         """Begin empty: the parent of a forked child sends what it had accepted."""
         self._engine = Engine(self._url, self._options)
         self._fast = self._engine.events.fast
+        self._fast_seen = self._engine.events.sightings.fast
         self._known_dimensions = KnownDimensions()
         self._known = self._known_dimensions.of
         self._closing = RLock()  # reentrant: a signal handler may close, too
@@ -406,6 +472,25 @@ class Producer:
             events.put_named(id, (counter, row_key, minute, amount))
         else:
             events.put(counter, row_key, minute, amount)
+
+    def _hash_member(
+        self, counter: str, minute: int | None, member: bytes
+    ) -> tuple[int, int, bytes] | None:
+        """A member of a batch, which cannot wait for its salt.
+
+        Raises:
+            ValueError: the counter has none.
+        """
+        events = self._engine.events
+        found = events.sightings.hashed(counter, minute, member)
+        if found is None:
+            if self.counts_members(counter) is False:
+                raise ValueError(no_salt(counter))
+            if minute is not None and events.sightings.salts.is_forgotten(counter, minute):
+                raise ValueError(
+                    f"{counter} renews its salt, and has forgotten the one of this time"
+                )
+        return found
 
     def _refuse(self, increments: int) -> None:
         if not self._exited:

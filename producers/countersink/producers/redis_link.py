@@ -16,6 +16,7 @@ import redis
 from countersink.producers.options import Options
 from countersink.producers.outbox import Parcel
 from countersink.runtime.log import Log
+from countersink.runtime.members import Salt, decode_salts
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import cluster_of, connect, mapped
@@ -24,7 +25,7 @@ from countersink.stream.errors import (
     StreamMisconfigured,
     translate,
 )
-from countersink.stream.names import PartitionRoute, note_use, stream_key
+from countersink.stream.names import PartitionRoute, note_use, salts_key, stream_key
 from countersink.stream.progress import Epoch, look, order
 
 FIRST_BACKOFF_SECONDS: Final = 0.1
@@ -115,6 +116,29 @@ class RedisLink:
         else:
             self._judge(delivery.length)
         return delivery.stored
+
+    def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
+        """The salts of these counters; None: Redis did not tell. What is damaged is as missing."""
+        client = self._client
+        if client is None:
+            return None
+        key = salts_key(self._route.stream)
+        found: dict[str, list[Salt]] = {}
+        try:
+            with mapped(), client.pipeline(transaction=False) as pipe:
+                for counter in counters:
+                    pipe.hget(key, counter)
+                told = pipe.execute()
+        except StreamError as error:
+            self._fail(error)
+            return None
+        for counter, raw in zip(counters, told, strict=True):
+            try:
+                found[counter] = [] if raw is None else decode_salts(raw)
+            except ValueError as error:
+                found[counter] = []
+                self._log.seldom("no_salt", f"{counter}: {error}")
+        return found
 
     def abort(self) -> None:
         """Break the connection, so that a call that hangs in it fails at once. From any thread."""

@@ -14,6 +14,7 @@ from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Bell, WorkThread, sleep
 from countersink.runtime.log import Log
+from countersink.runtime.members import no_salt
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
@@ -49,10 +50,14 @@ class SendThread(WorkThread):
         return 0 if self._spool is None else self._spool.backlog.increments_done
 
     def rows_waiting(self) -> None:
-        """There are rows: flush now if there are many, or if none were sent for an interval, so
-        that a short-lived process has sent the first ones before it ends; else when it is time.
+        """There are rows: flush now if there are many, if members wait for a salt, or if none were
+        sent for an interval, so that a short-lived process has sent the first ones before it ends;
+        else when it is time.
         """
-        if self._buffer.growing >= self._options.max_rows:
+        wanting = self._buffer.waiting_members.count and self._link.seconds_to_next_try() <= 0.0
+        if self._buffer.growing >= self._options.max_rows or (
+            wanting and self._events.sightings.salts.due()
+        ):
             self.flush_now()
         elif self._idle:
             self._idle = False
@@ -83,9 +88,38 @@ class SendThread(WorkThread):
         self._urgent = False
         self._next_flush = time.monotonic() + self._options.flush_interval
         upto = self._buffer.generation
-        if not (self._link.ready() and self._replay() and self._send(upto)):
+        ready = self._link.ready()
+        self._learn_salts(ready)
+        if not (ready and self._replay() and self._send(upto)):
             # What is not sealed goes on coalescing, which bounds memory by distinct rows.
             self._outbox.give_back()
+
+    def _learn_salts(self, ready: bool) -> None:
+        """Ask for the salts that are due, and let members go on that have waited for theirs."""
+        salts = self._events.sightings.salts
+        due = salts.due() if ready else []
+        if due and (found := self._link.salts(due)) is not None:
+            for counter, known in found.items():
+                salts.learn(counter, known)
+        salts.reachable = self._link.connected
+        if self._buffer.waiting_members.count:
+            self._events.fold_waiting()
+            self._outbox.settle([])  # what was dropped is not waited for any more
+            self.tell_of_salts()
+
+    def has_no_salts(self, since: float) -> bool:
+        """Whether Redis has told since then that the counters of all waiting members have none."""
+        salts = self._events.sightings.salts
+        waiting = self._buffer.waiting_members.counters
+        return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
+
+    def tell_of_salts(self) -> None:
+        """Say what members wait for."""
+        salts = self._events.sightings.salts
+        for counter in self._buffer.waiting_members.counters:
+            if salts.counts_members(counter) is False:
+                self._log.seldom("no_salt", f"members wait in memory: {no_salt(counter)}")
+                return
 
     def _report(self) -> None:
         """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
@@ -106,6 +140,11 @@ class SendThread(WorkThread):
 
     def _cause(self) -> str:
         """Why there was no room."""
+        if (counter := self._events.sightings.without_salt) is not None:
+            self._events.sightings.without_salt = None
+            if self._events.sightings.salts.counts_members(counter):
+                return f"{counter} renews its salt, and has forgotten the one of their time"
+            return f"no salt for their members: {no_salt(counter)}"
         largest = self._events.largest_refused
         if largest and not self._buffer.crowded:
             return f"memory has no room for a call of increment_many with {largest} keys as a whole"
@@ -123,7 +162,12 @@ class SendThread(WorkThread):
         """Seconds to wait for the bell."""
         now = time.monotonic()
         self._idle = True
-        if self._buffer.waiting or len(self._outbox) or (self._spool and self._spool.waiting):
+        if (
+            self._buffer.waiting
+            or self._buffer.waiting_members.count
+            or len(self._outbox)
+            or (self._spool and self._spool.waiting)
+        ):
             self._idle = False
             return max(self._next_flush - now, self._link.seconds_to_next_try(), 0.0)
         if self._spool is not None:
@@ -204,6 +248,7 @@ class Flush:
     _deadline: float
 
     def __post_init__(self) -> None:
+        self._began = time.monotonic()
         self._failures = self._link.failures
         self._spool_at = (time.monotonic() + self._deadline) / 2
         self._spooling = False
@@ -228,7 +273,15 @@ class Flush:
         ):
             self._spooling = True
             self._spool_thread.request(self.generation)
-        return now >= self._deadline
+        return now >= self._deadline or self._waits_in_vain()
+
+    def _waits_in_vain(self) -> bool:
+        """Whether nothing is left but members whose counters have no salt, as Redis has told since
+        this began.
+        """
+        return self._outbox.settled(self.generation, members=False) and (
+            self._sender.has_no_salts(self._began)
+        )
 
     def wait(self) -> bool:
         """Wait until :meth:`over`; whether everything is stored."""

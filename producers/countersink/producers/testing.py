@@ -22,6 +22,7 @@ from countersink.producers.batch import Asked, Increment, check_batch, check_id
 from countersink.producers.engine import Stats
 from countersink.runtime.dimensions import check_row_key
 from countersink.runtime.limits import check_amount, check_counter, check_key, minute_of
+from countersink.runtime.members import check_member
 
 __all__ = ["Increment", "RecordingProducer"]
 
@@ -77,13 +78,29 @@ class RecordingProducer:
             ]
         )
 
-    def increment_batch(self, increments: Iterable[Asked], *, id: str | None = None) -> bool:
+    def increment_batch(
+        self, increments: Iterable[Asked | Increment], *, id: str | None = None
+    ) -> bool:
         """Like :meth:`countersink.producers.Producer.increment_batch`; there is always room."""
         given = list(increments)
-        check_batch(given, id)
+        check_batch(given, id, lambda counter, minute, member: (0, 0, b""))
         made = [Increment(*each) for each in given]
         self._record([each._replace(key=_row_key(each.key)) for each in made], id)
         return True
+
+    def seen(
+        self,
+        counter: str,
+        key: str | Mapping[str, str],
+        member: str | bytes,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Like :meth:`countersink.producers.Producer.seen`, of any counter."""
+        _check(counter, at)
+        row_key = _row_key(key)
+        check_member(member)
+        self._record([Increment(counter=counter, key=row_key, at=at, member=member)])
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """True: nothing can be missing."""
@@ -133,6 +150,16 @@ class RecordingProducer:
             for each in self.increments
             if each.counter == counter and _is_asked(each.key, key)
         )
+
+    def members(self, counter: str, key: str | Mapping[str, str] | None = None) -> set[bytes]:
+        """The different members of ``counter`` that were seen, of one key, of some values of
+        dimensions, or (``None``) of all; a ``str`` as its UTF-8.
+        """
+        return {
+            check_member(each.member)
+            for each in self.increments
+            if each.member is not None and each.counter == counter and _is_asked(each.key, key)
+        }
 
     def totals(self, counter: str | None = None) -> dict[tuple[str, str], int]:
         """(counter, key) → total, of one counter or (``None``) of all. Declared keys are there with

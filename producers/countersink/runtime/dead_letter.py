@@ -71,6 +71,12 @@ class DeadReason(StrEnum):
         _SENDER,
     )
     BAD_AMOUNT = "bad_amount", "The amount is none", "It is no whole number of 64 bits.", _SENDER
+    BAD_MEMBERS = (
+        "bad_members",
+        "The members are none",
+        "The hashes of members, or the number of their salt, cannot be like this.",
+        _SENDER,
+    )
     NOT_A_ROW = (
         "not_a_row",
         "Not an increment",
@@ -171,6 +177,30 @@ class DeadReason(StrEnum):
         "The counter does not have this dimension",
         "An increment may have those dimensions only that its counter has declared.",
         "Declare it with “countersink counter set --dimensions”, then press Retry; or drop this.",
+    )
+    NOT_UNIQUE = (
+        "not_unique",
+        "The counter does not count different members",
+        "An increment brought members to a counter that counts none.",
+        "Let it with “countersink counter set --unique”, then press Retry; or drop this.",
+    )
+    WRONG_SALT = (
+        "wrong_salt",
+        "Hashed with a salt that is not right for it",
+        "The salt is not one of this counter, or not one of the time of the event.",
+        "Drop this: nobody can tell who its members are.",
+    )
+    NO_SKETCHES = (
+        "no_sketches",
+        "The worker lacks a library",
+        "Many different members take datasketches, which is not installed there.",
+        "Install the extra: pip install 'countersink[sketches]', then press Retry.",
+    )
+    BAD_SKETCH = (
+        "bad_sketch",
+        "The sketch that it belongs to is damaged",
+        "The database does not hold the different members that were written.",
+        "See “countersink verify”; delete the key or the sketch, then press Retry; or drop this.",
     )
     INTERNAL_ERROR = (
         "internal_error",

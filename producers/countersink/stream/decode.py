@@ -8,9 +8,11 @@ which a producing app does not take on.
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from struct import unpack
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +21,7 @@ from countersink.runtime import limits
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import MAX_KEY_BYTES
+from countersink.runtime.members import HASH_BYTES, MAX_HASHES, MAX_SALT_NUMBER, Seen
 from countersink.stream.entry import MAX_ROWS_BYTES, VERSION, Delivery, derived_id
 
 MAX_ROWS: Final = 10_000
@@ -36,8 +39,22 @@ one of eight dimensions 29. More of them would take a hundred times the memory o
 _TEXT = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _STRUCTURE = re.compile(_TEXT + r"|[\[\]{},]", re.DOTALL)
 _VALUE = re.compile(_TEXT + r"|[\[{,]", re.DOTALL)
+
+
+class _AnyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A row, with members or without."""
+
+    counter: str
+    key: str | dict[str, str]
+    minute: int
+    amount: int
+    number: int | msgspec.UnsetType = msgspec.UNSET
+    hashes: str | msgspec.UnsetType = msgspec.UNSET
+
+
 _decode_rows = msgspec.json.Decoder(list[tuple[str, str, int, int]]).decode
 _decode_dimensions = msgspec.json.Decoder(list[tuple[str, str | dict[str, str], int, int]]).decode
+_decode_members = msgspec.json.Decoder(list[_AnyRow]).decode
 _known_counters: set[str] = set()
 _KNOWN_COUNTERS_LIMIT: Final = 10_000
 
@@ -51,12 +68,14 @@ class Decoded:
         at: Unix ms of the first attempt to send.
         rows: the good rows.
         bad: the others.
+        seen: the members that some of the good rows bring, by the row's position.
     """
 
     id: str
     at: int
     rows: list[NumberedRow]
     bad: list[Bad]
+    seen: dict[int, Seen] = field(default_factory=dict)
 
 
 class _Fault(Exception):
@@ -80,8 +99,8 @@ def decode(delivery: Delivery) -> Decoded:
     except _Fault as fault:
         bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _pack(fields))
         return Decoded(entry_id, at, [], [bad])
-    rows, bad_rows = decode_rows(raw)
-    return Decoded(entry_id, at if sent_at is None else sent_at, rows, bad_rows)
+    rows, seen, bad_rows = decode_rows(raw)
+    return Decoded(entry_id, at if sent_at is None else sent_at, rows, bad_rows, seen)
 
 
 def entry_id_of(delivery: Delivery) -> str:
@@ -95,8 +114,12 @@ def entry_id_of(delivery: Delivery) -> str:
     return delivery.derived or derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
-def decode_payload(payload: bytes) -> tuple[list[NumberedRow], list[Bad]]:
-    """Read the payload of a dead entry again: the good rows, and what is bad still.
+ReadRows = tuple[list[NumberedRow], dict[int, Seen], list[Bad]]
+"""The good rows, the members that some of them bring, by the row's position, and the bad rows."""
+
+
+def decode_payload(payload: bytes) -> ReadRows:
+    """Read the payload of a dead entry again.
 
     An entry of a format that this version does not know stays bad, whatever its rows look like.
     """
@@ -106,29 +129,32 @@ def decode_payload(payload: bytes) -> tuple[list[NumberedRow], list[Bad]]:
     try:
         return decode_rows(_checked(fields)[1])
     except _Fault as fault:
-        return [], [Bad(WHOLE_ENTRY, fault.reason, fault.detail, payload)]
+        return [], {}, [Bad(WHOLE_ENTRY, fault.reason, fault.detail, payload)]
 
 
-def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
-    """Read a ``rows`` field: the good rows, and the bad ones (one for the whole field if it is no
-    list).
-    """
+def decode_rows(raw: bytes) -> ReadRows:
+    """Read a ``rows`` field; one bad row stands for the whole field if it is no list."""
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has more than {MAX_ROWS_BYTES} bytes: no more are read"
-        return [], [Bad(WHOLE_ENTRY, DeadReason.TOO_LARGE, detail, raw)]
+        return [], {}, [Bad(WHOLE_ENTRY, DeadReason.TOO_LARGE, detail, raw)]
     items: list[Any]
     try:
-        # An object has a brace. Where there is none, the narrower type is decoded faster.
-        items = _decode_dimensions(raw) if b"{" in raw else _decode_rows(raw)
+        # Members end with a text, and an object has a brace. Where neither is, the narrower type is
+        # decoded faster.
+        if b'"]' in raw:
+            items = [_items(row) for row in _decode_members(raw)]
+        else:
+            items = _decode_dimensions(raw) if b"{" in raw else _decode_rows(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         try:
             items = _decode_loosely(raw)
         except _Fault as fault:
-            return [], [Bad(WHOLE_ENTRY, fault.reason, fault.detail, raw)]
+            return [], {}, [Bad(WHOLE_ENTRY, fault.reason, fault.detail, raw)]
     if len(items) > MAX_ROWS:
         detail = f"'rows' holds {len(items)} rows; at most {MAX_ROWS} are read: split the entry"
-        return [], [Bad(WHOLE_ENTRY, DeadReason.TOO_MANY_ROWS, detail, raw)]
+        return [], {}, [Bad(WHOLE_ENTRY, DeadReason.TOO_MANY_ROWS, detail, raw)]
     rows: list[NumberedRow] = []
+    seen: dict[int, Seen] = {}
     bad: list[Bad] = []
     known = _known_counters
     for position, item in enumerate(items):
@@ -146,10 +172,58 @@ def decode_rows(raw: bytes) -> tuple[list[NumberedRow], list[Bad]]:
             ):
                 key = _checked_key(item)
         except (TypeError, ValueError) as error:
-            bad.append(_bad_row(position, item, error))
+            try:
+                row, seen[position] = _with_members(position, item)
+            except _Fault as fault:
+                bad.append(Bad(position, fault.reason, fault.detail, _payload(item)))
+            except (TypeError, ValueError):
+                bad.append(_bad_row(position, item, error))
+            else:
+                rows.append(row)
         else:
             rows.append((position, counter, key, minute, amount))
-    return rows, bad
+    return rows, seen, bad
+
+
+def _items(row: _AnyRow) -> tuple[Any, ...]:
+    plain = row.counter, row.key, row.minute, row.amount
+    if row.number is msgspec.UNSET:
+        return plain
+    return (*plain, row.number) if row.hashes is msgspec.UNSET else (*plain, row.number, row.hashes)
+
+
+def _with_members(position: int, item: Any) -> tuple[NumberedRow, Seen]:
+    """A row of six items.
+
+    Raises:
+        _Fault: its members, or its number of sightings, cannot be.
+        TypeError, ValueError: it is no such row, or something else is wrong with it.
+    """
+    counter, key, minute, amount, number, hashes = item
+    key = _checked_key((counter, key, minute, amount))
+    if amount < 0:
+        detail = "a row that brings members has a number of sightings, which is not negative"
+        raise _Fault(DeadReason.BAD_AMOUNT, detail)
+    if type(number) is not int or not 0 <= number <= MAX_SALT_NUMBER:
+        raise _Fault(DeadReason.BAD_MEMBERS, "the number of a salt is an int from 0 to 2**32 - 1")
+    return (position, counter, key, minute, amount), Seen(number, _read_hashes(hashes))
+
+
+def _read_hashes(text: Any) -> bytes:
+    try:
+        if type(text) is not str:
+            raise ValueError
+        hashes = b64decode(text, validate=True)
+    except ValueError:
+        detail = "the hashes of members are a text in base64, without line breaks"
+        raise _Fault(DeadReason.BAD_MEMBERS, detail) from None
+    count, rest = divmod(len(hashes), HASH_BYTES)
+    if rest or not 1 <= count <= MAX_HASHES:
+        detail = f"a row brings 1 to {MAX_HASHES} hashes of {HASH_BYTES} bytes"
+        raise _Fault(DeadReason.BAD_MEMBERS, f"{detail}, not {len(hashes)} bytes")
+    if any(one >= next for one, next in pairwise(unpack(f">{count}Q", hashes))):
+        raise _Fault(DeadReason.BAD_MEMBERS, "the hashes of members are distinct and sorted")
+    return hashes
 
 
 def _checked_key(item: Any) -> RowKey:
@@ -172,17 +246,19 @@ _ROW_CHECKS = (
 )
 
 
+def _payload(item: Any) -> bytes:
+    return json.dumps(item, separators=(",", ":")).encode()  # ASCII: lone surrogates stay escaped
+
+
 def _bad_row(position: int, item: Any, error: Exception) -> Bad:
-    payload = json.dumps(
-        item, separators=(",", ":")
-    ).encode()  # ASCII: lone surrogates stay escaped
-    if isinstance(item, list | tuple) and len(item) == 4:
-        for value, (reason, check) in zip(item, _ROW_CHECKS, strict=True):
+    payload = _payload(item)
+    if isinstance(item, list | tuple) and len(item) in (4, 6):
+        for value, (reason, check) in zip(item[:4], _ROW_CHECKS, strict=True):
             try:
                 check(value)
             except (TypeError, ValueError) as cause:
                 return Bad(position, reason, str(cause), payload)
-    detail = f"a row is [counter, key, minute, amount]: {error}"
+    detail = f"a row is [counter, key, minute, amount], or has members behind: {error}"
     return Bad(position, DeadReason.NOT_A_ROW, detail, payload)
 
 

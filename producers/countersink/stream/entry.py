@@ -4,15 +4,18 @@
 ========  =====================================================================================
 field     meaning
 ========  =====================================================================================
-``v``     format version: ``2`` if a row has dimensions, else ``1`` (missing: 1)
+``v``     format version: ``3`` if a row brings members, ``2`` if one has dimensions, else ``1``
+          (missing: 1)
 ``id``    32 hex digits, unique per entry (missing: :func:`derived_id`)
 ``at``    Unix ms of the first attempt to send, on Redis's clock (missing: the stream id's time)
 ``rows``  JSON ``[[counter, key, minute, amount], …]``; minute in Unix minutes; in the place of
           the key an object of names to values, ``{"country": "DE", "page": "/home"}``, for an
-          increment with dimensions
+          increment with dimensions. A row that brings members has two more items: the number of
+          their salt, and their distinct hashes of eight bytes, sorted, at most 4,096, in base64
+          (``runtime/members.py``). Its amount is the number of sightings, or 0
 ========  =====================================================================================
 
-A worker that knows no dimensions puts an entry of version 2 among the dead letters as a whole, and
+A worker that does not know a version puts an entry of it among the dead letters as a whole, and
 ``countersink dead retry`` counts it after an upgrade.
 
 An entry's bytes never change once it was first sent: a resend is byte-identical, so that whatever
@@ -26,6 +29,7 @@ until there are bytes enough, and cut what is larger than any of ours.
 import json
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,7 +42,7 @@ import redis
 from countersink.runtime.dimensions import RowKey
 from countersink.stream.connection import mapped
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The newest version that is read."""
 ROWS_PER_ENTRY: Final = 1000
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
@@ -55,14 +59,32 @@ PAGE_BYTES: Final = 1024 * 1024
 """Bytes after which no more are handed out at once: Redis works a few ms on them. The last entry
 may go beyond, by 4 MiB."""
 
-Row = tuple[str, RowKey, int, int]
+MAX_MEMBERS_BYTES: Final = 44_000
+"""What members add to a row at most: 4,096 hashes."""
+
+PlainRow = tuple[str, RowKey, int, int]
 """(counter, key or dimensions, minute, amount): event time in whole Unix minutes, a signed 64-bit
 amount."""
+MembersRow = tuple[str, RowKey, int, int, int, bytes]
+"""The same, the number of a salt, and hashes as :class:`countersink.runtime.members.Seen` has
+them."""
+Row = PlainRow | MembersRow
 
 _OBJECT = re.compile(rb'[A-Za-z0-9_.:\-]",\{"')
 """The end of a counter's name, and an object. Within a text a quotation mark has a backslash before
 it, and one that begins a text has a bracket or a comma."""
-_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_MEMBERS = re.compile(rb'[0-9],"[A-Za-z0-9+/=]+"\]')
+"""The end of a row that brings members. A text that ends with a comma has a comma, a colon, a brace
+or a bracket behind it."""
+
+
+def _base64(hashes: bytes) -> str:
+    return b64encode(hashes).decode()
+
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=_base64
+).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +155,8 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
     if '",[["' in text:  # Dimensions, or a key that looks so; cheaper than a look at each key
         text = _encode(
             [
-                (counter, key if isinstance(key, str) else dict(key), minute, amount)
-                for counter, key, minute, amount in rows
+                (counter, key if isinstance(key, str) else dict(key), *rest)
+                for counter, key, *rest in rows
             ]
         )
     return text.encode()
@@ -158,6 +180,8 @@ def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
 
 def version_of(rows: bytes) -> int:
     """The format version of what :func:`encode_rows` made."""
+    if b'"]' in rows and _MEMBERS.search(rows):
+        return 3
     return 2 if b'",{"' in rows and _OBJECT.search(rows) else 1
 
 

@@ -8,6 +8,8 @@ key                             type    meaning; who writes it
 ``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
 ``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
                                         entries were acknowledged (``count``); producers, workers
+``{countersink:P}:salts``       hash    counter → its salts, ``runtime/members.py``; workers write
+                                        it for each partition, producers read that of theirs
 ``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
@@ -38,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 
+from countersink.runtime.members import Salt, decode_salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import (
     StreamError,
@@ -73,6 +76,28 @@ def stream_key(partition: int) -> str:
 def applied_key(stream: str) -> str:
     """The hash, in the hash slot of ``stream``, that tells applied entries from lost ones."""
     return f"{stream.removesuffix(_EVENTS)}:applied"
+
+
+def salts_key(stream: str) -> str:
+    """The hash, in the hash slot of ``stream``, from which its senders learn the salts of
+    counters: whoever can send to a partition can read it.
+    """
+    return f"{stream.removesuffix(_EVENTS)}:salts"
+
+
+def read_salts(client: redis.Redis, stream: str, counter: str) -> list[Salt]:
+    """The salts of a counter; of one that has none, nothing.
+
+    Raises:
+        StreamMisconfigured: they are damaged.
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        raw: Any = client.hget(salts_key(stream), counter)
+    try:
+        return [] if raw is None else decode_salts(raw)
+    except ValueError as error:
+        raise StreamMisconfigured(f"{counter}: {error}") from None
 
 
 def tail_key(partition: int, source: str) -> str:

@@ -24,10 +24,11 @@ def test_arguments_are_pinned() -> None:
         return list(inspect.signature(kind).parameters)
 
     assert arguments(WSGIMiddleware) == [
-        *("app", "producer", "counter", "route", "max_routes", "dimensions"),
+        *("app", "producer", "counter", "route", "max_routes", "dimensions", "visitors"),
     ]
     assert arguments(ASGIMiddleware) == [
         *("app", "producer", "counter", "route", "websockets", "max_routes", "dimensions"),
+        "visitors",
     ]
 
 

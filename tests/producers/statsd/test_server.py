@@ -20,8 +20,7 @@ from countersink.producers.statsd import (
     StatsdOptions,
 )
 from countersink.producers.statsd.server import lost, widen
-from countersink.producers.statsd.tcp import LONGEST
-from countersink.producers.statsd.udp import BATCH, LARGEST
+from countersink.producers.statsd.sockets import BATCH, LARGEST, LONGEST
 from countersink.producers.testing import RecordingProducer
 from tests.producers.statsd.listening import Listener, listening
 from tests.support.waiting import eventually

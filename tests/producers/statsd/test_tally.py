@@ -10,6 +10,7 @@ import pytest
 from countersink.producers.statsd import tally as tally_module
 from countersink.producers.statsd.name_map import Rules, read
 from countersink.producers.statsd.options import MAX_AMOUNT_LIMIT, StatsdOptions
+from countersink.producers.statsd.sockets import BATCH, LARGEST
 from countersink.producers.statsd.tally import (
     DELIVER_DISTINCT,
     DELIVER_LINES,
@@ -18,7 +19,6 @@ from countersink.producers.statsd.tally import (
     REMEMBERED,
     StatsdTally,
 )
-from countersink.producers.statsd.udp import BATCH, LARGEST
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_AMOUNT
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from countersink.producers.statsd import udp
-from countersink.producers.statsd.udp import BATCH, Receive
+from countersink.producers.statsd import sockets
+from countersink.producers.statsd.sockets import BATCH, Receive
 
 Made = Callable[[socket.socket], Receive]
 
@@ -14,10 +14,10 @@ Made = Callable[[socket.socket], Receive]
 @pytest.fixture(params=["many", "one by one"])
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Made:
     if request.param == "many":
-        assert udp._recvmmsg is not None
+        assert sockets._recvmmsg is not None
     else:
-        monkeypatch.setattr(udp, "_recvmmsg", None)
-    return udp.receiver
+        monkeypatch.setattr(sockets, "_recvmmsg", None)
+    return sockets.receiver
 
 
 @pytest.fixture

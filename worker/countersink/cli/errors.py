@@ -155,6 +155,9 @@ def sentence_of(error: BaseException) -> str | None:
         | store.RolledUp
         | store.InexactZone
         | store.UnknownDimension
+        | store.NotUnique
+        | store.NoSketches
+        | store.DamagedSketch
         | store.SequenceExhausted
         | store.SequenceUncertain,
     ):

@@ -66,6 +66,8 @@ def csv_text(
     writer = csv.writer(buffer)
     writer.writerow(columns)
     each = iter(rows)
+    if "estimate" in columns:  # as JSON has it, not as Python
+        each = ({**row, "estimate": "true" if row["estimate"] else "false"} for row in each)
     while some := list(islice(each, _AT_ONCE)):
         cells = ([row[column] for column in columns] for row in some)
         writer.writerows([list(map(_cell, row)) for row in cells] if spreadsheet else cells)
@@ -240,6 +242,7 @@ def counter_document(counter: Counter) -> dict[str, object]:
             {"dimensions": list(each.dimensions), "since": breakdown_begins(each)}
             for each in counter.breakdowns
         ],
+        "salt_days": counter.salt_days,
         "policies": [
             {
                 "from": policy_begins(policy),

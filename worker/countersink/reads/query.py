@@ -3,13 +3,14 @@ in JSON, CSV and tables (``COLUMNS``), most rows, order of keys, and days that a
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from countersink.reads.errors import AnswerTooLarge
 from countersink.reads.pending import (
+    Pending,
     Question,
     by_key,
     counters,
@@ -25,6 +26,7 @@ from countersink.reads.rows import DIMENSIONS, text
 from countersink.reads.snapshot import Read, Reads
 from countersink.runtime.dimensions import check_name
 from countersink.runtime.limits import key_bytes
+from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
@@ -33,6 +35,7 @@ from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Unit, told_from
 from countersink.store.totals.shapes import BreakdownView
 from countersink.store.totals.windows import TimeWindow, window_of
+from countersink.store.visitors import answers
 from countersink.stream.errors import StreamError
 
 T = TypeVar("T")
@@ -85,11 +88,25 @@ def read_where(text: str) -> tuple[str, str]:
     return check_name(name), value
 
 
+_UNIQUE: Final = ("estimate", "low", "high")
+"""Columns of different members, beside ``total``."""
 _SERIES: Final[Mapping[str, Question[Any]]] = {
     "day": daily,
     "hour": hourly,
     "minute": minutely,
     "month": monthly,
+}
+
+
+def _unique_series(unit: answers.Unit) -> Question[list[tuple[Any, Any]]]:
+    def question(session: Session, wanted: Selection, pending: Pending) -> list[tuple[Any, Any]]:
+        return answers.by_unit(session, wanted, unit)
+
+    return question
+
+
+_UNIQUE_SERIES: Final[Mapping[str, Question[list[tuple[Any, Any]]]]] = {
+    unit: _unique_series(unit) for unit in answers.UNITS
 }
 
 
@@ -111,6 +128,7 @@ class Query:
             one of a series had in the window of the same length before is its ``previous``, None
             where that cannot be told.
         include_pending: add what is still in the queue.
+        unique: how many different members there are, instead of how often they were counted.
     """
 
     selection: Selection
@@ -123,13 +141,17 @@ class Query:
     against_previous: bool = False
     include_pending: bool = False
     dimensions: tuple[str, ...] = ()
+    unique: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what there is nothing to hold against.
 
         Raises:
-            ValueError: there is not.
+            ValueError: there is not; or different members are asked for together with what is not
+                told of them.
         """
+        if self.unique:
+            self._check_unique()
         if self.against_previous:
             if self.by in _SERIES:
                 raise ValueError(
@@ -141,11 +163,22 @@ class Query:
                     " range that has both ends"
                 )
 
+    def _check_unique(self) -> None:
+        for asked, what in (
+            (self.selection.counter is None or self.by == "counter", "of several counters"),
+            (self.include_pending, "of what is still in the queue"),
+            (self.against_previous, "of the previous window"),
+            (bool(self.also), "of other days in the same answer"),
+        ):
+            if asked:
+                raise ValueError(f"different members are not told {what}")
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the answer, in order."""
         named = (*self.dimensions, "total") if self.by == DIMENSIONS else COLUMNS[self.by]
         own = (*named, *(("previous",) if self.against_previous else ()))
+        own = (*own, *(_UNIQUE if self.unique else ()))
         return own if self.selection.counter is not None or "counter" in own else ("counter", *own)
 
 
@@ -315,7 +348,9 @@ class _Answering:
             self._answer.since = self._lacks(self._view, wanted, wanted.start)
             if before is not None and self._lacks(self._view, wanted, before.start) is not None:
                 before = None  # it cannot be told
-        if query.by == DIMENSIONS and self._view is not None:
+        if query.unique:
+            yield from self._unique(wanted)
+        elif query.by == DIMENSIONS and self._view is not None:
             yield from self._by_dimensions(self._view, wanted, before)
         elif query.by in _SERIES:
             for moment, amount in self._series(query.by, wanted):
@@ -344,13 +379,38 @@ class _Answering:
                     row["previous"] = self._ask(total, earlier)
             yield row
 
+    def _unique(self, wanted: Selection) -> Iterator[dict[str, Any]]:
+        """How many different members there are, by what the query says."""
+        query, view = self._query, self._view
+        limit = query.top or (query.most and query.most + 1)
+        if query.by == DIMENSIONS and view is not None:
+            group = view.values
+            found = self._ask(
+                lambda session, asked, pending: answers.by_group(session, asked, group), wanted
+            )
+            for values, visitors in self._cut(found):
+                named: dict[str, Any] = dict(zip(query.dimensions, values, strict=True))
+                yield named | asdict(visitors)
+        elif query.by == "key":
+            keyed = self._ask(
+                lambda session, asked, pending: answers.by_key(session, asked, limit=limit), wanted
+            )
+            for key, visitors in self._cut(keyed):
+                yield {"key": key, **asdict(visitors)}
+        elif query.by in answers.UNITS:
+            for moment, visitors in self._series(query.by, wanted):
+                yield {query.by: text(moment, query.by), **asdict(visitors)}
+        else:
+            every = self._ask(lambda session, asked, pending: answers.total(session, asked), wanted)
+            yield asdict(every)
+
     def _lacks(self, view: BreakdownView, wanted: Selection, start: date | None) -> datetime | None:
         """From when on a breakdown has the events, where a range has earlier ones."""
         return self._ask(lambda session, asked, pending: view.lacks(session, start), wanted)
 
-    def _series(self, by: str, wanted: Selection) -> list[tuple[Any, int]]:
+    def _series(self, by: str, wanted: Selection) -> list[tuple[Any, Any]]:
         """Months; or days or hours, from where they are not rolled up to months yet."""
-        question = _SERIES[by]
+        question = _UNIQUE_SERIES[by] if self._query.unique else _SERIES[by]
         if by == "month":
             return self._take(self._fitting(question, wanted))
         answer, wanted = self._answer, replace(wanted, unrolled=True)
@@ -386,8 +446,8 @@ class _Answering:
         )
 
     def _fitting(
-        self, question: Question[list[tuple[Any, int]]], wanted: Selection
-    ) -> Read[list[tuple[Any, int]]]:
+        self, question: Question[list[tuple[Any, Any]]], wanted: Selection
+    ) -> Read[list[tuple[Any, Any]]]:
         """A series; where nobody said when it begins, the part of it that is short enough and has
         the most days with counts.
 

@@ -27,7 +27,11 @@ letters, and the advice by number (``_ADVICE``); the pause before a retry is in 
     ├── RolledUp         days asked for that are in months by now; also a ValueError
     ├── UnknownDimension  a dimension that a counter has not declared, or a question that no
     │                    breakdown of it answers; also a ValueError
-    └── InexactZone      buckets that do not add up to what was asked for; also a ValueError
+    ├── InexactZone      buckets that do not add up to what was asked for; also a ValueError
+    ├── DamagedSketch    bytes that are no sketch, or not those that were written
+    ├── NoSketches       it takes a library that is not installed
+    └── NotUnique        different members of a counter that counts none, or by several salts; also
+                         a ValueError
 
     SeriesTooLong        a ValueError: a series of more days, hours or months than there may be
     TooManyLinks         a ValueError: as many valid links as there may be
@@ -184,6 +188,19 @@ class RolledUp(StoreError, ValueError):
 
 class InexactZone(StoreError, ValueError):
     """The counter's buckets cannot be added up to the days, hours or months asked for."""
+
+
+class DamagedSketch(StoreError):
+    """A sketch of different members is not what was written."""
+
+
+class NoSketches(StoreError):
+    """It takes datasketches (the extra ``[sketches]``), which is not installed."""
+
+
+class NotUnique(StoreError, ValueError):
+    """How many different members there are cannot be told of what was asked for: the counter counts
+    none, or they were hashed with several salts."""
 
 
 BAD_DATA: Final = {

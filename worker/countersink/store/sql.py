@@ -154,6 +154,14 @@ class Dialect:
         sums = ", ".join(f"{each} = {each} + VALUES({each})" for each in columns)
         return f" ON DUPLICATE KEY UPDATE {sums}"
 
+    def upsert_set(self, *columns: str) -> str:
+        """What follows the VALUES of an INSERT that sets ``columns`` where there is a row."""
+        if self.name == "mysql":
+            values = ", ".join(f"{each} = new.{each}" for each in columns)
+            return f" AS new ON DUPLICATE KEY UPDATE {values}"
+        values = ", ".join(f"{each} = VALUES({each})" for each in columns)
+        return f" ON DUPLICATE KEY UPDATE {values}"
+
     def limit_statements(self, seconds: float) -> str:
         """A statement after which the server gives up what reads and takes longer; on MariaDB what
         writes, too.

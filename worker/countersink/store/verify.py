@@ -41,6 +41,7 @@ from countersink.store.settings import Settings
 from countersink.store.sql import label_of, label_text, label_time, marks, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
+from countersink.store.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
@@ -175,6 +176,12 @@ def _verify_all(
         looking(f"the breakdowns of {name}")
         with session.transaction(snapshot=True):
             differences += _of_breakdowns(session, _policies(session, policies), [name])
+    for name in sketched(session):
+        if stop():
+            return Verified(counters, rows, differences, finished=False)
+        looking(f"the different members of {name}")
+        with session.transaction(snapshot=True):
+            differences += _of_sketches(session, name)
     return Verified(counters, rows, differences)
 
 
@@ -187,6 +194,8 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
         rows, differences = _wrong(session, policies, every, names)
         differences += seals.counters(session, every) if every else []
         differences += _of_breakdowns(session, policies, names)
+        for name in every:
+            differences += _of_sketches(session, name)
     return Verified(len(every), rows, differences)
 
 
@@ -199,6 +208,16 @@ def _of_breakdowns(
     for name in names:
         with suppress(Refused, LookupError, ValueError, OverflowError):
             yield from _breakdown_differences(session, policies, name)
+
+
+def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
+    """What is wrong with the different members of a counter; in the caller's snapshot."""
+    found = list(faults(session, name))
+    if found:
+        label, first = found[0]
+        more = f"; and {len(found) - 1:,} more" if len(found) > 1 else ""
+        day = label_time(label).date()
+        yield Difference(name, "sketch", len(found), 0, f"{first}{more}", day=day)
 
 
 def _wrong(

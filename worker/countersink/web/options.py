@@ -38,6 +38,8 @@ class WebOptions:
         public_counters: the counters that anybody may add 1 to, without a key and from any page:
             for pixels, badges and beacons. Names, or shell patterns, which are of counters that
             there are already.
+        hit_visitors: names or shell patterns of counters whose hits tell the visitor, by address
+            and user agent, where the counter counts different ones.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are
             believed.
         max_body_bytes: of a request, before and after decompression.
@@ -67,6 +69,7 @@ class WebOptions:
     without_keys: bool = False
     allowed_hosts: tuple[str, ...] = ()
     public_counters: tuple[str, ...] = ()
+    hit_visitors: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     max_body_bytes: int = _number(1 << 20, 1_024, 1 << 30)
     max_items: int = _number(1_000, 1, 1_000)
@@ -98,7 +101,7 @@ class WebOptions:
             if not (math.isfinite(value) and least <= value <= most):
                 option = name.replace("_", "-")
                 raise ValueError(f"--{option} is from {least:,} to {most:,}, not {value}")
-        for pattern in self.public_counters:
+        for pattern in (*self.public_counters, *self.hit_visitors):
             check_pattern(pattern)
         try:
             Addresses(self.trusted_proxies)

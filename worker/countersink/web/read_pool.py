@@ -18,7 +18,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.store.errors import (
+    DamagedSketch,
     InexactZone,
+    NoSketches,
+    NotUnique,
     ReadInterrupted,
     RolledUp,
     StoreError,
@@ -216,8 +219,11 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
     except RolledUp as error:
         up_to = error.rolled_up_to.isoformat()
         raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
-    except (InexactZone, UnknownDimension) as error:
+    except (InexactZone, UnknownDimension, NotUnique) as error:
         raise Problem(422, _sentence(error)) from error
+    except (DamagedSketch, NoSketches) as error:
+        LOGGER.error("%s", error, extra={"action": "unreadable_sketch"})
+        raise Problem(500, _sentence(error)) from error
     except UnknownZone as error:
         LOGGER.error("%s", error, extra={"action": "unknown_zone"})
         raise Problem(

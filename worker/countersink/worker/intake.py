@@ -366,7 +366,9 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
         DeadRow(name, bad.position, delivery.stream, entry.at, bad.reason, bad.detail, bad.payload)
         for bad in entry.bad
     ]
-    return entry.id, Incoming(name, entry.at, entry.rows, dead, delivery.stream, payload)
+    return entry.id, Incoming(
+        name, entry.at, entry.rows, dead, delivery.stream, payload, entry.seen
+    )
 
 
 def buried(entry: Incoming) -> Incoming:

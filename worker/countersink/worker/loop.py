@@ -32,6 +32,7 @@ from countersink.stream.heartbeat import TIMEOUT_S
 from countersink.worker.intake import BatchSource, Intake, ReadBatch, buried
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, BatchReport, Vitals, WorkerAction, heartbeat
+from countersink.worker.salts import SaltPublisher
 
 TRIES: Final = 3
 """How often an entry may fail in an unforeseen way before it is buried."""
@@ -133,6 +134,7 @@ class Loop:
         # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
         brief = partial(open_tables, self._settings, read_timeout=LEASE_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
+        self._salts = SaltPublisher(brief, self._hasty)
         self._batch = ReadBatch()
 
     def run(self) -> int:
@@ -177,6 +179,9 @@ class Loop:
         slot = self._mysql.call(self._slot.take)
         self._figures.slot = slot
         streams = self._redis.call(self._source.begin)
+        # At once, as producers may wait for them; and a worker that drains may end soon.
+        self._salts.keep()
+        self._source.aside(self._publish)
         self._log(WorkerAction.READY, "reading", slot=slot, streams=streams)
         connect = partial(open_tables, self._settings)
         applier = BatchApplier(connect, slot, self._mysql, self._log, self._reached)
@@ -209,7 +214,8 @@ class Loop:
             applier.use_slot(self._figures.slot)
             self._report.progress()
             if not self._stop.requested:
-                self._source.aside(self._heartbeat.publish)
+                self._salts.keep()
+                self._source.aside(self._publish)
 
     @property
     def _in_hand(self) -> int:
@@ -234,6 +240,7 @@ class Loop:
     def _leave(self) -> None:
         self._figures.state = "stopping"
         self._slot.release(within_s=_FAREWELL_S)
+        self._salts.close()
         try:
             self._source.leave(self._hasty)
             self._heartbeat.withdraw()
@@ -249,6 +256,10 @@ class Loop:
     def _reached(self, point: str) -> None:
         self._vitals.reached(point)
         self._tell(point)
+
+    def _publish(self) -> None:
+        self._heartbeat.publish()
+        self._salts.publish()
 
     def _note(self, error: Exception) -> None:
         self._vitals.step()

@@ -53,6 +53,7 @@ class Parser:
         key: the template, or the name of a field.
         where: conditions, all of which must hold; other lines are left out.
         dimensions: (name, field) pairs, in the place of ``key``.
+        visitor: fields that together say who was seen.
         input_format: the name of a format; ``auto``: told by the first lines.
         log_format: the format in the server's words; then ``input_format`` does not matter.
         envelope: what each line stands in; '': nothing, or told by the first lines.
@@ -68,6 +69,7 @@ class Parser:
         where: Sequence[Condition] = (),
         *,
         dimensions: Sequence[tuple[str, str]] = (),
+        visitor: Sequence[str] = (),
         input_format: str = AUTO,
         log_format: str = "",
         envelope: str = "",
@@ -77,7 +79,7 @@ class Parser:
             raise ValueError("--envelope is not for w3c, whose directives stand alone")
         if not (key or dimensions):
             raise ValueError("an empty key names no field: path, status, '{vhost}{path}' …")
-        self._keys = Keys(key, where, dimensions=dimensions)
+        self._keys = Keys(key, where, dimensions=dimensions, visitor=visitor)
         self._time_zone = time_zone
         self._auto = input_format == AUTO and not log_format
         self._asked = envelope

@@ -9,15 +9,18 @@ from typing import Final, TypeVar
 import redis
 
 from countersink.producers.access_log import Counts
+from countersink.producers.access_log.formats.reader import without_visitor
 from countersink.producers.access_log.position import Ledger, Outcome, Position
 from countersink.producers.errors import TailError
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import MAX_HASHES, Salt, member_hash, no_salt, salt_of
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import mapped
-from countersink.stream.entry import Sealed, encoded, id_for, new_entry_id
+from countersink.stream.entry import Row, Sealed, encoded, id_for, new_entry_id
 from countersink.stream.errors import StreamUnavailable
-from countersink.stream.names import PartitionRoute, note_use
+from countersink.stream.names import PartitionRoute, note_use, read_salts
 
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
@@ -51,6 +54,8 @@ class LogSender:
     notice: Callable[[str], None]
     stop: Stop
     entries: int = 0
+    _refused: int = 0
+    """Hits whose salt was forgotten, since somebody took note of it."""
     _offset: int | None = None
     _ask_again: float = 0.0
     _stream: str | None = None
@@ -135,7 +140,7 @@ class LogSender:
         return "stored"
 
     def _seal(self, counts: Counts, at: int, name: Callable[[int], str]) -> list[Sealed]:
-        rows = [(self.counter, key, minute, amount) for (key, minute), amount in counts.items()]
+        rows = self._rows(counts)
         return [
             Sealed(
                 id=name(n),
@@ -145,6 +150,54 @@ class LogSender:
             )
             for n, (part, raw) in enumerate(encoded(rows))
         ]
+
+    def _rows(self, counts: Counts) -> list[Row]:
+        """The rows of hits; visitors are hashed.
+
+        Raises:
+            TailError: the counter does not count different visitors.
+            StreamError: Redis refuses for good.
+        """
+        rows: list[Row] = []
+        sightings: dict[tuple[RowKey, int], dict[str, int]] = {}
+        for (counted, minute), amount in counts.items():
+            key, visitor = without_visitor(counted)
+            if visitor is None:
+                rows.append((self.counter, key, minute, amount))
+            else:
+                sightings.setdefault((key, minute), {})[visitor] = amount
+        salts = self.patiently(self._salts) if sightings else []
+        for (key, minute), visitors in sightings.items():
+            salt = salt_of(salts, minute)
+            amount = sum(visitors.values())
+            if salt is None:
+                self._refused += amount
+                self.notice(
+                    f"{amount:,} hits were not counted: the salt of their time was forgotten"
+                )
+                continue
+            hashes = sorted({member_hash(each.encode(), salt.salt) for each in visitors})
+            for at in range(0, len(hashes), MAX_HASHES):
+                part = b"".join(hashes[at : at + MAX_HASHES])
+                rows.append((self.counter, key, minute, 0 if at else amount, salt.number, part))
+        return rows
+
+    def _salts(self) -> list[Salt]:
+        if (route := self._route) is None:
+            assert self._stream is not None
+            salts = read_salts(self.client, self._stream, self.counter)
+        else:
+            salts = route.reach(
+                self.client, lambda: read_salts(self.client, route.stream, self.counter)
+            )
+        if not salts:
+            raise TailError(no_salt(self.counter))
+        return salts
+
+    def take_refused(self) -> int:
+        """How many hits were not counted since the last call, as their salt was forgotten."""
+        refused, self._refused = self._refused, 0
+        return refused
 
     def now(self) -> int:
         """Unix ms on Redis's clock."""

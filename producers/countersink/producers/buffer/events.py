@@ -22,6 +22,7 @@ from typing import Final
 from countersink.producers.batch import Event, IncrementBatch
 from countersink.producers.buffer.generations import batch_bytes
 from countersink.producers.buffer.rows import RowBuffer
+from countersink.producers.buffer.sightings import Sightings
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.threads import RLock, in_main_thread, sleep
 from countersink.runtime.dimensions import RowKey
@@ -72,6 +73,7 @@ class EventBuffer:
         accepted: increments folded into rows; ``dropped``: those that found no room.
         patient: what finds no room is to wait for some.
         refused: the last fold has left something that does so.
+        sightings: what :meth:`put_seen` is given, and the salts of their members.
         largest_refused: keys in the largest call of ``increment_many`` among the latter.
     """
 
@@ -81,6 +83,7 @@ class EventBuffer:
         # interrupts that finds `_folding` set, and goes without.
         self.lock = RLock()
         self.buffer = buffer
+        self.sightings = Sightings(buffer, clock)
         self.accepted = 0
         self.dropped = 0
         self.largest_refused = 0
@@ -179,6 +182,17 @@ class EventBuffer:
         self._named.append((id, event))
         self._after_put(len(self._named))
 
+    def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
+        """Leave a checked sighting."""
+        sightings = self.sightings
+        if not sightings.put(counter, key, minute, member):
+            self.refuse(1)
+        elif self._hot() and sightings.salts.counts_members(counter):
+            sightings.fast[counter] = sightings.left.append
+            if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
+                sightings.fast.clear()
+        self._after_put(len(sightings.left))
+
     def refuse(self, increments: int) -> None:
         """Count increments that came too late as dropped."""
         self._late.append(increments)
@@ -192,6 +206,7 @@ class EventBuffer:
             self.mode = Mode.CLOSED
         if self.mode is not Mode.HOT:
             self.fast.clear()
+            self.sightings.fast.clear()
 
     def _hot(self) -> bool:
         return self.mode is Mode.HOT
@@ -240,7 +255,8 @@ class EventBuffer:
     def raw(self) -> int:
         """Events that are not folded yet."""
         ones = sum(map(len, self._events))
-        return ones + self._many_raw() + self._batched() + len(self._mixed) + len(self._named)
+        others = len(self._mixed) + len(self._named) + len(self.sightings.left)
+        return ones + self._many_raw() + self._batched() + others
 
     def _many_raw(self) -> int:
         return sum([len(keys) for _, _, keys, _ in self._many])
@@ -266,6 +282,7 @@ class EventBuffer:
             (self._fold_many, self._many_raw()),
             (self._fold_batches, self._batched()),
             (self._fold_named, len(self._named)),
+            (self._fold_seen, len(self.sightings.left)),
         ]
         room = 0
         for fold, there in kinds:
@@ -296,6 +313,8 @@ class EventBuffer:
             done += self._guarded(self._fold_batches, limit)
         if self._named:
             done += self._guarded(self._fold_named, limit)
+        if self.sightings.left:
+            done += self._guarded(self._fold_seen, limit)
         return done
 
     def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
@@ -426,3 +445,21 @@ class EventBuffer:
         self.dropped += dropped
         self.accepted += len(chunk) - dropped
         return len(chunk)
+
+    def _fold_seen(self, limit: int) -> int:
+        folded, dropped = self.sightings.fold(self._with_room(limit), patient=self.patient)
+        self.refused = self.refused or bool(self.sightings.left and not folded)
+        self.dropped += dropped
+        self.accepted += folded - dropped
+        return folded
+
+    def fold_waiting(self) -> None:
+        """Hash the members whose salts have become known. For the send thread."""
+        with self.lock:
+            self._guarded(self._fold_waiting, 0)
+
+    def _fold_waiting(self, _: int) -> int:
+        dropped = self.sightings.fold_waiting()
+        self.dropped += dropped
+        self.accepted -= dropped
+        return 0

@@ -191,7 +191,8 @@ class FoldThread(Thread):
 
     def _tell(self) -> None:
         told, self._told = self._told, self._events.dropped
-        if self._events.buffer.waiting or self._told > told:
+        buffer = self._events.buffer
+        if buffer.waiting or buffer.waiting_members.count or self._told > told:
             self._rows_waiting()
 
     def _adapt(self, count: int, seconds: float) -> None:

@@ -2,15 +2,16 @@
 take, and the accounting of promised and used room."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from sys import getsizeof
 from typing import Final, cast
 
-from countersink.producers.batch import IncrementBatch, Names
+from countersink.producers.batch import IncrementBatch, NamedEvent, Names
 from countersink.runtime.dimensions import MAX_DIMENSIONS, RowKey
-from countersink.stream.entry import Row
+from countersink.runtime.members import MAX_HASHES
+from countersink.stream.entry import MAX_ROW_BYTES, PlainRow, Row
 
 # What things cost in memory at most, measured on CPython 3.11 to 3.14 (a test holds them against
 # what the process really takes).
@@ -24,6 +25,10 @@ NAMED_BYTES: Final = 512
 """An entry with names of the app's own, without them and its rows."""
 OUTSIDE_BYTES: Final = 160
 """A row that was handed out: encoded, in a parcel."""
+MEMBERS_BYTES: Final = 400
+"""The members of a row, without their hashes."""
+HASH_MEMORY: Final = 192
+"""A hash: its bytes, and its share of a set that was just resized."""
 MOST_ROW_BYTES: Final = ROW_BYTES + 1_100
 """A row with a key whose every character takes four bytes, for one beyond the BMP is among them."""
 
@@ -39,6 +44,9 @@ Named = tuple[Names, list[Row], int]
 to and including these: counted so that their sum can be told without adding it up, and cannot part
 from them."""
 
+
+Digest = bytes
+"""The hash of a member."""
 
 _ASCII_BYTES: Final = getsizeof("")
 """A text of ASCII besides its characters."""
@@ -65,9 +73,10 @@ def key_size(key: RowKey) -> int:
     return size
 
 
-def named_bytes(names: Names, rows: Sequence[tuple[str, RowKey, int | None, int]]) -> int:
+def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
     """What an entry of ``rows`` under ``names`` takes."""
-    return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows])
+    members = HASH_MEMORY * sum([len(row) == 6 for row in rows])
+    return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows]) + members
 
 
 def batch_bytes(batch: IncrementBatch) -> int:
@@ -75,6 +84,8 @@ def batch_bytes(batch: IncrementBatch) -> int:
     tables = {(counter, at) for counter, _, at, _ in batch.plain}
     plain = rows_bytes([event[1] for event in batch.plain])
     size = len(tables) * TABLE_BYTES + plain
+    size += len(batch.members) * (TABLE_BYTES + MEMBERS_BYTES + HASH_MEMORY)
+    size += rows_bytes([row[1] for row in batch.members])
     for names, events in batch.named:
         size += named_bytes(names, events)
     return size
@@ -100,12 +111,29 @@ class MinuteTable:
         self.large = False
 
 
+class MemberCell:
+    """The members of one key of a counter in one minute.
+
+    Attributes:
+        calls: how many sightings there were.
+        hashes: of the different members.
+    """
+
+    __slots__ = ("calls", "hashes")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.hashes: set[Digest] = set()
+
+
 @dataclass(slots=True)
 class Generation:
     """The rows that were accepted between two flushes.
 
     Attributes:
-        cells: rows in the tables. A figure, since there may be very many tables; so is
+        members: (counter, minute, number of a salt) → key → members.
+        cells: rows in the tables, those with members included. A figure, since there may be very
+            many tables; so is
         bytes: what all rows take in memory; and
         relative: whether a row's minute is relative (see ``RedisClock``).
     """
@@ -113,8 +141,9 @@ class Generation:
     number: int
     oldest: int  # of the generations whose rows are in here; smaller than `number` after a return
     tables: dict[tuple[str, int], MinuteTable] = field(default_factory=dict)
-    full: list[tuple[Row, int]] = field(default_factory=list)  # whose next sum left 64 bits
+    full: list[tuple[PlainRow, int]] = field(default_factory=list)  # whose next sum left 64 bits
     named: list[Named] = field(default_factory=list)
+    members: dict[tuple[str, int, int], dict[RowKey, MemberCell]] = field(default_factory=dict)
     cells: int = 0
     bytes: int = 0
     relative: bool = False
@@ -163,14 +192,43 @@ class Generation:
         """Add rows that travel in an entry of their own."""
         self.named.append((names, rows, self.named_rows + len(rows)))
         self.bytes += named_bytes(names, rows)
-        if any(minute < 0 for _, _, minute, _ in rows):
+        if any(row[2] < 0 for row in rows):
             self.relative = True
+
+    def add_members(
+        self,
+        counter: str,
+        key: RowKey,
+        minute: int,
+        number: int,
+        hashes: Collection[Digest],
+        calls: int,
+    ) -> None:
+        """Add ``calls`` sightings of as many members as there are hashes."""
+        place = counter, minute, number
+        table = self.members.get(place)
+        if table is None:
+            table = self.members[place] = {}
+            self.bytes += TABLE_BYTES
+        cell = table.get(key)
+        if cell is None:
+            cell = table[key] = MemberCell()
+            self.cells += 1
+            self.bytes += ROW_BYTES + key_size(key) + MEMBERS_BYTES
+        before = len(cell.hashes)
+        cell.calls += calls
+        cell.hashes.update(hashes)
+        self.bytes += (len(cell.hashes) - before) * HASH_MEMORY
 
     def count_anew(self) -> None:
         """Find the figures out again, after something may have come between them and the rows."""
         tables = list(self.tables.values())
         self.cells = sum(len(table.counts) for table in tables)
         self.bytes = sum(TABLE_BYTES + rows_bytes(list(table.counts)) for table in tables)
+        for cells in self.members.values():
+            self.cells += len(cells)
+            self.bytes += TABLE_BYTES + rows_bytes(list(cells)) + len(cells) * MEMBERS_BYTES
+            self.bytes += HASH_MEMORY * sum(len(cell.hashes) for cell in cells.values())
         self.bytes += sum(named_bytes(names, rows) for names, rows, _ in self.named)
         self.relative = True  # maybe
 
@@ -188,6 +246,26 @@ class Generation:
             for key, amount in table.counts.items():
                 calls = amount + extra.get(key, 0) if extra else amount
                 yield (counter, key, minute, amount), calls
+        while self.members:
+            (counter, minute, number), cells = self.members.popitem()
+            for key, cell in cells.items():
+                yield from _member_rows((counter, key, minute), number, cell)
+
+
+def _member_rows(
+    place: tuple[str, RowKey, int], number: int, cell: MemberCell
+) -> Iterator[tuple[Row, int]]:
+    """The rows of a cell: the sightings go with the first."""
+    hashes = sorted(cell.hashes)
+    calls = cell.calls
+    for at in range(0, len(hashes), MAX_HASHES):
+        yield (*place, calls, number, b"".join(hashes[at : at + MAX_HASHES])), calls
+        calls = 0
+
+
+def _weight(row: Row) -> int:
+    """As how many rows it is reckoned in a piece: each has ``MAX_ROW_BYTES`` on the wire."""
+    return 1 if len(row) == 4 else 2 + len(row[5]) * 4 // (3 * MAX_ROW_BYTES)
 
 
 class Taken:
@@ -199,6 +277,8 @@ class Taken:
             that have the same the first is to count.
         bytes: what it takes in memory. All of it until its end, since a table leaves as a whole.
         relative: see :class:`Generation`.
+
+    A row with many members is handed out as several, and ``left`` may then be too small.
     """
 
     def __init__(self, rows: Generation) -> None:
@@ -207,6 +287,7 @@ class Taken:
         self.bytes = rows.bytes
         self.relative = rows.relative
         self._named_given = 0
+        self._weighed = bool(rows.members)
         self._total = rows.size - rows.named_rows
         self._rows = rows.walk()
         self._ahead = next(self._rows, None)
@@ -227,10 +308,48 @@ class Taken:
     def next(self, limit: int) -> list[tuple[Row, int]]:
         if self._ahead is None:
             return []
-        piece = [self._ahead, *islice(self._rows, limit - 1)]
-        self._ahead = next(self._rows, None)
+        if self._weighed:
+            piece = []
+            while self._ahead is not None and limit > 0:
+                piece.append(self._ahead)
+                limit -= _weight(self._ahead[0])
+                self._ahead = next(self._rows, None)
+        else:
+            piece = [self._ahead, *islice(self._rows, limit - 1)]
+            self._ahead = next(self._rows, None)
         self._given += len(piece)
         return piece
+
+
+@dataclass(frozen=True, slots=True)
+class RowChunk:
+    """Rows of one generation, taken out of the buffer.
+
+    Attributes:
+        generation: which.
+        rows: the rows.
+        increments: the increments folded into them.
+        names: the app's own: these rows travel in an entry of their own. Empty: none.
+        relative: a row's minute may be relative (see ``RedisClock``).
+    """
+
+    generation: int
+    rows: list[Row]
+    increments: int
+    names: Names = ()
+    relative: bool = False
+
+
+def rows_at(events: Iterable[NamedEvent], now: int) -> list[Row]:
+    """The rows of events; ``now``: the minute of those that have none."""
+    rows: list[Row] = []
+    for event in events:
+        if len(event) == 6:
+            rows.append(event)
+        else:
+            counter, key, at, amount = event
+            rows.append((counter, key, now if at is None else at, amount))
+    return rows
 
 
 class Room:

@@ -3,12 +3,13 @@
 owner holds a lock."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from countersink.producers.batch import Event, IncrementBatch, Names
 from countersink.producers.buffer.generations import (
+    HASH_MEMORY,
+    MEMBERS_BYTES,
     MOST_DIMENSIONS_BYTES,
     MOST_ROW_BYTES,
     OUTSIDE_BYTES,
@@ -16,12 +17,16 @@ from countersink.producers.buffer.generations import (
     TABLE_BYTES,
     Generation,
     Room,
+    RowChunk,
     Taken,
     named_bytes,
+    rows_at,
     rows_bytes,
 )
+from countersink.producers.buffer.sightings import WaitingMembers
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
+from countersink.runtime.members import HASH_BYTES
 from countersink.stream.entry import Row
 
 PIECE: Final = 2_000
@@ -35,25 +40,6 @@ more than 2**31 of them.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RowChunk:
-    """Rows of one generation, taken out of the buffer.
-
-    Attributes:
-        generation: which.
-        rows: the rows.
-        increments: the increments folded into them.
-        names: the app's own: these rows travel in an entry of their own. Empty: none.
-        relative: a row's minute may be relative (see ``RedisClock``).
-    """
-
-    generation: int
-    rows: list[Row]
-    increments: int
-    names: Names = ()
-    relative: bool = False
-
-
 class RowBuffer:
     """Rows waiting to be stored, bounded by ``max_bytes`` of memory and maybe by ``limit`` rows;
     rows handed out count until they are settled, and room is kept for those that were promised it.
@@ -62,6 +48,8 @@ class RowBuffer:
         rows: the room for rows, in rows.
         memory: the same room, in bytes.
         dimensions: a row may have dimensions, and take more than one with a key can.
+        members: a row may have members, likewise.
+        waiting_members: those whose salts are not known: not rows yet.
 
     Rows belong to generations, numbered from 1: everything added so far is stored once
     :meth:`oldest_unsettled` is greater than :attr:`generation` was.
@@ -71,6 +59,8 @@ class RowBuffer:
         self.rows = Room(limit)
         self.memory = Room(max_bytes)
         self.dimensions = False
+        self.members = False
+        self.waiting_members = WaitingMembers()
         self._current = Generation(1, 1)
         self._taken: Taken | None = None
         self._outside: dict[int, int] = {}
@@ -95,13 +85,13 @@ class RowBuffer:
     @property
     def held(self) -> int:
         """All rows not settled."""
-        return self.waiting + self._outside_rows
+        return self.waiting + self._outside_rows + self.waiting_members.count
 
     @property
     def held_bytes(self) -> int:
         """What they take in memory."""
         taken = self._taken
-        outside = self._outside_rows * OUTSIDE_BYTES
+        outside = self._outside_rows * OUTSIDE_BYTES + self.waiting_members.size
         return self._current.bytes + (taken.bytes if taken else 0) + outside
 
     @property
@@ -120,7 +110,8 @@ class RowBuffer:
     @property
     def most_row_bytes(self) -> int:
         """What a row takes at most."""
-        return MOST_DIMENSIONS_BYTES if self.dimensions else MOST_ROW_BYTES
+        most = MOST_DIMENSIONS_BYTES if self.dimensions else MOST_ROW_BYTES
+        return most + MEMBERS_BYTES + HASH_MEMORY if self.members else most
 
     @property
     def certain(self) -> int:
@@ -137,11 +128,16 @@ class RowBuffer:
         """Whether there is no room for anything any more."""
         return not self.rows.limit
 
-    def oldest_unsettled(self) -> int:
-        """The oldest generation with rows that are not stored; ``NEVER`` if all are."""
+    def oldest_unsettled(self, *, members: bool = True) -> int:
+        """The oldest generation with rows that are not stored; ``NEVER`` if all are. ``members``:
+        or with members that wait for a salt.
+        """
         oldest = min(self._outside, default=NEVER)
         if self._taken is not None:
             oldest = min(oldest, self._taken.generation)
+        waiting = self.waiting_members.oldest if members else None
+        if waiting is not None:
+            oldest = min(oldest, waiting)
         return min(oldest, self._current.oldest) if self._current.size else oldest
 
     def promise(self, rows: int, size: int) -> bool:
@@ -322,6 +318,45 @@ class RowBuffer:
             table.large = True
         return 0
 
+    def add_members(
+        self,
+        counter: str,
+        key: RowKey,
+        minute: int,
+        number: int,
+        hashes: Collection[bytes],
+        calls: int,
+        *,
+        bounded: bool = True,
+    ) -> int:
+        """Add ``calls`` sightings, of the members that have these hashes by a salt; how many found
+        no room: all or 0.
+
+        Args:
+            number: of the salt.
+        """
+        if bounded:
+            table = self._current.members.get((counter, minute, number))
+            cell = None if table is None else table.get(key)
+            size = HASH_MEMORY * len(hashes) + (TABLE_BYTES if table is None else 0)
+            if cell is None:
+                size += rows_bytes((key,)) + MEMBERS_BYTES
+            elif cell.hashes.issuperset(hashes):
+                size = 0
+            if size and not self.claim(cell is None, size):
+                return calls
+        self._current.add_members(counter, key, minute, number, hashes, calls)
+        return 0
+
+    def let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
+        """Keep a sighting until the salt is known; how many are dropped for it."""
+        return self.waiting_members.add(counter, key, minute, member, self._current.number)
+
+    def return_from_waiting(self, counter: str) -> None:
+        """Members of a counter that have waited are about to be added."""
+        oldest = self.waiting_members.oldest_of(counter)
+        self._current.oldest = min(self._current.oldest, oldest)
+
     def add_named(self, names: Names, rows: list[Row], *, bounded: bool = True) -> int:
         """Add rows that travel under the app's own names, for each an increment; how many found no
         room: all or 0.
@@ -368,12 +403,10 @@ class RowBuffer:
             self.add_ones(counter, minute if at is None else at, keys, bounded=False)
         self.add_events(others, minute, bounded=False)
         for batch in batches:
+            for counter, key, at, amount, number, digest in batch.members:
+                self._current.add_members(counter, key, at, number, (digest,), amount)
             for names, events in batch.named:
-                rows = [
-                    (counter, key, minute if at is None else at, amount)
-                    for counter, key, at, amount in events
-                ]
-                self.add_named(names, rows, bounded=False)
+                self.add_named(names, rows_at(events, minute), bounded=False)
 
     # --- out ---------------------------------------------------------------------------------
 
@@ -419,9 +452,15 @@ class RowBuffer:
         pairs = taken.next(limit)
         if pairs:  # as a share: the keys are the same ones in both tables
             taken.bytes -= taken.bytes * len(pairs) // before
-        for (counter, key, minute, amount), calls in pairs:
-            # No bound: each of these rows was let in before, and merging makes them no more.
-            self.add(counter, key, minute, amount, calls, bounded=False)
+        # No bound: each of these rows was let in before, and merging makes them no more.
+        for row, calls in pairs:
+            if len(row) == 6:
+                counter, key, minute, _, number, data = row
+                hashes = [data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)]
+                self._current.add_members(counter, key, minute, number, hashes, calls)
+            else:
+                counter, key, minute, amount = row
+                self.add(counter, key, minute, amount, calls, bounded=False)
         self.recount()
         if taken.left:
             return True
@@ -456,4 +495,5 @@ class RowBuffer:
         self._taken = None
         self._outside.clear()
         self._outside_rows = 0
+        self.waiting_members.clear()
         self.recount()

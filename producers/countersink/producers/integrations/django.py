@@ -1,5 +1,5 @@
 """Django middleware: counts requests by URL pattern and status; settings ``COUNTERSINK_PRODUCER``,
-``COUNTERSINK_COUNTER`` and ``COUNTERSINK_DIMENSIONS``.
+``COUNTERSINK_COUNTER``, ``COUNTERSINK_DIMENSIONS`` and ``COUNTERSINK_VISITORS``.
 
 ::
 
@@ -7,6 +7,7 @@
     COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: one, as the environment asks for
     COUNTERSINK_COUNTER = "requests"                    # the default
     COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: none, but keys
+    COUNTERSINK_VISITORS = True         # or a function of the request that says who; default: False
 
 First in the list it sees every answer as the client does. Under WSGI and ASGI alike.
 """
@@ -28,6 +29,8 @@ from countersink.producers.middleware.count import (
     CountedRequest,
     KeyCounter,
     SupportsIncrement,
+    environ_visitor,
+    visitor_from,
 )
 from countersink.producers.producer import Producer
 
@@ -37,9 +40,9 @@ class CountRequests:
     as they are.
 
     Raises:
-        ImproperlyConfigured: ``COUNTERSINK_PRODUCER``, ``COUNTERSINK_COUNTER`` or
-            ``COUNTERSINK_DIMENSIONS`` cannot be used, or there is neither the first nor
-            ``COUNTERSINK_REDIS_URL`` in the environment.
+        ImproperlyConfigured: ``COUNTERSINK_PRODUCER``, ``COUNTERSINK_COUNTER``,
+            ``COUNTERSINK_DIMENSIONS`` or ``COUNTERSINK_VISITORS`` cannot be used, or there is
+            neither the first nor ``COUNTERSINK_REDIS_URL`` in the environment.
     """
 
     sync_capable = True
@@ -51,15 +54,20 @@ class CountRequests:
         if self._async:
             markcoroutinefunction(self)
         counter = getattr(settings, "COUNTERSINK_COUNTER", "requests")
+        visitors = getattr(settings, "COUNTERSINK_VISITORS", False)
         try:
             self._tally = KeyCounter(
                 _producer(),
                 counter,
                 dimensions=getattr(settings, "COUNTERSINK_DIMENSIONS", None),
             )
+            if isinstance(visitors, str):
+                visitors = import_string(visitors)
+            self._visitor = visitor_from(visitors, lambda request: environ_visitor(request.META))
         except (TypeError, ValueError, ImportError) as error:
             raise ImproperlyConfigured(
-                f"COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER, COUNTERSINK_DIMENSIONS: {error}"
+                "COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER, COUNTERSINK_DIMENSIONS,"
+                f" COUNTERSINK_VISITORS: {error}"
             ) from (error)
 
     def __call__(self, request: Any) -> Any:
@@ -87,7 +95,13 @@ class CountRequests:
         return response
 
     def _count(self, request: Any, status: int) -> None:
-        CountedRequest(self._tally, _template, {ROUTE: request}).count(request.method, status)
+        visitor = self._visitor
+        CountedRequest(
+            self._tally,
+            _template,
+            {ROUTE: request},
+            None if visitor is None else lambda about: visitor(about[ROUTE]),
+        ).count(request.method, status)
 
 
 def _template(about: About) -> str | None:

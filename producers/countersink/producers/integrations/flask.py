@@ -5,7 +5,7 @@ from typing import Any
 
 import flask
 
-from countersink.producers.middleware.count import MAX_NAMES, ROUTE, SupportsIncrement
+from countersink.producers.middleware.count import MAX_NAMES, ROUTE, SupportsIncrement, Visitor
 from countersink.producers.middleware.wsgi import WSGIMiddleware
 
 
@@ -16,6 +16,7 @@ def count_requests(
     counter: str = "requests",
     max_routes: int = MAX_NAMES,
     dimensions: Mapping[str, str] | None = None,
+    visitors: bool | Visitor = False,
 ) -> None:
     """Count the requests of ``app`` (a ``flask.Flask``) as ``GET /users/<int:id> 200``.
 
@@ -23,14 +24,19 @@ def count_requests(
 
     Args:
         app: the application.
-        producer, counter, max_routes, dimensions: as of
+        producer, counter, max_routes, dimensions, visitors: as of
             :class:`~countersink.producers.middleware.WSGIMiddleware`.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
     """
     app.wsgi_app = WSGIMiddleware(
-        app.wsgi_app, producer, counter=counter, max_routes=max_routes, dimensions=dimensions
+        app.wsgi_app,
+        producer,
+        counter=counter,
+        max_routes=max_routes,
+        dimensions=dimensions,
+        visitors=visitors,
     )
     flask.request_started.connect(_note_route, app, weak=False)
 

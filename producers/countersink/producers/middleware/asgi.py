@@ -13,8 +13,11 @@ from countersink.producers.middleware.count import (
     KeyCounter,
     Route,
     SupportsIncrement,
+    Visitor,
+    visitor_from,
 )
 from countersink.producers.middleware.starlette import StarletteRoutes
+from countersink.runtime.members import visitor_of
 
 __all__ = ["ASGIMiddleware", "App", "Message", "Receive", "Scope", "Send"]
 
@@ -54,6 +57,10 @@ class ASGIMiddleware:
         max_routes: route templates beyond this number are counted as ``__other__``.
         dimensions: names of the counter's dimensions, and which of ``method``, ``route`` and
             ``status`` each has for its value, in the place of a key: ``{"page": "route"}``.
+        visitors: count the different visitors as well, of a counter that does so
+            (``counter set --unique``): True, a visitor is the client's address and user agent, as
+            the server gives them; or a function of the scope that says who it is, None: nobody
+            knows.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
@@ -69,11 +76,13 @@ class ASGIMiddleware:
         websockets: bool = False,
         max_routes: int = MAX_NAMES,
         dimensions: Mapping[str, str] | None = None,
+        visitors: bool | Visitor = False,
     ) -> None:
         self._app = app
         self._tally = KeyCounter(producer, counter, max_names=max_routes, dimensions=dimensions)
         self._route = StarletteRoutes() if route is None else route
         self._websockets = websockets
+        self._visitor = visitor_from(visitors, scope_visitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or whatever else the server asks for."""
@@ -84,7 +93,7 @@ class ASGIMiddleware:
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self._app(scope, receive, send)
             return
-        request = CountedRequest(self._tally, self._route, scope)
+        request = CountedRequest(self._tally, self._route, scope, self._visitor)
         gone = False
 
         def count(status: object) -> None:
@@ -117,6 +126,13 @@ class ASGIMiddleware:
             count(CLIENT_GONE)
             raise
         count(CLIENT_GONE if gone else FAILED)
+
+
+def scope_visitor(scope: Any) -> str:
+    """Address and user agent, by an ASGI scope."""
+    client = scope.get("client")
+    agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+    return visitor_of(client[0] if client else "", agent.decode("latin-1"))
 
 
 async def _live(

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import check_counter, cut_key
 from countersink.runtime.log import Log
+from countersink.runtime.members import check_member, visitor_of
 
 About = MutableMapping[str, Any]
 """What an app is told of a request: an ASGI scope, or a WSGI environ."""
@@ -54,8 +55,13 @@ _KEYS: Final = 10_000
 """Keys that are remembered as made; beyond that the memory is emptied."""
 
 
+Visitor = Callable[[Any], str | bytes | None]
+"""Who sent a request, by the scope or the environ; None: nobody knows."""
+
+
 class SupportsIncrement(Protocol):
-    """What counts: a :class:`~countersink.producers.Producer`, or in tests the recording one."""
+    """What counts: a :class:`~countersink.producers.Producer`, or in tests the recording one. Where
+    visitors are asked for, it has ``seen`` as well."""
 
     def increment(self, counter: str, key: Any) -> None:
         """Add 1 to ``key`` of ``counter``: a text, or a mapping where dimensions are asked for."""
@@ -103,15 +109,18 @@ class KeyCounter:
         self._keys: dict[tuple[str, str, str], str | Mapping[str, str]] = {}
         self._dimensions = _places(dimensions or {}, fields)
 
-    def add(self, before: str, name: str, after: str) -> None:
+    def add(self, before: str, name: str, after: str, member: str | bytes | None = None) -> None:
         """Add 1 to the key ``before name after``, where an empty ``before`` is left out; or to the
-        dimensions that have these values.
+        dimensions that have these values. ``member``: who was seen.
         """
         try:
             key = self._keys.get((before, name, after))
             if key is None:
                 key = self._make(before, name, after)
-            self._producer.increment(self._counter, key)
+            if member is None:
+                self._producer.increment(self._counter, key)
+            else:
+                self._producer.seen(self._counter, key, member)  # type: ignore[attr-defined]
         except Exception:
             self.complain()
 
@@ -171,17 +180,21 @@ class CountedRequest:
         tally: what counts.
         route: gives its route.
         about: what the app is told of it.
+        visitor: tells who sent it; None: nobody asks.
 
     Attributes:
         waiting: it is not counted yet.
     """
 
-    __slots__ = ("_about", "_route", "_tally", "waiting")
+    __slots__ = ("_about", "_route", "_tally", "_visitor", "waiting")
 
-    def __init__(self, tally: KeyCounter, route: Route, about: About) -> None:
+    def __init__(
+        self, tally: KeyCounter, route: Route, about: About, visitor: Visitor | None = None
+    ) -> None:
         self._tally = tally
         self._route = route
         self._about = about
+        self._visitor = visitor
         self.waiting = True
 
     def count(self, method: object, status: object) -> None:
@@ -197,11 +210,39 @@ class CountedRequest:
         except Exception:
             self._tally.complain()
             name = None
+        member: str | bytes | None = None
+        try:
+            if self._visitor is not None:
+                member = self._visitor(self._about)
+                if member is not None:
+                    check_member(member)
+        except Exception:
+            self._tally.complain()
+            member = None
         self._tally.add(
             method if isinstance(method, str) and method in METHODS else OTHER,
             UNMATCHED if name is None else name,
             _STATUSES.get(status, OTHER) if isinstance(status, int) else OTHER,
+            member,
         )
+
+
+def visitor_from(asked: bool | Visitor, usual: Visitor) -> Visitor | None:
+    """What tells who sent a request: what was asked for, ``usual`` where that is True.
+
+    Raises:
+        TypeError: neither a bool nor a function.
+    """
+    if isinstance(asked, bool):
+        return usual if asked else None
+    if not callable(asked):
+        raise TypeError(f"visitors is True, False or a function, not {type(asked).__name__}")
+    return asked
+
+
+def environ_visitor(environ: Any) -> str:
+    """Address and user agent, by a WSGI environ."""
+    return visitor_of(str(environ.get("REMOTE_ADDR", "")), str(environ.get("HTTP_USER_AGENT", "")))
 
 
 def noted_route(about: About) -> str | None:

@@ -13,7 +13,10 @@ from countersink.producers.middleware.count import (
     KeyCounter,
     Route,
     SupportsIncrement,
+    Visitor,
+    environ_visitor,
     noted_route,
+    visitor_from,
 )
 
 Environ = MutableMapping[str, Any]
@@ -58,6 +61,10 @@ class WSGIMiddleware:
         max_routes: route templates beyond this number are counted as ``__other__``.
         dimensions: names of the counter's dimensions, and which of ``method``, ``route`` and
             ``status`` each has for its value, in the place of a key: ``{"page": "route"}``.
+        visitors: count the different visitors as well, of a counter that does so
+            (``counter set --unique``): True, a visitor is the client's address and user agent, as
+            the server gives them; or a function of the environ that says who it is, None: nobody
+            knows.
 
     Raises:
         TypeError, ValueError: an argument cannot be used.
@@ -72,14 +79,16 @@ class WSGIMiddleware:
         route: Route = noted_route,
         max_routes: int = MAX_NAMES,
         dimensions: Mapping[str, str] | None = None,
+        visitors: bool | Visitor = False,
     ) -> None:
         self._app = app
         self._tally = KeyCounter(producer, counter, max_names=max_routes, dimensions=dimensions)
         self._route = route
+        self._visitor = visitor_from(visitors, environ_visitor)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        exchange = _Exchange(self._tally, self._route, environ, start_response)
+        exchange = _Exchange(self._tally, self._route, environ, start_response, self._visitor)
         try:
             body = self._app(environ, exchange.start_response)
         except BaseException:
@@ -101,9 +110,14 @@ class _Exchange(CountedRequest):
     __slots__ = ("_start_response", "status")
 
     def __init__(
-        self, tally: KeyCounter, route: Route, environ: Environ, start_response: StartResponse
+        self,
+        tally: KeyCounter,
+        route: Route,
+        environ: Environ,
+        start_response: StartResponse,
+        visitor: Visitor | None,
     ) -> None:
-        super().__init__(tally, route, environ)
+        super().__init__(tally, route, environ, visitor)
         self._start_response = start_response
         self.status: str | None = None
 

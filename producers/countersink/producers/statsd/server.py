@@ -18,9 +18,8 @@ from typing import Final, Self
 from countersink.producers.errors import CannotListen, MapError
 from countersink.producers.statsd.name_map import Rules, load
 from countersink.producers.statsd.options import DRAIN_SECONDS, Address, StatsdOptions, addresses
+from countersink.producers.statsd.sockets import Datagrams, Streams
 from countersink.producers.statsd.tally import CountingProducer, Figures, StatsdAction, StatsdTally
-from countersink.producers.statsd.tcp import Streams
-from countersink.producers.statsd.udp import Datagrams
 
 JOIN_SECONDS: Final = 2.0
 """How long the end of a thread is waited for."""

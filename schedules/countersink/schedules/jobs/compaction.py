@@ -314,6 +314,7 @@ class _Pass:
             ranges=mover.ranges,
             busy=tuple(mover.busy),
             overflowing=tuple(mover.overflowing),
+            unreadable=tuple(mover.unreadable),
             unknown=tuple(self._unknown),
             seconds=time.monotonic() - self._began,
             finished=finished,

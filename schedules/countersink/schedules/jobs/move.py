@@ -43,9 +43,17 @@ from countersink.store import sessions, sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
-from countersink.store.errors import BadData, Conflict, Unavailable
+from countersink.store.errors import (
+    BadData,
+    Conflict,
+    DamagedSketch,
+    NoSketches,
+    StoreError,
+    Unavailable,
+)
 from countersink.store.ledger.postings import BucketSums, post
 from countersink.store.sql import label_of
+from countersink.store.visitors import rows as sketches
 
 LOCK_WAIT_S: Final = 1
 """Seconds that a statement after the first may wait for a lock."""
@@ -91,6 +99,8 @@ def move(session: Session, part: BucketRange) -> Moved:
         Outdated: that may not be the place to move to by now; nothing was moved.
         Conflict: somebody holds a row; nothing was moved.
         BadData: a sum does not fit BIGINT; nothing was moved.
+        DamagedSketch: different members are not what was written; nothing was moved.
+        NoSketches: their union takes a library that is not installed; nothing was moved.
         Unavailable: the connection is lost; everything was moved or nothing.
         StoreError: as any query; nothing was moved.
     """
@@ -106,6 +116,7 @@ def move(session: Session, part: BucketRange) -> Moved:
             sums = _add(session, part, moving)
             if part.to is not None:
                 _post(session, part, part.to, moving, sums)
+            _move_sketches(session, part)
             deleted = _delete(session, part)
             if deleted != moved:
                 raise Conflict(
@@ -201,6 +212,19 @@ def _post(
     post(session, COMPACTED, [(part.counter, moved)])
 
 
+def _move_sketches(session: Session, part: BucketRange) -> None:
+    where, args = part.where()
+    sketches.move(
+        session,
+        part.counter,
+        where,
+        args,
+        lowest_slot=part.lowest_slot,
+        to=None if part.to is None else part.to.label,
+        month=isinstance(part.to, Month),
+    )
+
+
 def _delete(session: Session, part: BucketRange) -> int:
     where, args = part.where()
     # With a table in front, as MariaDB knows no index hints without: by any other index the DELETE
@@ -267,6 +291,8 @@ class Mover:
         moved: rows that were added elsewhere and deleted.
         busy: keys that others held; they are left for the next time.
         overflowing: keys whose sum does not fit BIGINT; they are left as they are.
+        unreadable: keys whose different members are not what was written, or take a library that is
+            not installed; they are left as they are.
     """
 
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
@@ -281,6 +307,7 @@ class Mover:
         self.moved = 0
         self.busy: list[BucketKey] = []
         self.overflowing: list[BucketKey] = []
+        self.unreadable: list[BucketKey] = []
 
     def run(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work``, which can be run again, on the session.
@@ -364,7 +391,7 @@ class Mover:
                 self.before += done.before
                 self.after += done.after
                 self.moved += done.moved
-            except (Conflict, BadData) as error:
+            except (Conflict, BadData, DamagedSketch, NoSketches) as error:
                 refused = refused or isinstance(error, Conflict)
                 if one.others:
                     labels = (one.bucket, *one.others)
@@ -372,8 +399,7 @@ class Mover:
                     for some in (labels[middle:], labels[:middle]):
                         pending.append((replace(one, bucket=some[0], others=some[1:]), None))
                 elif one.first == one.last:
-                    left = self.overflowing if isinstance(error, BadData) else self.busy
-                    left.append(BucketKey(one.counter, one.bucket, one.first))
+                    self._left(error).append(BucketKey(one.counter, one.bucket, one.first))
                 else:
                     if keys is None:
                         keys = self.run(partial(keys_of, part=one))
@@ -386,6 +412,11 @@ class Mover:
             self._size = max(1, self._rows // _DISTURBED, self._size // 4)
         else:
             self._size = min(self._rows * UNDISTURBED, self._size * 2)
+
+    def _left(self, error: StoreError) -> list[BucketKey]:
+        if isinstance(error, Conflict):
+            return self.busy
+        return self.overflowing if isinstance(error, BadData) else self.unreadable
 
     def __enter__(self) -> "Mover":
         return self

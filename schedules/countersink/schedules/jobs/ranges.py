@@ -136,6 +136,8 @@ class PassDone:
     Attributes:
         busy: keys that an open transaction held; the next pass comes back to them.
         overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
+        unreadable: keys whose different members are not what was written, or take a library that is
+            not installed.
         astride: buckets that lie in two months, or in two days where they were to become wider.
         unknown: buckets that no policy of their counter made.
         finished: False if it was stopped.
@@ -143,6 +145,7 @@ class PassDone:
 
     busy: tuple[BucketKey, ...] = ()
     overflowing: tuple[BucketKey, ...] = ()
+    unreadable: tuple[BucketKey, ...] = ()
     astride: tuple[BucketKey, ...] = ()
     unknown: tuple[BucketKey, ...] = ()
     finished: bool = True
@@ -153,6 +156,7 @@ class PassDone:
         every = {
             "keys left for the next run, as others held them": self.busy,
             "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
+            "keys left as they are, as their different members cannot be read": self.unreadable,
             "buckets left as they are, as they lie in two months or days": self.astride,
             "buckets left as they are, as no policy of their counter made them": self.unknown,
         }

@@ -143,6 +143,7 @@ class _Pass:
             counters=len(labels),
             busy=tuple(mover.busy),
             overflowing=tuple(mover.overflowing),
+            unreadable=tuple(mover.unreadable),
             astride=tuple(self._astride),
             unknown=tuple(self._unknown),
             finished=not self._pace.stopped,

@@ -143,6 +143,12 @@ def _of_zone(edge: date | None, zone: str | None) -> date | None:
 
 _SHOWN: Final = (
     settings.one_off(
+        "--unique",
+        is_flag=True,
+        help="How many different members there were (producer.seen): an exact number, or an"
+        " estimate (≈) with bounds that hold with 95 %.",
+    ),
+    settings.one_off(
         "--against",
         type=click.Choice(["previous"]),
         help="Beside each total that of the window of the same length before.",
@@ -226,6 +232,7 @@ def _show(
     by: By,
     top: int | None,
     *,
+    unique: bool,
     against: str | None,
     include_pending: bool,
     format: str,
@@ -241,6 +248,7 @@ def _show(
             top=top,
             against_previous=against is not None,
             include_pending=include_pending,
+            unique=unique,
         )
     if include_pending:
         settings.needed(redis_url, "redis")
@@ -286,23 +294,24 @@ def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: st
 
 def _print(answer: Answer, top: int | None) -> None:
     totals = [total for row in answer.rows if isinstance(total := row["total"], int)]
-    named = [name for name in answer.columns if name not in _FIGURES]
+    shown_names = [name for name in answer.columns if name != "estimate"]
+    named = [name for name in shown_names if name not in _FIGURES]
     charted = bool(named) and len(totals) > 1
     largest = max(totals, default=0)
     compared = "previous" in answer.columns
     shown: list[Sequence[object]] = [
         (
-            *(row[name] for name in answer.columns),
+            *(_figure(row, name) for name in shown_names),
             *((_change(total, row["previous"]),) if compared else ()),
             output.bar(total, largest) if charted else "",
         )
         for row, total in zip(answer.rows, totals, strict=True)
     ]
-    if charted and top is None:
+    if charted and top is None and "estimate" not in answer.columns:  # those are no sum
         rest = ("", "") if compared else ()
         shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
-        columns = [f">{name}" if name in _FIGURES else name for name in answer.columns]
+        columns = [f">{name}" if name in _FIGURES else name for name in shown_names]
         output.write_rows((*columns, *((">change",) if compared else ()), " "), shown)
     elif answer.days_gone:
         # There may well be counts in this range: they are not to be told by the day.
@@ -317,8 +326,14 @@ def _print(answer: Answer, top: int | None) -> None:
     click.echo(_freshness(answer))
 
 
-_FIGURES: Final = ("total", "previous")
+_FIGURES: Final = ("total", "previous", "low", "high")
 """Columns of numbers."""
+
+
+def _figure(row: dict[str, Any], name: str) -> object:
+    """A cell; an estimate says that it is one."""
+    value: object = row[name]
+    return f"≈ {value:,}" if name == "total" and row.get("estimate") else value
 
 
 def _change(total: int, previous: int | None) -> str:

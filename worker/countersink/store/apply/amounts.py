@@ -2,11 +2,12 @@
 order."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import Seen
 from countersink.store.apply.dead import DeadRow
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Policies
@@ -28,6 +29,7 @@ class Incoming:
         stream: the stream's key, for whoever looks at a dead row.
         payload: the entry's ``rows`` field as it came, for the dead letter of an entry that is too
             old; without it each row gets a dead letter of its own.
+        seen: the members that some of its rows bring, by the row's position.
     """
 
     id: bytes
@@ -36,6 +38,7 @@ class Incoming:
     dead: Sequence[DeadRow] = ()
     stream: str = ""
     payload: bytes | None = None
+    seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
 Cell = tuple[str, int, str, int]

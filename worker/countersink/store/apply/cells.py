@@ -5,8 +5,9 @@ In a transaction that the caller began. What the server will never take is set a
 """
 
 import json
+from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter, mul
@@ -24,6 +25,7 @@ from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadCells, BadData
 from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
+from countersink.store.visitors.rows import CellPlace, unite
 
 FIRST_SLOT: Final = 512
 SLOTS: Final = 128
@@ -197,14 +199,15 @@ class Upserts:
     def apply(self) -> None:
         """Upsert every cell, in primary-key order; new keys beyond a counter's cap as one.
 
-        A row that breakdowns count as well is counted in all its cells or in none. So where the
-        server refuses one of them, everything is taken back and begun again without that row.
+        A row that breakdowns count as well is counted in all its cells or in none, and with its
+        members or not at all. So where one of them cannot be, everything is taken back and begun
+        again without that row.
 
         Raises:
             RowsMissing: roll back; see :mod:`countersink.store.apply.key_caps`.
             StoreError: anything but BadData, which ends in :attr:`dead`.
         """
-        if not self.merged.fanned_out:
+        if not self.merged.fanned_out and not any(entry.seen for entry in self._entries):
             self._write()
             return
         while True:
@@ -224,6 +227,21 @@ class Upserts:
         size = sql.per_statement(self._session)
         for cells in self.merged.chunks(size):
             self._writer.write_good(cells, self._row_by_row)
+        if not self._failed:
+            self._unite()
+
+    def _unite(self) -> None:
+        """Unite the members of the rows with those of the cells, which are locked by now."""
+        members: dict[CellPlace, list[bytes]] = {}
+        for entry in self._entries:
+            for row in entry.rows if entry.seen else ():
+                if row[0] in entry.seen:
+                    for place in self._places(row):
+                        members.setdefault(place, []).append(entry.seen[row[0]].hashes)
+        for place, error in unite(self._session, self._writer.slot, members).items():
+            self._failed += [
+                (entry, row, error) for entry, row in self._rows_of(place) if row[0] in entry.seen
+            ]
 
     def apply_ledger(self) -> None:
         """Add to the ledger what :meth:`apply` applied, one row per counter, and write down what
@@ -272,12 +290,16 @@ class Upserts:
             self._by_cell = defaultdict(list)
             for entry in self._entries:
                 for row in entry.rows:
-                    _, counter, key, minute, _ = row
-                    for name, bucket, own in self._policies.cells(counter, key, minute):
-                        if own in self._capped.moved.get((name, bucket), ()):
-                            own = OVERFLOW
-                        self._by_cell[name, bucket, own].append((entry, row))
+                    for place in self._places(row):
+                        self._by_cell[place].append((entry, row))
         return self._by_cell[cell]
+
+    def _places(self, row: Row) -> Iterator[CellPlace]:
+        """The cells that a row goes to."""
+        _, counter, key, minute, _ = row
+        for name, bucket, own in self._policies.cells(counter, key, minute):
+            over = own in self._capped.moved.get((name, bucket), ())
+            yield name, bucket, OVERFLOW if over else own
 
 
 def _without(entry: Incoming, gone: Container[tuple[int, int]]) -> Incoming:
@@ -289,6 +311,9 @@ def _without(entry: Incoming, gone: Container[tuple[int, int]]) -> Incoming:
 def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
     """The dead row for a refused row."""
     position, counter, key, minute, amount = row
-    shown = key if isinstance(key, str) else dict(key)
-    payload = json.dumps([counter, shown, minute, amount], separators=(",", ":")).encode()
+    items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
+    if position in entry.seen:
+        seen = entry.seen[position]
+        items += [seen.number, b64encode(seen.hashes).decode()]
+    payload = json.dumps(items, separators=(",", ":")).encode()
     return DeadRow(entry.id, position, entry.stream, entry.at, error.reason, str(error), payload)

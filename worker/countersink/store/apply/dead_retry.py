@@ -2,13 +2,14 @@
 time), leaves out ``too_old`` and ``reconciled`` unless asked for; selection is in ``dead.py``."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
 
 from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason
+from countersink.runtime.members import Seen
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import Upserts
@@ -23,8 +24,9 @@ PAGE: Final = 25
 """Dead rows per transaction."""
 
 
-Decode = Callable[[bytes], tuple[Sequence[Row], Sequence[Bad]]]
-"""Reads the ``rows`` field of an entry: its good rows, and the others."""
+Decode = Callable[[bytes], tuple[Sequence[Row], Mapping[int, Seen], Sequence[Bad]]]
+"""Reads the ``rows`` field of an entry: its good rows, the members that some of them bring, by the
+row's position, and the bad rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,8 @@ def _retry_page(
         for late in False, True:
             # What is reconciled was asked for: it is not refused for that once more.
             part = [
-                _incoming(row, rows)
-                for row, rows, _ in attempts
+                Incoming(row.entry_id, row.at, rows, stream=row.stream, seen=seen)
+                for row, rows, seen, _ in attempts
                 if (row.reason == DeadReason.RECONCILED) is late
             ]
             kept, refused_now = refuse(session, part, in_force, late=late)
@@ -128,7 +130,7 @@ def _retry_page(
             row.primary_key: row for row in (*not_counted, *upserts.dead)
         }
         stay: list[DeadRow] = []
-        for row, rows, bad in attempts:
+        for row, rows, _, bad in attempts:
             left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]
             if left and len(left) == len(rows) + len(bad):
                 # nothing of it was counted: it stays as it came, with the new reason
@@ -142,14 +144,14 @@ def _retry_page(
         return Retried(len(gone), len(stay), upserts.rows), left_keys
 
 
-def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:
-    """The rows of a dead row's payload, and what of it stays dead."""
+def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
+    """The rows of a dead row's payload, the members that they bring, and what of it stays dead."""
     if row.truncated:
-        return [], [row]
+        return [], {}, [row]
     whole = row.position == WHOLE_ENTRY
-    rows, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
+    rows, seen, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
     if whole:
-        return list(rows), [
+        left = [
             replace(
                 row,
                 position=fault.position,
@@ -159,17 +161,15 @@ def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], list[DeadRow]]:
             )
             for fault in bad
         ]
+        return list(rows), seen, left
     if bad:
-        return [], [replace(row, reason=bad[0].reason, detail=bad[0].detail)]
+        return [], {}, [replace(row, reason=bad[0].reason, detail=bad[0].detail)]
     if len(rows) != 1:
         detail = "the payload is not one row"
-        return [], [replace(row, reason=DeadReason.NOT_A_ROW, detail=detail)]
-    _, counter, key, minute, amount = rows[0]
-    return [(row.position, counter, key, minute, amount)], []
-
-
-def _incoming(row: DeadRow, rows: Sequence[Row]) -> Incoming:
-    return Incoming(row.entry_id, row.at, rows, stream=row.stream)
+        return [], {}, [replace(row, reason=DeadReason.NOT_A_ROW, detail=detail)]
+    at, counter, key, minute, amount = rows[0]
+    members = {row.position: seen[at]} if at in seen else {}
+    return [(row.position, counter, key, minute, amount)], members, []
 
 
 def _keys(row: DeadRow, rows: Sequence[Row]) -> list[Key]:

@@ -1,5 +1,6 @@
 """Rows that become dead letters by a rule of their counter: tracked table, unknown in strict mode,
-undeclared dimension, reconciled day; with the detail of each.
+undeclared dimension, reconciled day, members that it does not count or by a wrong salt; with the
+detail of each.
 
 Those of the counters of tracked tables, which triggers count and nobody else may, in strict mode
 those of counters that nobody has made, nor counted before, those with a dimension that their
@@ -22,6 +23,7 @@ from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Mark, Policies, accepted
 from countersink.store.errors import BadData, UnknownDimension
 from countersink.store.sql import marks, parts
+from countersink.store.visitors import salts
 
 _KEY: Final = itemgetter(2)
 
@@ -47,6 +49,8 @@ def refuse(
     if policies.strict or policies.tracked:
         kept, dead = _without_refused(session, kept, policies)
     kept = [_declared(entry, policies, dead) for entry in kept]
+    if any(entry.seen for entry in kept):
+        kept = _salted(session, kept, policies, dead)
     if policies.marked_before and not late:
         kept, in_truth = _without(kept, partial(_late, policies=policies))
         dead += in_truth
@@ -88,6 +92,36 @@ def _declared(entry: Incoming, policies: Policies, dead: list[DeadRow]) -> Incom
         else:
             kept.append(row)
     return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
+
+
+def _salted(
+    session: Session, entries: Sequence[Incoming], policies: Policies, dead: list[DeadRow]
+) -> list[Incoming]:
+    """The entries without the rows whose members cannot be among the counter's; these go to
+    ``dead``.
+    """
+    numbers = {seen.number for entry in entries for seen in entry.seen.values()}
+    periods = salts.known_periods(session, policies, numbers)
+    kept: list[Incoming] = []
+    for entry in entries:
+        rows: list[Row] = []
+        for row in entry.rows:
+            position, counter, _, minute, _ = row
+            seen = entry.seen.get(position)
+            if seen is None:
+                rows.append(row)
+            elif counter not in policies.salt_days:
+                dead.append(dead_row(entry, row, _not_unique(counter)))
+            elif (
+                (period := periods.get(seen.number)) is None
+                or period.counter != counter
+                or minute not in period
+            ):
+                dead.append(dead_row(entry, row, _wrong_salt(counter, seen.number)))
+            else:
+                rows.append(row)
+        kept.append(entry if len(rows) == len(entry.rows) else replace(entry, rows=rows))
+    return kept
 
 
 def _without(
@@ -136,6 +170,22 @@ def _unknown(counter: str) -> BadData:
         f"no counter is called {counter!r}, and only known ones are counted here:"
         f" `countersink counter set {counter}`, then `countersink dead retry`",
         reason=DeadReason.UNKNOWN_COUNTER,
+    )
+
+
+def _not_unique(counter: str) -> BadData:
+    return BadData(
+        f"{counter!r} does not count its different members: `countersink counter set {counter}"
+        " --unique`, then `countersink dead retry`",
+        reason=DeadReason.NOT_UNIQUE,
+    )
+
+
+def _wrong_salt(counter: str, number: int) -> BadData:
+    return BadData(
+        f"its members were hashed with the salt {number}, which is not one of {counter!r} for the"
+        " time of the event",
+        reason=DeadReason.WRONG_SALT,
     )
 
 

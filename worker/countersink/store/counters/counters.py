@@ -19,6 +19,7 @@ from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
 from countersink.store.sessions import Pool
+from countersink.store.visitors.salts import check_salt_days
 
 __all__ = ["Counter", "Counters", "Deleted"]
 
@@ -71,6 +72,7 @@ class Counters:
         start: datetime | None = None,
         dimensions: Sequence[str] | None = None,
         breakdowns: "Sequence[str | Sequence[str]] | None" = None,
+        salt_days: int | None = None,
     ) -> Counter:
         """Make a counter, or change what is given of one; what is not given stays.
 
@@ -98,6 +100,8 @@ class Counters:
                 ``"page,country"``, or by its names in order. A new one holds the events from its
                 ``since`` on: all, if the counter was never counted. One that is left out is deleted
                 with its counts.
+            salt_days: count its different members, too, hashed with a salt that is another one
+                every so many days of its time zone, 1 to 366; 0: always the same.
 
         Returns:
             the counter as it is now.
@@ -120,6 +124,7 @@ class Counters:
             None if keep is None else keep_steps.parse(keep),
             None if dimensions is None else check_dimensions(dimensions),
             None if breakdowns is None else check_breakdowns(breakdowns),
+            None if salt_days is None else check_salt_days(salt_days),
         )
         found = self._alone(partial(settings.change, wanted), name)
         if breakdowns is not None:

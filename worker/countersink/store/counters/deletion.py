@@ -48,6 +48,7 @@ _ABOUT_A_COUNTER: Final = (
     "counter_keys",
     "day_note",
     "share_link",
+    "visitor_salt",
 )
 """Tables in which something is left of a counter when its rows are gone."""
 _PASSES: Final = 20

@@ -20,6 +20,7 @@ from countersink.store.errors import Conflict
 from countersink.store.ledger import seals
 from countersink.store.ledger.postings import BucketSums, Posting, post
 from countersink.store.sql import label_of
+from countersink.store.visitors import rows as sketches
 
 Table = Literal["counter_slot", "counter_month"]
 TABLES: Final[tuple[Table, ...]] = ("counter_slot", "counter_month")
@@ -76,8 +77,9 @@ def delete_rows(
         size: how many.
         wait: `` NOWAIT``, or nothing.
     """
+    slot = ", slot" if table == "counter_slot" else ""
     rows = session.query(
-        "SELECT amount, bucket, counter_key"
+        f"SELECT amount, bucket, counter_key{slot}"
         f" FROM {table} FORCE INDEX (PRIMARY) WHERE {where}"
         f" ORDER BY {_ORDER[table]} LIMIT %s FOR UPDATE{wait}",
         (*args, size),
@@ -88,10 +90,11 @@ def delete_rows(
         f"DELETE FROM {table} WHERE {where} ORDER BY {_ORDER[table]} LIMIT %s", (*args, len(rows))
     )
     gone = BucketSums(month=table == "counter_month")
-    for amount, bucket, key in rows:
+    for amount, bucket, key, *_ in rows:
         gone.add_row(str(args[0]), label_of(bucket), bytes(key), int(amount))
     _post(session, gone)
-    _, bucket, key = rows[-1]
+    sketches.delete(session, table, str(args[0]), [row[1:] for row in rows])
+    _, bucket, key, *_ = rows[-1]
     return Deleted(len(rows), sum(int(row[0]) for row in rows)), (bucket, bytes(key))
 
 
@@ -142,6 +145,7 @@ def delete_buckets(
     for bucket, _, amount in found:
         sums.add_row(counter, label_of(bucket), key, int(amount))
     _post(session, sums)
+    sketches.delete_key(session, table, where, args)
     return Deleted(number, sum(int(each[2]) for each in found)), last
 
 

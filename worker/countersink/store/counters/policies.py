@@ -170,6 +170,26 @@ class KeyMemory:
         self._keys[counter, day] = own
 
 
+@dataclass(frozen=True, slots=True)
+class SaltPeriod:
+    """When events happened whose members are hashed with a salt.
+
+    Attributes:
+        number: of the salt.
+        counter: whose.
+        begins: the first Unix minute.
+        ends: the one after the last; None: it has no end.
+    """
+
+    number: int
+    counter: str
+    begins: int
+    ends: int | None
+
+    def __contains__(self, minute: int) -> bool:
+        return self.begins <= minute and (self.ends is None or minute < self.ends)
+
+
 @dataclass(eq=False, repr=False)
 class Policies:
     """All policies, as of one moment.
@@ -186,6 +206,8 @@ class Policies:
         dimensioned: counters that have dimensions, by name.
         capped: some counter has a cap on its keys of a day.
         made: keys found to be there meanwhile, of counters that have one; a memory as well.
+        salt_days: of the counters whose different members are counted, how long a salt lasts.
+        salts: periods of salts that were looked up meanwhile, by number; a memory as well.
     """
 
     version: int
@@ -196,8 +218,10 @@ class Policies:
     _caps: Mapping[str, int] = field(default_factory=dict)
     default_cap: int | None = None
     dimensioned: Mapping[str, Dimensioned] = field(default_factory=dict)
+    salt_days: Mapping[str, int] = field(default_factory=dict)
     known: set[str] = field(default_factory=set, init=False)
     made: KeyMemory = field(default_factory=KeyMemory, init=False)
+    salts: dict[int, SaltPeriod] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Work out what is asked for often."""
@@ -326,16 +350,20 @@ def load(session: Session, *, old_marks: bool = False) -> Policies:
     """
     control = read_control(session, lock="")
     tracked = session.query("SELECT counter FROM tracked_table")
-    caps = session.query("SELECT name, max_keys FROM counter WHERE max_keys IS NOT NULL")
+    set_ones = session.query(
+        "SELECT name, max_keys, salt_days FROM counter"
+        " WHERE max_keys IS NOT NULL OR salt_days IS NOT NULL"
+    )
     return Policies(
         control.policy_version,
         control.strict,
         read_policies(session),
         frozenset(name for (name,) in tracked),
         load_marks(session, watermark=None if old_marks else control.watermark),
-        {name: int(most) for name, most in caps},
+        {name: int(most) for name, most, _ in set_ones if most is not None},
         control.max_keys,
         read_dimensioned(session),
+        {name: int(days) for name, _, days in set_ones if days is not None},
     )
 
 

@@ -21,6 +21,7 @@ from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
 from countersink.store.sql import EPOCH, NOW_MS, label_of, label_time
 from countersink.store.totals.shapes import counter_names
+from countersink.store.visitors import salts
 
 DEFAULT_APP_SLOTS: Final = 16
 _NOT_MADE: Final = (None, None, DEFAULT_APP_SLOTS, None, None)
@@ -45,6 +46,8 @@ class Counter:
         made: somebody has made it by hand; False where it was counted and has the defaults.
         dimensions: those that increments may have.
         breakdowns: of which of them totals are kept, in the order in which they were declared.
+        salt_days: for how many days a salt of its members lasts; 0: for ever; None: its different
+            members are not counted.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Counter:
     made: bool
     dimensions: tuple[str, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
+    salt_days: int | None = None
 
     @property
     def to_come(self) -> tuple[Policy, ...]:
@@ -137,6 +141,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 made=each in made,
                 dimensions=declared.dimensions,
                 breakdowns=declared.breakdowns,
+                salt_days=policies.salt_days.get(each),
             )
         )
     return found
@@ -168,6 +173,7 @@ class SettingsChange:
     keep: Steps | None = None
     dimensions: tuple[str, ...] | None = None
     breakdowns: tuple[tuple[str, ...], ...] | None = None
+    salt_days: int | None = None
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
@@ -193,6 +199,9 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
             _supersede(session, name, counting(own)[-1], policy.valid_from)
         _write(session, name, policy)
     changed |= _roll_up(session, name, control.now)
+    if wanted.salt_days is not None:
+        changed |= salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
+    salts.check_months(session, name)
     broken_down = {each: seals.begin(session, each) for each in breakdowns.names_of(session, name)}
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         used = is_used(session, name)

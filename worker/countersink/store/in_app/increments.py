@@ -121,7 +121,8 @@ class Increments:
             own = found.policies.dimensioned.get(counter)
             if own is not None and own.breakdowns and not wanted:
                 raise breakdowns.empty_key(counter)
-            delete_rows(connection, self._database, counter, wanted)
+            members = counter in found.policies.salt_days
+            delete_rows(connection, self._database, counter, wanted, members=members)
             if found.locks_are_local:
                 settings_version.write_fence(connection, self._database, counter)
 
@@ -314,7 +315,9 @@ _ALL: Final = f"LIMIT {2**64 - 1}"
 """Whatever ``sql_select_limit`` the application has set."""
 
 
-def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> None:
+def delete_rows(
+    connection: AppConnection, database: str, counter: str, key: bytes, *, members: bool = False
+) -> None:
     """Delete a key's rows, and post that they are gone, in the same transaction.
 
     They are read under a lock, and exactly those are deleted: at READ COMMITTED there may be others
@@ -325,6 +328,7 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
         database: where the tables are, quoted.
         counter: the counter; its name was checked.
         key: the key.
+        members: the counter counts its different members, whose rows lie beside these.
 
     Raises:
         The driver's own errors, as they are.
@@ -352,6 +356,9 @@ def delete_rows(connection: AppConnection, database: str, counter: str, key: byt
             one_slot = "" if month else f" AND slot = {at:d}"
             conditions.append(f"{this} AND bucket = '{label_text(label)}'{one_slot}")
         _delete(connection, f"{database}.{table}", conditions)
+        if members:
+            beside = "visitor_month" if month else "visitor_slot"
+            _delete(connection, f"{database}.{beside}", conditions)
         for posting in gone.postings().values():
             post_in(connection, database, counter, first, -posting)
 

@@ -289,6 +289,7 @@ def _read(session: Session, counter: str, version: int | None = None) -> Fence |
             policies.strict,
             {name: policies.of(name) for name in names},
             dimensioned={} if own is None else {counter: own},
+            salt_days={name: days for name, days in policies.salt_days.items() if name == counter},
         ),
         int(made[0][0]) if made else DEFAULT_APP_SLOTS,
         session.snapshot_isolation,

@@ -24,6 +24,7 @@ Problem = Literal[
     "sequence",
     "control",
     "backfill",
+    "sketch",
 ]
 
 
@@ -41,10 +42,11 @@ class Difference:
             were changed by hand; ``sequence``: the value of a sequence was, whose name ``counter``
             is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
             down does not fit the ledger, or itself; ``breakdown``: a breakdown holds other sums of
-            some days than the counter.
+            some days than the counter; ``sketch``: different members are not what was written, or
+            lie beside no row.
         in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
             ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
-            days.
+            days; ``sketch``: how many sketches are wrong.
         in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
             ``backfill``: of slots 512 and up; ``breakdown``: the counter's.
         detail: a sentence for people.

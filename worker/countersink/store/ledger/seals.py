@@ -33,7 +33,8 @@ _POLICIES: Final = (
 )
 _SETTINGS: Final = (
     "CRC32(CONCAT_WS('|', name, COALESCE(keep_days, ''), COALESCE(max_keys, ''), app_slots,"
-    " keep_steps, dimensions, breakdown_of, since, last_breakdown))"
+    " keep_steps, dimensions, breakdown_of, since, last_breakdown,"
+    " CONCAT('salt_days=', salt_days)))"
 )
 """What came later stands last, and is left out where it is NULL: seals of before fit on."""
 _MEANS: Final = {
@@ -74,8 +75,8 @@ def counters(session: Session, names: Sequence[str] | None = None) -> Iterator[D
     )
     for (name,) in found:
         detail = (
-            "its time zones, resolutions, keep, keep_days, max_keys, app_slots, dimensions or"
-            " breakdowns were changed, but not by `counter set`"
+            "its time zones, resolutions, keep, keep_days, max_keys, app_slots, dimensions,"
+            " breakdowns or salt_days were changed, but not by `counter set`"
         )
         yield Difference(name, "settings", 0, 0, detail)
 

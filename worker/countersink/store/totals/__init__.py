@@ -21,6 +21,8 @@ from countersink.store.totals.selection import (
 )
 from countersink.store.totals.shapes import view_of
 from countersink.store.totals.windows import settled
+from countersink.store.visitors import answers
+from countersink.store.visitors.sketch import Visitors
 
 T = TypeVar("T")
 
@@ -142,6 +144,57 @@ class Totals:
                 return view.projected(
                     sums.by_key(session, selection, limit=n if view.whole else None)
                 )[:n]
+
+        return self._pool.read(work)
+
+    def unique(self, counter: str, **asked: Unpack[TotalsQuestion]) -> Visitors:
+        """How many different members there are of a counter (``Producer.seen``), of the keys,
+        values of dimensions and range that :meth:`total` takes: a union, not a sum. Exact up to 256
+        members; else an estimate with its bounds.
+
+        Raises:
+            NotUnique: the counter does not count its different members, or those of this range were
+                hashed with several salts.
+            DamagedSketch: what is stored is not what was written.
+            NoSketches: it takes datasketches (``countersink[sketches]``), which is not installed.
+        """
+        return self._ask(answers.total, picked(counter, **asked))
+
+    def unique_by(
+        self, counter: str, unit: answers.Unit, **asked: Unpack[TotalsQuestion]
+    ) -> list[tuple[date, Visitors]]:
+        """The same for each ``day``, ``hour``, ``minute`` or ``month`` in order, as :meth:`daily`
+        and its like have them.
+        """
+        return self._ask(partial(answers.by_unit, unit=unit), picked(counter, **asked))
+
+    def unique_by_key(
+        self, counter: str, *, match: KeyMatch = ANY, n: int | None = None, **days: Unpack[DayRange]
+    ) -> list[tuple[str, Visitors]]:
+        """(key, how many different members) of the keys that match and have any, those with most
+        first, then by key; or the first ``n``.
+        """
+        return self._ask(partial(answers.by_key, limit=n), selection_of(counter, match, **days))
+
+    def unique_by_dimensions(
+        self,
+        counter: str,
+        dimensions: Sequence[str],
+        *,
+        where: Mapping[str, str] | None = None,
+        n: int | None = None,
+        **days: Unpack[DayRange],
+    ) -> list[tuple[tuple[str, ...], Visitors]]:
+        """(values of these dimensions, how many different members), those with most first, then by
+        the values; or the first ``n``. Arguments and errors are those of :meth:`by`.
+        """
+        wanted = selection_of(counter, where=where, **days)
+
+        def work(session: Session) -> list[tuple[tuple[str, ...], Visitors]]:
+            view = view_of(session, wanted, dimensions)
+            with view.named():
+                selection = settled(session, view.selection)
+                return answers.by_group(session, selection, view.values)[:n]
 
         return self._pool.read(work)
 

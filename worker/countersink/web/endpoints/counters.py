@@ -247,6 +247,11 @@ _SETTINGS: Final = object_schema(
                 required=["dimensions", "since"],
             ),
         },
+        "salt_days": {
+            "type": ["integer", "null"],
+            "description": "how many days a salt of its members lasts, 0: for ever; null: its"
+            " different members are not counted",
+        },
         "policies": {"type": "array", "items": {"type": "object"}},
     },
     required=["counter", "time_zone", "resolution", "policies"],

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import partial
 from typing import Any, Final
@@ -17,11 +17,12 @@ from starlette.responses import Response
 
 from countersink.producers import Increment
 from countersink.runtime.limits import check_counter, check_key
+from countersink.runtime.members import visitor_of
 from countersink.store.errors import StoreError
 from countersink.store.totals.shapes import counter_names
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
-from countersink.web.endpoints.increments import accept
+from countersink.web.endpoints.increments import accept, counts_members
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import path_parameter, response
@@ -67,7 +68,7 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
     """Count a visit, and answer with a picture that nobody sees. Whatever the query says: a page
     may add to it what keeps others' caches away."""
     counter, key = await _place(request, services, who)
-    _visit(request, services, counter, key)
+    await _visit(request, services, counter, key)
     return Response(GIF, headers=_HEADERS, media_type="image/gif")
 
 
@@ -79,7 +80,7 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
     counts = given["count"] == "1"
     if counts:
         await _require_ingest(services, who, counter)
-        visits = _visit(request, services, counter, key)
+        visits = await _visit(request, services, counter, key)
     try:
         if await _may_see(services, who, counter):
             total = await services.one(HitNumbers).number(counter, key, visits)
@@ -97,7 +98,7 @@ async def beacon(request: Request, services: Services, who: Identity, ending: st
     request.path_params["key"] += ending
     counter, key = await _place(request, services, who)
     await bodies.discard(request, MAX_BEACON_BYTES)
-    _visit(request, services, counter, key)
+    await _visit(request, services, counter, key)
     return Response(status_code=204, headers=_HEADERS)
 
 
@@ -155,10 +156,15 @@ async def _require_ingest(services: Services, who: Identity, counter: str) -> No
     raise Problem(403, "The key may not name this counter")
 
 
-def _visit(request: Request, services: Services, counter: str, key: str) -> int:
+async def _visit(request: Request, services: Services, counter: str, key: str) -> int:
     """Count, if somebody looks; how many visits were counted."""
     if request.method == "HEAD" or _is_ahead(request):
         return 0
+    if services.one(VisitorCounters).fits(counter) and await counts_members(services, counter):
+        agent = request.headers.get("user-agent", "")
+        member = visitor_of(request.scope["countersink.client"], agent)
+        accept(services, [Increment(counter, key, member=member)])
+        return 1
     accept(services, [Increment(counter, key)])
     return 1
 
@@ -169,6 +175,21 @@ def _is_ahead(request: Request) -> bool:
         for name, value in request.scope["headers"]
         for head, said in _AHEAD
     )
+
+
+class VisitorCounters:
+    """The counters whose hits tell the visitor."""
+
+    def __init__(self, services: Services) -> None:
+        self._fits = _fitting(services.options.hit_visitors)
+
+    def fits(self, counter: str) -> bool:
+        """Whether a counter is one of them."""
+        return self._fits(counter) is not None
+
+
+def _fitting(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
+    return re.compile("|".join(map(translate, patterns)) or _NOTHING).match
 
 
 class PublicCounters:
@@ -182,7 +203,7 @@ class PublicCounters:
         patterns = services.options.public_counters
         wild = [one for one in patterns if not _WILD.isdisjoint(one)]
         self._named = frozenset(patterns).difference(wild)
-        self._fits = re.compile("|".join(map(translate, wild)) or _NOTHING).match
+        self._fits = _fitting(wild)
         self._services = services
         self._known: frozenset[str] = frozenset()
         self._read_at = -math.inf

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
+import anyio
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.producers import InvalidBatch
+from countersink.producers import Increment, InvalidBatch
 from countersink.producers.batch import Asked
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.web.acknowledgement import Acknowledgements
@@ -31,6 +32,9 @@ from countersink.web.services import Services
 
 State = Literal["accepted", "stored", "applied", "unknown"]
 RETRY_AFTER_S: Final = 1
+SALT_WAIT_S: Final = 2.0
+"""Seconds for which a request waits until the salt of its counter is known: the first one."""
+SALT_POLL_S: Final = 0.02
 MAX_ERRORS: Final = 20
 """Errors that are told at once."""
 MAX_ID_LENGTH: Final = 255
@@ -51,6 +55,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     bodies.check_json(media_type)
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
+    for counter in {each[0] for each in increments if len(each) > 5}:
+        await counts_members(services, counter)
     accept(services, increments, None if name is None else scoped(who, name))
     if wait is None:
         return answer(len(increments), None)
@@ -61,7 +67,19 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     return answer(len(increments), state)
 
 
-def accept(services: Services, increments: list[Asked], id: str | None = None) -> None:
+async def counts_members(services: Services, counter: str) -> bool | None:
+    """Whether a counter counts different members; None: Redis does not tell in time."""
+    deadline = time.monotonic() + SALT_WAIT_S
+    while (found := services.producer.counts_members(counter)) is None:
+        if time.monotonic() >= deadline:
+            break
+        await anyio.sleep(SALT_POLL_S)
+    return found
+
+
+def accept(
+    services: Services, increments: Sequence[Asked | Increment], id: str | None = None
+) -> None:
     """Have the producer accept all increments.
 
     Raises:
@@ -127,7 +145,7 @@ def read_increments(
     options: WebOptions,
     who: Identity,
     clock: Callable[[], float] = time.time,
-) -> list[Asked]:
+) -> list[Asked | Increment]:
     """The increments of a body: of one JSON object, or an array of them.
 
     Counters, keys and 64 bits are left to the producer, whose rules they are.
@@ -144,7 +162,7 @@ def read_increments(
     """
     items = _items(body, options.max_items)
     most = options.max_amount
-    increments: list[Asked] = []
+    increments: list[Asked | Increment] = []
     errors: list[tuple[int, str]] = []
     checked: set[str] = set()
     bounds: _Bounds | None = None
@@ -168,7 +186,12 @@ def read_increments(
         except ValueError as error:
             errors.append((position, str(error)))
         else:
-            increments.append((counter, "" if key is UNSET else key, amount, when, name))
+            plain = (counter, "" if key is UNSET else key, amount, when, name)
+            visitor = item.visitor
+            if visitor is UNSET or visitor is None:
+                increments.append(plain)
+            else:
+                increments.append(Increment(*plain, visitor))
     if errors:
         raise invalid(errors)
     return increments
@@ -233,6 +256,7 @@ class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     amount: int | UnsetType = UNSET
     at: str | int | float | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
+    visitor: str | UnsetType | None = UNSET
 
 
 _decode = msgspec.json.Decoder(list[_Item] | _Item).decode
@@ -269,6 +293,8 @@ def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
             strings += 1 + isinstance(item.at, str)
         if item.id is not UNSET:
             strings += 1 + isinstance(item.id, str)
+        if item.visitor is not UNSET:
+            strings += 1 + isinstance(item.visitor, str)
     return b"\\" not in body and body.count(b'"') == 2 * strings
 
 
@@ -350,6 +376,11 @@ _INCREMENT: Final = closed_object(
             "maxLength": MAX_ID_LENGTH,
             "description": "The event's own name: with the same counter, id and API key it is"
             " counted once within `ledger_days`, however often it is sent.",
+        },
+        "visitor": {
+            "type": ["string", "null"],
+            "description": "Who was seen, of a counter that counts different visitors (`counter set"
+            " --unique`); the amount is 1 then. It is hashed here, and neither stored nor sent on.",
         },
     },
     required=["counter"],

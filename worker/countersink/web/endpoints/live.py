@@ -82,7 +82,7 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SentNumbers:
     """The numbers that one look at MySQL and Redis found.
 
     Attributes:
@@ -123,7 +123,7 @@ class Listener:
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
     _last: int = 0
 
-    def news(self, seen: Seen) -> dict[str, Any] | None:
+    def news(self, seen: SentNumbers) -> dict[str, Any] | None:
         """What has changed since it was asked last, as a document; None where there was no look, or
         one that had begun before this one came."""
         if seen.number == self._last or not (seen.trouble or self.patterns in seen.visible):
@@ -160,7 +160,7 @@ class Feed:
     """
 
     def __init__(self, services: Services) -> None:
-        self.seen = Seen()
+        self.seen = SentNumbers()
         self._services = services
         self.listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
@@ -212,7 +212,7 @@ class Feed:
                     look, self._services.reads, wanted, patterns, number, before
                 )
             except (StoreError, StreamError):
-                self.seen = Seen(number=number, trouble=True)
+                self.seen = SentNumbers(number=number, trouble=True)
             for listener in self.listeners:
                 listener.wake.set()
             if await self._paused(rest(time.monotonic() - began)):
@@ -240,8 +240,8 @@ def look(
     wanted: frozenset[str],
     patterns: frozenset[tuple[str, ...]],
     number: int,
-    before: Seen,
-) -> Seen:
+    before: SentNumbers,
+) -> SentNumbers:
     """Ask MySQL and Redis once. Blocks.
 
     Args:
@@ -265,7 +265,7 @@ def look(
         today = {line.counter: line.days[-1] for line in overview.value.lines if line.days}
         complete = overview.complete_up_to
     counted = before.visible if before.names == names else {}
-    return Seen(
+    return SentNumbers(
         number=number,
         names=names,
         visible={

@@ -40,6 +40,7 @@ from countersink.web.http.parameters import (
     UNTIL,
     Parameter,
     choice,
+    flag,
     number,
     own_counter,
     picked_keys,
@@ -114,11 +115,17 @@ AGAINST: Final = choice(
     "Beside each total that of the window of the same length before, in `previous`; null where that"
     " cannot be told. With `last`, or with both `from` and `to`; not for series.",
 )
+UNIQUE: Final = flag(
+    "unique",
+    "How many different members there were, of one counter, in `total`; it is exact, or, where"
+    " `estimate` is true, lies between `low` and `high` with 95 %. Not with `include_pending`,"
+    " `against` and `also`.",
+)
 _RANGE: Final = (SINCE, UNTIL, LAST, TIME_ZONE)
 _REST: Final = (INCLUDE_PENDING, FORMAT, SPREADSHEET)
-_SERIES: Final = (*PICKED, WHERE, *_RANGE, *_REST)
-_TOTALS: Final = (BY, *PICKED, WHERE, *_RANGE, TOP, AGAINST, *_REST)
-_TOP: Final = (N, BY_DIMENSIONS, *PICKED, WHERE, *_RANGE, ALSO, AGAINST, *_REST)
+_SERIES: Final = (*PICKED, WHERE, *_RANGE, UNIQUE, *_REST)
+_TOTALS: Final = (BY, *PICKED, WHERE, *_RANGE, UNIQUE, TOP, AGAINST, *_REST)
+_TOP: Final = (N, BY_DIMENSIONS, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 
 
 async def totals(request: Request, services: Services, who: Identity) -> Response:
@@ -201,9 +208,10 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
             also=given.get("also", ()),
             against_previous=given.get("against") is not None,
             include_pending=given["include_pending"],
+            unique=given["unique"],
         )
     except ValueError as error:
-        raise refuse("against", str(error)) from None
+        raise refuse("unique" if given["unique"] else "against", str(error)) from None
 
 
 def _answer(
@@ -256,6 +264,12 @@ _ROW_SCHEMAS: Final = {
         "type": ["integer", "null"],
         "description": "The total in the window before; not there without `against`.",
     },
+    "estimate": {
+        "type": "boolean",
+        "description": "With `unique`: `total` is an estimate.",
+    },
+    "low": {"type": "integer", "description": "With `unique`: at least so many, with 95 %."},
+    "high": {"type": "integer", "description": "With `unique`: at most so many, with 95 %."},
     "also": {
         "type": "array",
         "items": {"type": ["integer", "null"]},
@@ -276,7 +290,8 @@ def _document(*columns: str) -> dict[str, Any]:
     keys among them, also dimensions.
     """
     row = closed_object(
-        {name: _ROW_SCHEMAS[name] for name in (*columns, "total")}, required=["total"]
+        {name: _ROW_SCHEMAS[name] for name in (*columns, "total", "estimate", "low", "high")},
+        required=["total"],
     )
     if "key" in columns:
         row["additionalProperties"] = {

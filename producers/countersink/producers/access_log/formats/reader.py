@@ -254,6 +254,24 @@ class Opened(Independent):
         )
 
 
+_VISITOR: Final = "\0visitor"
+"""Names the visitor among the dimensions of a line; a dimension cannot have this name."""
+
+
+def with_visitor(key: RowKey, visitor: str) -> RowKey:
+    """A key, or dimensions, and who was seen there."""
+    pairs = (("", key),) if isinstance(key, str) else key
+    return (*pairs, (_VISITOR, visitor))
+
+
+def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
+    """What :func:`with_visitor` was given; None: there is no visitor."""
+    if isinstance(key, str) or key[-1][0] != _VISITOR:
+        return key, None
+    visitor = key[-1][1]
+    return (key[0][1] if key[0][0] == "" else key[:-1]), visitor
+
+
 class Keys:
     """Which keys lines have, and which lines are left out.
 
@@ -263,6 +281,8 @@ class Keys:
         exclude: shell patterns of keys that are left out.
         strip_query: keys, and values of dimensions, end before their ``?``.
         dimensions: (name, field) pairs; with any, lines have their values instead of a key.
+        visitor: fields that together say who was seen; of a line whose visitor is asked for, what
+            is counted is what :func:`with_visitor` makes.
         column: of records: the field that is the key; '': what the template says.
         counter_column: of records: the field that says whose a record is; '': all count.
         counter: whose records count.
@@ -284,6 +304,7 @@ class Keys:
         *,
         strip_query: bool = False,
         dimensions: Sequence[tuple[str, str]] = (),
+        visitor: Sequence[str] = (),
         column: str = "",
         counter_column: str = "",
         counter: str = "",
@@ -291,6 +312,7 @@ class Keys:
     ) -> None:
         self._parts = () if dimensions or column else template.parse(key or "{path}")
         self._dimensions = _checked(dimensions)
+        self._visitor = tuple(visitor)
         if dimensions and (key or column or exclude):
             raise ValueError(
                 "--dimension stands in the place of a key: leave out --key, --key-column and"
@@ -315,6 +337,7 @@ class Keys:
             *template.fields(self._parts),
             *(field for _, field in self._dimensions),
             *(each.field for each in self._where),
+            *self._visitor,
         ]
         return tuple(dict.fromkeys(names))
 
@@ -329,10 +352,14 @@ class Keys:
             getter: gives what reads the field of that name in a record.
             optional: the same, of a field that may be missing.
         """
-        if self._dimensions:
-            readers = [optional(field) for _, field in self._dimensions]
-            return lambda record: tuple([read(record) for read in readers])
-        return getter(self._column) if self._column else template.fill(self._parts, getter)
+        readers = [optional(field) for _, field in self._dimensions]
+        if not self._dimensions:
+            key = getter(self._column) if self._column else template.fill(self._parts, getter)
+            if not self._visitor:
+                return key
+            readers = [key]
+        readers += [optional(field) for field in self._visitor]
+        return lambda record: tuple([read(record) for read in readers])
 
     def tests(
         self, getter: Callable[[str], Callable[[R], str]]
@@ -351,16 +378,24 @@ class Keys:
             Malformed: it is no text that has a UTF-8 form.
         """
         try:
-            if not isinstance(found, str):
-                values = map(self._stripped, found)
-                names = (name for name, _ in self._dimensions)
-                return check_dimensions(dict(zip(names, values, strict=True)))
-            key = self._stripped(found)
-            if any(excluded(key) for excluded in self._excluded):
-                return None
-            return check_key(key)
+            if self._visitor and not isinstance(found, str):
+                visitor = " ".join([check_key(value) for value in found[-len(self._visitor) :]])
+                rest = found[: -len(self._visitor)]
+                counted = self._finished(rest if self._dimensions else rest[0])
+                return None if counted is None else with_visitor(counted, visitor)
+            return self._finished(found)
         except ValueError as error:
             raise Malformed(str(error)) from None
+
+    def _finished(self, found: FoundKey) -> RowKey | None:
+        if not isinstance(found, str):
+            values = map(self._stripped, found)
+            names = (name for name, _ in self._dimensions)
+            return check_dimensions(dict(zip(names, values, strict=True)))
+        key = self._stripped(found)
+        if any(excluded(key) for excluded in self._excluded):
+            return None
+        return check_key(key)
 
     def _stripped(self, text: str) -> str:
         return text.partition("?")[0] if self._strip_query else text

@@ -12,11 +12,12 @@ from countersink.cli.output import printable
 from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import minute_of
+from countersink.runtime.members import Salt, check_member, member_hash, no_salt, salt_of
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
-from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from countersink.stream.errors import StreamError, StreamUnavailable
-from countersink.stream.names import PartitionRoute, note_use
+from countersink.stream.names import PartitionRoute, note_use, read_salts
 
 
 @click.command("increment", cls=settings.Command)
@@ -43,6 +44,12 @@ from countersink.stream.names import PartitionRoute, note_use
     metavar="ISO8601",
     help="When the event happened, with a time zone: 2026-11-21T08:00:00+01:00. Default: now.",
 )
+@settings.one_off(
+    "--visitor",
+    type=settings.TEXT,
+    metavar="VISITOR",
+    help="Who was seen, for a counter of different visitors (counter set --unique); hashed here.",
+)
 @settings.redis_url
 def command(
     counter: str,
@@ -50,6 +57,7 @@ def command(
     dimensions: tuple[tuple[str, str], ...],
     amount: int,
     at: datetime | None,
+    visitor: str | None,
     redis_url: str | None,
 ) -> None:
     """Add to a counter, through the same queue as an app.
@@ -60,12 +68,15 @@ def command(
     """
     if key and dimensions:
         raise Misuse("an increment has a KEY, or dimensions: leave one of them out")
+    if visitor is not None and amount != 1:
+        raise Misuse("--visitor is one sighting: leave out --amount")
     given = dict(dimensions)
     if len(given) < len(dimensions):
         raise Misuse("--dimension is given twice for the same name")
     with values_checked():
         row_key = check_dimensions(given) if given else key
-    send_one(settings.needed(redis_url, "redis"), counter, row_key, amount, at)
+        member = None if visitor is None else check_member(visitor)
+    send_one(settings.needed(redis_url, "redis"), counter, row_key, amount, at, member)
     shown = [printable(f"{name}={value}") for name, value in dimensions] or [printable(key)]
     words = [counter, *filter(None, shown), f"{amount:+d}", "is in the queue"]
     click.echo(" ".join(words))
@@ -74,15 +85,22 @@ def command(
 ATTEMPTS: Final = 3
 
 
-def send_one(redis_url: str, counter: str, key: RowKey, amount: int, at: datetime | None) -> None:
-    """Store one increment in the queue.
+def send_one(
+    redis_url: str,
+    counter: str,
+    key: RowKey,
+    amount: int,
+    at: datetime | None,
+    member: bytes | None = None,
+) -> None:
+    """Store one increment in the queue; ``member``: who was seen.
 
     A lost reply is answered by sending the same bytes again, which cannot count twice; of a
     cluster to another master.
 
     Raises:
         StreamError: nothing was sent.
-        Failure: it was sent, and Redis never said whether it arrived.
+        Failure: it was sent, and Redis never said whether it arrived; or the member has no salt.
     """
     client = connect(redis_url, client_name="countersink-increment")
     route, clock = PartitionRoute(), RedisClock()
@@ -90,7 +108,16 @@ def send_one(redis_url: str, counter: str, key: RowKey, amount: int, at: datetim
     route.reach(client, lambda: clock.learn(client, route.stream))
     now = clock.now_ms()
     minute = now // 60_000 if at is None else minute_of(at)
-    rows = encode_rows([(counter, key, minute, amount)])
+    row: Row = (counter, key, minute, amount)
+    if member is not None:
+        salts: list[Salt] = []
+        route.reach(client, lambda: salts.extend(read_salts(client, route.stream, counter)))
+        salt = salt_of(salts, minute)
+        if salt is None:
+            forgotten = f"{counter} has no salt of this time: it was forgotten, or is not made yet"
+            raise Failure(forgotten if salts else no_salt(counter))
+        row = (*row, salt.number, member_hash(member, salt.salt))
+    rows = encode_rows([row])
     entry = Sealed(new_entry_id(now), now, rows, 1)
     note_use(client, route.partition)
     in_doubt = 0

@@ -121,6 +121,14 @@ class _Report(Reporter):
     " variable or the file, spaces divide conditions; quote those that contain spaces.",
 )
 @settings.setting(
+    "--visitor",
+    type=TEXT,
+    metavar="FIELD[,FIELD]",
+    default="",
+    help="The fields that say who the visitor is, such as host,agent, for a counter of different"
+    " visitors (counter set --unique); hashed here.",
+)
+@settings.setting(
     "--follow", is_flag=True, help="Go on counting as the log grows, also across rotations."
 )
 @settings.one_off(
@@ -179,6 +187,7 @@ def command(
     key: str,
     dimension: tuple[tuple[str, str], ...],
     where: tuple[Condition, ...],
+    visitor: str,
     follow: bool,
     from_start: bool,
     begin: Begin | None,
@@ -211,7 +220,9 @@ def command(
     report = _Report(show_rejected)
     if dimension:
         key = _no_key(key)
-    parser = _parser(key, dimension, where, **{name: text or "" for name, text in formats.items()})
+    fields = _visitor(visitor)
+    given = {name: text or "" for name, text in formats.items()}
+    parser = _parser(key, dimension, where, fields, **given)
     summary = Summary()
     with ExitStack() as closing:
         asked = closing.enter_context(stopped_by_signals())
@@ -231,7 +242,7 @@ def command(
                 sender,
                 Hits(parser, report, summary),
                 access_log,
-                lines=f"{counter} {_lines_wanted(key, dimension, where)}",
+                lines=f"{counter} {_lines_wanted(key, dimension, where, fields)}",
                 position_file=position_file,
                 begin=begin,
                 follow=follow,
@@ -255,10 +266,19 @@ def _no_key(key: str) -> str:
     return "" if source in (None, ParameterSource.DEFAULT) else key
 
 
+def _visitor(text: str) -> tuple[str, ...]:
+    """The fields that say who the visitor is."""
+    fields = tuple(field.strip() for field in text.split(",")) if text else ()
+    if not all(fields) or len(set(fields)) < len(fields):
+        raise Misuse(f"--visitor {text!r}: give fields, each once, divided by commas: host,agent")
+    return fields
+
+
 def _parser(
     key: str,
     dimensions: tuple[tuple[str, str], ...],
     where: tuple[Condition, ...],
+    visitor: tuple[str, ...],
     **given: str,
 ) -> Parser:
     """What reads the lines, as asked for."""
@@ -278,6 +298,7 @@ def _parser(
             key,
             where,
             dimensions=dimensions,
+            visitor=visitor,
             input_format=given["input_format"],
             log_format=given["log_format"],
             envelope=given["envelope"],
@@ -328,7 +349,10 @@ def _count(
 
 
 def _lines_wanted(
-    key: str, dimensions: tuple[tuple[str, str], ...], where: tuple[Condition, ...]
+    key: str,
+    dimensions: tuple[tuple[str, str], ...],
+    where: tuple[Condition, ...],
+    visitor: tuple[str, ...],
 ) -> str:
     """What is counted of a log, for the name of its position: other lines have another one."""
     key = canonical(key)
@@ -336,6 +360,8 @@ def _lines_wanted(
     words = [f"{name}:{field}" for name, field in sorted(dimensions)]
     words = words or [key if field is None else field[1]]
     words += sorted(f"{each.field}{each.operator}{each.value}" for each in where)
+    if visitor:
+        words.append(f"visitor {','.join(visitor)}")
     return " ".join(words)
 
 

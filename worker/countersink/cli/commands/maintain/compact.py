@@ -62,7 +62,7 @@ def command(
     The scheduled job does this by itself, in 4 % of the time. It is safe at any time and may be
     interrupted: totals stay the same, and writers go on. Rows that an open transaction holds are
     left for the next run. The status is 3 if keys were left as they are, because their sum does not
-    fit 64 bits or their bucket belongs to no policy.
+    fit 64 bits, their different members cannot be read, or their bucket belongs to no policy.
     """
     what = CompactOptions(
         counter=counter, before=before, grace_s=grace, threshold=threshold, share=share
@@ -74,7 +74,8 @@ def command(
     except UnknownCounter as error:
         raise Failure(f"{error}: countersink totals --all lists what was") from error
     output.write_result(format, _document(done), partial(_show, done))
-    return Exit.DIFFERS if done.overflowing or done.unknown else Exit.DONE
+    wrong = done.overflowing or done.unreadable or done.unknown
+    return Exit.DIFFERS if wrong else Exit.DONE
 
 
 _NAMED: Final = 10
@@ -88,7 +89,8 @@ def _described(done: Compacted) -> tuple[float, str]:
 def _document(done: Compacted) -> dict[str, object]:
     """The result as JSON."""
     figures = output.document(done, ("rows_before", "rows_after", "ranges"))
-    places = {name: _places(getattr(done, name)) for name in ("busy", "overflowing", "unknown")}
+    names = ("busy", "overflowing", "unreadable", "unknown")
+    places = {name: _places(getattr(done, name)) for name in names}
     return {**figures, "seconds": round(done.seconds, 3), **places}
 
 
@@ -108,7 +110,7 @@ def _show(done: Compacted) -> None:
     if done.rows_before:
         figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
         output.write_rows((">rows before", ">rows after", ">time"), [figures])
-    elif not (done.busy or done.overflowing):
+    elif not (done.busy or done.overflowing or done.unreadable):
         click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
     for what, places in done.left.items():
         click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")

@@ -32,6 +32,7 @@ from countersink.store.counters.settings import (
     check_keep_days,
     check_max_keys,
 )
+from countersink.store.visitors.salts import MOST_SALT_DAYS
 
 Word = TypeVar("Word", bound=str)
 
@@ -161,6 +162,18 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     help="All combinations of them of which totals are to be kept, such as page country"
     " page,country; none: none. One that is left out is deleted, with its counts.",
 )
+@settings.one_off(
+    "--unique",
+    is_flag=True,
+    help="Count its different members, too (totals --unique), with one salt for ever.",
+)
+@settings.one_off(
+    "--salt-days",
+    metavar="DAYS",
+    type=click.IntRange(1, MOST_SALT_DAYS),
+    help="The same with another salt every so many days: then nobody can tell which members of two"
+    " such spans are the same, and there is no total over both.",
+)
 @settings.one_off("--yes", is_flag=True, help="Do not ask before breakdowns are deleted.")
 @click.argument("more", nargs=-1, metavar="")
 @settings.of_mysql("table", "json")
@@ -175,6 +188,8 @@ def set_command(
     start: datetime | date | None,
     dimensions: Sequence[str] | None,
     breakdowns: Sequence[str],
+    unique: bool,
+    salt_days: int | None,
     yes: bool,
     more: Sequence[str],
     format: str,
@@ -208,6 +223,7 @@ def set_command(
             start=_moment(store, name, start),
             dimensions=dimensions,
             breakdowns=wanted,
+            salt_days=0 if unique and salt_days is None else salt_days,
         )
     _write(format, made)
 
@@ -324,6 +340,8 @@ def _print_one(counter: Counter) -> None:
         "rolled up to": counter.rolled_up_to,
         "made by hand": counter.made,
     }
+    if counter.salt_days is not None:
+        facts["different members"] = _salts(counter.salt_days)
     if counter.dimensions:
         facts["dimensions"] = ", ".join(counter.dimensions)
         facts["breakdowns"] = ", ".join(map(_breakdown, counter.breakdowns)) or "none"
@@ -347,6 +365,12 @@ def _print_one(counter: Counter) -> None:
 def _breakdown(breakdown: Breakdown) -> str:
     since = breakdown_begins(breakdown)
     return breakdown.text if since is None else f"{breakdown.text} (from {since} on)"
+
+
+def _salts(days: int) -> str:
+    if not days:
+        return "counted, with one salt for ever"
+    return f"counted, with another salt every {'day' if days == 1 else f'{days} days'}"
 
 
 def _state(counter: Counter, policy: Policy) -> str:

@@ -52,6 +52,13 @@ def _several(
     " shell pattern that matches existing counters. Repeatable.",
 )
 @_several(
+    "--hit-visitors",
+    "hit_visitors",
+    "PATTERN",
+    "Counters of different visitors (counter set --unique) whose pixels, badges and beacons tell"
+    " the visitor: address and user agent, hashed. A name or a shell pattern. Repeatable.",
+)
+@_several(
     "--trusted-proxy",
     "trusted_proxies",
     "ADDRESS",

@@ -1,0 +1,345 @@
+"""Members on their way to rows (``Sightings``): salts that a producer has learnt (``Salts``),
+members that wait for theirs (``WaitingMembers``, how many at most), how often salts are asked for.
+
+A member is hashed by the fold thread with the salt of its counter and minute. Only Redis tells the
+salts, and only the send thread asks. Until then a member waits as it is, in memory alone.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from countersink.producers.buffer.generations import TABLE_BYTES
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import HASH_BYTES, Salt
+from countersink.stream.clock import RedisClock
+
+if TYPE_CHECKING:
+    from countersink.producers.buffer.rows import RowBuffer
+
+ASK_EVERY_SECONDS: Final = 60.0
+"""After which known salts are asked for again."""
+ASK_AGAIN_SECONDS: Final = 1.0
+"""The same of a counter that had none."""
+STALE_SECONDS: Final = 120.0
+"""Salts that are older are used only while Redis is away: a producer may have been idle."""
+MAX_WAITING: Final = 10_000
+"""Members that wait for their salts at most, of all counters;"""
+MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+"""and their bytes."""
+WAITING_BYTES: Final = 512
+"""What each takes besides itself, its key included."""
+LARGE_MEMBER: Final = 256
+"""Bytes of a member above which the caller hashes it, if the salt is known: members that wait to be
+folded are bounded by their number alone."""
+MAX_LARGE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of larger members that wait to be folded, above which a sighting is dropped."""
+MAX_COUNTERS: Final = 16_384
+"""Counters whose salts are known at once."""
+
+Member = bytes | tuple[int, bytes]
+"""A member; or the number of the salt by which it was hashed, and its hash."""
+Sighting = tuple[str, RowKey, int | None, Member]
+"""(counter, key or dimensions, minute or None for now, member)."""
+Hasher = Callable[[], Any]
+"""Makes a BLAKE2b that has taken the salt, to be updated with a member."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What Redis told of a counter: its salts, and when that was."""
+
+    salts: list[tuple[Salt, Hasher]]
+    asked_at: float
+
+
+class Salts:
+    """The salts of counters. The send thread learns them; any thread looks.
+
+    Attributes:
+        reachable: Redis answered the last time that salts were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.reachable = False
+        self._known: dict[str, _Known] = {}
+        self._wanted: dict[str, None] = {}  # asked for by callers and by the fold thread
+
+    def want(self, counter: str) -> None:
+        """Have the send thread ask for the salts of a counter."""
+        if counter not in self._wanted and len(self._wanted) < MAX_COUNTERS:
+            self._wanted[counter] = None
+
+    def find(self, counter: str, minute: int) -> tuple[int, Hasher] | None:
+        """The number of the salt of a minute, and what hashes with it; None: it is not known."""
+        known = self._known.get(counter)
+        if known is None or self._is_unknown(known):
+            self.want(counter)
+            return None
+        for salt, hasher in known.salts:
+            if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
+                return salt.number, hasher
+        self.want(counter)
+        return None
+
+    def is_forgotten(self, counter: str, minute: int) -> bool:
+        """Whether the salt of a minute was forgotten, and will never be known."""
+        known = self._known.get(counter)
+        return known is not None and bool(known.salts) and minute < known.salts[0][0].begins
+
+    def counts_members(self, counter: str) -> bool | None:
+        """Whether a counter had salts when Redis was asked last; None: that is not known now."""
+        known = self._known.get(counter)
+        if known is None or not known.salts or self._is_unknown(known):
+            self.want(counter)
+        return None if known is None or self._is_unknown(known) else bool(known.salts)
+
+    def has_none(self, counter: str, since: float) -> bool:
+        """Whether Redis has told since the monotonic time ``since`` that a counter has none."""
+        known = self._known.get(counter)
+        return known is not None and not known.salts and known.asked_at >= since
+
+    def is_due(self, counter: str) -> bool:
+        """Whether Redis is to be asked for the salts of a counter now."""
+        return counter in self._wanted and self._due_in(counter) <= 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether Redis has not told of a counter that was asked for."""
+        return any(self._is_unknown(self._known.get(counter)) for counter in list(self._wanted))
+
+    def _is_unknown(self, known: _Known | None) -> bool:
+        return known is None or (self.reachable and self._age(known) > STALE_SECONDS)
+
+    # --- the send thread's side --------------------------------------------------------------
+
+    def due(self) -> list[str]:
+        """The counters to ask for now."""
+        return [counter for counter in list(self._wanted) if self.is_due(counter)]
+
+    def learn(self, counter: str, salts: list[Salt]) -> None:
+        """What Redis told of a counter; empty: it has none."""
+        hashers = [
+            (salt, blake2b(digest_size=HASH_BYTES, key=salt.salt).copy)
+            for salt in sorted(salts, key=lambda salt: salt.begins)
+        ]
+        self._known[counter] = _Known(hashers, time.monotonic())
+
+    def _due_in(self, counter: str) -> float:
+        known = self._known.get(counter)
+        if known is None:
+            return 0.0
+        every = ASK_EVERY_SECONDS if known.salts else ASK_AGAIN_SECONDS
+        return every - self._age(known)
+
+    @staticmethod
+    def _age(known: _Known) -> float:
+        return time.monotonic() - known.asked_at
+
+
+@dataclass(slots=True)
+class _Queue:
+    oldest: int  # the generation in which the first of them came
+    waiting: deque[tuple[RowKey, int, bytes]] = field(default_factory=deque)
+
+
+class WaitingMembers:
+    """Members whose salts are not known, in the order in which they came. Its owner holds a lock.
+
+    Attributes:
+        count: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bytes = 0
+        self._queues: dict[str, _Queue] = {}
+
+    def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> int:
+        """Let one wait; how many had to leave for it, of the counter with most of them, which may
+        be this one.
+        """
+        queue = self._queues.get(counter)
+        if queue is None:
+            queue = self._queues[counter] = _Queue(generation)
+        queue.waiting.append((key, minute, member))
+        self.count += 1
+        self._bytes += len(member)
+        left = 0
+        while self.count > MAX_WAITING or self._bytes > MAX_WAITING_BYTES:
+            largest = max(self._queues, key=lambda name: len(self._queues[name].waiting))
+            self._pop(largest, last=largest == counter)
+            left += 1
+        return left
+
+    def _pop(self, counter: str, *, last: bool = False) -> tuple[RowKey, int, bytes]:
+        waiting = self._queues[counter].waiting
+        found = waiting.pop() if last else waiting.popleft()
+        self.count -= 1
+        self._bytes -= len(found[2])
+        if not waiting:
+            del self._queues[counter]
+        return found
+
+    @property
+    def size(self) -> int:
+        """What they take in memory."""
+        return self._bytes + self.count * WAITING_BYTES
+
+    @property
+    def counters(self) -> list[str]:
+        """Whose members wait."""
+        return list(self._queues)
+
+    @property
+    def oldest(self) -> int | None:
+        """The generation in which the first of them came; None: there are none."""
+        return min([queue.oldest for queue in self._queues.values()], default=None)
+
+    def take(self, counter: str) -> Iterator[tuple[RowKey, int, bytes]]:
+        """Take out those of a counter that wait now."""
+        for _ in range(len(self._queues[counter].waiting)):
+            yield self._pop(counter)
+
+    def oldest_of(self, counter: str) -> int:
+        """The generation in which the first one of a counter came."""
+        return self._queues[counter].oldest
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._queues.clear()
+        self.count = self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<WaitingMembers {self.count}>"
+
+
+class Sightings:
+    """Sightings as callers leave them, and their folding into rows. Folding is for the owner of the
+    row buffer's lock, all else for any thread.
+
+    Attributes:
+        fast: counter → ``append`` of ``left``; for those whose salts are known.
+        left: what callers left.
+        salts: what members are hashed with.
+        without_salt: the counter whose sightings were dropped for want of a salt, last.
+    """
+
+    def __init__(self, buffer: "RowBuffer", clock: RedisClock) -> None:
+        self.fast: dict[str, Callable[[Sighting], None]] = {}
+        self.left: list[Sighting] = []
+        self.salts = Salts()
+        self.without_salt: str | None = None
+        self._large: list[int] = []  # bytes of large members among those left
+        self._buffer = buffer
+        self._clock = clock
+
+    def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> bool:
+        """Leave a checked sighting; False: its member is too large to be kept unhashed."""
+        self._buffer.members = True
+        if not isinstance(key, str):
+            self._buffer.dimensions = True
+        if len(member) > LARGE_MEMBER:
+            found = self.hashed(counter, minute, member)
+            if found is not None:
+                minute, number, digest = found
+                self.left.append((counter, key, minute, (number, digest)))
+                return True
+            if sum(self._large) + len(member) > MAX_LARGE_BYTES:
+                return False
+            self._large.append(len(member))
+        self.left.append((counter, key, minute, member))
+        return True
+
+    def hashed(
+        self, counter: str, minute: int | None, member: bytes
+    ) -> tuple[int, int, bytes] | None:
+        """The minute of a sighting (None: now), the number of its salt, and the member's hash;
+        None: the salt is not known.
+        """
+        when = self._clock.minute() if minute is None else minute
+        found = self.salts.find(counter, when)
+        if found is None:
+            return None
+        number, hasher = found
+        taken = hasher()
+        taken.update(member)
+        return when, number, taken.digest()
+
+    def fold(self, limit: int, *, patient: bool) -> tuple[int, int]:
+        """Fold at most ``limit``: how many were folded, and how many of them were dropped.
+
+        Args:
+            patient: while Redis is being asked for salts, no more than can wait for them.
+        """
+        if patient and self.salts.pending:
+            limit = min(limit, max(0, MAX_WAITING - self._buffer.waiting_members.count))
+        now = self._clock.minute()
+        chunk = self.left[:limit]
+        del self.left[: len(chunk)]
+        add = self._buffer.add_members
+        most = len(chunk) * (TABLE_BYTES + self._buffer.most_row_bytes)
+        bounded = not self._buffer.claim(len(chunk), most)
+        dropped = 0
+        last: tuple[str, int | None] | None = None
+        when, found = 0, None
+        # Many sightings are of members that were seen before.
+        for (counter, key, at, member), calls in Counter(chunk).items():
+            if (counter, at) != last:
+                last = counter, at
+                when = self._clock.absolute(now) if at is None else at
+                found = self.salts.find(counter, when)
+            if isinstance(member, tuple):
+                number, digest = member
+            elif found is not None:
+                number, hasher = found
+                taken = hasher()
+                taken.update(member)
+                digest = taken.digest()
+            else:
+                dropped += self._let_wait(counter, key, now if at is None else at, member, calls)
+                continue
+            dropped += add(counter, key, when, number, (digest,), calls, bounded=bounded)
+        if self._large:
+            for *_, member in chunk:
+                if len(member) > LARGE_MEMBER:
+                    self._large.remove(len(member))
+        return len(chunk), dropped
+
+    def fold_waiting(self) -> int:
+        """Fold those that have waited and whose salts are known by now; how many were dropped."""
+        waiting = self._buffer.waiting_members
+        dropped = 0
+        for counter in waiting.counters:
+            if not self.salts.counts_members(counter):
+                continue
+            self._buffer.return_from_waiting(counter)
+            for key, minute, member in waiting.take(counter):
+                when = self._clock.absolute(minute)
+                found = self.hashed(counter, when, member)
+                if found is None:
+                    dropped += self._let_wait(counter, key, minute, member, 1)
+                else:
+                    _, number, digest = found
+                    self._buffer.add_members(
+                        counter, key, when, number, (digest,), 1, bounded=False
+                    )
+        return dropped
+
+    def _let_wait(self, counter: str, key: RowKey, minute: int, member: bytes, calls: int) -> int:
+        """Keep sightings until the salt of their member is known; how many are dropped."""
+        self.fast.clear()  # callers are to ask for the salt, and to have patience
+        if self._buffer.closed or self.salts.is_forgotten(counter, self._clock.absolute(minute)):
+            dropped = calls
+        else:
+            waits = [self._buffer.let_wait(counter, key, minute, member) for _ in range(calls)]
+            dropped = sum(waits)
+        if dropped:
+            self.without_salt = counter
+        return dropped
+
+    def __repr__(self) -> str:
+        return f"<Sightings {len(self.left)}>"

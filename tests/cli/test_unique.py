@@ -1,0 +1,135 @@
+"""`counter set --unique`, `totals --unique` and its refusals on the command line."""
+
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from countersink.store import Store
+from countersink.store.connection import Session
+from tests.cli.command import Servers, one_sentence
+from tests.store.helpers import applier
+from tests.store.visitors.sightings import seen_entry
+
+NOW = int(datetime.now(UTC).timestamp()) // 60
+TODAY = datetime.now(UTC).date().isoformat()
+
+
+@pytest.fixture
+def seen(servers: Servers, session: Session) -> Servers:
+    """A counter with sightings, few of one key and many of another."""
+    assert servers.call("counter", "set", "visitors", "--unique").status == 0
+    made = [("visitors", "/", NOW, f"v{n % 5}") for n in range(12)]
+    made += [("visitors", "/many", NOW, f"v{n}") for n in range(1000)]
+    with closing(applier(servers.mysql_url)) as one:
+        one.apply([seen_entry(session, made)])
+    return servers
+
+
+def answer(servers: Servers, *arguments: str) -> Any:
+    shown = servers.call("totals", "visitors", "--unique", *arguments, "--format", "json")
+    assert shown.status == 0, shown.err
+    return shown.json["rows"]
+
+
+def test_members_are_told_with_their_bounds(seen: Servers) -> None:
+    exact = {"total": 5, "estimate": False, "low": 5, "high": 5}
+    assert answer(seen, "--by", "total", "--key", "/") == [exact]
+    assert answer(seen, "--key", "/") == [{"day": TODAY, **exact}]
+    many, few = answer(seen, "--by", "key")
+    assert few == {"key": "/", **exact}
+    assert many["key"] == "/many"
+    assert many["estimate"]
+    assert many["low"] <= 1000 <= many["high"]
+    assert many["low"] < many["total"] < many["high"]
+    (month,) = answer(seen, "--by", "month")
+    assert month == {
+        "month": TODAY[:7],
+        **{k: many[k] for k in ("total", "estimate", "low", "high")},
+    }
+    assert answer(seen, "--by", "key", "--top", "1") == [many]
+
+
+def test_the_table_says_what_is_an_estimate_and_adds_nothing_up(seen: Servers) -> None:
+    shown = seen.call("totals", "visitors", "--unique", "--by", "key")
+    assert shown.status == 0, shown.err
+    header, many, few, *rest = shown.out.splitlines()
+    assert header.split() == ["key", "total", "low", "high"]
+    assert "≈" in many
+    assert "≈" not in few
+    assert few.split()[:4] == ["/", "5", "5", "5"]
+    assert not any(line.startswith("all") for line in rest)
+    top = seen.call("top", "visitors", "--unique", "--format", "csv")
+    assert top.out.splitlines()[0] == "key,total,estimate,low,high"
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--include-pending"], "what is still in the queue"),
+        (["--against", "previous", "--last", "1d", "--by", "key"], "the previous window"),
+    ],
+)
+def test_what_is_not_told_is_refused(seen: Servers, more: list[str], what: str) -> None:
+    refused = seen.call("totals", "visitors", "--unique", *more)
+    assert refused.status == 2
+    assert f"different members are not told of {what}" in one_sentence(refused)
+
+
+def test_totals_of_all_counters_have_no_members(seen: Servers) -> None:
+    refused = seen.call("totals", "--all", "--unique")
+    assert "different members are not told of several counters" in one_sentence(refused)
+
+
+def test_a_counter_without_members_says_what_to_do(servers: Servers, session: Session) -> None:
+    with closing(applier(servers.mysql_url)) as one:
+        one.apply([seen_entry(session, [], ("plain", "/", NOW, 1))])
+    refused = servers.call("totals", "plain", "--unique")
+    assert "`countersink counter set plain --unique`" in one_sentence(refused)
+
+
+def test_days_of_several_salts_are_told_one_by_one(
+    servers: Servers, session: Session, mysql_url: str
+) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set("v", salt_days=1)
+    session.execute("UPDATE visitor_salt SET ends = ends - 1440, begins = begins - 1440")
+    session.execute("UPDATE visitor_salt SET begins = -2147483648 ORDER BY begins LIMIT 1")
+    made = [("v", "/", NOW - ago, "a") for ago in (0, 1440)]
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, made)])
+    refused = servers.call("totals", "v", "--unique", "--by", "total")
+    assert "salts are renewed each day: ask --by day" in one_sentence(refused)
+    shown = servers.call("totals", "v", "--unique", "--format", "json")
+    assert [row["total"] for row in shown.json["rows"]] == [1, 1]
+    assert servers.call("totals", "v", "--unique", "--by", "total", "--last", "1d").status == 0
+
+
+def test_a_damaged_sketch_is_named_and_found(seen: Servers, session: Session) -> None:
+    session.execute("UPDATE visitor_slot SET sketch = X'0100' WHERE counter_key = '/'")
+    refused = seen.call("totals", "visitors", "--unique", "--by", "total")
+    said = one_sentence(refused)
+    assert "'visitors', '/' in the bucket" in said
+    assert "`countersink verify`" in said
+    found = seen.call("verify", "--counter", "visitors", "--format", "json")
+    assert found.status == 3
+    (wrong,) = found.json["differences"]
+    assert (wrong["problem"], wrong["in_tables"], wrong["day"]) == ("sketch", 1, TODAY)
+    assert seen.call("totals", "visitors", "--by", "total").status == 0
+
+
+def test_settings_say_whether_members_are_counted(servers: Servers) -> None:
+    for given, days, said in (
+        (["--unique"], 0, "counted, with one salt for ever"),
+        (["--salt-days", "1"], 1, "counted, with another salt every day"),
+        (["--salt-days", "7", "--unique"], 7, "counted, with another salt every 7 days"),
+    ):
+        made = servers.call("counter", "set", "v", *given)
+        assert said in made.out
+        assert servers.call("counter", "show", "v", "--format", "json").json["salt_days"] == days
+    refused = servers.call("counter", "set", "v", "--keep-days", "30")
+    assert "(--keep-days forever)" in one_sentence(refused)
+    assert servers.call("counter", "set", "w").status == 0
+    assert servers.call("counter", "show", "w", "--format", "json").json["salt_days"] is None
+    assert servers.call("counter", "set", "v", "--salt-days", "0").status == 2

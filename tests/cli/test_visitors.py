@@ -1,0 +1,159 @@
+"""`countersink increment --visitor` and `countersink tail --visitor`."""
+
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.runtime.members import MAX_HASHES, Salt
+from tests.cli.command import Result, call, environment, one_sentence
+from tests.producers.members import FIRST, SALT, found, hashed, publish
+from tests.support.processes import COUNTERSINK
+
+MINUTE = int(datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()) // 60
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "access.log"
+
+
+def run(redis_url: str, *arguments: str) -> Result:
+    return call(*arguments, COUNTERSINK_REDIS_URL=redis_url)
+
+
+def tail(redis_url: str, log: Path, *arguments: str) -> Result:
+    return run(redis_url, "tail", str(log), "--counter", "visitors", *arguments)
+
+
+def line(host: str, agent: str, path: str = "/", minute: int = 0) -> bytes:
+    when = f"20/Nov/2026:22:{minute:02}:00 +0000"
+    return f'{host} - - [{when}] "GET {path} HTTP/1.1" 200 12 "-" "{agent}"\n'.encode()
+
+
+def test_increment_tells_a_visitor(redis_url: str, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    at = "2026-11-20T22:00:00Z"
+    done = run(redis_url, "increment", "visitors", "/", "--visitor", "ann", "--at", at)
+    assert (done.status, done.out) == (0, "visitors / +1 is in the queue\n")
+    assert run(redis_url, "increment", "visitors", "/", "--visitor", "").status == 0
+    given = ("--dimension", "page=/", "--visitor", "bob", "--at", at)
+    assert run(redis_url, "increment", "visitors", *given).status == 0
+    counts, hashes = found(redis_client)
+    assert sum(counts.values()) == 3
+    assert hashes["visitors", "/", MINUTE, 7] == {hashed("ann")}
+    assert hashes["visitors", (("page", "/"),), MINUTE, 7] == {hashed("bob")}
+    assert set().union(*hashes.values()) == set(map(hashed, ["ann", "bob", ""]))
+
+
+def test_increment_says_what_is_missing(redis_url: str, redis_client: redis.Redis) -> None:
+    done = run(redis_url, "increment", "visitors", "--visitor", "secret")
+    assert done.status == 1
+    assert "countersink counter set visitors --unique" in one_sentence(done)
+    publish(redis_client, [Salt(1, MINUTE, None, SALT)])
+    early = "2026-11-20T21:59:00Z"
+    done = run(redis_url, "increment", "visitors", "--visitor", "secret", "--at", early)
+    assert (done.status, "forgotten" in one_sentence(done)) == (1, True)
+    done = run(redis_url, "increment", "visitors", "--visitor", "secret", "--amount", "2")
+    assert (done.status, "--amount" in done.err) == (2, True)
+    redis_client.hset("{countersink:0}:salts", "visitors", "secret")
+    done = run(redis_url, "increment", "visitors", "--visitor", "secret")
+    assert (done.status, "not as a worker writes them" in done.err) == (1, True)
+    assert "secret" not in done.err
+    assert found(redis_client)[0] == {}
+
+
+def test_tail_tells_visitors(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
+    publish(redis_client)
+    lines = [("192.0.2.1", "A"), ("192.0.2.1", "B"), ("192.0.2.2", "A"), ("192.0.2.1", "A")]
+    log.write_bytes(b"".join([line(*one) for one in lines]) + line("192.0.2.3", "é", "/b", 5))
+    done = tail(redis_url, log, "--visitor", "host,agent")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "visitors: counted 5, rejected 0\n"
+    assert tail(redis_url, log, "--visitor", "host,agent").out.startswith("visitors: counted 0")
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 4, ("visitors", "/b", MINUTE + 5): 1}
+    assert hashes == {
+        ("visitors", "/", MINUTE, 7): {hashed(f"{host} {agent}") for host, agent in lines},
+        ("visitors", "/b", MINUTE + 5, 7): {hashed("192.0.2.3 é")},
+    }
+
+
+def test_tail_takes_one_field_dimensions_and_conditions(
+    redis_url: str, redis_client: redis.Redis, log: Path
+) -> None:
+    publish(redis_client)
+    log.write_bytes(line("192.0.2.1", "A") + line("192.0.2.2", "bot") + line("192.0.2.3", "A"))
+    given = ("--visitor", "host", "--dimension", "page=path", "--where", "agent!=bot")
+    done = tail(redis_url, log, *given)
+    assert (done.status, done.out) == (0, "visitors: counted 2, rejected 0\n")
+    counts, hashes = found(redis_client)
+    place = ("visitors", (("page", "/"),), MINUTE)
+    assert counts == {place: 2}
+    assert hashes == {(*place, 7): {hashed("192.0.2.1"), hashed("192.0.2.3")}}
+
+
+def test_tail_splits_many_visitors_of_one_key(
+    redis_url: str, redis_client: redis.Redis, log: Path
+) -> None:
+    publish(redis_client)
+    hosts = [f"10.0.{number // 250}.{number % 250}" for number in range(MAX_HASHES + 100)]
+    log.write_bytes(b"".join([line(host, "A") for host in hosts * 2]))
+    assert tail(redis_url, log, "--visitor", "host").status == 0
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 2 * len(hosts)}
+    assert hashes == {("visitors", "/", MINUTE, 7): set(map(hashed, hosts))}
+
+
+def test_tail_reads_a_pipe(redis_url: str, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    done = subprocess.run(
+        [*COUNTERSINK, "tail", "-", "--counter", "visitors", "--visitor", "host,agent"],
+        input=line("192.0.2.1", "A") * 3,
+        capture_output=True,
+        check=True,
+        env=environment(COUNTERSINK_REDIS_URL=redis_url),
+    )
+    assert done.stdout == b"visitors: counted 3, rejected 0\n"
+    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("192.0.2.1 A")}}
+
+
+def test_tail_without_a_salt_stops_before_the_lines(
+    redis_url: str, redis_client: redis.Redis, log: Path
+) -> None:
+    log.write_bytes(line("192.0.2.1", "secret"))
+    done = tail(redis_url, log, "--visitor", "host,agent")
+    assert done.status == 1
+    assert "countersink counter set visitors --unique" in done.err
+    assert "secret" not in done.err
+    publish(redis_client)
+    assert tail(redis_url, log, "--visitor", "host,agent").out.startswith("visitors: counted 1")
+
+
+def test_tail_rejects_hits_whose_salt_was_forgotten(
+    redis_url: str, redis_client: redis.Redis, log: Path
+) -> None:
+    publish(redis_client, [Salt(4, MINUTE + 1, None, SALT)])
+    log.write_bytes(line("192.0.2.1", "A") * 2 + line("192.0.2.1", "A", minute=1))
+    done = tail(redis_url, log, "--visitor", "host")
+    assert (done.status, done.out) == (3, "visitors: counted 1, rejected 2\n")
+    assert "the salt of their time was forgotten" in done.err
+    assert found(redis_client)[0] == {("visitors", "/", MINUTE + 1): 1}
+
+
+@pytest.mark.parametrize("fields", [",", "host,", "host,host", "nothing"])
+def test_fields_that_cannot_be_are_refused(redis_url: str, log: Path, fields: str) -> None:
+    log.write_bytes(line("192.0.2.1", "A"))
+    assert tail(redis_url, log, "--visitor", fields).status in (1, 2)
+
+
+def test_salts_by_period(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
+    publish(redis_client, [Salt(1, FIRST, MINUTE + 1, bytes(16)), Salt(2, MINUTE + 1, None, SALT)])
+    log.write_bytes(line("192.0.2.1", "A") + line("192.0.2.1", "A", minute=1))
+    assert tail(redis_url, log, "--visitor", "host").status == 0
+    assert found(redis_client)[1] == {
+        ("visitors", "/", MINUTE, 1): {hashed("192.0.2.1", bytes(16))},
+        ("visitors", "/", MINUTE + 1, 2): {hashed("192.0.2.1")},
+    }

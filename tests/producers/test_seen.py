@@ -1,0 +1,518 @@
+"""``Producer.seen``: what is in the stream, compared with an oracle that hashes by itself."""
+
+import json
+import random
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import redis
+
+from countersink.producers import Increment, InvalidBatch, Producer
+from countersink.producers.buffer import sightings
+from countersink.producers.testing import RecordingProducer
+from countersink.runtime.dimensions import RowKey, check_row_key
+from countersink.runtime.members import MAX_HASHES, Salt
+from countersink.stream.connection import connect
+from countersink.stream.names import salts_key
+from tests.producers.helpers import STREAM, entries, run_script, total
+from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
+from tests.support.factories import RedisFactory
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+
+AWAY = "redis://127.0.0.1:1/0"
+AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+MINUTE = int(AT.timestamp()) // 60
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as running:
+        yield running
+
+
+def test_sightings_are_counted_and_members_are_hashed(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    publish(redis_client)
+    with Producer(redis_url) as producer:
+        for _ in range(3):
+            producer.seen("visitors", "/home", "ann", at=AT)
+        producer.seen("visitors", "/home", b"bob", at=AT)
+        producer.seen("visitors", "/home", "", at=AT)
+        producer.seen("visitors", "", "ann", at=AT)
+        producer.increment("visitors", "/home", 5, at=AT)
+        assert producer.flush(20)
+        assert producer.stats().accepted == producer.stats().stored == 7
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/home", MINUTE): 10, ("visitors", "", MINUTE): 1}
+    assert hashes == {
+        ("visitors", "/home", MINUTE, 7): {hashed("ann"), hashed("bob"), hashed("")},
+        ("visitors", "", MINUTE, 7): {hashed("ann")},
+    }
+
+
+def test_random_sightings_come_to_what_an_oracle_says(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    randomly = random.Random(7)
+    salts = [
+        Salt(1, FIRST, MINUTE - 5, bytes(16)),
+        Salt(2, MINUTE - 5, MINUTE + 5, b"b" * 16),
+        Salt(9, MINUTE + 5, None, b"c" * 16),
+    ]
+    publish(redis_client, salts)
+    publish(redis_client, ENDLESS, "others")
+    keys: list[str | Mapping[str, str]] = ["", "/a", "é" * 200, {"page": "/", "country": "DE"}]
+    counts: Counter[tuple[str, RowKey, int]] = Counter()
+    hashes: dict[tuple[str, RowKey, int, int], set[bytes]] = {}
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        for _ in range(20_000):
+            counter = randomly.choice(["visitors", "others"])
+            key = randomly.choice(keys)
+            minute = MINUTE + randomly.randrange(-8, 8)
+            member = str(randomly.randrange(300)) * randomly.choice([1, 1, 1, 200])
+            producer.seen(counter, key, member, at=datetime.fromtimestamp(minute * 60, UTC))
+            row_key = check_row_key(key)
+            counts[counter, row_key, minute] += 1
+            known = salts if counter == "visitors" else ENDLESS
+            salt = next(one for one in reversed(known) if one.begins <= minute)
+            hashes.setdefault((counter, row_key, minute, salt.number), set()).add(
+                hashed(member, salt.salt)
+            )
+        assert producer.flush(60)
+    assert found(redis_client) == (counts, hashes)
+
+
+def test_many_members_of_one_key_are_split_and_the_sightings_go_with_the_first(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    publish(redis_client)
+    members = [str(number) for number in range(3 * MAX_HASHES + 5)]
+    with Producer(redis_url, flush_interval=60) as producer:
+        producer.seen("visitors", "first", "")
+        assert producer.flush(20)
+        for member in members * 2:
+            producer.seen("visitors", "/", member, at=AT)
+        assert producer.flush(60)
+    rows = [row for entry in entries(redis_client)[1:] for row in json.loads(entry["rows"])]
+    assert [row[3] for row in rows] == [2 * len(members), 0, 0, 0]
+    assert [len(b64decode(row[5])) // 8 for row in rows] == [MAX_HASHES] * 3 + [5]
+    counts, hashes = found(redis_client)
+    assert counts["visitors", "/", MINUTE] == 2 * len(members)
+    assert hashes["visitors", "/", MINUTE, 7] == set(map(hashed, members))
+
+
+def test_members_wait_until_their_salt_is_known(
+    redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        producer.increment("hits", "/", at=AT)
+        eventually(lambda: total(redis_client) == 1)  # others do not wait for it
+        eventually(lambda: "countersink counter set visitors --unique" in caplog.text)
+        assert not producer.flush(0.1)
+        assert producer.stats().pending_rows == 1
+        publish(redis_client)
+        assert producer.flush(20)
+        producer.seen("visitors", "/", "bob")
+    counts, hashes = found(redis_client)
+    assert hashes["visitors", "/", MINUTE, 7] == {hashed("ann")}
+    assert sum(counts.values()) == 3
+    assert "ann" not in caplog.text
+
+
+def test_an_event_that_waits_keeps_the_minute_in_which_it_happened(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    now = int(redis_client.time()[0]) // 60
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        producer.seen("visitors", "/", "ann")
+        assert not producer.flush(0.1)
+        publish(redis_client)
+        assert producer.flush(20)
+    ((_, _, minute, _),) = found(redis_client)[1]
+    assert now <= minute <= int(redis_client.time()[0]) // 60
+
+
+def test_a_flush_does_not_wait_where_redis_says_that_there_is_no_salt(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        producer.increment("hits", "/", at=AT)
+        # A flush that waits for the member would not return before the test is stopped.
+        assert not producer.flush(3600)
+        assert total(redis_client) == 1
+        publish(redis_client)
+        eventually(lambda: producer.flush(20))
+        producer.seen("others", "/", "bob", at=AT)
+        assert not producer.close(3600)
+    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
+
+
+def test_a_burst_before_the_salt_is_known_waits_for_it(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    publish(redis_client)
+    with Producer(redis_url, flush_interval=60) as producer:
+        for number in range(60_000):
+            producer.seen("visitors", "/", str(number), at=AT)
+        assert producer.flush(60)
+        assert producer.stats().dropped == 0
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 60_000}
+    assert len(hashes["visitors", "/", MINUTE, 7]) == 60_000
+
+
+def test_what_waits_is_bounded_and_the_counter_with_most_is_cut(
+    redis_url: str,
+    redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "MAX_WAITING", 100)
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        for number in range(150):
+            producer.seen("wrong", "/", f"secret{number}")
+        for number in range(20):
+            producer.seen("visitors", "/", str(number), at=AT)
+        assert not producer.flush(0.1)
+        stats = producer.stats()
+        assert (stats.accepted, stats.dropped, stats.pending_rows) == (100, 70, 100)
+        eventually(lambda: "increments dropped: no salt" in caplog.text)
+        assert "countersink counter set wrong --unique" in caplog.text
+        publish(redis_client)
+        eventually(lambda: len(found(redis_client)[1].get(("visitors", "/", MINUTE, 7), ())) == 20)
+        assert not producer.close(0.1)
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.dropped) == (20, 20, 150)
+    assert "secret" not in caplog.text
+
+
+def test_bytes_that_wait_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sightings, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(sightings, "MAX_LARGE_BYTES", 20_000)
+    with Producer(AWAY, flush_interval=60) as producer:
+        for _ in range(100):
+            producer.seen("visitors", "/", "x" * 3_000)
+        assert not producer.flush(0.1)
+        stats = producer.stats()
+        assert stats.accepted <= 3
+        assert stats.accepted + stats.dropped == 100
+        producer.close(0.1)
+
+
+def test_a_member_of_a_megabyte_is_counted(redis_url: str, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    large = "ä" * 500_000
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        for _ in range(5):
+            producer.seen("visitors", "/", large, at=AT)
+        assert producer.flush(20)
+        for _ in range(50):  # hashed by the caller now
+            producer.seen("visitors", "/", large, at=AT)
+            producer.seen("visitors", "/", large + "x", at=AT)
+        assert producer.flush(20)
+        assert producer.stats().dropped == 0
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 105}
+    assert hashes == {("visitors", "/", MINUTE, 7): {hashed(large), hashed(large + "x")}}
+
+
+BAD = [
+    (("a b", "", "x"), ValueError),
+    ((5, "", "x"), TypeError),
+    (([], "", "x"), TypeError),
+    (("visitors", 5, "x"), TypeError),
+    (("visitors", "\ud800", "x"), ValueError),
+    (("visitors", {"Page": "/"}, "x"), ValueError),
+    (("visitors", "", None), TypeError),
+    (("visitors", "", 5), TypeError),
+    (("visitors", "", bytearray(b"x")), TypeError),
+    (("visitors", "", ["x"]), TypeError),
+    (("visitors", "", "secret\ud800"), ValueError),
+]
+
+
+@pytest.mark.parametrize(("given", "error"), BAD, ids=[repr(given)[:40] for given, _ in BAD])
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_is_not_valid_is_refused_and_counts_nothing(
+    redis_url: str,
+    redis_client: redis.Redis,
+    given: tuple[str, str, str],
+    error: type[Exception],
+    warm: bool,
+) -> None:
+    publish(redis_client)
+    with Producer(redis_url) as producer:
+        if warm:
+            producer.seen("visitors", "", "a", at=AT)
+            assert producer.flush(20)
+            producer.seen("visitors", "", "a")
+        with pytest.raises(error) as caught:
+            producer.seen(*given)
+        assert "secret" not in str(caught.value)
+        with pytest.raises(error):
+            RecordingProducer().seen(*given)
+        assert producer.stats().accepted == (2 if warm else 0)
+
+
+@pytest.mark.parametrize("at", [5, datetime(2026, 1, 1)])  # noqa: DTZ001
+def test_a_time_is_checked(redis_url: str, at: datetime) -> None:
+    with Producer(redis_url) as producer, pytest.raises((TypeError, ValueError)):
+        producer.seen("visitors", "/", "x", at=at)
+
+
+def test_a_closed_producer_refuses(redis_url: str) -> None:
+    producer = Producer(redis_url)
+    producer.close()
+    with pytest.raises(RuntimeError):
+        producer.seen("visitors", "/", "x")
+
+
+def test_a_salt_that_is_renewed_is_used_from_its_minute_on(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    renewed = [Salt(1, FIRST, MINUTE + 1, bytes(16)), Salt(2, MINUTE + 1, None, SALT)]
+    publish(redis_client, renewed)
+    with Producer(redis_url) as producer:
+        for minute in (MINUTE, MINUTE + 1):
+            producer.seen("visitors", "/", "ann", at=datetime.fromtimestamp(minute * 60, UTC))
+    assert found(redis_client)[1] == {
+        ("visitors", "/", MINUTE, 1): {hashed("ann", bytes(16))},
+        ("visitors", "/", MINUTE + 1, 2): {hashed("ann")},
+    }
+
+
+def test_salts_are_asked_for_again(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
+    publish(redis_client)
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        assert producer.flush(20)
+        publish(redis_client, [Salt(8, FIRST, None, b"n" * 16)])
+
+        def is_new() -> bool:
+            producer.seen("visitors", "/", "bob", at=AT)
+            assert producer.flush(20)
+            return ("visitors", "/", MINUTE, 8) in found(redis_client)[1]
+
+        eventually(is_new)
+
+
+def test_a_producer_that_was_idle_asks_before_it_hashes(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
+    publish(redis_client)
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        assert producer.flush(20)
+        publish(redis_client, [Salt(8, FIRST, None, b"n" * 16)])
+        monkeypatch.setattr(sightings, "STALE_SECONDS", -1.0)
+        producer.seen("visitors", "/", "bob", at=AT)
+        producer.stats()  # folded: it waits
+        monkeypatch.setattr(sightings, "STALE_SECONDS", 120.0)
+        assert producer.flush(20)
+    assert found(redis_client)[1]["visitors", "/", MINUTE, 8] == {hashed("bob", b"n" * 16)}
+
+
+def test_the_time_of_a_forgotten_salt_is_dropped_and_said(
+    redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(redis_client, [Salt(3, MINUTE, MINUTE + 10, SALT)])
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "a", at=datetime.fromtimestamp((MINUTE - 1) * 60, UTC))
+        producer.seen("visitors", "/", "b", at=AT)
+        assert not producer.flush(20)  # something was dropped
+        eventually(lambda: "has forgotten the one of their time" in caplog.text)
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
+
+
+def test_damaged_salts_are_as_missing(
+    redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_client.hset(salts_key(STREAM), "visitors", '[[1,2,3,"secret"]]')
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "a")
+        producer.increment("hits")
+        eventually(lambda: "not as a worker writes them" in caplog.text)
+        eventually(lambda: total(redis_client) == 1)
+        publish(redis_client)
+        assert producer.flush(20)
+    assert "secret" not in caplog.text
+
+
+def test_with_redis_away_hashes_coalesce_and_are_sent_once_it_is_back(
+    own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_redis_server()
+    with connect(server.url) as client:
+        publish(client)
+    with Producer(server.url, flush_interval=0.02, socket_timeout=0.5) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        assert producer.flush(20)
+        server.stop()
+        monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
+        monkeypatch.setattr(sightings, "STALE_SECONDS", -1.0)  # an outage that lasts
+        for number in range(1_000):
+            producer.seen("visitors", "/", str(number % 10), at=AT)
+        assert not producer.flush(0.5)
+        eventually(lambda: not producer.stats().connected)
+        eventually(lambda: 0 < producer.stats().pending_rows <= 3)  # one, and what was in doubt
+        monkeypatch.setattr(sightings, "STALE_SECONDS", 120.0)
+        server.start()
+        with connect(server.url) as client:
+            publish(client)
+            assert producer.flush(30)
+            counts, hashes = found(client)
+            assert counts["visitors", "/", MINUTE] >= 1_000
+            assert hashes["visitors", "/", MINUTE, 7] >= {hashed(str(one)) for one in range(10)}
+
+
+def test_hashes_go_to_the_spool_and_members_never_do(
+    own_redis_server: RedisFactory, tmp_path: Path
+) -> None:
+    server = own_redis_server()
+    with connect(server.url) as client:
+        publish(client)
+    url, spool = server.url, tmp_path / "spool"
+    with Producer(url, flush_interval=0.02, spool=spool, socket_timeout=0.5) as producer:
+        producer.seen("visitors", "/", "known-member", at=AT)
+        assert producer.flush(20)
+        server.stop()
+        producer.seen("visitors", "/", "spooled-member", at=AT)
+        producer.seen("later", "/", "waiting-member", at=AT)
+        assert not producer.flush(3)  # one waits for its salt
+        eventually(lambda: producer.stats().spooled == 1)
+        held = b"".join(path.read_bytes() for path in spool.iterdir() if path.is_file())
+        assert b64hash("spooled-member") in held
+        assert b"-member" not in held
+        server.start()
+        with connect(server.url) as client:
+            publish(client, counter="later")
+            eventually(lambda: len(found(client)[1]) == 2)
+            assert hashed("spooled-member") in found(client)[1]["visitors", "/", MINUTE, 7]
+
+
+def b64hash(member: str) -> bytes:
+    return b64encode(hashed(member))
+
+
+def test_a_forked_child_learns_for_itself_and_sends_its_own(
+    redis_url: str, redis_client: redis.Redis, children: Children
+) -> None:
+    publish(redis_client)
+    child = run_script(
+        children,
+        """
+        import os, sys
+        from datetime import datetime, UTC
+        from countersink.producers import Producer
+        at = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+        producer = Producer(sys.argv[1], flush_interval=60)
+        producer.seen("visitors", "/", "parent", at=at)
+        for number in range(3):
+            if not os.fork():
+                for _ in range(100):
+                    producer.seen("visitors", "/", f"child{number}", at=at)
+                os._exit(0)
+        for _ in range(3):
+            os.wait()
+        """,
+        redis_url,
+    )
+    assert child.wait() == 0
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 301}
+    assert hashes["visitors", "/", MINUTE, 7] == set(
+        map(hashed, ["parent", "child0", "child1", "child2"])
+    )
+
+
+def test_a_process_without_a_salt_ends_and_says_why(
+    redis_url: str, redis_client: redis.Redis, children: Children
+) -> None:
+    child = run_script(
+        children,
+        """
+        import logging, sys
+        from countersink.producers import Producer
+        logging.basicConfig()
+        Producer(sys.argv[1], exit_timeout=1.0).seen("visitors", "/", "secret")
+        """,
+        redis_url,
+    )
+    assert child.wait() == 0
+    assert "countersink counter set visitors --unique" in child.output()
+    assert "secret" not in child.output()
+
+
+def test_a_batch_is_accepted_with_its_members_or_not_at_all(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    publish(redis_client)
+    batch = [
+        Increment("visitors", "/", at=AT, member="ann"),
+        Increment("visitors", "/", at=AT, member=b"bob"),
+        Increment("visitors", "/", at=AT, member="ann", id="x"),
+        Increment("visitors", "/", at=AT, member="ann", id="x"),
+        Increment("hits", "/", 3, at=AT),
+    ]
+    with Producer(redis_url) as producer:
+        eventually(lambda: producer.increment_batch(batch))
+        assert producer.increment_batch(
+            [Increment("visitors", "/", at=AT, member="eve"), ("hits", "/", 2, AT, None)], id="all"
+        )
+        with pytest.raises(InvalidBatch, match="--unique") as caught:
+            eventually(lambda: producer.increment_batch([*batch, Increment("no", member="ann")]))
+        assert [position for position, _ in caught.value.errors] == [5]
+        with pytest.raises(InvalidBatch, match="amount is 1"):
+            producer.increment_batch([Increment("visitors", "/", 2, member="ann")])
+        with pytest.raises(InvalidBatch, match="str or bytes"):
+            producer.increment_batch([Increment("visitors", "/", member=5)])  # type: ignore[arg-type]
+        assert producer.flush(20)
+        assert producer.stats().accepted == producer.stats().stored == 7
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 4, ("hits", "/", MINUTE): 5}
+    assert hashes == {("visitors", "/", MINUTE, 7): set(map(hashed, ["ann", "bob", "eve"]))}
+
+
+def test_the_recording_producer_shows_members() -> None:
+    producer = RecordingProducer()
+    producer.seen("visitors", "/", "ann")
+    producer.seen("visitors", "/", b"ann")
+    producer.seen("visitors", {"page": "/"}, "bob")
+    producer.increment_batch([Increment("visitors", "/", member="eve")])
+    assert producer.count("visitors") == 4
+    assert producer.members("visitors") == {b"ann", b"bob", b"eve"}
+    assert producer.members("visitors", "/") == {b"ann", b"eve"}
+    assert producer.members("visitors", {"page": "/"}) == {b"bob"}
+    assert producer.members("other") == set()
+
+
+def test_hashes_count_for_the_bound_of_memory(redis_url: str, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    with Producer(redis_url, flush_interval=60, max_bytes_in_memory=200_000) as producer:
+        producer.seen("visitors", "/", "ann", at=AT)
+        assert producer.flush(20)
+        redis_client.config_set("maxmemory", 1)  # it refuses what is sent
+        try:
+            for number in range(5_000):
+                producer.seen("visitors", "/", str(number), at=AT)
+            producer.flush(0.2)
+            stats = producer.stats()
+            assert 300 < stats.accepted < 1_500
+            assert stats.accepted + stats.dropped == 5_001
+        finally:
+            redis_client.config_set("maxmemory", 0)
+        assert producer.flush(20)
+        assert producer.stats().stored == stats.accepted

@@ -1,0 +1,289 @@
+"""Different members against an oracle of sets, over random events, zones, policies and salts:
+exact, or refused; through the real queue, beside compaction and retention.
+"""
+
+import os
+import random
+from collections import defaultdict
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from countersink.reads import Reads
+from countersink.reads.query import Query, ask
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store import NotUnique, Store
+from countersink.store.connection import Session
+from countersink.store.errors import InexactZone, RolledUp
+from countersink.store.totals.selection import Selection
+from countersink.store.visitors.sketch import Visitors
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from tests.cli.command import Servers
+from tests.reads.test_windows import (
+    BACK,
+    HOURLY,
+    KEYS,
+    ODD,
+    WIDTH,
+    Played,
+    Span,
+    counters,
+    date_of,
+    midnight,
+    moment,
+    now_minute,
+)
+from tests.support.traffic import now_ms, send
+
+Event = tuple[str, int, str]
+"""(key, minute, member)."""
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Any:
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def servers(redis_url: str, mysql_url: str) -> Servers:
+    return Servers(redis_url, mysql_url)
+
+
+def exactly(members: set[str]) -> Visitors:
+    return Visitors(len(members), False, len(members), len(members))
+
+
+class Sighted(Played):
+    """A counter ``v`` of these policies whose salts last so many days, and who was seen."""
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        client: redis.Redis,
+        servers: Servers,
+        made: Any,
+        days: int,
+    ) -> None:
+        for table in "visitor_slot", "visitor_month", "visitor_salt":
+            session.execute(f"DELETE FROM {table}")
+        super().__init__(session, store, client, servers, made)
+        store.counters.set("v", salt_days=days)
+        self.seen: set[Event] = set()
+        self.salts: list[tuple[int, int, bytes]] = []  # (begins, number, salt)
+        # As if they had been made day by day since long ago.
+        session.execute("DELETE FROM visitor_salt")
+        zone = self.oracle.changes[-1][1]
+        first = date_of(now_minute() - BACK - 3 * 1440, zone)
+        begins = -(2**31)
+        for at in range(14):
+            ends = midnight(first + timedelta(days=(at + 1) * days), zone) if days else None
+            salt = os.urandom(16)
+            session.execute(
+                "INSERT INTO visitor_salt (counter, begins, ends, salt) VALUES ('v', %s, %s, %s)",
+                (begins, ends, salt),
+            )
+            ((number,),) = session.query("SELECT MAX(number) FROM visitor_salt")
+            self.salts.append((begins, int(number), salt))
+            if ends is None:
+                break
+            begins = ends
+
+    def salt(self, minute: int) -> tuple[int, int, bytes]:
+        return max(one for one in self.salts if one[0] <= minute)
+
+    def see(self, events: list[Event]) -> None:
+        """One entry for the queue."""
+        folded: dict[tuple[str, int], list[str]] = defaultdict(list)
+        for key, minute, member in events:
+            folded[key, minute].append(member)
+        content: list[Any] = []
+        for (key, minute), members in folded.items():
+            _, number, salt = self.salt(minute)
+            hashes = {blake2b(each.encode(), digest_size=8, key=salt).digest() for each in members}
+            row = ("v", key, minute, len(members), number, b"".join(sorted(hashes)))
+            content.append(row)
+        at = now_ms(self._client)
+        send(self._client, Sealed(new_entry_id(at), at, encode_rows(content)))
+        self.seen.update(events)
+
+    def compact(self) -> None:
+        compact(partial(open_tables, self._servers.mysql_url), CompactOptions(grace_s=0))
+
+    def members(self, span: Span, key: str | None = None) -> set[str]:
+        return {
+            member
+            for own, minute, member in self.seen
+            if span[0] <= minute < span[1] and key in (None, own)
+        }
+
+    def several(self, span: Span) -> bool:
+        """Whether buckets of a range hold events of times of several salts."""
+        found = set()
+        for _, minute, _ in self.seen:
+            if span[0] <= minute < span[1]:
+                counting, resolution, begins = self.oracle.bucket(minute)
+                zone = self.oracle.changes[counting][1]
+                width = WIDTH[resolution]
+                ends = begins + width
+                if resolution == "day":
+                    ends = midnight(date_of(begins, zone) + timedelta(days=1), zone)
+                since = self.oracle.changes[counting][0]
+                found |= {self.salt(max(begins, since))[1], self.salt(ends - 1)[1]}
+        return len(found) > 1
+
+    def truly_several(self, span: Span) -> bool:
+        """Whether events of a range have several salts."""
+        minutes = {minute for _, minute, _ in self.seen if span[0] <= minute < span[1]}
+        return len({self.salt(minute)[1] for minute in minutes}) > 1
+
+    def check_members(self, asked: dict[str, Any], span: Span) -> None:
+        """A range is answered exactly, or refused for a reason."""
+        doubtful = self.oracle.cut(*span) or self.oracle.doubtful(*span)
+        for key in (None, "a", "none"):
+            try:
+                found = self.store.totals.unique("v", key=key, **asked)
+            except NotUnique:
+                assert self.several(span), (asked, key)
+            except InexactZone:
+                assert doubtful, (asked, key)
+            else:
+                assert found == exactly(self.members(span, key)), (asked, key)
+                if key is None:
+                    assert not self.truly_several(span), asked
+        query = Query(Selection("v", **asked), by="key", unique=True)
+        try:
+            rows = ask(self.reads, query).rows
+        except (NotUnique, InexactZone):
+            assert doubtful or self.several(span), asked
+            return
+        wanted = {key: len(them) for key in KEYS if (them := self.members(span, key))}
+        assert {row["key"]: row["total"] for row in rows} == wanted
+        assert not any(row["estimate"] for row in rows)
+        ordered = sorted(rows, key=lambda row: (-row["total"], row["key"].encode()))
+        assert rows == ordered
+
+    def check_days(self, first: date, last: date, zone: str) -> None:
+        """Each day of a range is told exactly, or the range is refused."""
+        asked: Any = {"start": first, "end": last, "time_zone": zone}
+        days = [first + timedelta(days=n) for n in range((last - first).days + 1)]
+        spans = [(midnight(day, zone), midnight(day + timedelta(days=1), zone)) for day in days]
+        try:
+            found = self.store.totals.unique_by("v", "day", **asked)
+        except NotUnique:
+            assert any(map(self.several, spans))
+        except (InexactZone, RolledUp):
+            edges = {edge for span in spans for edge in span}
+            assert self.oracle.cut(*edges) or self.oracle.doubtful(*edges)
+        else:
+            assert [day for day, _ in found] == days
+            for (day, visitors), span in zip(found, spans, strict=True):
+                assert visitors == exactly(self.members(span)), day
+
+
+@settings(max_examples=10)
+@given(made=counters(), days=st.sampled_from((0, 0, 1, 2)), seed=st.integers(0, 2**32))
+def test_different_members_are_exact_or_refused(
+    session: Session,
+    store: Store,
+    redis_client: redis.Redis,
+    servers: Servers,
+    made: Any,
+    days: int,
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    played = Sighted(session, store, redis_client, servers, made, days)
+    members = [f"visitor {n}" for n in range(40)]
+    edges = [since for since, _, _ in played.oracle.changes[1:]]
+    for part in range(3):
+        now = now_minute()
+        at = [now - chance.randrange(BACK) for _ in range(60)]
+        at += [now - chance.randrange(200) for _ in range(40)]
+        at += [edge + chance.choice((-61, -16, -1, 0, 1, 14, 61)) for edge in edges]
+        played.see([(chance.choice(KEYS), min(one, now), chance.choice(members)) for one in at])
+        played.apply()
+        if part:
+            chance.choice((played.compact, played.retain))()
+    played.retain()
+    for _ in range(10):
+        now, width = now_minute(), chance.choice((1, 15, 60))
+        first = (now - chance.randrange(BACK)) // width * width
+        end = first + chance.choice((1, 2, 3, 7, 24)) * chance.choice((width, 60))
+        played.check_members({"start": moment(first), "end": moment(end)}, (first, end))
+        zone = chance.choice(HOURLY + ODD)
+        day = date_of(first, zone)
+        last = day + timedelta(days=chance.randrange(3))
+        span = midnight(day, zone), midnight(last + timedelta(days=1), zone)
+        played.check_members({"start": day, "end": last, "time_zone": zone}, span)
+        played.check_days(day, last, zone)
+    every = now_minute() - 2 * BACK, now_minute() + 1
+    played.check_members({}, every)
+
+
+def test_dimensions_tell_different_members_of_their_values(
+    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
+) -> None:
+    store.counters.set(
+        "v", salt_days=0, dimensions=["page", "country"], breakdowns=["page,country"]
+    )
+    chance, now = random.Random(5), now_minute()
+    ((number, salt),) = session.query("SELECT number, salt FROM visitor_salt")
+    seen: set[tuple[str, str, str]] = set()
+    content: list[Any] = []
+    for _ in range(300):
+        page, country = chance.choice(("/", "/a", "")), chance.choice(("DE", "FR", ""))
+        member = f"{chance.randrange(60)}"
+        seen.add((page, country, member))
+        hashed = blake2b(member.encode(), digest_size=8, key=bytes(salt)).digest()
+        key = (("country", country), ("page", page))
+        content.append(("v", key, now, 1, int(number), hashed))
+    at = now_ms(redis_client)
+    send(redis_client, Sealed(new_entry_id(at), at, encode_rows(content)))
+    servers.apply()
+    for by in (("page",), ("country",), ("country", "page"), ("page", "country")):
+        query = Query(Selection("v"), by="dimensions", dimensions=by, unique=True)
+        groups: dict[tuple[str, ...], set[str]] = defaultdict(set)
+        for page, country, member in seen:
+            named = {"page": page, "country": country}
+            groups[tuple(named[name] for name in by)].add(member)
+        found = ask(Reads(store, redis_client), query).rows
+        assert {tuple(row[name] for name in by): row["total"] for row in found} == {
+            values: len(own) for values, own in groups.items()
+        }
+    by_country = store.totals.unique_by_dimensions("v", ["country"], where={"page": "/a"}, n=2)
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for page, country, member in seen:
+        if page == "/a":
+            wanted[country].add(member)
+    largest = sorted(wanted.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:2]
+    assert by_country == [((country,), exactly(own)) for country, own in largest]
+    german = {member for _, country, member in seen if country == "DE"}
+    assert store.totals.unique("v", where={"country": "DE"}).total == len(german)
+    assert store.totals.unique("v").total == len({member for *_, member in seen})
+    today = datetime.now(UTC).date()
+    ((_, last),) = store.totals.unique_by("v", "day", where={"country": "DE"}, start=today)
+    assert last.total == len(german)
+
+
+def test_what_is_not_told_of_different_members_is_refused(store: Store) -> None:
+    for given_more in (
+        {"include_pending": True},
+        {"against_previous": True},
+        {"also": [(date(2026, 1, 1), date(2026, 1, 2))]},
+    ):
+        with pytest.raises(ValueError, match="different members are not told"):
+            Query(Selection("v"), by="key", unique=True, **given_more)
+    with pytest.raises(ValueError, match="of several counters"):
+        Query(Selection(), by="total", unique=True)
+    store.counters.set("plain")
+    with pytest.raises(NotUnique, match="`countersink counter set plain --unique`"):
+        store.totals.unique("plain")

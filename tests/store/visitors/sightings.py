@@ -1,0 +1,70 @@
+"""Sightings of members as entries, hashed as a producer does, and an oracle of sets."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import Seen
+from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.connection import Session
+from countersink.store.sql import label_of
+from countersink.store.visitors.sketch import SketchUnion, checksum
+from tests.store.helpers import now_ms
+
+Sighting = tuple[str, RowKey, int, str]
+"""(counter, key or dimensions, Unix minute, member)."""
+
+
+def salt_at(session: Session, counter: str, minute: int) -> tuple[int, bytes]:
+    """The number and the bytes of the salt for an event."""
+    found = session.query(
+        "SELECT number, salt FROM visitor_salt WHERE counter = %s AND begins <= %s"
+        " AND (ends IS NULL OR ends > %s)",
+        (counter, minute, minute),
+    )
+    ((number, salt),) = found
+    return int(number), bytes(salt)
+
+
+def hashed(member: str, salt: bytes) -> bytes:
+    """The hash of a member, worked out apart from what is tested."""
+    return blake2b(member.encode("utf-8"), digest_size=8, key=salt).digest()
+
+
+def seen_entry(
+    session: Session, sightings: Sequence[Sighting], *plain: tuple[str, RowKey, int, int]
+) -> Incoming:
+    """An entry of sightings, folded as a producer does, and of plain rows."""
+    folded: dict[tuple[str, RowKey, int], list[str]] = defaultdict(list)
+    for counter, key, minute, member in sightings:
+        folded[counter, key, minute].append(member)
+    rows: list[Row] = []
+    seen: dict[int, Seen] = {}
+    for (counter, key, minute), members in folded.items():
+        number, salt = salt_at(session, counter, minute)
+        hashes = b"".join(sorted({hashed(member, salt) for member in members}))
+        seen[len(rows)] = Seen(number, hashes)
+        rows.append((len(rows), counter, key, minute, len(members)))
+    rows += [(len(rows) + at, *row) for at, row in enumerate(plain)]
+    at = now_ms()
+    return Incoming(at.to_bytes(6, "big") + os.urandom(10), at, rows, seen=seen)
+
+
+def unions(session: Session, counter: str) -> dict[tuple[int, str], SketchUnion]:
+    """The union of the slots of each (bucket's label, key), with each checksum looked at."""
+    found: dict[tuple[int, str], SketchUnion] = defaultdict(SketchUnion)
+    for bucket, key, slot, sketch, crc in session.query(
+        "SELECT bucket, counter_key, slot, sketch, checksum FROM visitor_slot WHERE counter = %s",
+        (counter,),
+    ):
+        label = label_of(bucket)
+        assert checksum(counter, label, bytes(key), int(slot), bytes(sketch)) == crc
+        found[label, bytes(key).decode()].add(bytes(sketch))
+    return found
+
+
+def numbers(session: Session, counter: str) -> dict[tuple[int, str], int]:
+    """How many different members each (bucket's label, key) has; of small ones exactly."""
+    return {place: union.visitors().total for place, union in unions(session, counter).items()}

@@ -1,0 +1,294 @@
+"""Sketches go where their rows go: compaction, steps, months, deletion; what verify finds."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store
+from countersink.store.connection import Session
+from countersink.store.errors import DamagedSketch
+from countersink.store.verify import verify
+from countersink.store.visitors.sketch import SketchUnion, checksum, registers, sketch_of
+from tests.store.app import Connection
+from tests.store.helpers import applier, keys, together
+from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
+
+NOW = int(datetime.now(UTC).timestamp()) // 60
+PLACES = ("counter_slot", "visitor_slot", "counter_month", "visitor_month")
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store of the same database, with the counter ``visitors``."""
+    with Store(mysql_url) as opened:
+        opened.counters.set("visitors", salt_days=0)
+        yield opened
+
+
+def see(mysql_url: str, session: Session, made: list[Sighting], slot: int = 3) -> None:
+    with closing(applier(mysql_url, slot)) as one:
+        one.apply([seen_entry(session, made)])
+
+
+def see_in_slots(mysql_url: str, session: Session, counter: str = "visitors") -> None:
+    """Sightings of three slots, on days long ago and today, that overlap."""
+    for slot in (3, 4, 5):
+        made: list[Sighting] = [
+            (counter, f"/{key}", NOW - ago * 1440, f"v{n}")
+            for key in range(3)
+            for ago in (0, 40, 41, 80)
+            for n in range(10 * slot, 10 * slot + 15 + 300 * (key == 0))
+        ]
+        see(mysql_url, session, made, slot)
+
+
+def whole(session: Session, counter: str = "visitors") -> dict[str, bytes]:
+    """The registers of all that a counter has, by key."""
+    found: dict[str, SketchUnion] = {}
+    for (_, key), union in unions(session, counter).items():
+        found.setdefault(key, SketchUnion()).add(union.sketch())
+    for bucket, key, sketch, crc in session.query(
+        "SELECT bucket, counter_key, sketch, checksum FROM visitor_month WHERE counter = %s",
+        (counter,),
+    ):
+        label = round((bucket - datetime(1970, 1, 1)).total_seconds())  # noqa: DTZ001
+        assert checksum(counter, label, bytes(key), None, bytes(sketch)) == crc
+        found.setdefault(bytes(key).decode(), SketchUnion()).add(bytes(sketch))
+    return {key: registers(union.sketch()) for key, union in found.items()}
+
+
+def beside(session: Session) -> None:
+    """Every sketch lies beside a row of its counter."""
+    for month in False, True:
+        columns = "counter, bucket, counter_key" + ("" if month else ", slot")
+        table = "month" if month else "slot"
+        assert set(session.query(f"SELECT {columns} FROM visitor_{table}")) <= set(
+            session.query(f"SELECT {columns} FROM counter_{table}")
+        )
+
+
+def test_compaction_unites_slots(mysql_url: str, session: Session, store: Store) -> None:
+    see_in_slots(mysql_url, session)
+    before, amounts = whole(session), keys(session, "visitors")
+    for _ in range(2):
+        done = compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+        assert not done.unreadable
+    assert session.query("SELECT DISTINCT slot FROM visitor_slot") == [(0,)]
+    assert session.query("SELECT COUNT(*) FROM visitor_slot") == [(12,)]
+    assert (whole(session), keys(session, "visitors")) == (before, amounts)
+    beside(session)
+    # And what comes later goes on beside it.
+    see(mysql_url, session, [("visitors", "/1", NOW, "v1"), ("visitors", "/1", NOW, "new")])
+    _, salt = salt_at(session, "visitors", NOW)
+    assert whole(session)["/1"] == registers(
+        sketch_of(
+            b"".join(hashed(m, salt) for m in ("new", "v1", *(f"v{n}" for n in range(30, 65))))
+        )
+    )
+    compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+    assert session.query("SELECT DISTINCT slot FROM visitor_slot") == [(0,)]
+    beside(session)
+
+
+def test_months_are_united_and_added_to(mysql_url: str, session: Session, store: Store) -> None:
+    store.counters.set("visitors", keep_days=30)
+    see_in_slots(mysql_url, session)
+    before = whole(session)
+    roll_up(partial(open_tables, mysql_url))
+    assert session.query("SELECT COUNT(*) > 0 FROM visitor_month") == [(1,)]
+    assert whole(session) == before
+    beside(session)
+    late: list[Sighting] = [
+        ("visitors", "/1", NOW - 80 * 1440, "late"),
+        ("visitors", "/9", NOW - 80 * 1440, "x"),
+    ]
+    see(mysql_url, session, list(late))
+    before = whole(session)
+    roll_up(partial(open_tables, mysql_url))
+    assert whole(session) == before
+    assert store.totals.unique("visitors", key="/9").total == 1
+    beside(session)
+
+
+def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: Store) -> None:
+    store.counters.set("fine", salt_days=0, resolution="minute", keep="minute=1h,hour=2d")
+    chosen = random.Random(3)
+    for slot in (3, 4):
+        made: list[Sighting] = [
+            ("fine", f"/{n % 3}", NOW - chosen.randrange(4 * 1440), f"v{chosen.randrange(150)}")
+            for n in range(400)
+        ]
+        see(mysql_url, session, made, slot)
+    before, total = whole(session, "fine"), store.totals.unique("fine")
+    for _ in range(2):
+        roll_up(partial(open_tables, mysql_url))
+        assert whole(session, "fine") == before
+        assert store.totals.unique("fine") == total
+        beside(session)
+    assert session.query("SELECT COUNT(*) FROM visitor_slot WHERE SECOND(bucket) > 0") != [(0,)]
+
+
+@pytest.mark.parametrize("damage", ["sketch = X'01'", "checksum = checksum ^ 1"])
+def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
+    mysql_url: str, session: Session, store: Store, damage: str
+) -> None:
+    see_in_slots(mysql_url, session)
+    old = str(datetime.fromtimestamp((NOW - 40 * 1440) * 60, UTC).date())
+    place = ("/1", old)
+    session.execute(
+        f"UPDATE visitor_slot SET {damage} WHERE counter_key = %s AND bucket = %s AND slot = 4",
+        place,
+    )
+    done = compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+    assert [(one.counter, one.key) for one in done.unreadable] == [("visitors", b"/1")]
+    for table in ("counter_slot", "visitor_slot"):
+        assert session.query(
+            f"SELECT slot FROM {table} WHERE counter_key = %s AND bucket = %s ORDER BY slot", place
+        ) == [(3,), (4,), (5,)]
+        assert session.query(
+            f"SELECT DISTINCT slot FROM {table} WHERE NOT (counter_key = %s AND bucket = %s)", place
+        ) == [(0,)]
+    store.counters.set("visitors", keep_days=30)
+    rolled = roll_up(partial(open_tables, mysql_url))
+    assert [one.key for one in rolled.unreadable] == [b"/1"]
+    assert "different members cannot be read: 1" in rolled.sentence("")
+    assert session.query(
+        "SELECT COUNT(*) FROM visitor_slot WHERE bucket < NOW() - INTERVAL 30 DAY"
+    ) == [(3,)]
+    beside(session)
+    # Reads say so, and verify finds it.
+    with pytest.raises(DamagedSketch, match=r"'visitors', '/1'.*`countersink verify`"):
+        store.totals.unique("visitors", key="/1")
+    assert store.totals.unique("visitors", key="/2").total == 35
+    assert store.totals.total("visitors", key="/1") == 3 * 15 * 4
+
+
+def test_verify_finds_damaged_sketches_and_those_beside_no_row(
+    mysql_url: str, session: Session, store: Store, verifying: Session
+) -> None:
+    store.counters.set("visitors", dimensions=["page"], breakdowns=["page"], keep_days=30)
+    see(mysql_url, session, [("visitors", (("page", "/"),), NOW, "a")])
+    see(mysql_url, session, [("visitors", "/old", NOW - 80 * 1440, "a")])
+    roll_up(partial(open_tables, mysql_url))
+    for names in None, "visitors":
+        assert verify(verifying, names).agrees
+    session.execute("UPDATE visitor_slot SET sketch = X'0102' WHERE counter = 'visitors#1'")
+    session.execute("UPDATE visitor_month SET checksum = 1")
+    session.execute("DELETE FROM visitor_slot WHERE counter = 'visitors'")
+    sketch = sketch_of(bytes(8))
+    crc = checksum("visitors", 86_400, b"k", 9, sketch)
+    session.execute(
+        "INSERT INTO visitor_slot VALUES ('visitors', '1970-01-02', 'k', 9, %s, %s)", (sketch, crc)
+    )
+    for name in None, "visitors":
+        found = sorted(verify(verifying, name).differences, key=lambda one: one.counter)
+        assert [(one.counter, one.problem, one.in_tables) for one in found] == [
+            ("visitors", "sketch", 2),
+            ("visitors#1", "sketch", 1),
+        ]
+        assert "'visitors', 'k'" in found[0].detail or "lies beside no row" in found[0].detail
+        assert found[0].detail.endswith("; and 1 more")
+        assert "'visitors#1', '/'" in found[1].detail
+
+
+def test_a_key_and_a_counter_are_deleted_with_their_sketches(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    store.counters.set("visitors", keep_days=30)
+    store.counters.set("other", salt_days=0, dimensions=["page"], breakdowns=["page"])
+    see_in_slots(mysql_url, session)
+    see(mysql_url, session, [("other", (("page", "/"),), NOW, "a")])
+    roll_up(partial(open_tables, mysql_url))
+    see_in_slots(mysql_url, session)
+    store.counters.delete("visitors", "/1")
+    beside(session)
+    for table in PLACES:
+        assert session.query(f"SELECT 1 FROM {table} WHERE counter_key = '/1'") == []
+    assert set(whole(session)) == {"/0", "/2"}
+    store.counters.delete("visitors")
+    for table in (*PLACES, "visitor_salt"):
+        assert session.query(f"SELECT 1 FROM {table} WHERE counter = 'visitors'") == []
+    assert session.query("SELECT COUNT(*) FROM visitor_slot") == [(2,)]
+    store.counters.set("other", breakdowns=[])
+    assert session.query("SELECT counter FROM visitor_slot") == [("other",)]
+    store.counters.delete("other")
+    for table in (*PLACES, "visitor_salt"):
+        assert session.query(f"SELECT 1 FROM {table}") == []
+
+
+def test_an_application_deletes_a_key_with_its_sketches(
+    mysql_url: str, session: Session, store: Store, app: Connection
+) -> None:
+    store.counters.set("visitors", keep_days=30)
+    see_in_slots(mysql_url, session)
+    roll_up(partial(open_tables, mysql_url))
+    before = whole(session)
+    store.delete(app, "visitors", "/1")
+    app.rollback()
+    assert whole(session) == before
+    store.delete(app, "visitors", "/1")
+    app.commit()
+    assert set(whole(session)) == {"/0", "/2"}
+    beside(session)
+
+
+def test_many_keys_are_deleted_page_by_page(mysql_url: str, session: Session, store: Store) -> None:
+    made: list[Sighting] = [("visitors", f"/{n}", NOW, f"v{n}") for n in range(2500)]
+    see(mysql_url, session, made, 3)
+    see(mysql_url, session, made, 4)
+    store.counters.set("kept", salt_days=0)
+    see(mysql_url, session, [("kept", "/", NOW, "a")])
+    store.counters.delete("visitors")
+    assert session.query("SELECT counter FROM visitor_slot") == [("kept",)]
+
+
+def test_workers_go_on_while_sketches_are_moved(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    _, salt = salt_at(session, "visitors", NOW)
+    entries = [
+        seen_entry(session, [("visitors", f"/{n % 4}", NOW - 1440, f"v{n}-{m}") for m in range(30)])
+        for n in range(40)
+    ]
+
+    def work(slot: int) -> None:
+        with closing(applier(mysql_url, slot)) as one:
+            for entry in entries[slot::2]:
+                one.apply([entry])
+
+    def moving() -> None:
+        for _ in range(15):
+            compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+
+    together(lambda: work(0), lambda: work(1), moving)
+    compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+    wanted = {
+        f"/{key}": registers(
+            sketch_of(
+                b"".join(hashed(f"v{n}-{m}", salt) for n in range(key, 40, 4) for m in range(30))
+            )
+        )
+        for key in range(4)
+    }
+    assert whole(session) == wanted
+    assert keys(session, "visitors") == {f"/{key}".encode(): 300 for key in range(4)}
+    beside(session)
+
+
+def test_a_month_ends_with_its_last_day(mysql_url: str, session: Session, store: Store) -> None:
+    store.counters.set("visitors", keep_days=30)
+    see_in_slots(mysql_url, session)
+    roll_up(partial(open_tables, mysql_url))
+    today = datetime.now(UTC).date()
+    days = store.totals.unique_by("visitors", "day", start=today - timedelta(days=5), key="/1")
+    assert [found.total for _, found in days] == [0, 0, 0, 0, 0, 35]
+    months = store.totals.unique_by("visitors", "month", key="/1")
+    assert {found.total for _, found in months} <= {0, 35}
+    assert months[-1] == (today.replace(day=1), months[-1][1])

@@ -1,0 +1,187 @@
+"""Sketches of members: exact up to 256, estimates beyond, unions in any order, damaged bytes."""
+
+import builtins
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from countersink.store.errors import DamagedSketch, NoSketches
+from countersink.store.visitors.sketch import (
+    MOST_EXACT,
+    SketchUnion,
+    Visitors,
+    checksum,
+    registers,
+    require_intact,
+    sketch_of,
+    united,
+)
+
+STANDARD_ERROR = 1.04 / 8192**0.5
+
+
+def hashes(seed: int, number: int) -> bytes:
+    """Distinct random hashes."""
+    found = np.random.default_rng(seed).integers(0, 2**64, number, dtype=np.uint64)
+    return found.tobytes()
+
+
+def visitors(*sketches: bytes) -> Visitors:
+    union = SketchUnion()
+    for sketch in sketches:
+        union.add(sketch)
+    return union.visitors()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 255, MOST_EXACT])
+def test_a_small_set_is_exact(number: int) -> None:
+    assert visitors(sketch_of(hashes(1, number))) == Visitors(number, False, number, number)
+
+
+def test_a_set_beyond_the_exact_ones_is_an_estimate_with_its_bounds() -> None:
+    found = visitors(sketch_of(hashes(1, MOST_EXACT + 1)))
+    assert found.estimate
+    assert found.low <= MOST_EXACT + 1 <= found.high
+
+
+def test_a_union_of_exact_sets_is_exact_at_any_size() -> None:
+    parts = [sketch_of(hashes(seed, MOST_EXACT)) for seed in range(40)]
+    assert visitors(*parts, *parts) == Visitors(10_240, False, 10_240, 10_240)
+
+
+def test_members_are_counted_once_wherever_they_are() -> None:
+    some = hashes(3, 200)
+    assert visitors(sketch_of(some), sketch_of(some[:800]), sketch_of(some[400:])).total == 200
+
+
+@pytest.mark.parametrize(
+    "size",
+    [300_000, pytest.param(10_000_000, marks=pytest.mark.long)],
+)
+@pytest.mark.timeout(1800)
+def test_estimates_are_within_three_standard_errors(size: int) -> None:
+    sets = 1000 if size == 10_000_000 else 60
+    chosen, wrong = random.Random(17), []
+    for seed in range(sets):
+        number = round(size ** chosen.random())
+        found = visitors(sketch_of(hashes(seed, number)))
+        if number <= MOST_EXACT:
+            assert found == Visitors(number, False, number, number)
+        elif abs(found.total - number) > 3 * STANDARD_ERROR * number:
+            wrong.append((seed, number, found))
+    assert len(wrong) <= max(1, sets // 100), wrong
+
+
+def test_a_union_has_the_same_registers_in_any_order_and_however_often() -> None:
+    chosen = random.Random(5)
+    for seed in range(30):
+        whole = hashes(seed, round(20_000 ** chosen.random()))
+        parts = [whole[8 * chosen.randrange(len(whole) // 8 + 1) :] for _ in range(4)]
+        some = [sketch_of(part) for part in [*parts, whole[: len(whole) // 16 * 8], whole]]
+        one = united(some)
+        chosen.shuffle(some)
+        other = united([united(some[:3]), united([*some[2:], one]), *some])
+        assert registers(one) == registers(other) == registers(sketch_of(whole))
+        assert len(registers(one)) == 8192
+        assert united([other, other]) == other
+        if len(whole) > 8 * MOST_EXACT:
+            assert visitors(one) == visitors(other) == visitors(sketch_of(whole))
+
+
+def test_registers_are_those_that_the_hll_of_an_exact_set_would_have() -> None:
+    some = hashes(2, 5000)
+    small = [sketch_of(some[at : at + 800]) for at in range(0, len(some), 800)]
+    assert registers(united(small)) == registers(sketch_of(some))
+
+
+def test_a_damaged_sketch_raises_one_error_and_nothing_else() -> None:
+    chosen = random.Random(11)
+    sizes = (0, 10, 256, 257, 767, 800, 50_000, 1_000_000)
+    pool = [sketch_of(hashes(seed, size)) for seed, size in enumerate(sizes)]
+    found = 0
+    for _ in range(3000):
+        damaged = bytearray(chosen.choice(pool))
+        way = chosen.randrange(3)
+        if way == 0:
+            del damaged[chosen.randrange(len(damaged)) :]
+        elif way == 1:
+            damaged += chosen.randbytes(chosen.randrange(1, 9))
+        for _ in range(chosen.choice((1, 2, 20)) if way == 2 else 0):
+            # Mostly the head, whose numbers the library trusts.
+            end = min(len(damaged), chosen.choice((44, 10_000)))
+            damaged[chosen.randrange(end)] = chosen.randrange(256)
+        try:
+            visitors(bytes(damaged), pool[-1])
+        except DamagedSketch:
+            found += 1
+    assert found > 2000
+
+
+def test_every_number_in_the_head_of_an_hll_is_looked_at() -> None:
+    array = sketch_of(hashes(1, 100_000))
+    for at in [*range(1, 9), *range(17, 41)]:
+        for bit in range(8):
+            damaged = bytearray(array)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(DamagedSketch):
+                require_intact(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "sketch",
+    [
+        b"",
+        b"\x00",
+        b"\x03" + bytes(8),
+        b"\x01" + bytes(7),
+        b"\x01" + struct.pack(">QQ", 2, 1),
+        b"\x01" + struct.pack(">QQ", 1, 1),
+        b"\x01" + struct.pack(">257Q", *range(257)),
+        b"\x02",
+    ],
+)
+def test_what_is_no_sketch_is_refused(sketch: bytes) -> None:
+    with pytest.raises(DamagedSketch):
+        require_intact(sketch)
+
+
+def test_a_union_is_as_it_was_after_a_damaged_sketch() -> None:
+    union = SketchUnion()
+    union.add(sketch_of(hashes(1, 100)))
+    with pytest.raises(DamagedSketch):
+        union.add(b"\x02damaged")
+    assert union.visitors() == Visitors(100, False, 100, 100)
+
+
+def test_the_checksum_is_of_the_place_and_the_bytes() -> None:
+    rows: list[tuple[str, int, bytes, int | None, bytes]] = [
+        ("a", 1, b"k", 1, b"s"),
+        ("a", 11, b"k", 1, b"s"),
+        ("a", 1, b"k", 11, b"s"),
+        ("a", 1, b"k", None, b"s"),
+        ("a", 1, b"ks", 1, b""),
+        ("a", 1, b"", 1, b"ks"),
+        ("b", 1, b"k", 1, b"s"),
+    ]
+    assert len({checksum(*row) for row in rows}) == len(rows)
+
+
+def test_small_sets_take_no_library_and_larger_ones_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = sketch_of(hashes(1, 300))
+    imported = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "datasketches":
+            raise ImportError(name)
+        return imported(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert visitors(sketch_of(hashes(1, 256)), sketch_of(hashes(2, 256))).total == 512
+    for work in (lambda: sketch_of(hashes(1, 257)), lambda: visitors(large)):
+        with pytest.raises(NoSketches, match=r"pip install 'countersink\[sketches\]'"):
+            work()

@@ -1,0 +1,311 @@
+"""Members are united with the sketches of cells in the transaction that counts their sightings."""
+
+import json
+import random
+from base64 import b64encode
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from countersink.runtime.dimensions import check_dimensions, values_of
+from countersink.runtime.members import Seen
+from countersink.store import Store
+from countersink.store.apply import dead
+from countersink.store.apply.dead import DeadRow
+from countersink.store.apply.dead_retry import retry
+from countersink.store.apply.key_caps import OVERFLOW
+from countersink.store.connection import Session
+from countersink.store.errors import Conflict
+from countersink.store.visitors import rows as module
+from countersink.store.visitors.sketch import registers, sketch_of
+from countersink.stream.decode import decode_payload
+from tests.store.helpers import applier, keys, minute, together
+from tests.store.visitors.sightings import (
+    Sighting,
+    hashed,
+    numbers,
+    salt_at,
+    seen_entry,
+    unions,
+)
+
+NOON = minute()
+TODAY = NOON // 1440 * 86_400
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    """The store of the same database, with the counter ``visitors``."""
+    with Store(mysql_url) as opened:
+        opened.counters.set("visitors", salt_days=0)
+        yield opened
+
+
+def dead_rows(session: Session) -> list[DeadRow]:
+    """All dead rows."""
+    return [row for page in dead.pages(session) for key in page if (row := dead.lock(session, key))]
+
+
+def sightings(key: str, *members: str) -> list[Sighting]:
+    return [("visitors", key, NOON, member) for member in members]
+
+
+def test_sightings_are_counted_and_members_once(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, sightings("/home", "a", "b", "a"))])
+        one.apply([seen_entry(session, sightings("/home", "b", "c") + sightings("/x", "a"))])
+    assert keys(session, "visitors") == {b"/home": 5, b"/x": 1}
+    assert numbers(session, "visitors") == {(TODAY, "/home"): 3, (TODAY, "/x"): 1}
+
+
+def test_random_sightings_agree_with_sets(mysql_url: str, session: Session, store: Store) -> None:
+    chosen = random.Random(17)
+    store.counters.set("hourly", salt_days=0, resolution="hour", max_keys=4)
+    counts: Counter[tuple[str, str]] = Counter()
+    members: dict[tuple[str, int, str], set[str]] = defaultdict(set)
+    appliers = [applier(mysql_url, slot) for slot in (3, 4)]
+    entries = []
+    for _ in range(40):
+        made: list[Sighting] = []
+        for _ in range(chosen.randrange(1, 60)):
+            counter = chosen.choice(("visitors", "hourly"))
+            at = NOON + chosen.randrange(180)
+            key, member = f"/{chosen.randrange(4)}", f"v{chosen.randrange(900)}"
+            made.append((counter, key, at, member))
+            counts[counter, key] += 1
+            label = TODAY if counter == "visitors" else at // 60 * 3600
+            members[counter, label, key].add(member)
+        entries.append(seen_entry(session, made))
+        # Again, and some of before: they are duplicates.
+        batch = [entries[-1], *chosen.sample(entries, min(3, len(entries)))]
+        chosen.choice(appliers).apply(batch)
+    for one in appliers:
+        one.close()
+    for counter in ("visitors", "hourly"):
+        assert keys(session, counter) == {
+            key.encode(): number for (name, key), number in counts.items() if name == counter
+        }
+        _, salt = salt_at(session, counter, NOON)
+        found = unions(session, counter)
+        wanted = {place[1:]: own for place, own in members.items() if place[0] == counter}
+        assert found.keys() == wanted.keys()
+        for place, own in wanted.items():
+            whole = sketch_of(b"".join(hashed(member, salt) for member in own))
+            assert registers(found[place].sketch()) == registers(whole)
+            if len(own) <= 256:
+                assert found[place].visitors().total == len(own)
+
+
+def test_several_workers_unite_at_the_same_time(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    def work(slot: int) -> None:
+        chosen = random.Random(slot)
+        with closing(applier(mysql_url, slot)) as one:
+            for entry in entries[slot]:
+                one.apply([entry, chosen.choice(entries[1])])
+
+    entries = {
+        slot: [
+            seen_entry(session, sightings("/", *(f"{slot} {n}" for n in range(at, at + 20))))
+            for at in range(0, 100, 10)
+        ]
+        for slot in (1, 2, 3)
+    }
+    together(lambda: work(1), lambda: work(2), lambda: work(3), lambda: work(1))
+    assert keys(session, "visitors") == {b"/": 600}
+    found = unions(session, "visitors")[TODAY, "/"]
+    assert found.visitors().total == 330
+
+
+def test_a_rerun_unites_once(mysql_url: str, session: Session, store: Store) -> None:
+    times = iter(range(10))
+
+    def reached(point: str) -> None:
+        if point == "before_commit" and next(times) < 2:
+            raise Conflict("another transaction")
+
+    with closing(applier(mysql_url)) as one:
+        one._reached = reached
+        one._pause = lambda seconds: None
+        one.apply([seen_entry(session, sightings("/", "a", "b"))])
+    assert keys(session, "visitors") == {b"/": 2}
+    assert numbers(session, "visitors") == {(TODAY, "/"): 2}
+
+
+def test_members_of_overflowing_keys_go_along(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    store.counters.set("visitors", max_keys=2)
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, sightings("/1", "a") + sightings("/2", "b"))])
+        made = sightings("/1", "b") + sightings("/3", "a", "c") + sightings("/4", "c", "d")
+        one.apply([seen_entry(session, made)])
+    assert keys(session, "visitors") == {b"/1": 2, b"/2": 1, OVERFLOW.encode(): 4}
+    assert numbers(session, "visitors") == {
+        (TODAY, "/1"): 2,
+        (TODAY, "/2"): 1,
+        (TODAY, OVERFLOW): 3,
+    }
+
+
+def test_breakdowns_have_sketches_of_their_own(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    store.counters.set(
+        "visitors", dimensions=["page", "country"], breakdowns=["country", "page,country"]
+    )
+    made: list[Sighting] = [
+        ("visitors", check_dimensions({"page": page, "country": country}), NOON, member)
+        for page, country, member in [
+            ("/", "DE", "a"),
+            ("/", "FR", "a"),
+            ("/x", "DE", "a"),
+            ("/x", "DE", "b"),
+        ]
+    ]
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, made)])
+    assert numbers(session, "visitors") == {(TODAY, ""): 2}
+    assert {
+        values_of(key): number for (_, key), number in numbers(session, "visitors#1").items()
+    } == {("DE",): 2, ("FR",): 1}
+    assert {
+        values_of(key): number for (_, key), number in numbers(session, "visitors#2").items()
+    } == {("/", "DE"): 1, ("/", "FR"): 1, ("/x", "DE"): 2}
+
+
+def test_members_of_a_counter_that_counts_none_are_dead_and_can_be_retried(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    number, salt = salt_at(session, "visitors", NOON)
+    entry = seen_entry(session, sightings("/", "a"), ("other", "/", NOON, 7))
+    entry = replace(entry, rows=[(0, "plain", "/", NOON, 1), entry.rows[1]])
+    with closing(applier(mysql_url)) as one:
+        one.apply([entry])
+    (row,) = dead_rows(session)
+    assert row.reason == "not_unique"
+    assert "countersink counter set plain --unique" in row.detail
+    hashes = b64encode(hashed("a", salt)).decode()
+    assert json.loads(row.payload) == ["plain", "/", NOON, 1, number, hashes]
+    assert keys(session, "plain") == {}
+    assert keys(session, "other") == {b"/": 7}
+    store.counters.set("plain", salt_days=0)
+    # Hashed with another counter's salt, which nobody can mend.
+    retry(session, slot=1, decode=decode_payload)
+    (row,) = dead_rows(session)
+    assert row.reason == "wrong_salt"
+    session.execute("UPDATE visitor_salt SET counter = 'x' WHERE counter = 'plain'")
+    session.execute("UPDATE visitor_salt SET counter = 'plain' WHERE counter = 'visitors'")
+    assert retry(session, slot=1, decode=decode_payload).retried == 1
+    assert keys(session, "plain") == {b"/": 1}
+    assert numbers(session, "plain") == {(TODAY, "/"): 1}
+
+
+@pytest.mark.parametrize("number", [0, 999_999, 2**32 - 1])
+def test_an_unknown_salt_is_a_dead_letter(
+    mysql_url: str, session: Session, store: Store, number: int
+) -> None:
+    entry = seen_entry(session, sightings("/", "a"), ("visitors", "/", NOON, 1))
+    entry = replace(entry, seen={0: Seen(number, entry.seen[0].hashes)})
+    with closing(applier(mysql_url)) as one:
+        one.apply([entry])
+    assert [row.reason for row in dead_rows(session)] == ["wrong_salt"]
+    assert keys(session, "visitors") == {b"/": 1}
+    assert numbers(session, "visitors") == {}
+
+
+def test_a_salt_is_wrong_outside_its_period(mysql_url: str, session: Session, store: Store) -> None:
+    store.counters.set("renewed", salt_days=1)
+    (first, second, *_) = session.query(
+        "SELECT number, begins, ends FROM visitor_salt WHERE counter = 'renewed' ORDER BY begins"
+    )
+    for number, at, right in [
+        (first[0], first[2] - 1, True),
+        (first[0], first[2], False),
+        (second[0], second[1], True),
+        (second[0], second[1] - 1, False),
+        (first[0], 0, True),
+    ]:
+        entry = seen_entry(session, [("visitors", "/", NOON, "a")])
+        hashes = entry.seen[0].hashes
+        entry = replace(entry, rows=[(0, "renewed", "/", at, 1)], seen={0: Seen(number, hashes)})
+        before = len(dead_rows(session))
+        with closing(applier(mysql_url)) as one:
+            one.apply([entry])
+        assert (len(dead_rows(session)) == before) is right
+
+
+@pytest.mark.parametrize(
+    "damage", ["sketch = X'0102'", "checksum = checksum ^ 1", "sketch = X''", "sketch = X'02'"]
+)
+def test_a_damaged_sketch_holds_nothing_else_up(
+    mysql_url: str, session: Session, store: Store, damage: str
+) -> None:
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, sightings("/", "a") + sightings("/x", "a"))])
+        session.execute(f"UPDATE visitor_slot SET {damage} WHERE counter_key = '/'")
+        before = session.query("SELECT sketch FROM visitor_slot WHERE counter_key = '/'")
+        bad = seen_entry(session, sightings("/", "b") + sightings("/x", "b"))
+        plain = seen_entry(session, [], ("visitors", "/", NOON, 5))
+        applied = one.apply([bad, plain])
+    assert (applied.applied, applied.rows, applied.dead) == (2, 2, 1)
+    (row,) = dead_rows(session)
+    assert row.reason == "bad_sketch"
+    assert "'visitors', '/'" in row.detail
+    assert keys(session, "visitors") == {b"/": 6, b"/x": 2}
+    assert session.query("SELECT sketch FROM visitor_slot WHERE counter_key = '/'") == before
+
+
+def test_without_the_library_many_members_are_dead_letters_and_few_are_counted(
+    mysql_url: str, session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasketches", None)
+    many = sightings("/many", *map(str, range(300)))
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, many + sightings("/few", "a", "b"))])
+    (row,) = dead_rows(session)
+    assert row.reason == "no_sketches"
+    assert "pip install 'countersink[sketches]'" in row.detail
+    assert keys(session, "visitors") == {b"/few": 2}
+    monkeypatch.undo()
+    assert retry(session, slot=1, decode=decode_payload).retried == 1
+    assert keys(session, "visitors") == {b"/few": 2, b"/many": 300}
+    (estimate,) = (n for (_, key), n in numbers(session, "visitors").items() if key == "/many")
+    assert abs(estimate - 300) < 10
+
+
+def test_sketches_are_written_in_statements_that_fit(
+    mysql_url: str, session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STATEMENT_BYTES", 5_000)
+    made = [each for n in range(300) for each in sightings(f"/{n}", *map(str, range(n % 50 + 1)))]
+    with closing(applier(mysql_url)) as one:
+        one.apply([seen_entry(session, made)])
+        one.apply([seen_entry(session, made)])
+    assert numbers(session, "visitors") == {(TODAY, f"/{n}"): n % 50 + 1 for n in range(300)}
+
+
+def test_a_part_of_a_row_brings_members_and_counts_nothing(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    entry = seen_entry(session, sightings("/", *map(str, range(9000))))
+    number, hashes = entry.seen[0]
+    ends = [*range(0, len(hashes), 8 * 4096), len(hashes)]
+    entry = replace(
+        entry,
+        rows=[(at, "visitors", "/", NOON, 0 if at else 9000) for at in range(3)],
+        seen={at: Seen(number, hashes[a:b]) for at, (a, b) in enumerate(pairwise(ends))},
+    )
+    with closing(applier(mysql_url)) as one:
+        one.apply([entry])
+    assert keys(session, "visitors") == {b"/": 9000}
+    assert registers(unions(session, "visitors")[TODAY, "/"].sketch()) == registers(
+        sketch_of(hashes)
+    )

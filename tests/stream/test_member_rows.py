@@ -1,0 +1,207 @@
+"""Rows that bring members on the wire: six items, in entries of version 3."""
+
+import json
+from base64 import b64encode
+from hashlib import blake2b
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from countersink.runtime.dimensions import check_row_key
+from countersink.runtime.limits import MAX_MINUTE
+from countersink.runtime.members import (
+    MAX_HASHES,
+    MAX_SALT_NUMBER,
+    Salt,
+    Seen,
+    check_member,
+    decode_salts,
+    encode_salts,
+    member_hash,
+)
+from countersink.stream.decode import decode, decode_payload, decode_rows
+from countersink.stream.entry import (
+    MAX_MEMBERS_BYTES,
+    MAX_ROW_BYTES,
+    Delivery,
+    Row,
+    Sealed,
+    encode_rows,
+    new_entry_id,
+    version_of,
+)
+from tests.stream.test_dimension_rows import COUNTERS, KEYS
+
+HASHES = st.sets(st.binary(min_size=8, max_size=8), min_size=1, max_size=5).map(
+    lambda found: b"".join(sorted(found))
+)
+PLAIN = st.tuples(COUNTERS, KEYS, st.integers(0, 99), st.integers(-9, 9))
+MEMBERS = st.tuples(
+    *(COUNTERS, KEYS, st.integers(0, 99), st.integers(0, 9), st.integers(0, MAX_SALT_NUMBER)),
+    HASHES,
+)
+# Keys that look like the end of a row that brings members.
+LOOK_ALIKES = st.tuples(
+    COUNTERS,
+    st.sampled_from(
+        ['1,"AAAA"]', '"]', "]", '1,"', ",", "1,", '1,"AA"],["a"', {"a": '1,"AA"]'}]
+    ).map(check_row_key),
+    *(st.integers(0, 99), st.integers(-9, 9)),
+)
+
+
+@given(st.lists(PLAIN | MEMBERS | LOOK_ALIKES, max_size=6))
+@example([("a", '1,"AAAA"]', 1, 1), ("a", "]", 1, 1)])
+def test_rows_come_back_as_they_were_sent_and_members_need_version_3(sent: list[Row]) -> None:
+    raw = encode_rows(sent)
+    good, seen, bad = decode_rows(raw)
+    assert [row[1:] for row in good] == [row[:4] for row in sent]
+    assert seen == {at: Seen(row[4], row[5]) for at, row in enumerate(sent) if len(row) == 6}
+    assert bad == []
+    assert (version_of(raw) == 3) is bool(seen)
+
+
+def test_the_bytes_of_an_entry_are_these() -> None:
+    row: Row = ("a", "k", 3, 4, 7, bytes(7) + b"\1" + b"\xff" * 8)
+    sealed = Sealed(new_entry_id(1), 2, encode_rows([("a", "k", 3, 4), row]))
+    rows = b'[["a","k",3,4],["a","k",3,4,7,"AAAAAAAAAAH//////////w=="]]'
+    assert sealed.fields() == {"v": 3, "id": sealed.id, "at": 2, "rows": rows}
+
+
+def test_whoever_writes_json_with_blanks_is_read() -> None:
+    good, seen, bad = decode_rows(b'[ ["a", "k", 3, 4, 7, "AAAAAAAAAAE=" ] , ["a","",1,1] ]')
+    assert good == [(0, "a", "k", 3, 4), (1, "a", "", 1, 1)]
+    assert (seen, bad) == ({0: Seen(7, bytes(7) + b"\1")}, [])
+
+
+def hashes_of(count: int) -> str:
+    return b64encode(b"".join([number.to_bytes(8) for number in range(count)])).decode()
+
+
+GOOD = '"k",1,1,7,"AAAAAAAAAAE="'
+BAD = [
+    ('"k",1,1,7,"AAAAAAAAAAE"', "bad_members", "base64"),
+    ('"k",1,1,7,"AAAAAAAAA\\nAE="', "bad_members", "base64"),
+    ('"k",1,1,7,"é"', "bad_members", "base64"),
+    ('"k",1,1,7,"\\ud800"', "bad_members", "base64"),
+    ('"k",1,1,7,5', "bad_members", "base64"),
+    ('"k",1,1,7,null', "bad_members", "base64"),
+    ('"k",1,1,7,["AAAAAAAAAAE="]', "bad_members", "base64"),
+    ('"k",1,1,7,""', "bad_members", "not 0 bytes"),
+    ('"k",1,1,7,"AAAA"', "bad_members", "not 3 bytes"),
+    (f'"k",1,1,7,"{hashes_of(MAX_HASHES + 1)}"', "bad_members", "not 32776 bytes"),
+    (f'"k",1,1,7,"{b64encode(bytes(16)).decode()}"', "bad_members", "distinct"),
+    (f'"k",1,1,7,"{b64encode(b"b" * 8 + b"a" * 8).decode()}"', "bad_members", "sorted"),
+    ('"k",1,1,"7","AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    ('"k",1,1,null,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    ('"k",1,1,7.0,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    ('"k",1,1,true,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    ('"k",1,1,-1,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    ('"k",1,1,4294967296,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    (f'"k",1,1,{"9" * 5000},"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    ('"k",1,-1,7,"AAAAAAAAAAE="', "bad_amount", "not negative"),
+    ('"k",1,9223372036854775808,7,"AAAAAAAAAAE="', "bad_amount", "64-bit"),
+    ('"k",1,"1",7,"AAAAAAAAAAE="', "bad_amount", "not str"),
+    ('"k",-1,1,7,"AAAAAAAAAAE="', "bad_minute", "1970"),
+    ('"\\ud800",1,1,7,"AAAAAAAAAAE="', "bad_key", "surrogate"),
+    ('{"Page":"/"},1,1,7,"AAAAAAAAAAE="', "bad_key", "characters"),
+    ('"k",1,1,7', "not_a_row", "members"),
+    (f"{GOOD},1", "not_a_row", "members"),
+]
+
+
+@pytest.mark.parametrize(("row", "reason", "detail"), BAD, ids=[row[:24] for row, _, _ in BAD])
+def test_a_bad_row_is_a_dead_letter_of_its_own(row: str, reason: str, detail: str) -> None:
+    raw = f'[["a",{GOOD}],["a",{row}],["a","",1,2]]'.encode()
+    good, seen, bad = decode_rows(raw)
+    assert good == [(0, "a", "k", 1, 1), (2, "a", "", 1, 2)]
+    assert seen == {0: Seen(7, bytes(7) + b"\1")}
+    assert [(each.position, each.reason) for each in bad] == [(1, reason)]
+    assert detail in bad[0].detail
+    assert decode_payload(b"[" + bad[0].payload + b"]")[2][0].reason == reason
+
+
+def test_a_bad_counter_is_told() -> None:
+    _, seen, (bad,) = decode_rows(f'[["a b",{GOOD}]]'.encode())
+    assert (bad.reason, seen) == ("bad_counter", {})
+
+
+def test_as_many_members_as_a_row_may_bring_are_read() -> None:
+    _, seen, bad = decode_rows(f'[["a","k",1,0,7,"{hashes_of(MAX_HASHES)}"]]'.encode())
+    assert (len(seen[0].hashes), bad) == (8 * MAX_HASHES, [])
+
+
+def test_no_row_is_larger_than_is_reckoned_with() -> None:
+    values = {f"d{number}".ljust(32, "x"): "\1" * 255 for number in range(8)}
+    hashes = b"".join([number.to_bytes(8) for number in range(MAX_HASHES)])
+    row: Row = ("c" * 64, check_row_key(values), MAX_MINUTE, 2**63 - 1, MAX_SALT_NUMBER, hashes)
+    assert len(encode_rows([row])) <= MAX_ROW_BYTES + MAX_MEMBERS_BYTES
+
+
+def test_an_entry_is_read_with_its_members() -> None:
+    fields = ((b"v", b"3"), (b"rows", f'[["a",{GOOD}]]'.encode()))
+    decoded = decode(Delivery("{countersink:0}:events", "1-0", fields))
+    assert (decoded.rows, decoded.bad) == ([(0, "a", "k", 1, 1)], [])
+    assert decoded.seen == {0: Seen(7, bytes(7) + b"\1")}
+
+
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.integers() | st.text(),
+            lambda inner: st.lists(inner, min_size=3, max_size=7),
+            max_leaves=20,
+        )
+    )
+)
+def test_every_item_is_a_row_or_set_apart(items: list[object]) -> None:
+    good, seen, bad = decode_rows(json.dumps(items).encode())
+    assert sorted([row[0] for row in good] + [b.position for b in bad]) == list(range(len(items)))
+    assert set(seen) <= {row[0] for row in good}
+
+
+def test_the_hash_is_this() -> None:
+    salt = bytes(range(16))
+    expected = blake2b("é".encode(), digest_size=8, key=salt).digest()
+    assert member_hash(check_member("é"), salt) == expected
+    assert member_hash(check_member("é".encode()), salt) == expected
+    assert member_hash(check_member(""), salt) == blake2b(digest_size=8, key=salt).digest()
+
+
+@pytest.mark.parametrize("member", [None, 5, bytearray(b"a"), ("a",), ["a"]])
+def test_a_member_is_text_or_bytes(member: object) -> None:
+    with pytest.raises(TypeError, match="a member is a str or bytes, not"):
+        check_member(member)
+
+
+def test_a_member_without_utf_8_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="lone surrogate") as caught:
+        check_member("secret\ud800")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+def test_salts_come_back_as_they_were_published() -> None:
+    salts = [Salt(1, -(2**31), 10, bytes(16)), Salt(MAX_SALT_NUMBER, 10, None, bytes(range(16)))]
+    assert decode_salts(encode_salts(salts)) == salts
+    assert json.loads(encode_salts(salts))[0] == [1, -(2**31), 10, "00" * 16]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"{}", b"5", b"[5]", b'["a"]', b"[[1,2,3]]", b'[[1,2,3,"00"]]', b"\xff"),
+        b'[["1",2,3,"00112233445566778899aabbccddeeff"]]',
+        b'[[1,3,3,"00112233445566778899aabbccddeeff"]]',
+        b'[[1,2,true,"00112233445566778899aabbccddeeff"]]',
+        b'[[-1,2,3,"00112233445566778899aabbccddeeff"]]',
+        b'[[1,2,3,"00112233445566778899AABBCCDDEEFF"]]',
+    ],
+)
+def test_salts_that_are_none_are_told(raw: bytes) -> None:
+    if raw == b"{}":
+        assert decode_salts(raw) == []
+        return
+    with pytest.raises(ValueError, match="salts in Redis"):
+        decode_salts(raw)

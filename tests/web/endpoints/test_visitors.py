@@ -1,0 +1,113 @@
+"""Visitors by HTTP: ``visitor`` of increments, and pixels and beacons that tell who came."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import requests
+
+from tests.producers.members import found, hashed, publish
+from tests.support.waiting import eventually
+from tests.web.serving import Web, serving
+
+AT = "2026-11-21T08:00:00Z"
+AGENT = {"User-Agent": "Browser/1.0"}
+
+
+@pytest.fixture
+def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    with serving(redis_url, mysql_url, hit_visitors=("visitors", "site.*")) as running:
+        yield running
+
+
+def post(web: Web, body: Any, **headers: str) -> requests.Response:
+    return requests.post(f"{web.url}/v1/increments", json=body, headers=headers, timeout=20)
+
+
+def stored(web: Web, client: redis.Redis) -> tuple[int, set[bytes]]:
+    """Sightings, and the hashes of members."""
+    assert web.producer.flush(20)
+    counts, hashes = found(client)
+    return sum(counts.values()), set().union(*hashes.values())
+
+
+def test_increments_bring_visitors(web: Web, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    assert post(web, {"counter": "visitors", "key": "/", "visitor": "ann"}).status_code == 202
+    batch = [
+        {"counter": "visitors", "key": "/", "visitor": "ann", "at": AT},
+        {"counter": "visitors", "key": {"page": "/"}, "visitor": "bob\u00e9"},
+        {"counter": "visitors", "key": "/", "visitor": ""},
+        {"counter": "visitors", "key": "/", "visitor": None},
+        {"counter": "hits", "key": "/", "amount": 1},
+    ]
+    assert post(web, batch).json() == {"accepted": 5}
+    for _ in range(3):
+        answer = post(web, batch, **{"Idempotency-Key": "same"})
+        assert answer.json() == {"accepted": 5}
+    assert stored(web, redis_client) == (11, set(map(hashed, ["ann", "bob\u00e9", ""])))
+
+
+BAD = [
+    ({"visitor": 5}, "visitor"),
+    ({"visitor": ["ann"]}, "visitor"),
+    ({"visitor": "secret", "amount": 2}, "amount is 1"),
+    ({"visitor": "secret", "amount": 0}, "amount is 1"),
+    ({"visitor": "secret", "counter": "plain"}, "countersink counter set plain --unique"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), BAD)
+def test_what_is_not_valid_is_told_and_counts_nothing(
+    web: Web, redis_client: redis.Redis, more: dict[str, Any], said: str
+) -> None:
+    publish(redis_client)
+    good = {"counter": "visitors", "visitor": "ann"}
+    answer = post(web, [good, {"counter": "visitors", **more}])
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["index"] == 1
+    assert said in error["detail"]
+    assert "secret" not in answer.text
+    assert stored(web, redis_client) == (0, set())
+
+
+def test_a_counter_that_comes_to_count_visitors_is_taken(
+    web: Web, redis_client: redis.Redis
+) -> None:
+    body = {"counter": "visitors", "visitor": "ann"}
+    assert post(web, body).status_code == 422
+    publish(redis_client)
+    eventually(lambda: post(web, body).status_code == 202)
+    assert stored(web, redis_client)[1] == {hashed("ann")}
+
+
+def test_hits_tell_address_and_user_agent_of_counters_that_are_named(
+    web: Web, redis_client: redis.Redis
+) -> None:
+    for counter in ("visitors", "site.a", "other"):
+        publish(redis_client, counter=counter)
+    for counter in ("visitors", "site.a", "other", "site.plain"):
+        for ending in (".gif", ".svg"):
+            url = f"{web.url}/hit/{counter}/home{ending}"
+            assert requests.get(url, headers=AGENT, timeout=20).status_code == 200
+        url = f"{web.url}/hit/{counter}/home"
+        assert requests.post(url, headers=AGENT, timeout=20).status_code == 204
+    requests.head(f"{web.url}/hit/visitors/home.gif", headers=AGENT, timeout=20)
+    ahead = {**AGENT, "Sec-Purpose": "prefetch"}
+    requests.get(f"{web.url}/hit/visitors/home.gif", headers=ahead, timeout=20)
+    assert web.producer.flush(20)
+    counts, hashes = found(redis_client)
+    totals: dict[str, int] = {}
+    for (counter, _, _), amount in counts.items():
+        totals[counter] = totals.get(counter, 0) + amount
+    assert totals == {"visitors": 3, "site.a": 3, "other": 3, "site.plain": 3}
+    assert {counter for counter, *_ in hashes} == {"visitors", "site.a"}
+    assert set().union(*hashes.values()) == {hashed("127.0.0.1 Browser/1.0")}
+
+
+def test_no_cookie_is_set(web: Web, redis_client: redis.Redis) -> None:
+    publish(redis_client)
+    answer = requests.get(f"{web.url}/hit/visitors/home.gif", headers=AGENT, timeout=20)
+    assert "Set-Cookie" not in answer.headers

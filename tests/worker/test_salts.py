@@ -1,0 +1,96 @@
+"""Workers publish salts in Redis, for each partition, and take those of deleted counters away."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from countersink.runtime.members import Salt, decode_salts
+from countersink.store import Store
+from countersink.store.sessions import open_tables
+from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
+from countersink.worker import salts as module
+from countersink.worker.salts import SaltPublisher
+from tests.support.waiting import eventually
+from tests.worker.running import watched
+
+
+def published(client: redis.Redis, partition: int = 0) -> dict[str, list[Salt]]:
+    found: Any = client.hgetall(salts_key(stream_key(partition)))
+    return {name.decode(): decode_salts(raw) for name, raw in found.items()}
+
+
+def stored(store: Store, counter: str) -> list[Salt]:
+    rows = store.snapshot(
+        lambda session: session.query(
+            "SELECT number, begins, ends, salt FROM visitor_salt WHERE counter = %s"
+            " AND salt IS NOT NULL ORDER BY begins",
+            (counter,),
+        )
+    )
+    return [Salt(number, begins, ends, bytes(salt)) for number, begins, ends, salt in rows]
+
+
+def test_a_worker_publishes_what_counters_need(
+    redis_url: str,
+    redis_client: redis.Redis,
+    mysql_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    with Store(mysql_url) as store, watched(redis_url, mysql_url, batch_wait_ms=10):
+        store.counters.set("plain")
+        store.counters.set("v", salt_days=0)
+        eventually(lambda: published(redis_client) == {"v": stored(store, "v")})
+        store.counters.set("w", salt_days=1)
+        assert len(stored(store, "w")) == 2
+        eventually(
+            lambda: published(redis_client) == {name: stored(store, name) for name in ("v", "w")}
+        )
+        store.counters.delete("v")
+        versions = iter(range(1, 10_000))
+
+        def gone() -> bool:
+            # At a second look: another worker may have published what this one had not seen.
+            store.counters.set("plain", max_keys=next(versions))
+            return set(published(redis_client)) == {"w"}
+
+        eventually(gone)
+
+
+def test_salts_are_written_for_each_partition_again_where_redis_was_emptied(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    redis_client.set(PARTITIONS_KEY, 2)
+    with Store(mysql_url) as store:
+        store.counters.set("v", salt_days=0)
+        publisher = SaltPublisher(lambda: open_tables(mysql_url), redis_client)
+        for _ in range(2):
+            publisher.keep()
+            publisher.publish()
+            for partition in (0, 1):
+                assert published(redis_client, partition) == {"v": stored(store, "v")}
+                redis_client.delete(salts_key(stream_key(partition)))
+            publisher._look_at = publisher._keep_at = 0.0
+        publisher.close()
+
+
+def test_a_server_that_is_away_is_no_matter_of_salts(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set("v", salt_days=0)
+        away = redis.Redis(port=1)
+        publisher = SaltPublisher(lambda: open_tables(mysql_url), away)
+        publisher.keep()
+        publisher.publish()
+        publisher._client = redis_client
+        publisher.publish()
+        assert published(redis_client) == {"v": stored(store, "v")}
+        publisher.close()
+        publisher = SaltPublisher(
+            lambda: open_tables("mysql://nobody@127.0.0.1:1/none"), redis_client
+        )
+        publisher.keep()
+        publisher.publish()
+        publisher.close()

@@ -1,0 +1,1 @@
+"""Different visitors: sketches of members beside the rows of counters, salts, reading."""

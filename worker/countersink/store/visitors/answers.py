@@ -1,0 +1,213 @@
+"""How many different members there are: in a range, by day, hour, minute, month, key or group of
+keys; unions of sketches, and the errors where they cannot be united (``NotUnique``).
+
+As :mod:`countersink.store.totals.sums` and :mod:`countersink.store.totals.series`, whose errors
+they raise, of the same ranges and zones; beside those, each function:
+
+    NotUnique: the counter does not count its different members; or those of what was asked for
+        were hashed with several salts, so that nobody can tell which are the same.
+    DamagedSketch: a sketch is not what was written; names its counter, bucket and key.
+    NoSketches: it takes datasketches, which is not installed.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+from countersink.runtime.limits import key_text, text_bytes
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.breakdowns import counter_of
+from countersink.store.counters.buckets import month_ends, month_of
+from countersink.store.counters.policies import SaltPeriod
+from countersink.store.errors import NotUnique
+from countersink.store.sql import label_time
+from countersink.store.totals import series, sums
+from countersink.store.totals.selection import Selection, chosen_keys, picked_keys
+from countersink.store.totals.shapes import Shape, selected
+from countersink.store.totals.sums import Scope
+from countersink.store.totals.views import View, condition
+from countersink.store.visitors.rows import StoredSketch, stored
+from countersink.store.visitors.salts import periods_of
+from countersink.store.visitors.sketch import SketchUnion, Visitors
+
+Unit = Literal["day", "hour", "minute", "month"]
+UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")
+G = TypeVar("G")
+
+_KEYS_PER_QUERY: Final = 500
+_LISTS: Final[Mapping[Unit, Callable[[Session, Selection], list[tuple[Any, int]]]]] = {
+    "day": series.daily,
+    "hour": series.hourly,
+    "minute": series.minutely,
+    "month": series.monthly,
+}
+_SECONDS: Final = {"hour": 3600, "minute": 60}
+
+
+def total(session: Session, selection: Selection) -> Visitors:
+    """How many different members there are of all keys, or of those selected."""
+    found = _united(session, selection, lambda view, sketch: None)
+    return found[None].visitors() if found else Visitors()
+
+
+def by_unit(session: Session, selection: Selection, unit: Unit) -> list[tuple[Any, Visitors]]:
+    """The same for each day, hour, minute or month of the range in order, as the series of totals
+    has them; 0 without members.
+    """
+    # Which there are, and whether buckets add up to them, is what the counts say.
+    places = [place for place, _ in _LISTS[unit](session, selection)]
+    found = _united(session, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
+    return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
+
+
+def by_key(
+    session: Session, selection: Selection, *, limit: int | None = None
+) -> list[tuple[str, Visitors]]:
+    """(key, how many different members) of the keys that have any, those with most first, then by
+    key; all of them, or the first ``limit``.
+    """
+    found = by_group(session, selection, lambda key: (key,))
+    return [(key, visitors) for (key,), visitors in found][:limit]
+
+
+def by_group(
+    session: Session, selection: Selection, group: Callable[[str], tuple[str, ...]]
+) -> list[tuple[tuple[str, ...], Visitors]]:
+    """The same of keys that belong together, by what ``group`` says of them."""
+    found = _united(session, selection, lambda view, sketch: group(key_text(sketch.key)))
+    counted = [(name, union.visitors()) for name, union in found.items()]
+    counted.sort(key=lambda pair: (-pair[1].total, tuple(map(text_bytes, pair[0]))))
+    return counted
+
+
+def _united(
+    session: Session,
+    selection: Selection,
+    group: Callable[[View, StoredSketch], G],
+    *,
+    unit: Unit | None = None,
+    wanted: frozenset[G] | None = None,
+) -> dict[G, SketchUnion]:
+    """The unions of the selected sketches by group."""
+    own = selected(session, selection)
+    view = own.view(selection.time_zone)
+    salts = _Salts(session, own.counter)
+    unions: dict[G, SketchUnion] = {}
+    for sketch in _sketches(session, selection, own, view, unit):
+        name = group(view, sketch)
+        if wanted is not None and name not in wanted:
+            continue
+        salts.note(name, view, sketch)
+        sketch.add_to(unions.setdefault(name, SketchUnion()))
+    return unions
+
+
+def _sketches(
+    session: Session, selection: Selection, own: Shape, view: View, unit: Unit | None
+) -> Iterator[StoredSketch]:
+    """The selected sketches; what is in months too, unless the groups are of parts of a month."""
+    if unit in (None, "month"):
+        scope = Scope.of(own, view, selection.start, selection.end)
+    else:
+        scope = Scope(own.counter, view.ranges(selection.start, selection.end))
+    where, args = condition(scope.ranges)
+    for one in picked_keys(chosen_keys(selection.keys), _KEYS_PER_QUERY):
+        if scope.ranges is None or scope.ranges:
+            yield from stored(
+                session,
+                "visitor_slot",
+                own.counter,
+                where + one.where,
+                (*args, *one.args),
+                one.indexes,
+            )
+        if scope.months is not None:
+            yield from stored(
+                session,
+                "visitor_month",
+                own.counter,
+                sums.MONTHS + one.where,
+                (*scope.months, *one.args),
+                one.indexes,
+            )
+
+
+def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
+    """The day, hour, minute or month that a sketch is of."""
+    if sketch.of_month:
+        return label_time(sketch.label).date()
+    if unit == "day":
+        return view.day(sketch.label)
+    if unit == "month":
+        return month_of(view.day(sketch.label))
+    zone = view.zone_of(view.policy(sketch.label))
+    instant, _ = buckets.hour_at(zone, view.moment(sketch.label), _SECONDS[unit])
+    return datetime.fromtimestamp(instant, UTC)
+
+
+class _Salts:
+    """With which salts the members of groups were hashed.
+
+    Raises:
+        NotUnique: the counter does not count its different members.
+    """
+
+    def __init__(self, session: Session, counter: str) -> None:
+        self._counter = counter_of(counter)
+        self._periods = periods_of(session, self._counter)
+        found = session.query("SELECT salt_days FROM counter WHERE name = %s", (self._counter,))
+        self._days: int | None = found[0][0] if found else None
+        if self._days is None:
+            raise NotUnique(
+                f"{self._counter!r} does not count its different members: `countersink counter set"
+                f" {self._counter} --unique` has them counted from then on"
+            )
+        self._begins = [period.begins for period in self._periods]
+        self._ends = [_end(period) for period in self._periods]
+        self._of_groups: dict[object, tuple[int, int]] = {}
+        self._of_labels: dict[tuple[int, bool], tuple[int, int]] = {}
+
+    def note(self, group: object, view: View, sketch: StoredSketch) -> None:
+        """Note the salts of a sketch.
+
+        Raises:
+            NotUnique: the group has another one.
+        """
+        if len(self._periods) == 1:
+            return
+        place = sketch.label, sketch.of_month
+        if place not in self._of_labels:
+            self._of_labels[place] = self._salts_of(view, sketch)
+        first, last = self._of_labels[place]
+        before = self._of_groups.setdefault(group, (first, last))
+        if first != last or before != (first, last):
+            raise self._several()
+
+    def _salts_of(self, view: View, sketch: StoredSketch) -> tuple[int, int]:
+        """The first and the last salt that events of a bucket may have, by their places."""
+        if sketch.of_month:
+            month = label_time(sketch.label).date()
+            # In whichever zone, its days are not a day off.
+            begins = sketch.label // 60
+            ends = begins + ((month_ends(month) - month).days + 1) * 1440
+        else:
+            begins = view.moment(sketch.label) // 60
+            ends = view.policy(sketch.label).ends_at(sketch.label) // 60
+        return bisect_right(self._ends, begins), bisect_left(self._begins, ends) - 1
+
+    def _several(self) -> NotUnique:
+        days = self._days
+        often = "each day" if days == 1 else f"each {days} days"
+        why = f"salts are renewed {often}" if days else "its salt was renewed"
+        ask = "ask --by day" if days else "ask --by day, or for a range with one salt"
+        return NotUnique(
+            f"which members of {self._counter!r} are the same cannot be told over the whole of this"
+            f" range, as {why}: {ask}"
+        )
+
+
+def _end(period: SaltPeriod) -> float:
+    return float("inf") if period.ends is None else period.ends

@@ -1,0 +1,345 @@
+"""Rows of sketches beside those of counters: uniting members when they are counted, moving and
+deleting sketches with their rows, reading them with their checksums.
+
+A row of ``visitor_slot`` lies beside the row of ``counter_slot`` with the same primary key, and
+that one is locked by whoever writes, moves or deletes it; so is one of ``visitor_month`` beside
+that of ``counter_month``. All statements are of the caller's transaction.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, Literal, NamedTuple
+
+from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.limits import key_text
+from countersink.store import sql
+from countersink.store.connection import Session
+from countersink.store.errors import BadData, DamagedSketch, NoSketches
+from countersink.store.sql import label_of, label_time, marks, parts
+from countersink.store.visitors.sketch import SketchUnion, checksum
+
+CellPlace = tuple[str, int, str]
+"""(counter, label of the bucket, key) of a cell."""
+SketchTable = Literal["visitor_slot", "visitor_month"]
+
+STATEMENT_BYTES: Final = 1_000_000
+"""Bytes of a statement that writes sketches, at most."""
+COMPACTED: Final = 0
+"""The slot that compaction moves into."""
+
+_KEYS_PER_QUERY: Final = 200
+_BESIDE: Final[Mapping[str, SketchTable]] = {
+    "counter_slot": "visitor_slot",
+    "counter_month": "visitor_month",
+}
+_BUCKET: Final = itemgetter(0, 1)
+
+
+def unite(
+    session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]
+) -> dict[CellPlace, BadData]:
+    """Unite hashes with the sketches of cells of one slot, whose rows the caller has locked; those
+    that could not be, with why not.
+
+    Args:
+        session: at READ COMMITTED.
+        slot: the slot.
+        members: hashes of 8 bytes, in any order.
+
+    Raises:
+        StoreError: as any statement; what was written before is to be rolled back.
+    """
+    failed: dict[CellPlace, BadData] = {}
+    if not members:
+        return failed
+    writer = _SketchWriter(session, "visitor_slot")
+    # The order of code points is the order of their UTF-8 bytes.
+    for (counter, bucket), group in groupby(sorted(members), _BUCKET):
+        for part in parts(list(group), _KEYS_PER_QUERY):
+            there = _read(session, counter, bucket, slot, [key.encode() for _, _, key in part])
+            for place in part:
+                key = place[2].encode()
+                union = SketchUnion()
+                try:
+                    if key in there:
+                        _add(union, (counter, bucket, key, slot), *there[key])
+                    for hashes in members[place]:
+                        union.add_hashes(hashes)
+                    writer.add(counter, bucket, key, slot, union.sketch())
+                except DamagedSketch as error:
+                    failed[place] = BadData(
+                        str(error),
+                        reason=DeadReason.BAD_SKETCH,
+                    )
+                except NoSketches as error:
+                    failed[place] = BadData(str(error), reason=DeadReason.NO_SKETCHES)
+                except BadData as error:
+                    failed[place] = error
+    if not failed:  # else all is taken back
+        writer.flush()
+    return failed
+
+
+def move(
+    session: Session,
+    counter: str,
+    where: str,
+    args: Sequence[object],
+    *,
+    lowest_slot: int,
+    to: int | None = None,
+    month: bool = False,
+) -> None:
+    """Unite the sketches of a range of rows by key where their rows went, and delete them.
+
+    Args:
+        session: at REPEATABLE READ; the rows of ``counter_slot`` are locked, and those where they
+            went.
+        counter: its name.
+        where: of ``visitor_slot``, with ``args``; as of ``counter_slot``.
+        lowest_slot: the lowest slot that moves.
+        to: the bucket's label, or the month's; None: each to slot 0 of its own.
+        month: it is a month.
+
+    Raises:
+        DamagedSketch, NoSketches: roll back.
+        Conflict: somebody holds a row.
+        StoreError: as any statement.
+    """
+    rows = "visitor_slot FORCE INDEX (PRIMARY)"
+    slots = f" AND slot >= {lowest_slot:d}" if lowest_slot else ""
+    # A plain read first: where there is nothing no gap need be locked.
+    if not session.query(f"SELECT 1 FROM {rows} WHERE {where}{slots} LIMIT 1", args):
+        return
+    unions: dict[tuple[int, bytes], SketchUnion] = {}
+    for bucket, key, slot, sketch, crc in session.query(
+        f"SELECT bucket, counter_key, slot, sketch, checksum FROM {rows} WHERE {where}{slots}"
+        " FOR UPDATE NOWAIT",
+        args,
+    ):
+        label, own = label_of(bucket), bytes(key)
+        union = unions.setdefault((label if to is None else to, own), SketchUnion())
+        _add(union, (counter, label, own, int(slot)), sketch, crc)
+    deleted = f"DELETE visitor_slot FROM {rows} WHERE {where}{slots}"
+    session.execute(deleted, args)
+    target: SketchTable = "visitor_month" if month else "visitor_slot"
+    at = None if month else COMPACTED
+    writer = _SketchWriter(session, target)
+    for bucket, group in groupby(sorted(unions), itemgetter(0)):
+        for part in parts([key for _, key in group], _KEYS_PER_QUERY):
+            there = _read(session, counter, bucket, at, part, " FOR UPDATE")
+            for key in part:
+                union = unions[bucket, key]
+                if key in there:
+                    _add(union, (counter, bucket, key, at), *there[key])
+                writer.add(counter, bucket, key, at, union.sketch())
+    writer.flush()
+
+
+def delete(session: Session, table: str, counter: str, places: Sequence[tuple[Any, ...]]) -> None:
+    """Delete the sketches beside rows of a counter that the caller has locked.
+
+    Args:
+        session: in the transaction that deletes the rows.
+        table: of the rows: ``counter_slot`` or ``counter_month``.
+        counter: its name.
+        places: (bucket as DATETIME, key), and the slot where there are slots.
+    """
+    beside = _BESIDE[table]
+    if not places or not any_of(session, counter, beside):
+        return
+    columns = ("bucket", "counter_key") + (("slot",) if beside == "visitor_slot" else ())
+    one = f"(counter = %s AND {' AND '.join(f'{column} = %s' for column in columns)})"
+    for part in parts(places, _KEYS_PER_QUERY):
+        session.execute(
+            f"DELETE {beside} FROM {beside} FORCE INDEX (PRIMARY)"
+            f" WHERE {' OR '.join([one] * len(part))}",
+            [value for place in part for value in (counter, *place)],
+        )
+
+
+def delete_key(session: Session, table: str, where: str, args: Sequence[object]) -> None:
+    """Delete the sketches beside rows of one key; ``where`` goes by the index ``by_key``."""
+    beside = _BESIDE[table]
+    rows = f"{beside} FORCE INDEX (by_key)"
+    if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):
+        session.execute(f"DELETE {beside} FROM {rows} WHERE {where}", args)
+
+
+def any_of(session: Session, counter: str, table: SketchTable) -> bool:
+    """Whether a counter has sketches in a table."""
+    found = session.query(
+        f"SELECT 1 FROM {table} FORCE INDEX (PRIMARY) WHERE counter = %s LIMIT 1", (counter,)
+    )
+    return bool(found)
+
+
+def sketched(session: Session) -> list[str]:
+    """The counters that have sketches, breakdowns among them."""
+    found = session.query(
+        "SELECT DISTINCT counter FROM visitor_slot UNION SELECT DISTINCT counter FROM visitor_month"
+        " ORDER BY 1"
+    )
+    return [name for (name,) in found]
+
+
+def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
+    """(bucket's label, sentence) of each sketch of a counter that is not as it was written, or lies
+    beside no row of the counter, in the snapshot of the caller.
+    """
+    for table, beside in _BESIDE.items():
+        slot = "s.slot" if table == "counter_slot" else "NULL"
+        same = " AND t.slot = s.slot" if table == "counter_slot" else ""
+        rows = session.stream(
+            f"SELECT s.bucket, s.counter_key, {slot}, s.sketch, s.checksum, t.counter IS NULL"
+            f" FROM {beside} AS s FORCE INDEX (PRIMARY) LEFT JOIN {table} AS t"
+            " ON t.counter = s.counter AND t.bucket = s.bucket"
+            f" AND t.counter_key = s.counter_key{same} WHERE s.counter = %s",
+            (counter,),
+        )
+        for bucket, key, at, sketch, crc, alone in rows:
+            label = label_of(bucket)
+            try:
+                _add(SketchUnion(), (counter, label, bytes(key), at), sketch, crc)
+            except DamagedSketch as error:
+                yield label, str(error).partition(": `countersink verify`")[0]
+            except NoSketches:
+                pass  # its checksum was right
+            if alone:
+                where = f"{key_text(bytes(key))!r} in the bucket {bucket}"
+                yield label, f"a sketch of {where} lies beside no row of {table}"
+
+
+def stored(
+    session: Session, table: SketchTable, counter: str, where: str, args: Sequence[object], by: str
+) -> Iterator["StoredSketch"]:
+    """Sketches, one by one as the server sends them.
+
+    Args:
+        session: in a snapshot.
+        table: the table.
+        counter: its name.
+        where: from AND on, and ``args``.
+        by: indexes that the server may choose from.
+    """
+    slot = "slot" if table == "visitor_slot" else "NULL"
+    for bucket, key, at, sketch, crc in session.stream(
+        f"SELECT bucket, counter_key, {slot}, sketch, checksum FROM {table} FORCE INDEX ({by})"
+        f" WHERE counter = %s{where}",
+        (counter, *args),
+    ):
+        yield StoredSketch(label_of(bucket), bytes(key), (counter, at, sketch, crc))
+
+
+class StoredSketch(NamedTuple):
+    """A sketch as it was read.
+
+    Attributes:
+        label: of its bucket.
+        key: its key.
+        rest: counter, slot, sketch and checksum.
+    """
+
+    label: int
+    key: bytes
+    rest: tuple[str, int | None, bytes, int]
+
+    @property
+    def of_month(self) -> bool:
+        """Whether it is of a month."""
+        return self.rest[1] is None
+
+    def add_to(self, union: SketchUnion) -> None:
+        """Unite it with others.
+
+        Raises:
+            DamagedSketch: it is not as it was written; names its counter, bucket and key.
+            NoSketches: it takes datasketches, which is not installed.
+        """
+        counter, slot, sketch, crc = self.rest
+        _add(union, (counter, self.label, self.key, slot), sketch, crc)
+
+
+def _read(
+    session: Session,
+    counter: str,
+    bucket: int,
+    slot: int | None,
+    keys: Sequence[bytes],
+    lock: str = "",
+) -> dict[bytes, tuple[bytes, int]]:
+    """The sketches, and their checksums, of keys of a bucket."""
+    table = "visitor_month" if slot is None else "visitor_slot"
+    at = "" if slot is None else f" AND slot = {slot:d}"
+    found = session.query(
+        f"SELECT counter_key, sketch, checksum FROM {table} FORCE INDEX (PRIMARY)"
+        f" WHERE counter = %s AND bucket = %s AND counter_key IN ({marks(keys)}){at}{lock}",
+        (counter, label_time(bucket), *keys),
+    )
+    return {bytes(key): (bytes(sketch), int(crc)) for key, sketch, crc in found}
+
+
+def _add(
+    union: SketchUnion, place: tuple[str, int, bytes, int | None], sketch: bytes, crc: int
+) -> None:
+    """Unite with the sketch of a row, if it is what was written.
+
+    Raises:
+        DamagedSketch: it is not; names its place.
+        NoSketches: it takes datasketches, which is not installed.
+    """
+    counter, bucket, key, slot = place
+    named = f"{counter!r}, {key_text(key)!r} in the bucket {label_time(bucket)}"
+    if checksum(counter, bucket, key, slot, sketch) != crc:
+        raise DamagedSketch(
+            f"the different members of {named} are not what was written: `countersink verify` shows"
+            " what else is wrong"
+        )
+    try:
+        union.add(sketch)
+    except DamagedSketch as error:
+        raise DamagedSketch(
+            f"the different members of {named} are not what was written ({error}): `countersink"
+            " verify` shows what else is wrong"
+        ) from error
+
+
+class _SketchWriter:
+    """Writes sketches, several in a statement. For one transaction."""
+
+    def __init__(self, session: Session, table: SketchTable) -> None:
+        self._session = session
+        columns = "counter, bucket, counter_key" + (", slot" if table == "visitor_slot" else "")
+        self._begin = f"INSERT INTO {table} ({columns}, sketch, checksum) VALUES "
+        self._end = session.dialect.upsert_set("sketch", "checksum")
+        self._room = min(STATEMENT_BYTES, sql.room(session))
+        self._literals: list[str] = []
+        self._size = 0
+
+    def add(self, counter: str, bucket: int, key: bytes, slot: int | None, sketch: bytes) -> None:
+        """Write one, now or with others.
+
+        Raises:
+            BadData: it does not fit a statement.
+        """
+        at = "" if slot is None else f" {slot:d},"
+        crc = checksum(counter, bucket, key, slot, sketch)
+        head = sql.head(self._session, counter, bucket)
+        literal = f"{head}{key.hex()}',{at} X'{sketch.hex()}', {crc:d})"
+        if len(literal) > self._room:
+            raise BadData(
+                f"a sketch of {len(sketch):,} bytes does not fit max_allowed_packet",
+                reason=DeadReason.TOO_LONG,
+            )
+        if self._size + len(literal) > self._room:
+            self.flush()
+        self._literals.append(literal)
+        self._size += len(literal) + 2
+
+    def flush(self) -> None:
+        """Write what is left."""
+        if self._literals:
+            self._session.execute(f"{self._begin}{', '.join(self._literals)}{self._end}")
+        self._literals.clear()
+        self._size = 0

@@ -1,0 +1,224 @@
+"""Salts by which the members of counters are hashed: their periods, how long each lasts, when a
+worker makes the next one and forgets one (``KEPT_MINUTES``), and whether one is right for an event.
+
+The first salt of a counter is for all events up to its end. Periods end at midnights of the
+counter's time zone, follow on each other, and never overlap. A salt has no end where it lasts for
+ever. Once a salt is forgotten, nobody can find out who is in the sketches that were made with it.
+"""
+
+import os
+from collections.abc import Iterable
+from datetime import date
+from typing import Final
+
+from countersink.runtime.members import SALT_BYTES, Salt
+from countersink.store.apply.control import read_control
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.policies import (
+    Policies,
+    SaltPeriod,
+    counting,
+    load_own,
+)
+from countersink.store.errors import Refused
+from countersink.store.sql import marks, parts
+
+MOST_SALT_DAYS: Final = 366
+BEGINNING: Final = -(2**31)
+"""Unix minutes, where the first salt of a counter begins: before all events."""
+NOTICE_MINUTES: Final = 10
+"""How long before its end, at the least, a salt that had none is given one: until then producers
+have heard of it."""
+KEPT_MINUTES: Final = 1440
+"""How long a salt is kept after its end, for what producers still have to send."""
+
+_DAY_MINUTES: Final = 1440
+_NUMBERS_PER_QUERY: Final = 500
+
+
+def check_salt_days(days: int) -> int:
+    """``days``, if a salt can last so long.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if type(days) is not int or not 0 <= days <= MOST_SALT_DAYS:
+        raise ValueError(
+            f"salt_days is {days!r}: a number of days from 1 to {MOST_SALT_DAYS}, or 0 for one salt"
+            " that lasts for ever"
+        )
+    return days
+
+
+def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
+    """Have the salts of a counter, which has its row, last so long from now on; whether that is
+    another time than before.
+
+    Args:
+        session: in a transaction in which nobody counts.
+        counter: its name.
+        days: 0 for ever.
+        minute: now, in Unix minutes.
+    """
+    ((before,),) = session.query("SELECT salt_days FROM counter WHERE name = %s", (counter,))
+    if before == days:
+        return False
+    session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
+    if days:
+        zone = _zone(session, counter, minute)
+        day = buckets.date_at(zone, (minute + NOTICE_MINUTES) * 60)
+        session.execute(
+            "UPDATE visitor_salt SET ends = %s WHERE counter = %s AND ends IS NULL",
+            (_midnight_after(zone, day, 1), counter),
+        )
+    _make(session, counter, days, minute)
+    return True
+
+
+def check_months(session: Session, counter: str) -> None:
+    """Check that the settings of a counter do not make months of days with several salts.
+
+    Raises:
+        ValueError: they do.
+    """
+    found = session.query(
+        "SELECT keep_days, salt_days FROM counter WHERE name = %s"
+        " AND keep_days IS NOT NULL AND salt_days > 0",
+        (counter,),
+    )
+    for keep_days, days in found:
+        raise ValueError(
+            f"{counter} cannot both roll up days to months after {keep_days:,} days (--keep-days)"
+            f" and renew its salts every {days} days (--salt-days): a month would unite members"
+            " that were hashed with several salts; keep its days (--keep-days forever), or one salt"
+            " (--unique)"
+        )
+
+
+def keep(session: Session) -> dict[str, list[Salt]]:
+    """Make the salts that will be needed until the end of tomorrow, and forget those that are not
+    any more; those to be published, by counter.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+
+    Raises:
+        StoreError: as any statement.
+    """
+    minute = _now(session)
+    periods: dict[str, int | None] = {
+        name: int(ends) if ends is not None else None
+        for name, ends in session.query(
+            "SELECT name, IF(COUNT(number) > COUNT(ends), NULL, COALESCE(MAX(ends), %s))"
+            " FROM counter LEFT JOIN visitor_salt ON visitor_salt.counter = name"
+            " WHERE salt_days IS NOT NULL GROUP BY name",
+            (BEGINNING,),
+        )
+    }
+    for name, ends in periods.items():
+        # In whichever zone tomorrow ends, it is within three days.
+        if ends is not None and ends < minute + 3 * _DAY_MINUTES:
+            _make_alone(session, name)
+    session.execute(
+        "UPDATE visitor_salt SET salt = NULL WHERE ends < %s AND salt IS NOT NULL",
+        (minute - KEPT_MINUTES,),
+    )
+    published: dict[str, list[Salt]] = {}
+    for name, number, begins, ends, salt in session.query(
+        "SELECT counter, number, begins, ends, salt FROM visitor_salt"
+        " JOIN counter ON name = counter"
+        " WHERE salt IS NOT NULL AND salt_days IS NOT NULL ORDER BY counter, begins"
+    ):
+        published.setdefault(name, []).append(Salt(number, begins, ends, bytes(salt)))
+    return published
+
+
+def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
+    """When the salts of a counter were, are and will be in use, the earliest first."""
+    return [
+        SaltPeriod(int(number), counter, int(begins), None if ends is None else int(ends))
+        for number, begins, ends in session.query(
+            "SELECT number, begins, ends FROM visitor_salt WHERE counter = %s ORDER BY begins",
+            (counter,),
+        )
+    ]
+
+
+def known_periods(
+    session: Session, policies: Policies, numbers: Iterable[int]
+) -> dict[int, SaltPeriod]:
+    """When the salts with some numbers are in use, as far as there are such.
+
+    A period changes with the policies' version only, so what was looked up once is remembered with
+    these.
+    """
+    found = policies.salts
+    for part in parts(sorted(set(numbers) - found.keys()), _NUMBERS_PER_QUERY):
+        for number, counter, begins, ends in session.query(
+            "SELECT number, counter, begins, ends FROM visitor_salt"
+            f" WHERE number IN ({marks(part)})",
+            tuple(part),
+        ):
+            found[int(number)] = SaltPeriod(
+                int(number), counter, int(begins), None if ends is None else int(ends)
+            )
+    return found
+
+
+def _make_alone(session: Session, counter: str) -> None:
+    """Make what a counter lacks, while no other worker does."""
+    with session.transaction():
+        read_control(session)  # its lock keeps the counter and its policies as they are
+        rows = session.query(
+            "SELECT salt_days FROM counter WHERE name = %s AND salt_days IS NOT NULL FOR UPDATE",
+            (counter,),
+        )
+        for (days,) in rows:
+            try:
+                _make(session, counter, int(days), _now(session))
+            except Refused:
+                pass  # a time zone that is unknown here; where it is known another worker makes it
+
+
+def _make(session: Session, counter: str, days: int, minute: int) -> None:
+    """Make the salts that a counter lacks until the end of tomorrow, or one for ever; the caller
+    holds its row.
+    """
+    zone = _zone(session, counter, minute)
+    today = buckets.date_at(zone, minute * 60)
+    until = _midnight_after(zone, today, 2)
+    last = session.query(
+        "SELECT ends FROM visitor_salt WHERE counter = %s ORDER BY begins DESC LIMIT 1", (counter,)
+    )
+    begins: int | None = last[0][0] if last else BEGINNING
+    while begins is not None and (begins < until or not days):
+        ends: int | None = None
+        if days:
+            first = today if begins == BEGINNING else buckets.date_at(zone, begins * 60)
+            ends = _midnight_after(zone, first, days)
+        session.execute(
+            "INSERT INTO visitor_salt (counter, begins, ends, salt) VALUES (%s, %s, %s, %s)",
+            (counter, begins, ends, os.urandom(SALT_BYTES)),
+        )
+        begins = ends
+
+
+def _midnight_after(zone: str, day: date, days: int) -> int:
+    """The Unix minute at which a day begins that is so many days after another one."""
+    return buckets.day_begins(zone, day + days * buckets.ONE_DAY) // 60
+
+
+def _zone(session: Session, counter: str, minute: int) -> str:
+    """The time zone of the policy that is in force.
+
+    Raises:
+        UnknownZone: this machine does not know it.
+    """
+    own = counting(load_own(session, counter))
+    begun = [policy for policy in own if policy.valid_from <= minute]
+    return (begun[-1] if begun else own[0]).known_zone()
+
+
+def _now(session: Session) -> int:
+    return read_control(session, lock="").now // 60_000
