@@ -224,6 +224,13 @@ def test_a_member_of_a_megabyte_is_counted(redis_url: str, redis_client: redis.R
     assert hashes == {("visitors", "/", MINUTE, 7): {hashed(large), hashed(large + "x")}}
 
 
+class Encodable:
+    """No text, though it has its method."""
+
+    def encode(self) -> bytes:
+        return b"x"
+
+
 BAD = [
     (("a b", "", "x"), ValueError),
     ((5, "", "x"), TypeError),
@@ -235,6 +242,7 @@ BAD = [
     (("visitors", "", 5), TypeError),
     (("visitors", "", bytearray(b"x")), TypeError),
     (("visitors", "", ["x"]), TypeError),
+    (("visitors", "", Encodable()), TypeError),
     (("visitors", "", "secret\ud800"), ValueError),
 ]
 

@@ -17,6 +17,7 @@ UNSAID: Final = re.compile(
             "it goes with format=csv",
             "give key or top, not both",
             "it has an id, and so has the batch",
+            "an increment with a member is one sighting",
             "that could be more than 10,000 samples",
             "do not fit into 64 bits",
             "it goes with keys, not with dimensions",
@@ -33,6 +34,7 @@ UNSAID: Final = re.compile(
             # of how the counter counts
             "is counted by day",
             "has no dimension",
+            "does not count different members",
             "o breakdown of",
             "give a range of at most",
         )

@@ -275,8 +275,8 @@ class Producer:
         """
         try:
             if at is None:
-                data = member if type(member) is bytes else member.encode()  # type: ignore[union-attr]
-                if len(data) <= LARGE_MEMBER:
+                data = member.encode() if type(member) is str else member
+                if type(data) is bytes and len(data) <= LARGE_MEMBER:
                     if type(key) is str:
                         if len(key) <= MAX_KEY_BYTES and key.isascii():
                             self._fast_seen[counter]((counter, key, None, data))
@@ -285,7 +285,7 @@ class Producer:
                         values, known, _ = self._known[counter][len(key)]
                         self._fast_seen[counter]((counter, known[values(key)], None, data))
                         return
-        except (LookupError, TypeError, AttributeError, UnicodeError):
+        except (LookupError, TypeError, UnicodeError):
             pass  # as in increment()
         check_counter(counter)
         row_key = self._known_dimensions.row_key(counter, key)

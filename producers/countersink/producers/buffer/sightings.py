@@ -126,7 +126,11 @@ class Salts:
             (salt, blake2b(digest_size=HASH_BYTES, key=salt.salt).copy)
             for salt in sorted(salts, key=lambda salt: salt.begins)
         ]
+        if counter not in self._known and len(self._known) >= MAX_COUNTERS:
+            self._known = {name: known for name, known in self._known.items() if known.salts}
         self._known[counter] = _Known(hashers, time.monotonic())
+        if not salts:  # asked for again by whoever needs them: names may come from anybody
+            self._wanted.pop(counter, None)
 
     def _due_in(self, counter: str) -> float:
         known = self._known.get(counter)

@@ -22,7 +22,7 @@ from countersink.store.errors import StoreError
 from countersink.store.totals.shapes import counter_names
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
-from countersink.web.endpoints.increments import accept, counts_members
+from countersink.web.endpoints.increments import accept, know_salts
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import path_parameter, response
@@ -160,13 +160,19 @@ async def _visit(request: Request, services: Services, counter: str, key: str) -
     """Count, if somebody looks; how many visits were counted."""
     if request.method == "HEAD" or _is_ahead(request):
         return 0
-    if services.one(VisitorCounters).fits(counter) and await counts_members(services, counter):
+    if services.one(VisitorCounters).fits(counter) and await _has_visitors(services, counter):
         agent = request.headers.get("user-agent", "")
         member = visitor_of(request.scope["countersink.client"], agent)
         accept(services, [Increment(counter, key, member=member)])
         return 1
     accept(services, [Increment(counter, key)])
     return 1
+
+
+async def _has_visitors(services: Services, counter: str) -> bool:
+    """Whether a counter counts different ones, as far as is known."""
+    await know_salts(services, (counter,))
+    return bool(services.producer.counts_members(counter))
 
 
 def _is_ahead(request: Request) -> bool:

@@ -6,7 +6,7 @@ The body is JSON, read strictly: each error is told with its place.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
@@ -55,8 +55,7 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     bodies.check_json(media_type)
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
-    for counter in {each[0] for each in increments if len(each) > 5}:
-        await counts_members(services, counter)
+    await know_salts(services, {each[0] for each in increments if len(each) > 5})
     accept(services, increments, None if name is None else scoped(who, name))
     if wait is None:
         return answer(len(increments), None)
@@ -67,14 +66,13 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     return answer(len(increments), state)
 
 
-async def counts_members(services: Services, counter: str) -> bool | None:
-    """Whether a counter counts different members; None: Redis does not tell in time."""
+async def know_salts(services: Services, counters: Collection[str]) -> None:
+    """Wait a little until Redis has told whether these counters count different members."""
     deadline = time.monotonic() + SALT_WAIT_S
-    while (found := services.producer.counts_members(counter)) is None:
+    while None in [services.producer.counts_members(counter) for counter in counters]:
         if time.monotonic() >= deadline:
             break
         await anyio.sleep(SALT_POLL_S)
-    return found
 
 
 def accept(
