@@ -55,7 +55,11 @@ def command(
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
     gzip, bzip2 or zstd. If a run is interrupted, run it again: it goes on. Lines that cannot be
     counted are written to --rejects; the status is then 3, unless --allow-rejects covers them.
-    `countersink backfills undo` undoes a run. Details and examples of each format:
+    `countersink backfills undo` undoes a run.
+
+    --breakdown fills a breakdown that was declared after events of the counter had been counted: it
+    counts those of before its beginning into that breakdown alone. Afterwards `countersink counter
+    set --breakdown-since` lets it begin earlier. Details and examples of each format:
     docs/backfill.md.
     """
     options = backfill_options.read(given)
@@ -184,7 +188,8 @@ def _is_tracked(url: str, counter: str) -> bool:
 
 
 _MEMBERS: Final = (
-    *("run", "counter", "mode", "state", *backfills.FIGURES, "known_lines", "corrections"),
+    *("run", "counter", "breakdown", "mode", "state", *backfills.FIGURES),
+    *("known_lines", "corrections"),
     *("by_day", "notices", "sources"),
 )
 
@@ -236,7 +241,8 @@ def _sentence(report: BackfillReport, would: bool) -> str:
         said = f"{verb} {report.corrections:,} totals, by {report.amount:+,} in all."
     else:
         said = f"{'would add' if would else 'added'} {report.amount:,}."
-    said = f"{report.counter}: {said}{known}"
+    by = f" by {report.breakdown}" if report.breakdown else ""
+    said = f"{report.counter}{by}: {said}{known}"
     if report.run is not None and (report.amount or report.corrections):
         said += f" Run {report.run}: countersink backfills undo {report.run} takes it back."
     return said
