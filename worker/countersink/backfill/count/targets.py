@@ -15,7 +15,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import day_of
@@ -33,6 +33,7 @@ from countersink.store.counters.breakdowns import (
 from countersink.store.counters.policies import Policies, Policy, counting, load_own
 from countersink.store.errors import UnknownDimension
 from countersink.store.ledger import seals
+from countersink.store.ledger.seals import JournalEntry
 from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
 
@@ -41,8 +42,6 @@ _CELLS: Final = 20_000
 _PACKET_SHARE: Final = 4
 """The driver may double the bytes of a binary literal; that much room again is kept."""
 _FASTEST: Final = 1
-_Entry = tuple[int, str, int] | tuple[int, str, int, str]
-"""(bucket's label, key, amount); of a breakdown also the name of its counter."""
 _ROWS_PER_DELETE: Final = 5000
 _DAYS_NAMED: Final = 5
 
@@ -142,7 +141,7 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
         )
 
 
-def _entry(cell: Cell) -> _Entry:
+def _entry(cell: Cell) -> JournalEntry:
     counter, bucket, key, amount = cell
     if is_breakdown(counter):
         return bucket, key, amount, counter
@@ -162,7 +161,7 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
         (source, start_at),
     ):
         try:
-            for bucket, key, amount, *breakdown in _unpacked(piece):
+            for bucket, key, amount, *breakdown in seals.journal_entries(piece):
                 amounts.add(breakdown[0] if breakdown else counter, bucket, key, amount)
         except (ValueError, TypeError, zlib.error, RecursionError) as error:
             raise BackfillError(
@@ -175,19 +174,7 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
     return amounts.without(set(amounts.counters) - there)
 
 
-def _unpacked(piece: bytes) -> Iterator[_Entry]:
-    entries: Any = json.loads(zlib.decompress(piece))
-    for entry in entries:
-        bucket, key, amount, *breakdown = entry
-        # ``type``: True is a number to isinstance.
-        if (type(bucket), type(key), type(amount)) != (int, str, int):
-            raise ValueError("an entry is not a bucket, a key and an amount")
-        if not all(type(each) is str and is_breakdown(each) for each in breakdown):
-            raise ValueError("an entry is of a breakdown that has no name of one")
-        yield (bucket, key, amount, breakdown[0]) if breakdown else (bucket, key, amount)
-
-
-def _packed(entries: list[_Entry], most: int) -> Iterator[bytes]:
+def _packed(entries: list[JournalEntry], most: int) -> Iterator[bytes]:
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     packed = zlib.compress(text.encode(), _FASTEST)
     if len(packed) <= most or len(entries) == 1:

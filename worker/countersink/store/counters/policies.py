@@ -537,9 +537,11 @@ def first_free(session: Session, name: str, now_ms: int) -> int:
         label = label_of(bucket)
         try:
             policy = policies.numbered(name, label)
-            begins, ends = policy.starts_at(label), policy.ends_at(label)
-        except (LookupError, ValueError, OverflowError):
-            continue  # no bucket: verify says so
+        except LookupError:
+            continue
+        if policies.bucket_of(name, label) != label:
+            continue  # no bucket either: verify says so
+        begins, ends = policy.starts_at(label), policy.ends_at(label)
         if begins > now_ms // 1000 + _MOST_AHEAD_S:
             raise ValueError(_too_far(name, begins, int(amount)))
         if begins > now_ms // 1000:

@@ -96,7 +96,6 @@ _READING: Final = (
         "--breakdown",
         type=Checked("breakdown", _breakdown),
         metavar="NAME,…",
-        default="",
         help="Fill this breakdown, which was declared later: count what is before its beginning,"
         " and into it alone; needs --dimension.",
     ),
