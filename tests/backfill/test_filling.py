@@ -380,9 +380,6 @@ def test_a_line_without_its_end_leaves_nothing_in_a_breakdown_that_was_declared_
     count(declared, file)
     assert totals(declared, BY_COUNTRY) == {}
     assert sum(totals(declared).values()) == 2
-    # And so where it is rejected now.
-    rest = write(tmp_path / "b.csv", b"at,page,cc\n" + f"{now:%Y-%m-%dT%H:%MZ},/a,DE".encode())
-    assert count(declared, rest).amount == 1
 
 
 def test_what_is_filled_goes_on_in_a_line_that_had_no_end(later: str, tmp_path: Path) -> None:

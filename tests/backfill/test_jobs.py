@@ -217,8 +217,9 @@ def test_job_processes_fill_a_breakdown_with_what_is_before_it(
         store.counters.set(COUNTER, breakdowns=["page"])
     ground.start(2)
     seen: list[Progress] = []
-    given = {"dimensions": (("page", "path"),), "breakdown": "page"}
-    report = ground.add(source, **given, on_progress=seen.append)
+    report = ground.add(
+        source, dimensions=(("page", "path"),), breakdown="page", on_progress=seen.append
+    )
     assert (report.counted, max(one.jobs for one in seen)) == (LINES, 2)
     assert totals(ground.mysql_url, f"{COUNTER}#1") == keys_of(LINES)
     assert totals(ground.mysql_url) == {(DAY, ""): LINES}

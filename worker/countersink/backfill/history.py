@@ -143,13 +143,8 @@ def runs(session: Session, counter: str | None = None) -> list[Run]:
     """All runs, or those of one counter and its breakdowns; the latest first."""
     where, args = "", tuple[str, ...]()
     if counter is not None:
-        where, args = " WHERE counter = %s OR counter LIKE %s", (counter, _breakdowns(counter))
+        where, args = " WHERE SUBSTRING_INDEX(counter, '#', 1) = %s", (counter,)
     return [_run(row) for row in session.query(f"{_RUN}{where} ORDER BY id DESC", args)]
-
-
-def _breakdowns(counter: str) -> str:
-    """A pattern of the names of a counter's breakdowns, those that were removed included."""
-    return counter.replace("_", r"\_") + "#%"
 
 
 def run(session: Session, number: int, *, lock: bool = False) -> Run:

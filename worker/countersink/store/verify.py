@@ -368,6 +368,7 @@ def require_filled(
 
     Raises:
         ValueError: it does not, the message names the first day; or it cannot be told.
+        LookupError, OverflowError: there are buckets that cannot be.
         Refused: this machine does not know the counter's time zone.
         StoreError: as any query.
     """

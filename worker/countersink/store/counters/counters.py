@@ -267,7 +267,13 @@ def _begin_earlier(session: Session, name: str, dimensions: Sequence[str], first
         )
     if since == breakdown.since:
         return
-    require_filled(session, policies, name, breakdown, first)
+    try:
+        require_filled(session, policies, name, breakdown, first)
+    except (LookupError, OverflowError) as error:
+        raise ValueError(
+            f"{name} cannot be compared with its breakdown {breakdown.text} ({error}): `countersink"
+            f" verify --counter {name}` says what is wrong"
+        ) from error
     sealed = seals.begin(session, breakdown.name)
     declared.begin_at(session, breakdown.name, since)
     seals.renew(session, breakdown.name, sealed)
