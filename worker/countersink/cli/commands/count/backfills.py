@@ -112,13 +112,18 @@ def undo_command(run: int, format: str, mysql_url: str | None) -> int:
         )
     for notice in done.notices:
         click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
-    output.write_result(format, asdict(done), _undone_sentence(done))
+    document = {
+        name: value for name, value in asdict(done).items() if value or name not in BREAKDOWN
+    }
+    output.write_result(format, document, _undone_sentence(done))
     if done.state != "undone":
         click.echo("countersink backfills: stopped: run it again, and it goes on", err=True)
         return asked.status or Exit.FAILED
     return Exit.DONE
 
 
+BREAKDOWN: Final = ("breakdown",)
+"""Only of runs that fill one."""
 REJECTED: Final = ("source", "line", "reason", "text")
 FIGURES: Final = ("lines", "counted", "filtered", "rejected", "amount")
 """Of a run, and of what it read of a source."""
