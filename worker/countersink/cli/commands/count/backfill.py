@@ -55,8 +55,8 @@ def command(
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
     gzip, bzip2 or zstd. If a run is interrupted, run it again: it goes on. Lines that cannot be
     counted are written to --rejects; the status is then 3, unless --allow-rejects covers them.
-    `countersink backfills undo` undoes a run. --breakdown fills a breakdown that was declared later.
-    Details and examples of each format: docs/backfill.md.
+    `countersink backfills undo` undoes a run; --breakdown fills a breakdown that was declared
+    later. Details and examples of each format: docs/backfill.md.
     """
     options = backfill_options.read(given)
     url = settings.needed(mysql_url, "mysql")
