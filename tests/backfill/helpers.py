@@ -140,7 +140,8 @@ def details(report: BackfillReport) -> str:
 def require_verified(mysql_url: str) -> None:
     """Verify finds nothing."""
     with open_session(mysql_url) as session:
-        assert verify(session).differences == []
+        differences = verify(session).differences
+        assert not differences, differences
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:

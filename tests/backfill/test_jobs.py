@@ -20,8 +20,11 @@ from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
 from countersink.schedules.runner.backfill_jobs import BackfillJobs
 from countersink.schedules.runner.rq import PIECES, make_queue
+from countersink.store import Store
 from countersink.stream.connection import connect as connect_redis
 from tests.backfill.helpers import (
+    COUNTER,
+    DAY,
     add,
     keys_of,
     log,
@@ -203,6 +206,23 @@ def test_two_job_processes_count_all_of_it_and_once(ground: Ground, tmp_path: Pa
     assert add(ground.mysql_url, source).counted == 1
     wanted[next(iter(wanted))] += 1
     assert totals(ground.mysql_url) == wanted
+
+
+def test_job_processes_fill_a_breakdown_with_what_is_before_it(
+    ground: Ground, source: Path
+) -> None:
+    with Store(ground.mysql_url) as store:
+        store.counters.set(COUNTER, dimensions=["page"])
+        ground.add(source, dimensions=(("page", "path"),), jobs=0)
+        store.counters.set(COUNTER, breakdowns=["page"])
+    ground.start(2)
+    seen: list[Progress] = []
+    report = ground.add(
+        source, dimensions=(("page", "path"),), breakdown="page", on_progress=seen.append
+    )
+    assert (report.counted, max(one.jobs for one in seen)) == (LINES, 2)
+    assert totals(ground.mysql_url, f"{COUNTER}#1") == keys_of(LINES)
+    assert totals(ground.mysql_url) == {(DAY, ""): LINES}
 
 
 def test_without_a_job_process_it_is_counted_here(ground: Ground, source: Path) -> None:

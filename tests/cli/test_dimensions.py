@@ -173,3 +173,94 @@ def test_what_cannot_be_dimensions_of_a_backfill_is_refused(
     done = declared.call("backfill", str(log), "--counter", "views", *arguments)
     assert said in one_sentence(done)
     assert done.status in (1, 2)
+
+
+def test_a_breakdown_that_was_declared_later_is_filled_and_begins_earlier(
+    declared: Servers, tmp_path: Path
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a", "/a", "/b")
+    counting = (str(log), "--counter", "views", "--dimension", "page=path")
+    assert declared.call("backfill", *counting).status == 0
+    breakdowns = ("--breakdowns", "page,country", "status,page", "page")
+    assert declared.call("counter", "set", "views", *breakdowns).status == 0
+    filling = ("backfill", *counting, "--breakdown", "page")
+    dry = declared.call(*filling, "--dry-run")
+    assert dry.out.endswith("views by page: would add 3.\n")
+    done = declared.call(*filling, "--format", "json")
+    assert done.status == 0, done.err
+    assert (done.json["counter"], done.json["breakdown"]) == ("views", "page")
+    assert (done.json["counted"], done.json["amount"]) == (3, 3)
+    assert "the breakdown page holds the events from" in done.err
+    run = str(done.json["run"])
+    listed = declared.call("backfills", "list", "--counter", "views", "--format", "json").json
+    first, before = listed["runs"]
+    assert (str(first["run"]), first["counter"], first["amount"]) == (run, "views", 3)
+    assert (first["options"]["breakdown"], before["counter"]) == ("page", "views")
+    assert "views by page" in declared.call("backfills", "list").out
+    assert "--breakdown page" in declared.call("backfills", "show", run).out
+    said = one_sentence(declared.call("counter", "set", "views", "--breakdown-since", "page=day"))
+    assert "not NAME,…=DAY, such as page,country=2026-01-01" in said
+    undone = declared.call("backfills", "undo", run)
+    assert "views by page changed by -3" in undone.out
+    begins = ("counter", "set", "views", "--breakdown-since", "page=2015-01-01")
+    assert "it holds 0, and views 3 under the key ''" in one_sentence(declared.call(*begins))
+    assert declared.call(*filling).status == 0
+    done = declared.call(*begins, "--format", "json")
+    assert done.status == 0, done.err
+    assert {"dimensions": ["page"], "since": "2015-01-01T00:00Z"} in done.json["breakdowns"]
+    assert rows(declared, "--by", "page") == [
+        {"page": "/a", "total": 2},
+        {"page": "/b", "total": 1},
+    ]
+    assert rows(declared, "--by", "total") == [{"total": 3}]
+    assert declared.call("verify").status == 0
+    said = one_sentence(declared.call("backfills", "undo", run))
+    assert "undone already" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--counter", "views", "--breakdown", "page"), "--dimension NAME=FIELD"),
+        (
+            ("--counter", "views", "--breakdown", "page,country", "--dimension", "page=path"),
+            "needs the values of country",
+        ),
+        (
+            (
+                *("--counter", "views", "--breakdown", "page,country"),
+                *("--dimension", "page=path", "--dimension", "country=host"),
+            ),
+            "holds all events of views",
+        ),
+        (
+            ("--counter", "views", "--breakdown", "page", "--dimension", "page=path"),
+            "has no breakdown page",
+        ),
+        (
+            ("--counter", "views", "--breakdown", "page country", "--dimension", "page=path"),
+            "is not one breakdown",
+        ),
+        (
+            (
+                *("--counter", "views", "--breakdown", "page", "--dimension", "page=path"),
+                *("--mode", "reconcile"),
+            ),
+            "a reconcile",
+        ),
+        (
+            ("--counter-column", "c", "--breakdown", "page", "--dimension", "page=path"),
+            "give --counter",
+        ),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(
+    declared: Servers, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    log = tmp_path / "access.log"
+    write(log, "/a")
+    done = declared.call("backfill", str(log), *arguments)
+    assert said in one_sentence(done)
+    assert done.status in (1, 2)
+    assert declared.call("backfills", "list").out == "There was no backfill so far.\n"

@@ -34,11 +34,14 @@ REJECTS = """
 
 
 class Backfills:
-    """Backfills of one counter; ``books`` is what they must have added to the stage's traffic."""
+    """Backfills of one counter, or of one that has a number among its breakdowns; ``books`` is what
+    they must have added to the stage's traffic.
+    """
 
-    def __init__(self, stage: Stage, counter: str = COUNTER) -> None:
+    def __init__(self, stage: Stage, counter: str = COUNTER, breakdown: int = 0) -> None:
         self.stage = stage
         self.counter = counter
+        self.holder = f"{counter}#{breakdown}" if breakdown else counter
         self.kills = 0
         self._rejects = stage.directory / f"{counter}-rejects.ndjson"
 
@@ -179,7 +182,7 @@ class Backfills:
     def enter(self, book: Book, times: int = 1) -> None:
         """What is in the log belongs into the tables; ``times`` 0: rows of it may be left."""
         for (day, key), count in book.hits.items():
-            self.stage.traffic.expected[self.counter, day, key] += count * times
+            self.stage.traffic.expected[self.holder, day, key] += count * times
         self.stage.traffic.increments += book.counted * times
 
     def check(self, note: str) -> None:
@@ -200,7 +203,7 @@ class Backfills:
     def check_rejects(self, book: Book) -> None:
         """The lines on record as rejected are those of the log."""
         with Oracle(self.stage.mysql_url) as oracle, oracle.connection.cursor() as cursor:
-            cursor.execute(REJECTS, (self.counter,))
+            cursor.execute(REJECTS, (self.holder,))
             lines = [int(line) for (line,) in cursor.fetchall()]
         assert lines == book.rejected
 
@@ -217,7 +220,7 @@ class Backfills:
         assert not differences, f"{note} (seed {self.stage.seed}): {differences}"
 
     def _own(self, totals: dict[Cell, int]) -> dict[Cell, int]:
-        return {cell: count for cell, count in totals.items() if cell[0] == self.counter}
+        return {cell: count for cell, count in totals.items() if cell[0] == self.holder}
 
 
 def compressed(path: Path, directory: Path | None = None) -> Path:

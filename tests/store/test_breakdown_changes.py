@@ -112,3 +112,44 @@ def test_what_has_keys_does_not_delay_a_breakdown(store: Store, applier: Applier
     count(applier, "a key", 1, int(datetime(2150, 1, 1, tzinfo=UTC).timestamp()) // 60)
     changed = store.counters.set("views", breakdowns=["country"])
     assert changed.breakdowns[0].since < time.time() / 60 + 10
+
+
+def test_what_was_counted_far_ahead_is_named_with_what_takes_it_back(
+    store: Store, applier: Applier
+) -> None:
+    """A breakdown that begins behind it would be empty until then."""
+    store.counters.set("views", dimensions=["country"])
+    far = int(datetime(2150, 1, 1, 8, tzinfo=UTC).timestamp()) // 60
+    count(applier, PAGE[:1], 7, far)
+    with pytest.raises(ValueError, match="views has 7 counted ahead") as refused:
+        store.counters.set("views", breakdowns=["country"])
+    assert "countersink increment views --at 2150-01-01T00:00Z --amount -7" in str(refused.value)
+    assert store.counters.show("views").breakdowns == ()
+    count(applier, "", -7, int(datetime(2150, 1, 1, tzinfo=UTC).timestamp()) // 60)
+    changed = store.counters.set("views", breakdowns=["country"])
+    assert 0 < changed.breakdowns[0].since < time.time() / 60 + 10
+    assert store.totals.total("views") == 0
+
+
+def test_what_was_counted_for_tomorrow_is_waited_for(store: Store, applier: Applier) -> None:
+    store.counters.set("views", dimensions=["country"])
+    tomorrow = int(time.time()) // 86_400 * 1440 + 1440
+    count(applier, PAGE[:1], 7, tomorrow + 60)
+    changed = store.counters.set("views", breakdowns=["country"])
+    assert changed.breakdowns[0].since == tomorrow + 1440
+
+
+@pytest.mark.parametrize("label", ["2150-01-01 00:00:07", "2150-01-01 11:13:00"])
+def test_rows_by_hand_that_are_in_no_bucket_keep_no_breakdown_from_beginning(
+    store: Store, session: Session, applier: Applier, label: str
+) -> None:
+    """Verify names them."""
+    store.counters.set("views", dimensions=["country"])
+    count(applier, PAGE[:1], 7)
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('views', %s, '', 1, 5)",
+        (label,),
+    )
+    changed = store.counters.set("views", breakdowns=["country"])
+    assert 0 < changed.breakdowns[0].since < time.time() / 60 + 10

@@ -439,7 +439,7 @@ def test_combinations_take_as_much_room_as_they_may(
 def test_a_breakdown_begins_behind_what_was_counted_for_times_to_come(
     session: Session, verifying: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    ahead = datetime.now(UTC).date() + timedelta(days=2)
+    ahead = datetime.now(UTC).date() + timedelta(days=1)
     rows: list[Row] = [(0, views, check_dimensions({"device": "phone"}), minute(ahead), 3)]
     applier.apply([entry(rows)])
     breakdowns = ["page", "country", "page,country", "device"]

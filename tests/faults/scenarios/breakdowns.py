@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from tests.faults.backfilling import COUNTER as LOG
+from tests.faults.backfilling import Backfills
 from tests.faults.scenarios.worker_deaths import POINTS, Point
 from tests.faults.stage import Stage
+from tests.support.logs import Writer
 from tests.support.proxies import Deed
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
 from tests.support.waiting import eventually
@@ -50,6 +53,44 @@ def servers_killed_with_breakdowns(stage: Stage) -> None:
     stage.finish("servers killed with breakdowns")
     with open_session(stage.mysql_url) as session:
         assert verify(session).differences == []
+
+
+def killed_while_filled(stage: Stage, lines: int, kills: int = 2) -> None:
+    """SIGKILL of backfills that fill a breakdown of what was counted before, and of their undo;
+    then it begins earlier.
+    """
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
+    by_path = "--dimension", "page=path"
+    with Store(stage.mysql_url) as store:
+        store.counters.set(LOG, dimensions=["page"])
+        Backfills(stage).run(book.path, *by_path)
+        for (day, _), count in book.hits.items():
+            stage.traffic.expected[LOG, day, b""] += count
+        stage.traffic.increments += book.counted
+        store.counters.set(LOG, breakdowns=["page"])
+    filling = Backfills(stage, breakdown=1)
+    filling.enter(book)
+    arguments = book.path, *by_path, "--breakdown", "page"
+    for number in range(10 * kills):
+        if filling.kills >= kills:
+            break
+        filling.kill(*arguments)
+        filling.check_not_above(f"after {filling.kills} kills, {number + 1} runs")
+    first = filling.run(*arguments)
+    filling.check("filled")
+    filling.check_rejects(book)
+    filling.known(*arguments)
+    filling.undo(first["run"], kills=1)
+    filling.run(*arguments)
+    filling.check("filled again")
+    with Store(stage.mysql_url) as store:
+        first_day = min(day for day, _ in book.hits)
+        store.counters.set(LOG, breakdown_since={"page": first_day})
+        assert store.totals.total(LOG) == sum(
+            total for _, total in store.totals.by(LOG, ["page"], start=first_day)
+        )
+    filling.known(*arguments)
+    stage.finish("a breakdown is filled among deaths")
 
 
 def _entry(stage: Stage, rows: int = 20) -> Sealed:

@@ -28,7 +28,7 @@ class Run:
 
     Attributes:
         id: its number.
-        counter: as asked.
+        counter: as asked; of a run that filled a breakdown the name of the breakdown's counter.
         mode: ``add``, ``reconcile``, or ``dry-run`` of a reconcile, while it lasts.
         state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
             ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
@@ -140,8 +140,10 @@ _RUN: Final = (
 
 
 def runs(session: Session, counter: str | None = None) -> list[Run]:
-    """All runs, or those of one counter; the latest first."""
-    where, args = ("", ()) if counter is None else (" WHERE counter = %s", (counter,))
+    """All runs, or those of one counter and its breakdowns; the latest first."""
+    where, args = "", tuple[str, ...]()
+    if counter is not None:
+        where, args = " WHERE SUBSTRING_INDEX(counter, '#', 1) = %s", (counter,)
     return [_run(row) for row in session.query(f"{_RUN}{where} ORDER BY id DESC", args)]
 
 

@@ -338,11 +338,8 @@ def _begins_month(label: int) -> bool:
     return label_time(label).day == 1
 
 
-_BREAKDOWN = "SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
-_COUNTER = (
-    "SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s"
-    " AND counter_key = ''"
-)
+_WHOLE: Final = "counter_key = ''"
+"""Of a counter the events that its breakdowns hold too."""
 
 
 def _breakdown_differences(
@@ -359,11 +356,11 @@ def _breakdown_differences(
     if own is None or not own.breakdowns:
         return
     rolled = _rolled_up_to(session, [counter, *(each.name for each in own.breakdowns)])
-    whole = _days(session, _COUNTER, counter, policies)
+    whole = _days(session, counter, policies, _WHOLE)
     for each in own.breakdowns:
         first = _first_day(policies, counter, each)
         since = max(filter(None, (rolled[counter], rolled[each.name], first)), default=date.min)
-        days = _days(session, _BREAKDOWN, each.name, policies)
+        days = _days(session, each.name, policies)
         wrong = sorted(day for day in {*whole, *days} if day >= since and whole[day] != days[day])
         if wrong:
             detail = (
@@ -375,6 +372,58 @@ def _breakdown_differences(
             yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
 
 
+def require_filled(
+    session: Session, policies: Policies, counter: str, breakdown: Breakdown, first: date
+) -> None:
+    """Check that a breakdown which was declared later holds what its counter does, day by day from
+    ``first`` to the day on which it begins; months where days were rolled up to them.
+
+    Args:
+        session: in a transaction in which nobody counts, or in a snapshot.
+        policies: those in force.
+        counter: its name.
+        breakdown: it.
+        first: a day of the counter.
+
+    Raises:
+        ValueError: it does not, the message names the first day; or it cannot be told.
+        LookupError, OverflowError: there are buckets that cannot be.
+        Refused: this machine does not know the counter's time zone.
+        StoreError: as any query.
+    """
+    rolled = _rolled_up_to(session, [counter, breakdown.name]).values()
+    cut = max(filter(None, rolled), default=date.min)
+    if first < cut and first.day != 1:
+        raise ValueError(
+            f"{first} is in the midst of a month whose days were rolled up, and cannot be compared:"
+            " name the first day of a month"
+        )
+    last = policies.day(counter, policies.bucket(counter, breakdown.since))
+    found = []
+    for name, where in (counter, _WHOLE), (breakdown.name, "TRUE"):
+        units: Counter[date] = Counter()
+        days = _days(session, name, policies, f"{where} AND bucket >= %s", first - buckets.ONE_DAY)
+        for day, amount in days.items():
+            units[day if day >= cut else day.replace(day=1)] += amount
+        for month, amount in session.query(
+            f"SELECT bucket, SUM(amount) FROM counter_month WHERE counter = %s AND {where}"
+            " AND bucket >= %s GROUP BY bucket",
+            (name, first.replace(day=1)),
+        ):
+            units[month.date()] += int(amount)
+        found.append(units)
+    whole, held = found
+    for unit in sorted({*whole, *held}):
+        if first <= unit <= last and whole[unit] != held[unit]:
+            when = f"on {unit}" if unit >= cut else f"in {unit:%Y-%m}"
+            raise ValueError(
+                f"the breakdown {breakdown.text} cannot begin on {first}: {when} it holds"
+                f" {held[unit]:,}, and {counter} {whole[unit]:,} under the key ''. Fill what it"
+                " lacks (`countersink backfill --breakdown`), or undo the backfill that counted too"
+                " much (`countersink backfills list`), and try again"
+            )
+
+
 def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | None]:
     found = session.query(
         f"SELECT name, rolled_up_to FROM counter WHERE name IN ({marks(names)})", names
@@ -382,10 +431,17 @@ def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | No
     return dict.fromkeys(names) | dict(found)
 
 
-def _days(session: Session, query: str, name: str, policies: Policies) -> Counter[date]:
-    """The sums of the days of a counter, in its own time zones."""
+def _days(
+    session: Session, name: str, policies: Policies, where: str = "TRUE", *args: object
+) -> Counter[date]:
+    """The sums of the days of a counter, in its own time zones, of some of its rows."""
+    index = "by_key" if where.startswith(_WHOLE) else "PRIMARY"
     days: Counter[date] = Counter()
-    for bucket, amount in session.query(f"{query} GROUP BY bucket", (name,)):
+    for bucket, amount in session.query(
+        f"SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX ({index})"
+        f" WHERE counter = %s AND {where} GROUP BY bucket",
+        (name, *args),
+    ):
         days[policies.day(name, label_of(bucket))] += int(amount)
     return days
 

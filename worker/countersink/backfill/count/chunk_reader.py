@@ -20,7 +20,7 @@ from countersink.store.counters.policies import Policies
 from countersink.store.errors import StoreError
 
 Refused = Mapping[tuple[int, RowKey], str]
-"""What the tables cannot take: (label, key or dimensions) → why."""
+"""What the tables cannot take: (part of a bucket, key or dimensions) → why."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
 
 
@@ -52,20 +52,20 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketLabels:
-    """The label of the bucket of a Unix minute; the same ones are equal."""
+class BucketParts:
+    """The part of a bucket that a Unix minute is in; the same ones are equal."""
 
     counter: str
     in_force: Policies
 
     def __call__(self, minute: int) -> int:
-        """The label.
+        """The part.
 
         Raises:
             Refused: the time zone is unknown on this machine. The policies do not become outdated
                 by that: readers ask for minutes, too, in which there is nothing to be counted.
         """
-        return self.in_force.at(self.counter, minute).label(minute)
+        return self.in_force.part(self.counter, minute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,12 @@ class ReadChunk:
     """What a chunk holds.
 
     Attributes:
+        counter: for which it was read.
         start: where it was begun to be read.
         span: its bytes.
         in_force: the policies by which it was read: under others it is to be read again.
-        amounts: label of the bucket → key → amount. Where it begins in the midst of a line these,
+        amounts: part of a bucket (:meth:`countersink.store.counters.policies.Policies.part`) → key
+            → amount. Where it begins in the midst of a line these,
             and the numbers, are the difference to what was counted of that line before.
         counts: what it comes to.
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
@@ -87,6 +89,7 @@ class ReadChunk:
         first_left_out: the first line was left out when it had no newline, and only that came.
     """
 
+    counter: str
     start: Start
     span: Span
     in_force: Policies
@@ -100,7 +103,9 @@ class ReadChunk:
 
     def labels(self) -> list[int]:
         """The buckets that it adds to."""
-        return [label for label, keys in self.amounts.items() if any(keys.values())]
+        bucket_of = self.in_force.bucket_of
+        parts = (part for part, keys in self.amounts.items() if any(keys.values()))
+        return sorted({bucket_of(self.counter, part) for part in parts})
 
 
 def read_chunk(
@@ -129,7 +134,7 @@ def read_chunk(
         Unreadable: it cannot be read.
         Refused: a time zone is unknown on this machine.
     """
-    bucket = BucketLabels(counter, in_force)
+    bucket = BucketParts(counter, in_force)
     spans = SpanReader(
         content,
         start.at,
@@ -178,6 +183,7 @@ def read_chunk(
         rejects=len(whole.rejected),
     )
     return ReadChunk(
+        counter=counter,
         start=start,
         span=span,
         in_force=in_force,
@@ -209,7 +215,7 @@ class _Lines:
     def __init__(
         self,
         reader: Reader,
-        bucket: BucketLabels,
+        bucket: BucketParts,
         marks: LineMarks | None,
         left_out: Sequence[tuple[int, int]],
         refused: Refused,

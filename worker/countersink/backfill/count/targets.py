@@ -15,7 +15,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import day_of
@@ -24,9 +24,16 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import breakdowns, policies
-from countersink.store.counters.breakdowns import is_breakdown
+from countersink.store.counters.breakdowns import (
+    Breakdown,
+    Dimensioned,
+    counter_of,
+    is_breakdown,
+)
 from countersink.store.counters.policies import Policies, Policy, counting, load_own
+from countersink.store.errors import UnknownDimension
 from countersink.store.ledger import seals
+from countersink.store.ledger.seals import JournalEntry
 from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
 
@@ -35,8 +42,6 @@ _CELLS: Final = 20_000
 _PACKET_SHARE: Final = 4
 """The driver may double the bytes of a binary literal; that much room again is kept."""
 _FASTEST: Final = 1
-_Entry = tuple[int, str, int] | tuple[int, str, int, str]
-"""(bucket's label, key, amount); of a breakdown also the name of its counter."""
 _ROWS_PER_DELETE: Final = 5000
 _DAYS_NAMED: Final = 5
 
@@ -136,7 +141,7 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
         )
 
 
-def _entry(cell: Cell) -> _Entry:
+def _entry(cell: Cell) -> JournalEntry:
     counter, bucket, key, amount = cell
     if is_breakdown(counter):
         return bucket, key, amount, counter
@@ -156,7 +161,7 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
         (source, start_at),
     ):
         try:
-            for bucket, key, amount, *breakdown in _unpacked(piece):
+            for bucket, key, amount, *breakdown in seals.journal_entries(piece):
                 amounts.add(breakdown[0] if breakdown else counter, bucket, key, amount)
         except (ValueError, TypeError, zlib.error, RecursionError) as error:
             raise BackfillError(
@@ -169,19 +174,7 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
     return amounts.without(set(amounts.counters) - there)
 
 
-def _unpacked(piece: bytes) -> Iterator[_Entry]:
-    entries: Any = json.loads(zlib.decompress(piece))
-    for entry in entries:
-        bucket, key, amount, *breakdown = entry
-        # ``type``: True is a number to isinstance.
-        if (type(bucket), type(key), type(amount)) != (int, str, int):
-            raise ValueError("an entry is not a bucket, a key and an amount")
-        if not all(type(each) is str and is_breakdown(each) for each in breakdown):
-            raise ValueError("an entry is of a breakdown that has no name of one")
-        yield (bucket, key, amount, breakdown[0]) if breakdown else (bucket, key, amount)
-
-
-def _packed(entries: list[_Entry], most: int) -> Iterator[bytes]:
+def _packed(entries: list[JournalEntry], most: int) -> Iterator[bytes]:
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     packed = zlib.compress(text.encode(), _FASTEST)
     if len(packed) <= most or len(entries) == 1:
@@ -232,6 +225,78 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
             f"{counter} has breakdowns, which a reconcile cannot set: add with --mode add, or"
             f" remove its breakdowns first (`countersink counter set {counter} --breakdowns none`)"
         )
+
+
+def breakdown_of(in_force: Policies, name: str) -> Breakdown:
+    """The breakdown that a run fills, by the name of its counter.
+
+    Raises:
+        BackfillError: there is none any more.
+    """
+    own = in_force.dimensioned.get(counter_of(name))
+    try:
+        return (own or Dimensioned(counter_of(name), ())).stored(name)
+    except UnknownDimension as error:
+        raise BackfillError(f"{error}: it was removed") from error
+
+
+def refuse_held(in_force: Policies, name: str, parts: Iterable[int]) -> None:
+    """See that a breakdown is filled with events of before it begins only.
+
+    Args:
+        in_force: the policies; they stay so until the transaction ends.
+        name: of its counter.
+        parts: of buckets, as of :meth:`countersink.store.counters.policies.Policies.part`.
+
+    Raises:
+        BackfillError: it begins earlier by now, or is gone.
+    """
+    breakdown = breakdown_of(in_force, name)
+    if any(in_force.holds(name, breakdown, part) for part in parts):
+        raise BackfillError(
+            f"the breakdown {breakdown.text} was made to begin earlier while the sources were read:"
+            " run it again, which counts what is before that"
+        )
+
+
+def refuse_divided(in_force: Policies, counter: str, number: int, amounts: Amounts) -> None:
+    """See that a counter and its breakdowns go on to agree where some amounts of a chunk, or of a
+    reconcile, are taken back.
+
+    Args:
+        in_force: the policies.
+        counter: of the run, or the name of the breakdown's that it fills.
+        number: of the run.
+        amounts: what is to be taken back.
+
+    Raises:
+        BackfillError: a breakdown that was declared later, and has been filled, holds the same
+            events.
+    """
+    own = in_force.dimensioned.get(counter_of(counter))
+    for each in own.breakdowns if own is not None else ():
+        if not each.since:
+            continue
+        held = amounts.of(each.name)
+        filling = counter == each.name
+        if not filling and counter != counter_of(each.name):
+            continue
+        whole = amounts.of(counter)
+        for label, keys in whole.items():
+            if in_force.numbered(counter, label).starts_at(label) // 60 < each.since:
+                continue
+            lost = sum(keys.values()) if filling else keys.get("", 0)
+            kept = 0 if filling else sum(held.get(label, {}).values())
+            if lost != kept:
+                day = day_of(in_force, counter, label_time(label))
+                raise BackfillError(
+                    f"the breakdown {each.text} was filled, and holds all events from"
+                    f" {label_time(each.since * 60):%Y-%m-%d %H:%M} UTC on, such as those that"
+                    f" backfill {number} counted on {day}: without them it and its counter would"
+                    " differ. Remove the breakdown first (`countersink counter set"
+                    f" {counter_of(counter)} --breakdowns` without it), and declare and fill it"
+                    " again afterwards"
+                )
 
 
 def truth_labels(session: Session, run: int) -> list[int]:

@@ -23,8 +23,9 @@ from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import policies
-from countersink.store.counters.buckets import MAX_MINUTE, day_begins
-from countersink.store.counters.policies import Policies, counting
+from countersink.store.counters.breakdowns import counter_of, is_breakdown
+from countersink.store.counters.buckets import MAX_MINUTE
+from countersink.store.counters.policies import Policies
 from countersink.store.sessions import PatientSession
 
 FEWEST: Final = 1_000
@@ -71,6 +72,8 @@ class Task:
         if found is None or found.version != control.policy_version:
             found = self._policies = policies.load(session)
         refuse(session, found, self.counter)
+        if is_breakdown(self.counter):
+            targets.breakdown_of(found, self.counter)
         if self.target.truth_of:
             targets.refuse_breakdowns(session, self.counter)
         return found
@@ -312,7 +315,7 @@ def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> 
 
     Args:
         recipe: how.
-        counter: whose lines count.
+        counter: whose lines count; that of a breakdown: those of before it begins.
         in_force: the policies.
         head: how the content begins.
 
@@ -320,7 +323,7 @@ def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> 
         BackfillError: the source cannot be read so.
         Refused: a time zone is unknown on this machine.
     """
-    begins = partial(first_minute, in_force, counter)
+    begins = partial(in_force.first_minute, counter)
     minutes: tuple[int, int] | None = None
     if recipe.start is not None or recipe.end is not None:
         first, until = 0, MAX_MINUTE + 1
@@ -329,20 +332,9 @@ def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> 
         if recipe.end is not None and recipe.end < date.max:
             until = begins(recipe.end + timedelta(days=1))
         minutes = first, max(first, until)
-    return make_reader(recipe, head, minutes, begins, counter)
-
-
-def first_minute(in_force: Policies, counter: str, day: date) -> int:
-    """The first minute that is of this day of the counter, or of a later one.
-
-    Raises:
-        Refused: a time zone is unknown on this machine.
-    """
-    own = counting(in_force.of(counter))
-    for policy, following in zip(own, [*own[1:], None], strict=True):
-        begin = max(0, -(-day_begins(policy.known_zone(), day) // 60))
-        if following is None:
-            break
-        if begin < following.valid_from:
-            break
-    return begin if policy is own[0] else max(begin, policy.valid_from)
+    if is_breakdown(counter):
+        # What the breakdown holds already is left out.
+        first, until = minutes or (0, MAX_MINUTE + 1)
+        until = min(until, targets.breakdown_of(in_force, counter).since)
+        minutes = min(first, until), until
+    return make_reader(recipe, head, minutes, begins, counter_of(counter))

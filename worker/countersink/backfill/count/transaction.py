@@ -36,6 +36,7 @@ from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import Capped
 from countersink.store.connection import Session
+from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadCells, BadData
 
@@ -293,6 +294,8 @@ def lines_of(source: int, found: ReadChunk) -> Lines:
 
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
     """Add a chunk, read by the policies in force, and keep its rejected lines."""
+    if is_breakdown(task.counter):
+        targets.refuse_held(found.in_force, task.counter, found.amounts)
     amounts = BucketAmounts(task.counter, found.amounts, found.in_force)
     if not task.target.truth_of:
         targets.refuse_set_days(session, found.in_force, task.counter, found.labels())
@@ -316,13 +319,20 @@ def _of_lines(
     error: BadCells, amounts: BucketAmounts, found: ReadChunk
 ) -> list[tuple[tuple[str, int, Any, int], BadData]]:
     """The refused cells by what lines are counted under: a cell of a breakdown is that of several
-    combinations of dimensions, and each of them goes.
+    combinations of dimensions, in several parts of a bucket, and each of them goes.
     """
+    bucket_of = partial(found.in_force.bucket_of, found.counter)
     lines = []
     for (counter, label, key, amount), why in error.cells:
         cell = counter, key
-        keys = [each for each in found.amounts[label] if cell in amounts.cells_of(label, each)]
-        lines += [((counter, label, each, amount), why) for each in keys or [key]]
+        rows = [
+            (part, each)
+            for part, keys in found.amounts.items()
+            if bucket_of(part) == label
+            for each in keys
+            if cell in amounts.cells_of(part, each)
+        ]
+        lines += [((counter, part, each, amount), why) for part, each in rows or [(label, key)]]
     return lines
 
 
@@ -330,14 +340,14 @@ def _isolating(session: Session, attempt: Callable[[Refused], Result]) -> Result
     """Count in a transaction, and where rows would leave 64 bits once more without the lines of
     their cells.
     """
-    bad: dict[tuple[int, RowKey], str] = {}
+    bad: dict[tuple[int, RowKey], str] = {}  # by part of a bucket
     while True:
         try:
             return key_caps.with_rows(session, partial(attempt, bad))
         except BadCells as error:
-            if all((label, key) in bad for (_, label, key, _), _ in error.cells):
+            if all((part, key) in bad for (_, part, key, _), _ in error.cells):
                 # What goes on in an unfinished line that was counted before leaves no choice.
                 raise BackfillError(f"{error}: run it again, which adds to other rows") from error
-            for (_, label, key, _), why in error.cells:
+            for (_, part, key, _), why in error.cells:
                 large = why.reason == "out_of_range"
-                bad[label, key] = _TOO_LARGE.format(key=key) if large else str(why)
+                bad[part, key] = _TOO_LARGE.format(key=key) if large else str(why)

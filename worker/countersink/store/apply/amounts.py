@@ -9,7 +9,7 @@ from typing import Any, Final
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
 from countersink.store.apply.dead import DeadRow
-from countersink.store.counters.breakdowns import Dimensioned
+from countersink.store.counters.breakdowns import Dimensioned, counter_of
 from countersink.store.counters.policies import Policies
 
 Row = tuple[int, str, RowKey, int, int]
@@ -194,40 +194,46 @@ _Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]
 
 
 class BucketAmounts(Amounts):
-    """The amounts of some buckets of one counter, those of its breakdowns included.
-
-    A breakdown holds events from a minute on. Of the bucket in which that lies it gets all: it
-    lacks nothing from then on.
+    """The amounts of some buckets of one counter, those of its breakdowns included; or of one
+    breakdown alone.
 
     Args:
-        counter: its name.
-        buckets: bucket's label → key or dimensions → amount.
+        counter: its name, or that of the breakdown.
+        parts: part of a bucket (:meth:`countersink.store.counters.policies.Policies.part`) → key or
+            dimensions → amount.
         policies: those in force.
 
     Raises:
-        UnknownDimension: the counter has not declared a dimension.
+        UnknownDimension: the counter has not declared a dimension, or there is no such breakdown.
     """
 
     def __init__(
-        self, counter: str, buckets: Mapping[int, Mapping[Any, int]], policies: Policies
+        self, counter: str, parts: Mapping[int, Mapping[Any, int]], policies: Policies
     ) -> None:
         super().__init__()
-        self._own = policies.dimensioned.get(counter, Dimensioned(counter, ()))
+        of = counter_of(counter)
+        self._own = policies.dimensioned.get(of, Dimensioned(of, ()))
+        self._counter = counter
         self._policies = policies
-        for label, keys in buckets.items():
+        for part, keys in parts.items():
             if not self._own.dimensions and set(map(type, keys)) <= {str}:
-                self.bucket(counter, label).update(keys)
+                self.bucket(counter, part).update(keys)
                 continue
+            label = policies.bucket_of(counter, part)
             for key, amount in keys.items():
                 self._own.require(key)
-                for name, own in self.cells_of(label, key):
+                for name, own in self.cells_of(part, key):
                     self.add(name, label, own, amount)
 
-    def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
-        """The (counter, key) of each cell of a bucket that a key or dimensions are counted in."""
-        yield self._own.counter, key if isinstance(key, str) else ""
-        if self._own.breakdowns:
-            ends = self._policies.numbered(self._own.counter, label).ends_at(label) // 60
-            # The last minute of a bucket is in it; its own amounts tell no others apart.
-            for breakdown, composed in self._own.cells(key, ends - 1):
-                yield breakdown.name, composed
+    def cells_of(self, part: int, key: RowKey) -> Iterator[tuple[str, str]]:
+        """The (counter, key) of each cell that a key or dimensions of a part are counted in."""
+        if self._own.counter != self._counter:
+            breakdown = self._own.stored(self._counter)
+            yield breakdown.name, breakdown.key(key)
+            return
+        yield self._counter, key if isinstance(key, str) else ""
+        if key and isinstance(key, str):
+            return
+        for breakdown in self._own.breakdowns:
+            if self._policies.holds(self._counter, breakdown, part):
+                yield breakdown.name, breakdown.key(key)

@@ -24,7 +24,12 @@ from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
+from countersink.store.counters.breakdowns import (
+    Breakdown,
+    Dimensioned,
+    counter_of,
+    read_dimensioned,
+)
 from countersink.store.counters.buckets import Resolution
 from countersink.store.errors import Refused, UnknownZone
 from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks, parts
@@ -291,6 +296,50 @@ class Policies:
             self.version = OUTDATED
             raise
 
+    def first_minute(self, counter: str, day: date) -> int:
+        """The first Unix minute that is of this day of a counter, or of a later one.
+
+        Raises:
+            Refused: a time zone is unknown on this machine.
+        """
+        own = counting(self.of(counter))
+        for policy, following in zip(own, [*own[1:], None], strict=True):
+            begin = max(0, -(-buckets.day_begins(policy.known_zone(), day) // 60))
+            if following is None:
+                break
+            if begin < following.valid_from:
+                break
+        return begin if policy is own[0] else max(begin, policy.valid_from)
+
+    def part(self, counter: str, minute: int) -> int:
+        """What names the part of a bucket that an event at a Unix minute is in. Parts begin where
+        the bucket does, and where a breakdown of the counter begins within it.
+
+        It is the bucket's label with a minute added for each of these that has begun: so many are
+        in no bucket, and a bucket's first part is named as itself.
+
+        Raises:
+            Refused: the time zone is unknown on this machine.
+        """
+        policy = self.at(counter, minute)
+        label = policy.label(minute)
+        own = self.dimensioned.get(counter_of(counter))
+        if own is None or not own.breakdowns:
+            return label
+        return label + 60 * own.begun(policy.starts_at(label) // 60, minute)
+
+    def bucket_of(self, counter: str, part: int) -> int:
+        """The label of the bucket that a :meth:`part` is of."""
+        policy = self.numbered(counter, part)
+        return part - (part - policy.number) % (buckets.WIDTH[policy.resolution] * 60)
+
+    def holds(self, counter: str, breakdown: Breakdown, part: int) -> bool:
+        """Whether a breakdown holds the events of a :meth:`part` of its counter."""
+        label = self.bucket_of(counter, part)
+        start = self.numbered(counter, label).starts_at(label) // 60
+        own = self.dimensioned[counter_of(counter)]
+        return own.begun(start, breakdown.since) <= (part - label) // 60
+
     def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
         """The (counter, bucket's label, key) of each row of ``counter_slot`` that a row of an entry
         is added to: that of its counter, and those of its breakdowns.
@@ -498,19 +547,45 @@ what producers count now, and clocks that are ahead."""
 def first_free(session: Session, name: str, now_ms: int) -> int:
     """The Unix minute from which on nothing of a counter is counted yet: one that is still to come,
     behind its buckets of such times.
+
+    Raises:
+        ValueError: it lies more than a day ahead; the message names the bucket that keeps it there.
     """
     since = -(-(now_ms + _NOTICE_MS) // 60_000)
     policies = load(session)
     # The key of events with dimensions; a label and the time at which its bucket begins may lie
     # half a day apart.
+    # Buckets of 0 hold nothing that a breakdown would lack.
     beyond = session.query(
-        "SELECT DISTINCT bucket FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s"
-        " AND counter_key = '' AND bucket > %s",
+        "SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s"
+        " AND counter_key = '' AND bucket > %s GROUP BY bucket HAVING SUM(amount) <> 0",
         (name, label_time(now_ms // 60_000 * 60 - 15 * 3600)),
     )
-    for (bucket,) in beyond:
+    for bucket, amount in beyond:
         label = label_of(bucket)
-        policy = policies.numbered(name, label)
-        if policy.starts_at(label) > now_ms // 1000:
-            since = max(since, policy.ends_at(label) // 60)
+        try:
+            policy = policies.numbered(name, label)
+        except LookupError:
+            continue
+        if policies.bucket_of(name, label) != label:
+            continue  # no bucket either: verify says so
+        begins, ends = policy.starts_at(label), policy.ends_at(label)
+        if begins > now_ms // 1000 + _MOST_AHEAD_S:
+            raise ValueError(_too_far(name, begins, int(amount)))
+        if begins > now_ms // 1000:
+            since = max(since, ends // 60)
     return min(since, buckets.MAX_MINUTE)
+
+
+_MOST_AHEAD_S: Final = 86_400
+"""Seconds ahead at which something may be counted that a new breakdown begins behind."""
+
+
+def _too_far(name: str, begins: int, amount: int) -> str:
+    at = f"{label_time(begins).isoformat(timespec='minutes')}Z"
+    return (
+        f"{name} has {amount:,} counted ahead, in the bucket of {at}, and a new breakdown would"
+        " hold the events from its end on only. If these were counted by mistake, `countersink"
+        f" increment {name} --at {at} --amount {-amount}` takes them back, or `countersink"
+        " backfills undo` where a backfill counted them; then declare the breakdown"
+    )

@@ -16,6 +16,7 @@ from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, DAY, SECONDS, TEXT, Checked, Finite
 from countersink.producers.access_log import template
+from countersink.store.counters.breakdowns import check_breakdowns
 
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
 
@@ -43,6 +44,13 @@ def _source_name(text: str) -> str:
     if not text.strip() or len(text) > _MAX_SOURCE_NAME:
         raise ValueError(f"a source's name has 1 to {_MAX_SOURCE_NAME} characters")
     return text
+
+
+def _breakdown(text: str) -> str:
+    found = check_breakdowns(text)
+    if len(found) != 1:
+        raise ValueError(f"{text!r} is not one breakdown, such as page,country")
+    return ",".join(found[0])
 
 
 _COLUMNS: Final = Checked("columns", _columns)
@@ -84,6 +92,13 @@ _READING: Final = (
         "csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
     ),
     log_options.dimension(settings.one_off, "dimensions"),
+    settings.one_off(
+        "--breakdown",
+        type=Checked("breakdown", _breakdown),
+        metavar="NAME,…",
+        help="Fill this breakdown, which was declared later: count what is before its beginning,"
+        " and into it alone; needs --dimension.",
+    ),
     settings.one_off(
         "--time-column",
         type=TEXT,
@@ -273,6 +288,16 @@ def _check(options: BackfillOptions) -> None:
             "--dimension is for --mode add: a reconcile sets keys to what the sources say, and a"
             " counter with dimensions has none"
         )
+    if options.recipe.breakdown:
+        if options.mode == "reconcile":
+            raise Misuse("--breakdown is for --mode add: a reconcile cannot set breakdowns")
+        if not options.recipe.dimensions:
+            raise Misuse(
+                "--breakdown needs the values of its dimensions: say where they are, with"
+                " --dimension NAME=FIELD"
+            )
+        if options.recipe.counter_column:
+            raise Misuse("--breakdown is of one counter: give --counter, not --counter-column")
     if options.dry_run and _given("jobs"):
         raise Misuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
     if options.recipe.counter_column and options.rejects is not None:
