@@ -10,7 +10,7 @@ from itertools import chain
 
 from countersink.store import Store
 from countersink.store.connection import connect
-from countersink.store.sequences.statements import literal
+from countersink.store.sequences.records import literal
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.run_sequence import Job

@@ -7,7 +7,7 @@ import redis
 
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
-from countersink.stream.heartbeat import TTL_S
+from countersink.stream.progress import TTL_S
 from countersink.worker.report import WorkerFigures, heartbeat
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.traffic import Traffic, now_ms, send

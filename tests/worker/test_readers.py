@@ -10,8 +10,8 @@ import redis
 from countersink.store.migrate import migrate
 from countersink.stream.connection import command
 from countersink.stream.group import READ_BYTES
-from countersink.stream.heartbeat import Heartbeat
 from countersink.stream.names import GROUP, PARTITIONS_KEY, WORKER_KEY_PREFIX, stream_key
+from countersink.stream.progress import Heartbeat
 from countersink.worker import loop, readers, report
 from countersink.worker.intake import Intake, ReadBatch
 from countersink.worker.report import Vitals

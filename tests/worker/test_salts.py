@@ -9,8 +9,8 @@ from countersink.runtime.members import Salt, decode_salts
 from countersink.store import Store
 from countersink.store.sessions import open_tables
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
-from countersink.worker import salts as module
-from countersink.worker.salts import SaltPublisher
+from countersink.worker import report as module
+from countersink.worker.report import SaltPublisher
 from tests.support.waiting import eventually
 from tests.worker.running import watched
 

@@ -1,6 +1,6 @@
 """When the oldest entry of the queue has arrived (``first_arrived``, for ``info``, ``/metrics`` and
 alarms) or was first sent (for pruning), and whether entries that left a stream were applied or
-lost, with the sentences that say how.
+lost, with the sentences that say how; and heartbeats of processes: when they expire (``TTL_S``).
 
 A stream is ordered by arrival. What a spool replays arrives today and was first sent long ago, so
 the first entry need not be the one that was sent first: :func:`first_sent` looks at all of them.
@@ -16,15 +16,18 @@ Redis before 7.0 does not count what was added: there a trimmed stream goes unno
 """
 
 import os
-from collections.abc import Callable, Iterable
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import redis
 
 from countersink.stream.connection import mapped
 from countersink.stream.entry import ends, script
-from countersink.stream.errors import Interrupted
+from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import GROUP, applied_key
 
 PAGE: Final = 20
@@ -156,3 +159,60 @@ def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
     """
     found = (ends(client, stream) for stream in streams)
     return min((order(first)[0] for first, _ in filter(None, found)), default=None)
+
+
+TTL_S: Final = 60
+"""Seconds after which a process that says nothing counts as gone."""
+TIMEOUT_S: Final = 1.0
+"""Seconds that Redis has for it: it is not worth waiting for."""
+
+
+@dataclass(repr=False, eq=False)
+class Heartbeat:
+    """Writes the hash at most every ``every_s`` seconds; never raises, never repeats.
+
+    Fields besides those given: ``pid``, ``host``, ``updated`` (Unix ms).
+
+    Args:
+        client: with a short time-out, see :data:`TIMEOUT_S`.
+        key: of the hash.
+        fields: what else it says; of None the hash has an empty value.
+        every_s: seconds between two.
+    """
+
+    _client: redis.Redis
+    _key: str
+    _fields: Callable[[], Mapping[str, str | int | float | None]]
+    _every_s: float
+
+    def __post_init__(self) -> None:
+        self._fixed: dict[str, str | int] = {"pid": os.getpid(), "host": socket.gethostname()}
+        self._next = 0.0
+
+    def publish(self, *, now: bool = False) -> None:
+        """Write the hash if it is due, or ``now``."""
+        clock = time.monotonic()
+        if clock < self._next and not now:
+            return
+        self._next = clock + self._every_s
+        fields: dict[Any, Any] = self._fixed | {"updated": now_ms()}
+        fields |= {n: "" if value is None else value for n, value in self._fields().items()}
+        try:
+            with mapped():
+                pipeline = self._client.pipeline(transaction=False)
+                pipeline.hset(self._key, mapping=fields)
+                pipeline.expire(self._key, TTL_S)
+                pipeline.execute()
+        except StreamError:
+            # Figures only: whatever ails Redis is noticed, and said, where it is needed.
+            self._next = clock + TTL_S / 4
+
+    def withdraw(self) -> None:
+        """Remove the hash: the process ends."""
+        with suppress(StreamError), mapped():  # it expires
+            self._client.delete(self._key)
+
+
+def now_ms() -> int:
+    """Unix ms on this machine's clock."""
+    return time.time_ns() // 1_000_000

@@ -14,8 +14,8 @@ from typing import Final
 import redis
 
 from countersink.runtime.log import MAX_ERROR, Log
-from countersink.stream.heartbeat import Heartbeat, now_ms
 from countersink.stream.names import process_key
+from countersink.stream.progress import Heartbeat, now_ms
 
 LOGGER: Final = logging.getLogger("countersink.schedules")
 FAILING_AFTER: Final = 3
@@ -54,7 +54,7 @@ class ProcessHeartbeat:
     (Unix ms), empty where it does not say so.
 
     Args:
-        client: with a short time-out, see :data:`countersink.stream.heartbeat.TIMEOUT_S`.
+        client: with a short time-out, see :data:`countersink.stream.progress.TIMEOUT_S`.
         kind: ``scheduler`` or ``jobs``.
         name: of the process.
         vitals: told every time, for who watches the process itself; an attribute, too.

@@ -74,7 +74,9 @@ module), in ``countersink.cli.commands``, and its commands, each with its line; 
 equal to the command's own help."""
 
 _ELSEWHERE: Final = {
+    "migrate": "run.up:migrate_command",
     "runs": "maintain.job_runs:command",
+    "compact": "maintain.job_runs:compact_command",
     "scheduler": "run.schedules:scheduler_command",
     "jobs": "run.schedules:jobs_command",
     "track": "count.track:track_command",

@@ -1,6 +1,6 @@
 """Health check of containers, ``python -m countersink.cli.container_health
 [worker|scheduler|jobs]``: fails without a heartbeat in Redis (they expire after ``TTL_S`` in
-``stream/heartbeat.py``) or when the scheduler is stuck; its messages.
+``stream/progress.py``) or when the scheduler is stuck; its messages.
 
 Status 0 when such a process of this host has told Redis of itself in the last minute, and the
 scheduler in charge has looked for lost runs in the last two; else another one. Without an argument

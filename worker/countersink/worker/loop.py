@@ -28,11 +28,17 @@ from countersink.store.settings import Settings
 from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
-from countersink.stream.heartbeat import TIMEOUT_S
+from countersink.stream.progress import TIMEOUT_S
 from countersink.worker.intake import BatchSource, Intake, ReadBatch, buried
 from countersink.worker.options import WorkerOptions
-from countersink.worker.report import LOGGER, BatchReport, Vitals, WorkerAction, heartbeat
-from countersink.worker.salts import SaltPublisher
+from countersink.worker.report import (
+    LOGGER,
+    BatchReport,
+    SaltPublisher,
+    Vitals,
+    WorkerAction,
+    heartbeat,
+)
 
 TRIES: Final = 3
 """How often an entry may fail in an unforeseen way before it is buried."""

@@ -34,8 +34,8 @@ from countersink.schedules.runner.rq import (
 )
 from countersink.store.errors import StoreError
 from countersink.stream.connection import mapped
-from countersink.stream.heartbeat import TTL_S
 from countersink.stream.names import process_key
+from countersink.stream.progress import TTL_S
 
 LIMIT_S: Final = 300
 """Seconds that a job may take. It is told to end well before: scheduled runs wait in the same

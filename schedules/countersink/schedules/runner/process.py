@@ -28,7 +28,7 @@ from countersink.schedules.runner.rq import Process, RunWorker, connect_queue, i
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, mapped
 from countersink.stream.errors import StreamError, translate
-from countersink.stream.heartbeat import TIMEOUT_S
+from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
 _AGAIN_S: Final = 0.5

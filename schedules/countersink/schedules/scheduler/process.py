@@ -30,7 +30,7 @@ from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.sessions import KeptSession, lease_session, passes
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
-from countersink.stream.heartbeat import TIMEOUT_S
+from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
 FAILED: Final = 1

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import IO, Final, NoReturn, Self
 
 from countersink.backfill.errors import Damaged, Unreadable
-from countersink.backfill.input.compression import SNIFF, Unpacker, is_read
-from countersink.backfill.input.files import Input, trouble
+from countersink.backfill.input.files import SNIFF, Input, Unpacker, is_read, trouble
 from countersink.producers.access_log.file import Packing, packing
 
 _MOST: Final = 1024 * 1024

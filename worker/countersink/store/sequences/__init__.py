@@ -31,8 +31,13 @@ from countersink.store.sequences.options import (
     number,
     step_number,
 )
-from countersink.store.sequences.records import CHANGE_LOCK_WAIT, Period, Sequence
-from countersink.store.sequences.statements import SequenceTables, ValueRequest
+from countersink.store.sequences.records import (
+    CHANGE_LOCK_WAIT,
+    Period,
+    Sequence,
+    SequenceTables,
+    ValueRequest,
+)
 from countersink.store.sessions import Pool
 
 Options = SequenceOptions

@@ -31,7 +31,6 @@ from countersink.store.in_app.connection import (
     execute,
     may_keep_to_snapshot,
 )
-from countersink.store.sequences import statements
 from countersink.store.sequences.options import (
     WITHOUT_PERIODS,
     PeriodLength,
@@ -41,7 +40,13 @@ from countersink.store.sequences.options import (
     place_at,
     seconds_of,
 )
-from countersink.store.sequences.statements import SequenceTables, ValueRequest
+from countersink.store.sequences.records import (
+    SequenceTables,
+    ValueRequest,
+    go_on,
+    hand_out,
+    make_options,
+)
 from countersink.store.sessions import SharedSessions
 
 TRIES: Final = 8
@@ -68,7 +73,7 @@ LIMIT: Final = frozenset(
         4025,  # CONSTRAINT failed (MariaDB)
     }
 )
-"""A value beyond the sequence's limits or 64 bits; see :func:`~.statements.hand_out`."""
+"""A value beyond the sequence's limits or 64 bits; see :func:`~.records.hand_out`."""
 HANDING_IDLE_SECONDS: Final = 8 * 3600
 """The server ends such a session after so many idle seconds: they never hold a lock while idle."""
 KEEP: Final = 8
@@ -129,7 +134,7 @@ class ValueAllocator:
             asked = self._with_step(name, wanted)
             place = self.memory.place(name)
             try:
-                done = run(statements.hand_out(self._tables, name, place, asked))
+                done = run(hand_out(self._tables, name, place, asked))
             except _AtLimit as limit:
                 done = self._go_on(run, name, place, asked)
                 if not done.rows:
@@ -165,7 +170,7 @@ class ValueAllocator:
 
     def _go_on(self, run: Run, name: bytes, place: PeriodSql, asked: ValueRequest) -> Done:
         try:
-            return run(statements.go_on(self._tables, name, place, asked))
+            return run(go_on(self._tables, name, place, asked))
         except _AtLimit as limit:
             raise _exhausted(name, asked) from limit.__cause__
 
@@ -174,7 +179,7 @@ class ValueAllocator:
 
         With a ``connection`` on it: its transaction may have locked the place where they belong.
         """
-        made = statements.make_options(self._tables, name)
+        made = make_options(self._tables, name)
         with self._sessions.lent() as session:
             if self.memory.look_up(session, name):
                 return

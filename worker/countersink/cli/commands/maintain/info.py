@@ -342,7 +342,7 @@ def iso(ms: int | None) -> str | None:
 
 
 def _published(client: redis.Redis, away: dict[str, str]) -> dict[str, dict[str, str]]:
-    """What each worker published, by consumer name; see ``countersink.stream.heartbeat``. Of a
+    """What each worker published, by consumer name; see ``countersink.stream.progress``. Of a
     cluster on the masters that are not ``away``.
     """
     cluster = cluster_of(client)

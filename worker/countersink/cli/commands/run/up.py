@@ -1,5 +1,6 @@
 """``countersink up``: which servers and processes it starts in which order, ports, pauses before it
-starts a dead one again, its texts on stderr, and ``environment.sh``."""
+starts a dead one again, its texts on stderr, and ``environment.sh``; ``countersink migrate``, which
+it does first."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.errors import Failure, ServerError, remember_url, scrub
+from countersink.cli.output import write_json
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.cli.servers.base import (
     LOOPBACK,
@@ -401,3 +403,21 @@ class Restarter:
         else:
             record.due = None
             self._say(f"the {record.part.name} runs again")
+
+
+@click.command("migrate", cls=settings.Command)
+@settings.mysql_url
+@settings.output_format("text", "json")
+def migrate_command(mysql_url: str | None, format: str) -> None:
+    """Create the database and its tables, or bring them up to date.
+
+    It is safe to run at any time, also several times at once. It refuses a schema that is newer
+    than this program.
+    """
+    applied = migrate(settings.needed(mysql_url, "mysql"))
+    if format == "json":
+        write_json({"applied": applied})
+        return
+    for name in applied:
+        click.echo(f"applied {name}")
+    click.echo("The schema is up to date.")
