@@ -2,6 +2,8 @@
 
 from datetime import date
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.stream.entry import new_entry_id
+from tests.backfill.helpers import add, write
 from tests.backfill.truths import (
     DAY,
     NEXT,
@@ -201,3 +204,25 @@ def test_a_counter_that_is_a_tables_by_now_is_left_alone(
     with pytest.raises(BackfillError, match="tracked table"):
         undo(mysql_url, run)
     assert totals(session) == before
+
+
+def test_what_a_breakdown_was_filled_with_is_not_taken_back(
+    store: Store, session: Session, applier: Applier, mysql_url: str, tmp_path: Path
+) -> None:
+    """Its counter would differ from it."""
+    count(applier, {(DAY, ""): 5})
+    number = said_by(session, {(DAY, ""): 2})
+    reconcile.correct(mysql_url, number, options(delete_missing=True), hour_ago())
+    session.execute("UPDATE backfill_run SET state = 'done'")
+    store.counters.set("views", dimensions=["page"])
+    store.counters.set("views", breakdowns=["page"])
+    source = write(tmp_path / "a.csv", f"at,page\n{DAY}T12:00Z,/a\n{DAY}T13:00Z,/b\n".encode())
+    csv: dict[str, Any] = {"input_format": "csv", "time_column": "at"}
+    add(mysql_url, source, **csv, dimensions=(("page", "page"),), breakdown="page")
+    store.counters.set("views", breakdown_since={"page": DAY})
+    with pytest.raises(BackfillError, match="the breakdown page was filled"):
+        undo(mysql_url, number)
+    assert store.totals.total("views") == 2
+    store.counters.set("views", breakdowns=[])
+    undo(mysql_url, number)
+    assert store.totals.total("views") == 5
