@@ -18,6 +18,8 @@ GRANT SELECT ON `countersink`.* TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`counter_slot` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`counter_ledger` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`counter_keys` TO 'countersink_worker'@'%';
+GRANT INSERT, UPDATE ON `countersink`.`visitor_slot` TO 'countersink_worker'@'%';
+GRANT INSERT, UPDATE ON `countersink`.`visitor_salt` TO 'countersink_worker'@'%';
 GRANT INSERT ON `countersink`.`applied_entry` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`dead_row` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE, DELETE ON `countersink`.`lease` TO 'countersink_worker'@'%';

@@ -53,7 +53,9 @@ def test_json_is_one_document_that_names_what_stays(servers: Servers, tables: Ta
         "rows_after": 20,
         "busy": [{"counter": "v", "bucket": DAY, "key": "held"}],
         "overflowing": [{"counter": "v", "bucket": DAY, "key": "\udcff"}],
+        "unreadable": [],
         "unknown": [{"counter": "v", "bucket": "2020-03-05 00:00:07", "key": None}],
+        "unreadable": [],
     }
 
 

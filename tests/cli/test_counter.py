@@ -46,6 +46,7 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
         "made": True,
         "dimensions": [],
         "breakdowns": [],
+        "salt_days": None,
         "policies": [{**FIRST, "time_zone": "Europe/Berlin", "resolution": "quarter"}],
     }
     assert servers.call("counter", "show", "views", "--format", "json").json == made.json

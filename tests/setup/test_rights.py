@@ -129,6 +129,10 @@ def test_every_process_does_its_work_under_the_documented_rights(
 
     operator = ("countersink", "countersink_operator")
     site.done(*operator, "counter", "set", "capped", "--max-keys", "2")
+    site.done(*operator, "counter", "set", "visitors", "--salt-days", "1")
+    with connect(site.mysql_url("countersink")) as session:
+        # The worker has salts to make, and one to forget.
+        session.execute("UPDATE visitor_salt SET begins = begins - 5760, ends = ends - 5760")
     worker = site.child("countersink_worker", "countersink_worker", "worker")
     with Producer(site.redis_url("countersink_app")) as producer:
         producer.increment("page_views", "/home", 3)
@@ -136,6 +140,9 @@ def test_every_process_does_its_work_under_the_documented_rights(
         producer.increment("page_views", "/about", id="once")
         producer.increment_many("capped", {f"{n}": 1 for n in range(5)})
         assert producer.flush(timeout=30, applied=True), worker.output()
+        producer.seen("visitors", "/home", "anna")
+        # A flush does not wait for salts.
+        eventually(lambda: producer.flush(timeout=30, applied=True), message=worker.output)
     log = tmp_path / "access.log"
     log.write_text("".join(LINE.format(n) for n in range(4)))
     site.done("countersink_reader", "countersink_tail", "tail", str(log), "--counter", "tailed")
@@ -147,6 +154,11 @@ def test_every_process_does_its_work_under_the_documented_rights(
     totals = ("totals", "page_views", "--by", "key", "--include-pending", "--format", "json")
     rows = json.loads(site.done(*reading, *totals))["rows"]
     assert rows == [{"key": "/home", "total": 4}, {"key": "/about", "total": 1}]
+    unique = ("totals", "visitors", "--unique", "--by", "total", "--format", "json")
+    seen = [{"total": 1, "estimate": False, "low": 1, "high": 1}]
+    eventually(
+        lambda: json.loads(site.done(*reading, *unique))["rows"] == seen, message=worker.output
+    )
     eventually(lambda: "not_json" in site.done(*operator, "dead", "list"), message=worker.output)
 
     site.done(*operator, "dead", "drop", "--all")

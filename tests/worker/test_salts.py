@@ -5,14 +5,23 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.runtime.log import Log
 from countersink.runtime.members import Salt, decode_salts
 from countersink.store import Store
 from countersink.store.sessions import open_tables
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
+<<<<<<< HEAD
 from countersink.worker import report as module
 from countersink.worker.report import SaltPublisher
+=======
+from countersink.worker import salts as module
+from countersink.worker.report import LOGGER
+from countersink.worker.salts import SaltPublisher
+>>>>>>> visitors-store
 from tests.support.waiting import eventually
 from tests.worker.running import watched
+
+LOG = Log(LOGGER, consumer="test")
 
 
 def published(client: redis.Redis, partition: int = 0) -> dict[str, list[Salt]]:
@@ -64,7 +73,7 @@ def test_salts_are_written_for_each_partition_again_where_redis_was_emptied(
     redis_client.set(PARTITIONS_KEY, 2)
     with Store(mysql_url) as store:
         store.counters.set("v", salt_days=0)
-        publisher = SaltPublisher(lambda: open_tables(mysql_url), redis_client)
+        publisher = SaltPublisher(lambda: open_tables(mysql_url), redis_client, LOG)
         for _ in range(2):
             publisher.keep()
             publisher.publish()
@@ -81,7 +90,7 @@ def test_a_server_that_is_away_is_no_matter_of_salts(
     with Store(mysql_url) as store:
         store.counters.set("v", salt_days=0)
         away = redis.Redis(port=1)
-        publisher = SaltPublisher(lambda: open_tables(mysql_url), away)
+        publisher = SaltPublisher(lambda: open_tables(mysql_url), away, LOG)
         publisher.keep()
         publisher.publish()
         publisher._client = redis_client
@@ -89,7 +98,7 @@ def test_a_server_that_is_away_is_no_matter_of_salts(
         assert published(redis_client) == {"v": stored(store, "v")}
         publisher.close()
         publisher = SaltPublisher(
-            lambda: open_tables("mysql://nobody@127.0.0.1:1/none"), redis_client
+            lambda: open_tables("mysql://nobody@127.0.0.1:1/none"), redis_client, LOG
         )
         publisher.keep()
         publisher.publish()

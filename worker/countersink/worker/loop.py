@@ -140,7 +140,7 @@ class Loop:
         # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
         brief = partial(open_tables, self._settings, read_timeout=LEASE_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
-        self._salts = SaltPublisher(brief, self._hasty)
+        self._salts = SaltPublisher(brief, self._hasty, self._log)
         self._batch = ReadBatch()
 
     def run(self) -> int:

@@ -246,6 +246,8 @@ class WorkerAction(StrEnum):
     """A counter has as many keys of a day as it may have: rows of further ones went to its key
     ``__overflow__``. Said at once, then every minute with how many.
     """
+    SALTS = "salts"
+    """Salts of different members cannot be made or read, such as for a right that is missing."""
     BATCH_FAILED = "batch_failed"
     """An unexpected error: the batch is applied again entry by entry."""
     ENTRY_FAILED = "entry_failed"

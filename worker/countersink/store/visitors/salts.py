@@ -120,10 +120,9 @@ def keep(session: Session) -> dict[str, list[Salt]]:
         # In whichever zone tomorrow ends, it is within three days.
         if ends is not None and ends < minute + 3 * _DAY_MINUTES:
             _make_alone(session, name)
-    session.execute(
-        "UPDATE visitor_salt SET salt = NULL WHERE ends < %s AND salt IS NOT NULL",
-        (minute - KEPT_MINUTES,),
-    )
+    where, args = "ends < %s AND salt IS NOT NULL", (minute - KEPT_MINUTES,)
+    if session.query(f"SELECT 1 FROM visitor_salt WHERE {where} LIMIT 1", args):
+        session.execute(f"UPDATE visitor_salt SET salt = NULL WHERE {where}", args)
     published: dict[str, list[Salt]] = {}
     for name, number, begins, ends, salt in session.query(
         "SELECT counter, number, begins, ends, salt FROM visitor_salt"
@@ -170,9 +169,11 @@ def _make_alone(session: Session, counter: str) -> None:
     """Make what a counter lacks, while no other worker does."""
     with session.transaction():
         read_control(session)  # its lock keeps the counter and its policies as they are
+        # The salts there are, not the counter's row: a worker's user may not change that one. Where
+        # there is none, the first one that two make is the same row, which one of them fails at.
+        session.query("SELECT number FROM visitor_salt WHERE counter = %s FOR UPDATE", (counter,))
         rows = session.query(
-            "SELECT salt_days FROM counter WHERE name = %s AND salt_days IS NOT NULL FOR UPDATE",
-            (counter,),
+            "SELECT salt_days FROM counter WHERE name = %s AND salt_days IS NOT NULL", (counter,)
         )
         for (days,) in rows:
             try:
@@ -183,7 +184,7 @@ def _make_alone(session: Session, counter: str) -> None:
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
     """Make the salts that a counter lacks until the end of tomorrow, or one for ever; the caller
-    holds its row.
+    holds its salts, or nobody else counts.
     """
     zone = _zone(session, counter, minute)
     today = buckets.date_at(zone, minute * 60)
