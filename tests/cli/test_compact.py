@@ -55,7 +55,6 @@ def test_json_is_one_document_that_names_what_stays(servers: Servers, tables: Ta
         "overflowing": [{"counter": "v", "bucket": DAY, "key": "\udcff"}],
         "unreadable": [],
         "unknown": [{"counter": "v", "bucket": "2020-03-05 00:00:07", "key": None}],
-        "unreadable": [],
     }
 
 

@@ -10,14 +10,8 @@ from countersink.runtime.members import Salt, decode_salts
 from countersink.store import Store
 from countersink.store.sessions import open_tables
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
-<<<<<<< HEAD
 from countersink.worker import report as module
-from countersink.worker.report import SaltPublisher
-=======
-from countersink.worker import salts as module
-from countersink.worker.report import LOGGER
-from countersink.worker.salts import SaltPublisher
->>>>>>> visitors-store
+from countersink.worker.report import LOGGER, SaltPublisher
 from tests.support.waiting import eventually
 from tests.worker.running import watched
 

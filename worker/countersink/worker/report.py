@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import redis
 
-from countersink.runtime.log import Log
+from countersink.runtime.log import Log, error_text
 from countersink.runtime.members import Salt, encode_salts
 from countersink.store.apply.apply import Applied
 from countersink.store.apply.control import read_control
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.errors import StoreError
+from countersink.store.errors import Refused, StoreError
 from countersink.store.sessions import KeptSession
 from countersink.store.visitors import salts
 from countersink.stream.connection import mapped
@@ -301,10 +301,12 @@ class SaltPublisher:
     Args:
         connect: makes a session with a short time-out; called again after every error.
         client: of Redis, with a short time-out.
+        log: the worker's; told what somebody has to look into, such as a right that is missing.
     """
 
     _connect: Callable[[], Session]
     _client: redis.Redis
+    _log: Log
 
     def __post_init__(self) -> None:
         self._session = KeptSession(self._connect)
@@ -326,8 +328,16 @@ class SaltPublisher:
             self._published = salts.keep(self._session())
             self._session.used()
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
-        except StoreError:
+        except StoreError as error:
             self._session.close()
+            self._look_at = clock + KEEP_EVERY_S / 4
+            if isinstance(error, Refused):
+                self._log(
+                    WorkerAction.SALTS,
+                    "the salts of different members cannot be kept",
+                    level=logging.WARNING,
+                    error=error_text(error),
+                )
 
     def publish(self) -> None:
         """Write to Redis what was kept since the last time."""
