@@ -38,6 +38,7 @@ from tests.faults.scenarios import (
     sequences,
     server_deaths,
     tracked,
+    visitors,
     worker_deaths,
 )
 from tests.faults.stage import Stage
@@ -292,6 +293,8 @@ REPERTOIRE = (
     Act(worker_deaths.killed_at_each_point),
     Act(breakdowns.killed_with_breakdowns),
     Act(breakdowns.servers_killed_with_breakdowns),
+    Act(visitors.killed_with_members, alone=True),
+    Act(visitors.servers_killed_with_members),
     Act(worker_deaths.killed_under_load),
     Act(worker_deaths.paused_while_others_take_over),
     Act(worker_deaths.terminated_in_the_midst),

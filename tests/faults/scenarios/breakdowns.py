@@ -103,6 +103,7 @@ def _entry(stage: Stage, rows: int = 20) -> Sealed:
         amount = draw.choice((1, 1, 2, 7, -1, 0))
         day = day_of(minute)
         expected[COUNTER, day, b""] += amount
+        stage.traffic.increments += 1
         for number, names in enumerate(BREAKDOWNS, 1):
             key = "\0".join(values[name] for name in names).encode()
             expected[f"{COUNTER}#{number}", day, key] += amount

@@ -91,6 +91,21 @@ def test_a_union_has_the_same_registers_in_any_order_and_however_often() -> None
             assert visitors(one) == visitors(other) == visitors(sketch_of(whole))
 
 
+@pytest.mark.parametrize("step", [1, 50, 199, 500, 700])
+def test_a_sketch_that_grows_step_by_step_can_always_be_read(step: int) -> None:
+    """As a worker has it: what is stored is read back, and gets a few members more."""
+    whole = hashes(step, 1600)
+    stored = sketch_of(b"")
+    for at in range(0, len(whole), 8 * step):
+        union = SketchUnion()
+        union.add(stored)
+        union.add_hashes(whole[at : at + 8 * step])
+        stored = union.sketch()
+        require_intact(stored)
+    assert stored == sketch_of(whole)
+    assert registers(stored) == registers(sketch_of(whole))
+
+
 def test_registers_are_those_that_the_hll_of_an_exact_set_would_have() -> None:
     some = hashes(2, 5000)
     small = [sketch_of(some[at : at + 800]) for at in range(0, len(some), 800)]

@@ -128,10 +128,16 @@ class SketchUnion:
         hll = _module()
         own = hll.hll_sketch(LG_K, hll.HLL_4)
         deque(map(own.update, self._hashes), maxlen=0)
+        both = _new_union()
+        both.update(own)
+        if self._merged is not None:
+            both.update(self._merged.get_result(hll.HLL_8))
+        # Small ones become an array member by member, which only merging with itself makes one of
+        # no order.
+        found = both.get_result(hll.HLL_8)
         merged = _new_union()
-        parts = [own] if self._merged is None else [own, self._merged.get_result(hll.HLL_8)]
-        for part in (*parts, *parts):
-            merged.update(part)
+        for _ in range(2):
+            merged.update(found)
         return merged.get_result(hll.HLL_4)
 
 

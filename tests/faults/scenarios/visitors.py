@@ -1,0 +1,111 @@
+"""Different members among deaths: the sketches are those of all members that were sent, register by
+register."""
+
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store import Store
+from countersink.store.counters.policies import load
+from countersink.store.verify import open_session, verify
+from countersink.store.visitors.sketch import registers, sketch_of
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from tests.faults.scenarios.worker_deaths import POINTS, Point
+from tests.faults.stage import Stage
+from tests.store.visitors.sightings import hashed, salt_at, unions
+from tests.support.proxies import Deed
+from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
+from tests.support.waiting import eventually
+
+COUNTER = "members"
+KEYS = ("/", "/a", "/b", "")
+MANY, FEW = 20_000, 40
+"""So many different members has the first key, and each of the others."""
+
+
+@dataclass
+class _Members:
+    """Who was sent: the hashes by the bucket's label and the key."""
+
+    stage: Stage
+    number: int
+    salt: bytes
+    bucket: Callable[[int], int]
+    sent: dict[tuple[int, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+
+    def send(self, entries: int, rows: int = 8) -> None:
+        """Send random sightings, which are booked."""
+        for _ in range(entries):
+            send(self.stage.redis, self._entry(rows))
+
+    def _entry(self, rows: int) -> Sealed:
+        draw, traffic = self.stage.random, self.stage.traffic
+        made = []
+        for _ in range(rows):
+            key = draw.choice(KEYS)
+            minute = FIRST_MINUTE + draw.randrange(DAYS * MINUTES_PER_DAY)
+            most = MANY if key == KEYS[0] else FEW
+            members = {hashed(str(draw.randrange(most)), self.salt) for _ in range(200)}
+            self.sent[self.bucket(minute), key] |= members
+            traffic.expected[COUNTER, day_of(minute), key.encode()] += 200
+            traffic.increments += 200
+            made.append((COUNTER, key, minute, 200, self.number, b"".join(sorted(members))))
+        at = now_ms(self.stage.redis)
+        return Sealed(new_entry_id(at), at, encode_rows(made), rows)
+
+    def check(self, note: str) -> None:
+        """Hold the sketches against who was sent."""
+        with open_session(self.stage.mysql_url) as session:
+            found = unions(session, COUNTER)
+            assert found.keys() == self.sent.keys(), f"{note} (seed {self.stage.seed})"
+            for place, members in self.sent.items():
+                wanted = registers(sketch_of(b"".join(members)))
+                assert registers(found[place].sketch()) == wanted, (
+                    f"{place} {note} (seed {self.stage.seed})"
+                )
+            assert verify(session).differences == []
+
+
+def killed_with_members(stage: Stage, points: Sequence[Point] = POINTS) -> None:
+    """SIGKILL of a worker at every point, and compaction after each."""
+    members = _declared(stage)
+    for point in stage.random.sample(points, len(points)):
+        members.send(6)
+        stage.send(stage.random.randint(1, 10))
+        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
+        stage.wait_for(rule.done, point.name, child)
+        assert child.wait() == -signal.SIGKILL, child.output()
+        compact(lambda: open_tables(stage.mysql_url), CompactOptions())
+    stage.finish("after deaths with members")
+    members.check("after deaths")
+    compact(lambda: open_tables(stage.mysql_url), CompactOptions())
+    members.check("after compaction")
+
+
+def servers_killed_with_members(stage: Stage) -> None:
+    """SIGKILL of Redis and MySQL, in any order, while a worker unites members."""
+    members = _declared(stage)
+    worker = stage.worker()
+    servers = [stage.redis_server, stage.mysql_server]
+    for server in stage.random.sample(servers, len(servers)):
+        members.send(50)
+        eventually(lambda: stage.backlog() < 50)
+        server.kill()
+        stage.faults[f"{server.name} kill"] += 1
+        server.start()
+    stage.wait_applied()
+    stage.end(worker)
+    stage.finish("servers killed with members")
+    members.check("servers killed")
+
+
+def _declared(stage: Stage) -> _Members:
+    with Store(stage.mysql_url) as store:
+        store.counters.set(COUNTER, salt_days=0)
+    with open_session(stage.mysql_url) as session:
+        number, salt = salt_at(session, COUNTER, FIRST_MINUTE)
+        policies = load(session)
+    return _Members(stage, number, salt, lambda minute: policies.bucket(COUNTER, minute))
