@@ -10,7 +10,7 @@ import redis
 from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.sessions import open_tables
 from countersink.stream.connection import connect
-from countersink.stream.entry import new_entry_id
+from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
 from tests.web.serving import Web
 
@@ -89,7 +89,7 @@ def spoil(web: Web) -> None:
     minute = int(datetime.now(UTC).timestamp()) // 60
     with connect(web.options.redis_url) as client:
         send(client, [["orders", "\ud800", minute, 1], ["orders", "a", -5, 1]])
-        send(client, [["orders", "newer", minute, 7]], version=3)
+        send(client, [["orders", "newer", minute, 7]], version=VERSION + 1)
     web.apply()
 
 

@@ -7,7 +7,7 @@ import redis
 
 from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.connection import connect
-from countersink.stream.entry import new_entry_id
+from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers, one_sentence
 
@@ -32,7 +32,7 @@ def dead(servers: Servers, redis_client: redis.Redis) -> dict[str, str]:
         redis_client,
         [["c", "good", MINUTE, 1], ["c", "\x1b[2J\ud800", MINUTE, 1], ["c", "k", -5, 1]],
     )
-    newer = send(redis_client, [["c", "newer", MINUTE, 7]], version=3)
+    newer = send(redis_client, [["c", "newer", MINUTE, 7]], version=VERSION + 1)
     servers.apply()
     return {"bad_key": f"{mixed}:1", "bad_minute": f"{mixed}:2", "newer_version": f"{newer}:-1"}
 

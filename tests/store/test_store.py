@@ -15,9 +15,12 @@ def test_the_public_names() -> None:
     assert sorted(countersink.store.__all__) == [
         "BadData",
         "Conflict",
+        "DamagedSketch",
         "DuplicateKey",
         "InexactZone",
         "Misconfigured",
+        "NoSketches",
+        "NotUnique",
         "Refused",
         "RolledUp",
         "SchemaMismatch",
@@ -37,7 +40,7 @@ def test_the_public_names() -> None:
 
 def test_from_migrating_to_a_total(empty_mysql_url: str) -> None:
     with Store(empty_mysql_url) as store:
-        assert store.migrate()[-1] == "0014_breakdowns"
+        assert store.migrate()[-1] == "0015_visitors"
         applier = Applier(empty_mysql_url, 1)
         applier.apply([entry(rows(("/home", 7)))])
         applier.close()

@@ -17,7 +17,7 @@ ACTIONS = {
     "started", "ready", "waiting", "resumed", "batch", "progress", "dead", "too_old", "overflow",
     "batch_failed", "entry_failed", "claimed", "orphans", "lost", "consumer_removed", "partitions",
     "chore_failed", "slot", "schema_too_new", "crashed", "stopping", "drained", "left_consumer",
-    "stopped", "stop_forced", "other",
+    "stopped", "stop_forced", "salts", "other",
 }  # fmt: skip
 
 

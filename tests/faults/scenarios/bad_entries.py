@@ -7,7 +7,7 @@ from typing import Any
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.store.apply.guards import prune
 from countersink.store.connection import connect
-from countersink.stream.entry import new_entry_id
+from countersink.stream.entry import VERSION, new_entry_id
 from tests.faults.stage import ACKNOWLEDGE, Stage
 from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, Phase
@@ -106,7 +106,7 @@ def _whole_entries(
     """(fields, good rows, dead rows to expect) of entries that fail as a whole, or seem to."""
     rows = json.dumps([GOOD_ROW])
     cases: list[tuple[dict[str, Any], int, str]] = [
-        ({"v": 3, "rows": rows}, 0, "newer_version"),
+        ({"v": VERSION + 1, "rows": rows}, 0, "newer_version"),
         ({"v": "one", "rows": rows}, 0, "bad_version"),
         ({"v": 1, "rows": rows[:-4]}, 0, "not_json"),
         ({"v": 1, "rows": "[" * 100_000}, 0, "not_json"),
