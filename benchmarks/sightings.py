@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from redis import Redis
+
 from benchmarks.command import service
 from benchmarks.database import connect, one_value
 from benchmarks.measuring import Measurement, Wrong
@@ -53,28 +55,9 @@ class Seen:
                 child.say(begin=True)
                 said = child.hear()
             apply_all(self._site, url)
-            self._check(url, said, count)
+            check_tables(url, self._members, passes=said["passes"], count=count)
             extras = _bytes(url)
         return _measurement(said, extras)
-
-    def _check(self, url: str, said: Message, count: int) -> None:
-        with Store(url) as store:
-            total = store.totals.total(COUNTER)
-            found = dict(store.totals.unique_by_key(COUNTER))
-        expected = {
-            f"/{number}{key}": members
-            for number in range(said["passes"])
-            for key, members in members_by_key(self._members, count).items()
-        }
-        if total != said["events"] or set(found) != set(expected):
-            raise Wrong(
-                f"{self.name}: {said['events']:,} sightings of {len(expected):,} keys, in the"
-                f" tables {total:,} of {len(found):,}"
-            )
-        for key, members in expected.items():
-            answer = found[key]
-            if abs(answer.total - members) > ERRORS * (answer.high - answer.low) / 2:
-                raise Wrong(f"{self.name}: {members:,} members of {key}, answered with {answer}")
 
 
 class PfAdd:
@@ -92,31 +75,53 @@ class PfAdd:
         with self._site.database():
             with _child(self._site, self._members, seconds, by_hand=True) as child:
                 said = child.hear()
-            expected = members_by_key(self._members, count).values()
-            keys, memory, members = self._stored()
-        if keys != said["passes"] * len(expected):
-            raise Wrong(f"{self.name}: {keys:,} keys, not {said['passes'] * len(expected):,}")
-        if abs(members / said["passes"] / sum(expected) - 1) > PFCOUNT_OFF:
-            raise Wrong(
-                f"{self.name}: PFCOUNT says {members:,}, not {sum(expected):,} in each pass"
-            )
-        return _measurement(said, {BYTES: 1_000 * memory / keys})
+            with self._site.redis_client() as client:
+                size = check_redis(client, self._members, passes=said["passes"], count=count)
+        return _measurement(said, {BYTES: size})
 
-    def _stored(self) -> tuple[int, int, int]:
-        """How many keys, their bytes, and the sum of their members."""
-        keys = memory = members = 0
-        with self._site.redis_client() as client:
-            found: Iterator[bytes] = client.scan_iter(count=KEYS_PER_PIPELINE)
-            while names := list(islice(found, KEYS_PER_PIPELINE)):
-                pipeline = client.pipeline(transaction=False)
-                for name in names:
-                    pipeline.memory_usage(name)
-                    pipeline.pfcount(name)
-                answers: Sequence[Any] = pipeline.execute()
-                keys += len(names)
-                memory += sum(answers[::2])
-                members += sum(answers[1::2])
-        return keys, memory, members
+
+def check_tables(url: str, members: Members, *, passes: int, count: int) -> None:
+    """Check what workers have made of so many passes through ``count`` sightings. Raises Wrong if
+    a total is not exact, or an estimate is far off."""
+    with Store(url) as store:
+        total = store.totals.total(COUNTER)
+        found = dict(store.totals.unique_by_key(COUNTER))
+    expected = {
+        f"/{number}{key}": different
+        for number in range(passes)
+        for key, different in members_by_key(members, count).items()
+    }
+    if total != passes * count or set(found) != set(expected):
+        raise Wrong(
+            f"{passes * count:,} sightings of {len(expected):,} keys, in the tables {total:,} of"
+            f" {len(found):,}"
+        )
+    for key, different in expected.items():
+        answer = found[key]
+        if abs(answer.total - different) > ERRORS * (answer.high - answer.low) / 2:
+            raise Wrong(f"{different:,} members of {key}, answered with {answer}")
+
+
+def check_redis(client: Redis, members: Members, *, passes: int, count: int) -> float:
+    """Check what PFADD has made of them; the bytes of 1,000 keys. Raises Wrong if keys are missing,
+    or the numbers of their members are far off."""
+    keys = memory = counted = 0
+    found: Iterator[bytes] = client.scan_iter(count=KEYS_PER_PIPELINE)
+    while names := list(islice(found, KEYS_PER_PIPELINE)):
+        pipeline = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.memory_usage(name)
+            pipeline.pfcount(name)
+        answers: Sequence[Any] = pipeline.execute()
+        keys += len(names)
+        memory += sum(answers[::2])
+        counted += sum(answers[1::2])
+    expected = members_by_key(members, count).values()
+    if keys != passes * len(expected):
+        raise Wrong(f"{keys:,} keys in Redis, not {passes * len(expected):,}")
+    if abs(counted / (passes * sum(expected)) - 1) > PFCOUNT_OFF:
+        raise Wrong(f"PFCOUNT says {counted:,} members, not {passes * sum(expected):,}")
+    return 1_000 * memory / keys
 
 
 def _pass(seconds: float) -> int:
