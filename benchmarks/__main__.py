@@ -22,6 +22,7 @@ from benchmarks import (
     http,
     results,
     sequences,
+    sightings,
     statsd,
     tables,
     tracked_inserts,
@@ -52,18 +53,20 @@ from benchmarks.rows import (
     READS,
     ROW_COUNTS,
     SERVERS,
+    UNIQUE_YEAR,
     on,
     server_of,
 )
 from benchmarks.series import QUERIES, Reads
 from benchmarks.site import Site, open_site, why_unavailable
+from benchmarks.unique_year import UniqueYear
 from countersink.cli.servers import Kind, ServerError
 
 OUTPUT: Final = Path(__file__).with_name("results.json")
 ROUNDS, SECONDS = 5, 5.0
 QUICK_ROUNDS, QUICK_SECONDS = 1, 0.2
 QUIET_WAYS: Final[tuple[Way, ...]] = ("nonstop", "peer_rc", "peer_rr")
-ALL: Final = (*NAMES, *READS, *ROW_COUNTS, *HTTP_READS, *CLUSTERS, *CONSTANTS)
+ALL: Final = (*NAMES, *READS, *ROW_COUNTS, *HTTP_READS, *UNIQUE_YEAR, *CLUSTERS, *CONSTANTS)
 """What --only may name."""
 BESIDE_WAYS: Final[tuple[Way, ...]] = ("scheduled", "nonstop", "peer_rc", "peer_rr")
 
@@ -80,6 +83,7 @@ def make(site: Site) -> dict[str, Benchmark]:
         RqJobs(site),
         CeleryBatches(site),
         Hincrby(site),
+        *sightings.rows(site),
         *(
             Compaction(site, on(site.kind, row), way)
             for row, way in zip(QUIET, QUIET_WAYS, strict=True)
@@ -146,6 +150,7 @@ class Run:
         reads: the queries before and after compaction.
         row_counts: counting a big table's rows.
         http_reads: reads by HTTP of a big table.
+        unique_year: different members of a year.
         clusters: backlogs applied on single servers and on clusters.
         constants: what entries, rows and cells cost.
         missing: rows that were to be measured and could not be, with the reason.
@@ -157,6 +162,7 @@ class Run:
         self.reads: list[dict[str, Any]] = []
         self.row_counts: list[dict[str, Any]] = []
         self.http_reads: list[dict[str, Any]] = []
+        self.unique_year: list[dict[str, Any]] = []
         self.clusters: list[dict[str, Any]] = []
         self.constants: list[dict[str, Any]] = []
         self.missing: dict[str, str] = {}
@@ -238,6 +244,8 @@ class Run:
                 self.row_counts.append(RowCounts(site).measure(self._seconds))
             if on(kind, "http_reads") in names:
                 self.http_reads += HttpReads(site).measure(self._seconds)
+            if on(kind, "unique_year") in names:
+                self.unique_year.append(UniqueYear(site).measure(self._seconds))
 
     def _leave_out(self, kind: Kind, names: set[str], why: str) -> None:
         self._log.print(f"{kind}: {why}", style="yellow", markup=False)
@@ -250,6 +258,8 @@ class Run:
             self.http_reads += [
                 {"name": on(kind, question), "missing": why} for question in HTTP_QUESTIONS
             ]
+        if on(kind, "unique_year") in names:
+            self.unique_year.append({"name": on(kind, "unique_year"), "missing": why})
 
     def _progress(self, name: str, number: int, measurement: Measurement) -> None:
         self._log.print(
@@ -280,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run.reads,
         run.row_counts,
         run.http_reads,
+        run.unique_year,
         run.clusters,
         run.constants,
     )

@@ -11,25 +11,21 @@ import random
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks.command import service
 from benchmarks.measuring import Measurement, Wrong
+from benchmarks.pipeline import apply_all
 from benchmarks.processes import Child
 from benchmarks.site import Site
 from countersink.store import Store, api_keys
 from countersink.store.migrate import migrate
 from countersink.store.sessions import open_tables
-from countersink.stream.names import stream_key
 
 NAMES: Final = ("http_bare", "http_batch_1", "http_batch_100")
 CONNECTIONS: Final = 32
 BODIES: Final = 1_000
 PAGES: Final = 5_000
-DRAIN_SECONDS: Final = 60.0
-PAUSE_SECONDS: Final = 0.02
 COUNTER: Final = "page_views"
 _DONE: Final = re.compile(r"^DONE (\d+) (\d+) (\d+)$", re.MULTILINE)
 _SCRIPT: Final = """
@@ -121,15 +117,7 @@ class Http:
 
     def _check(self, url: str, requests: int) -> None:
         """Whether all are counted: with those that wrk did not wait for the answers of."""
-        with (
-            service("worker", self._site.redis_url, url),
-            self._site.redis_client() as client,
-        ):
-            deadline = time.monotonic() + DRAIN_SECONDS
-            while client.xlen(stream_key(0)):  # workers delete what they have applied
-                if time.monotonic() > deadline:
-                    raise Wrong(f"{self.name}: the worker does not apply all of it")
-                time.sleep(PAUSE_SECONDS)
+        apply_all(self._site, url)
         with Store(url) as store:
             total = store.totals.total(COUNTER)
         if not requests <= total / self._batch <= requests + CONNECTIONS:

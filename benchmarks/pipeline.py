@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from benchmarks.command import service
@@ -11,8 +12,13 @@ from benchmarks.processes import Child, peak_megabytes
 from benchmarks.rows import WORKER_MEGABYTES
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, zipf_counts
+from countersink.producers import Producer
 from countersink.store.migrate import migrate
+from countersink.stream.names import stream_key
 
+DRAIN_SECONDS: Final = 120.0
+SALT_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.02
 DISTINCT_GUESS_PER_SECOND: Final = 100_000.0
 
 
@@ -70,3 +76,23 @@ class EndToEnd:
             raise Wrong(
                 f"{self.name}: {events} events counted, {sum(totals.values())} in the table"
             )
+
+
+def apply_all(site: Site, url: str) -> None:
+    """Have a worker apply what is in Redis, off the clock. Raises Wrong if it takes too long."""
+    with service("worker", site.redis_url, url), site.redis_client() as client:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while client.xlen(stream_key(0)):  # workers delete what they have applied
+            if time.monotonic() > deadline:
+                raise Wrong(f"a worker has not applied all entries within {DRAIN_SECONDS:g} s")
+            time.sleep(PAUSE_SECONDS)
+
+
+def until_salted(producer: Producer) -> None:
+    """Wait until the producer has the salt of the counter, which a worker publishes. Raises Wrong
+    if it does not come."""
+    deadline = time.monotonic() + SALT_SECONDS
+    while not producer.counts_members(COUNTER):
+        if time.monotonic() > deadline:
+            raise Wrong(f"no salt of {COUNTER} within {SALT_SECONDS:g} s")
+        time.sleep(PAUSE_SECONDS)

@@ -60,6 +60,7 @@ def document(
     reads: list[dict[str, Any]],
     row_counts: list[dict[str, Any]],
     http_reads: list[dict[str, Any]],
+    unique_year: list[dict[str, Any]],
     clusters: list[dict[str, Any]],
     constants: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def document(
         "reads": reads,
         "row_counts": row_counts,
         "http_reads": http_reads,
+        "unique_year": unique_year,
         "clusters": clusters,
         "constants": constants,
     }

@@ -25,6 +25,10 @@ GENERAL: Final = (
     "peer_rq",
     "peer_celery_batches",
     "peer_hincrby",
+    "seen_repeated",
+    "peer_pfadd_repeated",
+    "seen_new",
+    "peer_pfadd_new",
     "backfill",
     "backfill_two_jobs",
     "peer_awk",
@@ -84,6 +88,8 @@ ROW_COUNTS: Final = tuple(on(server, "row_counts") for server in SERVERS)
 """Counting a big table's rows, and tracking it: no rates either."""
 HTTP_READS: Final = tuple(on(server, "http_reads") for server in SERVERS)
 """Reads by HTTP of a big table, against the bare query."""
+UNIQUE_YEAR: Final = tuple(on(server, "unique_year") for server in SERVERS)
+"""The different members of one key's year, in ms."""
 PLACES: Final = {
     "mariadb": "one Redis, one MariaDB",
     "redis_cluster": "a Redis Cluster of 3 masters, one MariaDB",
@@ -102,6 +108,8 @@ GROUPS: Final[tuple[tuple[str, ...], ...]] = (
     ("end_to_end_zipf", "peer_hincrby"),
     ("end_to_end_distinct", "raw_upserts"),
     ("peer_update", "peer_slotted_upsert", "peer_rq", "peer_celery_batches"),
+    ("seen_repeated", "peer_pfadd_repeated"),
+    ("seen_new", "peer_pfadd_new"),
     ("backfill", "backfill_two_jobs", "peer_awk", "peer_upsert_per_line"),
     ("udp_bare", "statsd"),
     ("http_bare", "http_batch_1", "http_batch_100"),
@@ -152,6 +160,10 @@ WHAT: Final = {
     "peer_rq": "one RQ job per event",
     "peer_celery_batches": "celery-batches, 1,000 or 1 s",
     "peer_hincrby": "HINCRBY pipelined by 500, RENAME and flush",
+    "seen_repeated": "Producer.seen() of 1,000 members, until all is in Redis",
+    "peer_pfadd_repeated": "the same by PFADD, pipelined by 1,000",
+    "seen_new": "Producer.seen() of another member each time, until all is in Redis",
+    "peer_pfadd_new": "the same by PFADD, pipelined by 1,000",
     "backfill": "lines of a log of 10,000,000 by countersink backfill, one process",
     "backfill_two_jobs": "the same by two job processes",
     "peer_awk": "the same log by awk | sort | uniq -c, into a text file",
@@ -235,6 +247,8 @@ TARGETS: Final = (
     Target("increment_with_folding", ("bare",), 1.7, cost=True),
     Target("end_to_end_zipf", ("peer_hincrby",), 10),
     Target("end_to_end_distinct", ("raw_upserts",), 0.85),
+    Target("seen_repeated", ("peer_pfadd_repeated",), 5),
+    Target("seen_new", ("peer_pfadd_new",), 5),
     Target("backfill_two_jobs", ("peer_awk",), 0.5),
     Target("statsd", ("udp_bare",), 0.5),
     Target("http_batch_1", ("http_bare",), 0.6),

@@ -107,8 +107,8 @@ def _ask(url: str, year: Filling, day: Filling, seconds: float) -> dict[str, Rep
     """Every query, over and over."""
     with Store(url) as store:
         return {
-            "series": _repeat(_series(store, year), seconds),
-            "top": _repeat(_top(store, day), seconds),
+            "series": repeat(_series(store, year), seconds),
+            "top": repeat(_top(store, day), seconds),
         }
 
 
@@ -132,7 +132,7 @@ def _top(store: Store, day: Filling) -> Iterator[Question]:
         yield ask, best
 
 
-def _repeat(questions: Iterator[Question], seconds: float) -> Repetitions:
+def repeat(questions: Iterator[Question], seconds: float) -> Repetitions:
     """Ask until it has taken ``seconds``; the first time, which fills caches, does not count."""
     taken: list[float] = []
     for number, (ask, expected) in enumerate(questions):

@@ -28,6 +28,7 @@ from benchmarks.rows import (
     on,
 )
 from benchmarks.series import QUERIES
+from benchmarks.unique_year import WHAT as UNIQUE_YEAR
 
 _BESIDE = {on(server, row) for server in SERVERS for row in BESIDE}
 MEMORY: Final = (
@@ -57,6 +58,8 @@ def show(console: Console, whole: dict[str, Any]) -> None:
         console.print(_reads(whole["reads"]))
     if whole["http_reads"]:
         console.print(_http_reads(whole["http_reads"]))
+    if any("missing" not in row for row in whole["unique_year"]):
+        console.print(_unique_year(whole["unique_year"]))
     if whole["row_counts"]:
         console.print(_row_counts(whole["row_counts"]))
     if any("missing" not in row for row in whole["clusters"]):
@@ -72,7 +75,7 @@ def show(console: Console, whole: dict[str, Any]) -> None:
                 f" (below {limit} MB) {_mark(max(peaks) < limit)}"
             )
     reasons: dict[str, list[str]] = {}
-    sections = ("rows", "reads", "row_counts", "http_reads", "clusters", "constants")
+    sections = ("rows", "reads", "row_counts", "http_reads", "unique_year", "clusters", "constants")
     for row in (row for section in sections for row in whole[section]):
         if "missing" in row:
             reasons.setdefault(row["missing"], []).append(row["name"])
@@ -182,6 +185,23 @@ def _http_reads(rows: list[dict[str, Any]]) -> Table:
                 f"{row[f'slot_rows_{when}']:,}",
                 escape(f"{_WHAT_HTTP_READS[row['name']]}, {when} compaction"),
             )
+    return table
+
+
+def _unique_year(rows: list[dict[str, Any]]) -> Table:
+    table = _table("question, ms", "median", "p99", "target", "sketches", "bytes", "what")
+    for row in rows:
+        if "missing" in row:
+            continue
+        table.add_row(
+            row["name"],
+            f"{row['ms']['median']:,.2f}",
+            f"{row['ms']['p99']:,.2f}",
+            _target(row),
+            f"{row['sketches']:,}",
+            f"{row['sketch_bytes']:,}",
+            f"{UNIQUE_YEAR}: {row['members']:,}, answered with {row['answer']:,}",
+        )
     return table
 
 

@@ -32,12 +32,15 @@ from benchmarks.rows import (
     SHARE_KEPT,
     TARGETS,
     TRANSACTIONS,
+    UNIQUE_YEAR,
     WENT_DOWN,
     WHAT,
     on,
     server_of,
 )
 from benchmarks.series import QUERIES
+from benchmarks.sightings import BYTES, TABLE_BYTES
+from benchmarks.unique_year import DAYS
 from countersink.cli.servers import Kind
 
 SERVER: Kind = "mysql" if os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql" else "mariadb"
@@ -49,6 +52,8 @@ SAMPLE = (
     "raw_upserts",
     "peer_slotted_upsert",
     "peer_hincrby",
+    "seen_repeated",
+    "peer_pfadd_repeated",
     "backfill",
     "peer_awk",
     *(on(server, "compact") for server in SERVERS),
@@ -60,6 +65,7 @@ SAMPLE = (
     *READS,
     *ROW_COUNTS,
     *HTTP_READS,
+    *UNIQUE_YEAR,
 )
 """At least a row of each kind; those that take their time to set up are left to `make soak`."""
 QUICK_RUN_S = 300
@@ -115,6 +121,7 @@ def test_has_its_rows_in_order(whole: dict[str, Any]) -> None:
         "reads",
         "row_counts",
         "http_reads",
+        "unique_year",
         "clusters",
         "constants",
     ]
@@ -194,6 +201,28 @@ def test_reads_by_http_are_timed_against_the_bare_query(whole: dict[str, Any]) -
                 assert 0 < figures["median"] <= figures["p99"] <= figures["high"]
                 assert figures["repetitions"] >= 5
             assert row[when]["met"] is (row[when]["ratio"] <= 1.5)
+
+
+@pytest.mark.long
+def test_different_members_are_timed_and_weighed_both_ways(whole: dict[str, Any]) -> None:
+    rows = {row["name"]: row for row in measured(whole)}
+    ours, theirs = rows["seen_repeated"], rows["peer_pfadd_repeated"]
+    # The same sets both ways: hashes of 8 bytes and a head, in pages that are never quite full.
+    assert 1_000 * (8 + 1) <= ours[BYTES] < ours[TABLE_BYTES]
+    assert theirs[BYTES] > 0
+    assert ours["target"] == "≥ 5× peer_pfadd_repeated"
+
+
+@pytest.mark.long
+def test_a_year_of_members_is_answered(whole: dict[str, Any]) -> None:
+    ours, other = whole["unique_year"]
+    assert (ours["name"], other["name"]) == (on(SERVER, "unique_year"), on(OTHER, "unique_year"))
+    assert other["missing"] == f"left out by --without {OTHER}"
+    assert ours["sketches"] == DAYS
+    assert 0.9 < ours["answer"] / ours["members"] < 1.1
+    assert 0 < ours["ms"]["low"] <= ours["ms"]["median"] <= ours["ms"]["p99"]
+    assert ours["ms"]["repetitions"] >= 5
+    assert ours["met"] is (ours["ms"]["median"] <= 50)
 
 
 @pytest.mark.long
