@@ -33,7 +33,7 @@ PFCOUNT_OFF: Final = 0.06
 """The same of PFCOUNT, as a share: more than seven standard errors of 0.81 %."""
 
 
-class Seen:
+class SeenCalls:
     """`seen_repeated`, `seen_new`: through a Producer, as shipped."""
 
     def __init__(self, site: Site, members: Members) -> None:
@@ -60,7 +60,7 @@ class Seen:
         return _measurement(said, extras)
 
 
-class PfAdd:
+class PfaddCalls:
     """`peer_pfadd_repeated`, `peer_pfadd_new`: the same sightings, by hand."""
 
     def __init__(self, site: Site, members: Members) -> None:
@@ -162,7 +162,9 @@ def _bytes(url: str) -> dict[str, float]:
     return {BYTES: 1_000 * sketches / rows, TABLE_BYTES: 1_000 * table / rows}
 
 
-def rows(site: Site) -> list[Seen | PfAdd]:
+def rows(site: Site) -> list[SeenCalls | PfaddCalls]:
     """All of them."""
     each: tuple[Members, ...] = ("repeated", "new")
-    return [row for members in each for row in (Seen(site, members), PfAdd(site, members))]
+    return [
+        row for members in each for row in (SeenCalls(site, members), PfaddCalls(site, members))
+    ]
