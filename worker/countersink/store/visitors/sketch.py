@@ -281,9 +281,8 @@ def _is_array(image: bytes) -> bool:
         return False
     least = image[6]
     hip, sums, at_least, exceptions = struct.unpack("<d16sII", image[8:_ARRAY_AT])
-    digits = image[_ARRAY_AT:at].hex()
-    # A digit is a register above the least one; f: it is among the exceptions.
-    numbers = [digits.count(digit) for digit in "0123456789abcdef"]
+    # Half a byte is a register above the least one; 15: it is among the exceptions.
+    numbers = _half_bytes(image[_ARRAY_AT:at])
     if (at_least, exceptions) != (numbers[0], numbers[15]) or len(image) != at + 4 * exceptions:
         return False
     values = {least + digit: number for digit, number in enumerate(numbers[:15])}
@@ -291,7 +290,8 @@ def _is_array(image: bytes) -> bool:
     for (exception,) in struct.iter_unpack("<I", image[at:]):
         slot, value = exception % _REGISTERS, exception >> _COUPON_ADDRESS_BITS
         # The low four bits of a byte are the register with the even number.
-        if value < least + 15 or digits[slot ^ 1] != "f" or exception >> LG_K & _UNUSED:
+        half = image[_ARRAY_AT + slot // 2] >> 4 * (slot % 2) & 15
+        if value < least + 15 or half != 15 or exception >> LG_K & _UNUSED:
             return False
         there.add(slot)
         values[value] = values.get(value, 0) + 1
@@ -302,6 +302,16 @@ def _is_array(image: bytes) -> bool:
         for above in (False, True)
     )
     return bool(hip == 0 and sums == struct.pack("<dd", small, large))
+
+
+def _half_bytes(data: bytes) -> list[int]:
+    """How many half bytes there are of each value."""
+    import numpy  # noqa: PLC0415 (datasketches needs it, and nobody else)
+
+    bytes_of_each = numpy.bincount(numpy.frombuffer(data, numpy.uint8), minlength=256)
+    square = bytes_of_each.reshape(16, 16)
+    found: list[int] = (square.sum(axis=0) + square.sum(axis=1)).tolist()
+    return found
 
 
 def _image(found: "hll_sketch") -> bytes:
