@@ -135,7 +135,7 @@ def test_an_endless_salt_ends_at_the_next_midnight_once_salts_are_renewed(
 
 def test_months_and_renewal_exclude_each_other(store: Store, session: Session) -> None:
     store.counters.set("v", salt_days=1)
-    with pytest.raises(ValueError, match=r"--keep-days\) and renew its salts every 1 days"):
+    with pytest.raises(ValueError, match=r"--keep-days\) and renew its salts \(--salt-days 1\)"):
         store.counters.set("v", keep_days=30)
     store.counters.set("w", keep_days=30, salt_days=0)
     with pytest.raises(ValueError, match="cannot both roll up days to months after 30 days"):

@@ -90,9 +90,9 @@ def check_months(session: Session, counter: str) -> None:
     for keep_days, days in found:
         raise ValueError(
             f"{counter} cannot both roll up days to months after {keep_days:,} days (--keep-days)"
-            f" and renew its salts every {days} days (--salt-days): a month would unite members"
-            " that were hashed with several salts; keep its days (--keep-days forever), or one salt"
-            " (--unique)"
+            f" and renew its salts (--salt-days {days}): a month would unite"
+            " members that were hashed with several salts; keep its days (--keep-days forever), or"
+            " one salt (--unique)"
         )
 
 
