@@ -6,6 +6,7 @@ A member is never sent, stored or logged: only its hash is, by a salt of its cou
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -94,6 +95,11 @@ def visitor_of(address: str, agent: str) -> str:
 def member_hash(member: bytes, salt: bytes) -> bytes:
     """The hash of a member: keyed BLAKE2b of 64 bits."""
     return blake2b(member, digest_size=HASH_BYTES, key=salt).digest()
+
+
+def hashes_text(hashes: bytes) -> str:
+    """Hashes as a row brings them: base64 without line breaks."""
+    return b64encode(hashes).decode()
 
 
 def encode_salts(salts: Iterable[Salt]) -> bytes:

@@ -29,7 +29,6 @@ until there are bytes enough, and cut what is larger than any of ours.
 import json
 import os
 import re
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +39,7 @@ from typing import Any, Final
 import redis
 
 from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import hashes_text
 from countersink.stream.connection import mapped
 
 VERSION: Final = 3
@@ -78,12 +78,8 @@ _MEMBERS = re.compile(rb'[0-9],"[A-Za-z0-9+/=]+"\]')
 or a bracket behind it."""
 
 
-def _base64(hashes: bytes) -> str:
-    return b64encode(hashes).decode()
-
-
 _encode = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=_base64
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=hashes_text
 ).encode
 
 

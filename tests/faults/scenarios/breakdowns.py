@@ -1,6 +1,5 @@
 """A counter with dimensions among deaths: each event is in all of its cells, or in none."""
 
-import signal
 from collections.abc import Sequence
 
 from countersink.store import Store
@@ -8,12 +7,11 @@ from countersink.store.verify import open_session, verify
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import COUNTER as LOG
 from tests.faults.backfilling import Backfills
-from tests.faults.scenarios.worker_deaths import POINTS, Point
+from tests.faults.scenarios.server_deaths import killed_while_counting
+from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.support.logs import Writer
-from tests.support.proxies import Deed
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
-from tests.support.waiting import eventually
 
 COUNTER = "seen"
 NAMES = ("country", "page")
@@ -25,12 +23,12 @@ def killed_with_breakdowns(stage: Stage, points: Sequence[Point] = POINTS) -> No
     """SIGKILL at every point, with rows in several cells among the others."""
     with Store(stage.mysql_url) as store:
         store.counters.set(COUNTER, dimensions=NAMES, breakdowns=BREAKDOWNS)
-    for point in stage.random.sample(points, len(points)):
+
+    def send_some() -> None:
         send(stage.redis, *(_entry(stage) for _ in range(10)))
         stage.send(stage.random.randint(1, 10))
-        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
-        stage.wait_for(rule.done, point.name, child)
-        assert child.wait() == -signal.SIGKILL, child.output()
+
+    killed_at(stage, points, send_some)
     stage.finish("after deaths with breakdowns")
     with open_session(stage.mysql_url) as session:
         assert verify(session).differences == []
@@ -40,17 +38,7 @@ def servers_killed_with_breakdowns(stage: Stage) -> None:
     """SIGKILL of Redis and MySQL, in any order, while a worker counts rows in several cells."""
     with Store(stage.mysql_url) as store:
         store.counters.set(COUNTER, dimensions=NAMES, breakdowns=BREAKDOWNS)
-    worker = stage.worker()
-    servers = [stage.redis_server, stage.mysql_server]
-    for server in stage.random.sample(servers, len(servers)):
-        send(stage.redis, *(_entry(stage) for _ in range(50)))
-        eventually(lambda: stage.backlog() < 50)
-        server.kill()
-        stage.faults[f"{server.name} kill"] += 1
-        server.start()
-    stage.wait_applied()
-    stage.end(worker)
-    stage.finish("servers killed with breakdowns")
+    killed_while_counting(stage, lambda: send(stage.redis, *(_entry(stage) for _ in range(50))))
     with open_session(stage.mysql_url) as session:
         assert verify(session).differences == []
 

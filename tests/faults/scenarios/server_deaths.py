@@ -1,6 +1,7 @@
 """Servers that die, freeze, or are replaced. These need servers of the stage's own."""
 
 import threading
+from collections.abc import Callable
 
 from countersink.cli.servers import RedisServer
 from countersink.stream.connection import command, connect
@@ -37,6 +38,23 @@ def both_servers_killed(stage: Stage) -> None:
     stage.wait_applied()
     stage.end(worker)
     stage.finish("both servers killed")
+
+
+def killed_while_counting(stage: Stage, send_some: Callable[[], object]) -> None:
+    """SIGKILL of Redis and MySQL, in any order, while a worker counts what is sent before each; to
+    its end.
+    """
+    worker = stage.worker()
+    servers = [stage.redis_server, stage.mysql_server]
+    for server in stage.random.sample(servers, len(servers)):
+        send_some()
+        eventually(lambda: stage.backlog() < 50)
+        server.kill()
+        stage.faults[f"{server.name} kill"] += 1
+        server.start()
+    stage.wait_applied()
+    stage.end(worker)
+    stage.finish("servers killed while counting")
 
 
 def servers_frozen(stage: Stage) -> None:

@@ -1,7 +1,6 @@
 """Different members among deaths: the sketches are those of all members that were sent, register by
 register."""
 
-import signal
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +12,11 @@ from countersink.store.counters.policies import load
 from countersink.store.verify import open_session, verify
 from countersink.store.visitors.sketch import registers, sketch_of
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from tests.faults.scenarios.worker_deaths import POINTS, Point
+from tests.faults.scenarios.server_deaths import killed_while_counting
+from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.store.visitors.sightings import hashed, salt_at, unions
-from tests.support.proxies import Deed
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
-from tests.support.waiting import eventually
 
 COUNTER = "members"
 KEYS = ("/", "/a", "/b", "")
@@ -72,33 +70,25 @@ class _Members:
 def killed_with_members(stage: Stage, points: Sequence[Point] = POINTS) -> None:
     """SIGKILL of a worker at every point, and compaction after each."""
     members = _declared(stage)
-    for point in stage.random.sample(points, len(points)):
+
+    def send_some() -> None:
         members.send(6)
         stage.send(stage.random.randint(1, 10))
-        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
-        stage.wait_for(rule.done, point.name, child)
-        assert child.wait() == -signal.SIGKILL, child.output()
+
+    def compact_all() -> None:
         compact(lambda: open_tables(stage.mysql_url), CompactOptions())
+
+    killed_at(stage, points, send_some, compact_all)
     stage.finish("after deaths with members")
     members.check("after deaths")
-    compact(lambda: open_tables(stage.mysql_url), CompactOptions())
+    compact_all()
     members.check("after compaction")
 
 
 def servers_killed_with_members(stage: Stage) -> None:
     """SIGKILL of Redis and MySQL, in any order, while a worker unites members."""
     members = _declared(stage)
-    worker = stage.worker()
-    servers = [stage.redis_server, stage.mysql_server]
-    for server in stage.random.sample(servers, len(servers)):
-        members.send(50)
-        eventually(lambda: stage.backlog() < 50)
-        server.kill()
-        stage.faults[f"{server.name} kill"] += 1
-        server.start()
-    stage.wait_applied()
-    stage.end(worker)
-    stage.finish("servers killed with members")
+    killed_while_counting(stage, lambda: members.send(50))
     members.check("servers killed")
 
 

@@ -1,6 +1,7 @@
 """Workers that die, are paused or are told to stop at a named point of a batch."""
 
 import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
@@ -37,15 +38,27 @@ POINTS = (
 
 def killed_at_each_point(stage: Stage) -> None:
     """SIGKILL at every point, in random order, a new worker after each."""
-    points = list(POINTS)
-    stage.random.shuffle(points)
-    print("killed", ", ".join(point.name for point in points))
-    for point in points:
-        stage.send(stage.random.randint(1, 30))
+    killed_at(stage, POINTS, lambda: stage.send(stage.random.randint(1, 30)))
+    stage.finish("after deaths")
+
+
+def killed_at(
+    stage: Stage,
+    points: Sequence[Point],
+    send: Callable[[], object],
+    then: Callable[[], object] = lambda: None,
+) -> None:
+    """SIGKILL at these points, in random order, a new worker at each; ``send`` is called before a
+    worker starts, and ``then`` when it is dead.
+    """
+    drawn = stage.random.sample(points, len(points))
+    print("killed", ", ".join(point.name for point in drawn))
+    for point in drawn:
+        send()
         child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
         stage.wait_for(rule.done, point.name, child)
         assert child.wait() == -signal.SIGKILL, child.output()
-    stage.finish("after deaths")
+        then()
 
 
 def killed_under_load(stage: Stage) -> None:

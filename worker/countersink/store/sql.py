@@ -23,6 +23,8 @@ NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 
 """The server's clock as Unix ms."""
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
+COMPACTED: Final = 0
+"""The slot that compaction moves into."""
 _DAY_S: Final = 86_400
 CELLS_PER_STATEMENT: Final = 1000
 CELL_BYTES: Final = 800

@@ -30,7 +30,6 @@ from typing import Final, TypeVar
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs import Pace
 from countersink.schedules.jobs.ranges import (
-    COMPACTED,
     BucketKey,
     BucketRange,
     Month,
@@ -52,7 +51,7 @@ from countersink.store.errors import (
     Unavailable,
 )
 from countersink.store.ledger.postings import BucketSums, post
-from countersink.store.sql import label_of
+from countersink.store.sql import COMPACTED, label_of
 from countersink.store.visitors import rows as sketches
 
 LOCK_WAIT_S: Final = 1

@@ -17,14 +17,12 @@ from typing import Final
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies, load
 from countersink.store.errors import UnknownCounter
-from countersink.store.sql import NOW_MS, label_of, label_text, label_time, marks
+from countersink.store.sql import COMPACTED, NOW_MS, label_of, label_text, label_time, marks
 
 Bucket = tuple[str, int]
 """(counter, label)."""
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
-COMPACTED: Final = 0
-"""The slot that compaction moves into."""
 _LAST_KEY: Final = b"\xff" * 255
 _LONGEST: Final = 80
 """Characters of a key in a sentence."""

@@ -5,7 +5,6 @@ In a transaction that the caller began. What the server will never take is set a
 """
 
 import json
-from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Final
 from zlib import crc32
 
 from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.members import hashes_text
 from countersink.store import sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
@@ -314,6 +314,6 @@ def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
     items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
     if position in entry.seen:
         seen = entry.seen[position]
-        items += [seen.number, b64encode(seen.hashes).decode()]
+        items += [seen.number, hashes_text(seen.hashes)]
     payload = json.dumps(items, separators=(",", ":")).encode()
     return DeadRow(entry.id, position, entry.stream, entry.at, error.reason, str(error), payload)

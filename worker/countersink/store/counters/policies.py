@@ -305,9 +305,7 @@ class Policies:
         own = counting(self.of(counter))
         for policy, following in zip(own, [*own[1:], None], strict=True):
             begin = max(0, -(-buckets.day_begins(policy.known_zone(), day) // 60))
-            if following is None:
-                break
-            if begin < following.valid_from:
+            if following is None or begin < following.valid_from:
                 break
         return begin if policy is own[0] else max(begin, policy.valid_from)
 

@@ -16,7 +16,7 @@ from countersink.runtime.limits import key_text
 from countersink.store import sql
 from countersink.store.connection import Session
 from countersink.store.errors import BadData, DamagedSketch, NoSketches
-from countersink.store.sql import label_of, label_time, marks, parts
+from countersink.store.sql import COMPACTED, label_of, label_time, marks, parts
 from countersink.store.visitors.sketch import SketchUnion, checksum
 
 CellPlace = tuple[str, int, str]
@@ -25,8 +25,6 @@ SketchTable = Literal["visitor_slot", "visitor_month"]
 
 STATEMENT_BYTES: Final = 1_000_000
 """Bytes of a statement that writes sketches, at most."""
-COMPACTED: Final = 0
-"""The slot that compaction moves into."""
 
 _KEYS_PER_QUERY: Final = 200
 _BESIDE: Final[Mapping[str, SketchTable]] = {
@@ -290,19 +288,18 @@ def _add(
         NoSketches: it takes datasketches, which is not installed.
     """
     counter, bucket, key, slot = place
-    named = f"{counter!r}, {key_text(key)!r} in the bucket {label_time(bucket)}"
-    if checksum(counter, bucket, key, slot, sketch) != crc:
-        raise DamagedSketch(
-            f"the different members of {named} are not what was written: `countersink verify` shows"
-            " what else is wrong"
-        )
-    try:
-        union.add(sketch)
-    except DamagedSketch as error:
-        raise DamagedSketch(
-            f"the different members of {named} are not what was written ({error}): `countersink"
-            " verify` shows what else is wrong"
-        ) from error
+    why = ""
+    if checksum(counter, bucket, key, slot, sketch) == crc:
+        try:
+            union.add(sketch)
+            return
+        except DamagedSketch as error:
+            why = f" ({error})"
+    raise DamagedSketch(
+        f"the different members of {counter!r}, {key_text(key)!r} in the bucket"
+        f" {label_time(bucket)} are not what was written{why}: `countersink verify` shows what else"
+        " is wrong"
+    )
 
 
 class _SketchWriter:
