@@ -5,11 +5,14 @@ does not where salts are renewed. Sightings come through the queue.
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import roll_up
 from countersink.store.connection import Session
 from tests.browser.axe import faults
 from tests.browser.chromium import looking
@@ -142,6 +145,20 @@ def test_of_days_with_several_salts_the_reason_is_told_and_of_one_day_the_number
         expect(days.locator(".visitors")).to_have_text(f"{reason} in UTC.")
         # What is refused is a 422, which Chromium writes to the console.
         look.complaints[:] = [one for one in look.complaints if "422" not in one]
+
+
+def test_visitors_of_hours_that_are_rolled_up_are_said_to_be_of_all_days(
+    browser: Browser, web: Web
+) -> None:
+    web.store.counters.set("visitors", resolution="hour", keep="hour=2d", salt_days=0)
+    saw(web, "visitors", range(3), NOW - timedelta(days=5))
+    saw(web, "visitors", range(2, 4))
+    roll_up(partial(open_tables, web.options.mysql_url), rows=2_000)
+    with looking(browser, web.url) as look:
+        look.page.goto("/#/counter/visitors?range=7&by=hour")
+        hours = figure(look.page, "Hours shown")
+        expect(hours.locator("dd > span")).to_have_text("2")
+        expect(hours.locator(".visitors")).to_have_text("4 different visitors on all of these days")
 
 
 def test_a_sketch_that_cannot_be_read_takes_no_other_number_away(
