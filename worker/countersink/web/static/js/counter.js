@@ -16,7 +16,7 @@ import { share } from "./share.js";
 import { name, visible } from "./names.js";
 import { failure, tick } from "./parts.js";
 import { FILTERS, RANGES, address, picked, read } from "./range.js";
-import { compared, counting, remarks } from "./sentences.js";
+import { compared, counting, differentVisitors, remarks, unknownVisitors } from "./sentences.js";
 import { series } from "./series.js";
 import { downloads, figuresOf, table } from "./table.js";
 
@@ -43,7 +43,10 @@ export function counterView(app, counter, query) {
 
   // Hours and keys are not in the events: look again, but not all the time.
   const again = paced(() => load(true), HOURS_ANEW_MS);
-  const keysAgain = paced(() => top.again(found.sum), KEYS_ANEW_MS);
+  const keysAgain = paced(() => {
+    top.again(found.sum);
+    different(asking.signal).catch(() => {}); // asked for something else
+  }, KEYS_ANEW_MS);
   const startAgain = paced(() => start(), HOURS_ANEW_MS);
 
   const chart = new Chart();
@@ -53,6 +56,7 @@ export function counterView(app, counter, query) {
   const sum = h("span", null, "…");
   const sumName = h("span", null, "Sum");
   const sumNote = h("small");
+  const visitors = h("small", { class: "visitors", hidden: true });
   const yesterday = h("small");
   const chosen = controls(go);
   const filter = filters(counter, go, chosen.zone);
@@ -133,8 +137,12 @@ export function counterView(app, counter, query) {
       await neighbours(own.signal);
       if (own.signal.aborted) return;
       wanted = read(counter, query, known, refused?.zone);
-      if (!quietly) show();
-      await Promise.all([inAll(own.signal), figures(own.signal), points(own.signal, quietly), noted(own.signal)]);
+      if (!quietly) {
+        show();
+        put(visitors);
+      }
+      const drawing = points(own.signal, quietly).then(() => different(own.signal));
+      await Promise.all([inAll(own.signal), figures(own.signal), drawing, noted(own.signal)]);
       loading = false;
       ended();
       // They may be of before and after the event: once more.
@@ -244,6 +252,23 @@ export function counterView(app, counter, query) {
     allTotal = one.rows[0]?.total ?? 0;
     amount(all, whole(allTotal));
     shown();
+  }
+
+  /** The different visitors beside the total of the days shown; no other number waits for them. */
+  async function different(signal) {
+    visitors.hidden = settings.salt_days === null || wanted.lines.length > 1;
+    if (visitors.hidden) return;
+    const total = wanted.range === "all" ? all : sum;
+    if (!total.parentElement.contains(visitors)) total.parentElement.append(visitors);
+    let line;
+    try {
+      const { rows } = await get(counterPath(counter, "totals"), { ...picked(wanted, wanted.lines[0]), by: "total", unique: true }, signal);
+      line = differentVisitors(rows[0], found.toldFrom ? " on all of these days" : "");
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      line = unknownVisitors(error.message, wanted.zone && settings.time_zone);
+    }
+    if (!visitors.firstChild?.isEqualNode(line)) put(visitors, line);
   }
 
   function numbers() {

@@ -1,10 +1,11 @@
 // The sentences beside and under a chart: comparison with the other period, days left out, today
-// not over, time zone, months; how a counter is counted, and what its buckets cannot tell.
+// not over, time zone, months; different visitors, or why they are not known; how a counter is
+// counted, and what its buckets cannot tell.
 
 import { MOST_BARS } from "./chart.js";
 import { title } from "./controls.js";
 import { h } from "./dom.js";
-import { age, between, change, label, labelIn } from "./format.js";
+import { age, between, change, label, labelIn, whole } from "./format.js";
 import { visible } from "./names.js";
 
 /** How the other period compares, of an unfinished day only what both have. `found`: of series.js. */
@@ -31,6 +32,19 @@ export const tooWide = (counter, { resolution }, what, finer) =>
 
 /** From when on there are single hours or minutes, where older ones were asked for. */
 export const toldFrom = (by, iso, zone) => `${by === "minute" ? "Minutes" : "Hours"} before ${label(by, labelIn(zone, new Date(iso)))} are in wider buckets by now, and left out. `;
+
+/** How many different visitors there are; the bounds of an estimate are its title, and are read out. */
+export function differentVisitors({ total, estimate, low, high }, days = "") {
+  const bounds = estimate ? `${whole(low)} to ${whole(high)}, with 95 %` : null;
+  const words = `${estimate ? "≈ " : ""}${whole(total)} different visitor${total === 1 ? "" : "s"}${days}`;
+  return h("span", { title: bounds }, words, bounds && h("span", { class: "unseen" }, ` (${bounds})`));
+}
+
+/** Why that is not known; of renewed salts, which days to choose. `zone`: the counter's, if another is shown. */
+export function unknownVisitors(message, zone) {
+  const salts = / as (salts are renewed .*|its salt was renewed): ask /.exec(message);
+  return h("span", null, salts ? `Different visitors over all of these days are not known, as ${salts[1]}. Choose a single day${zone ? ` in ${zone}` : ""}.` : `${message}.`);
+}
 
 /** Days that stand beside none. */
 export function unpaired(by, { alone, left }) {
