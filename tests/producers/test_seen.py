@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import redis
@@ -86,6 +87,73 @@ def test_random_sightings_come_to_what_an_oracle_says(
             )
         assert producer.flush(60)
     assert found(redis_client) == (counts, hashes)
+
+
+def test_random_sightings_of_now_come_to_what_an_oracle_says(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """From several threads, of small, large, binary and foreign members."""
+    counters, salts = ("visitors", "others", "third"), {}
+    for number, counter in enumerate(counters):
+        salts[counter] = Salt(number, FIRST, None, bytes([number]) * 16)
+        publish(redis_client, [salts[counter]], counter)
+    keys: list[str | Mapping[str, str]] = ["", "/a", "é" * 200, {"page": "/", "country": "DE"}]
+    expected = []
+
+    def work(seed: int, producer: Producer) -> None:
+        randomly = random.Random(seed)
+        counts: Counter[tuple[str, RowKey]] = Counter()
+        hashes: set[tuple[str, RowKey, bytes]] = set()
+        for _ in range(30_000):
+            counter, key = randomly.choice(counters), randomly.choice(keys)
+            name = randomly.choice(["v", "v", "v", "é", "v" * 300]) + str(randomly.randrange(3_000))
+            member: str | bytes = name if randomly.randrange(2) else name.encode()
+            producer.seen(counter, key, member)
+            counts[counter, check_row_key(key)] += 1
+            hashes.add((counter, check_row_key(key), hashed(name, salts[counter].salt)))
+        expected.append((counts, hashes))
+
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        threads = [Thread(target=work, args=(seed, producer)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert producer.flush(60)
+        assert producer.stats().stored == 90_000
+    told, seen = found(redis_client)
+    counts: Counter[tuple[str, RowKey]] = Counter()
+    for (counter, key, _), count in told.items():
+        counts[counter, key] += count
+    assert counts == sum([each for each, _ in expected], Counter())
+    assert {
+        (counter, key, one) for (counter, key, _, _), all_of in seen.items() for one in all_of
+    } == set().union(*[each for _, each in expected])
+
+
+def test_a_flush_stores_what_was_seen_before_however_much_comes_of_others(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    publish(redis_client)
+    publish(redis_client, ENDLESS, "others")
+    over = Event()
+
+    def go_on(producer: Producer) -> None:
+        while not over.is_set():
+            for number in range(1_000):
+                producer.seen("others", "/", str(number))
+
+    with Producer(redis_url, flush_interval=60) as producer:
+        thread = Thread(target=go_on, args=(producer,))
+        thread.start()
+        try:
+            for number in range(5):
+                producer.seen("visitors", str(number), "ann")
+                assert producer.flush(20)
+                assert ("visitors", str(number)) in {place[:2] for place in found(redis_client)[0]}
+        finally:
+            over.set()
+            thread.join()
 
 
 def test_many_members_of_one_key_are_split_and_the_sightings_go_with_the_first(
@@ -326,10 +394,15 @@ def test_a_producer_that_was_idle_asks_before_it_hashes(
         publish(redis_client, [Salt(8, FIRST, None, b"n" * 16)])
         monkeypatch.setattr(sightings, "STALE_SECONDS", -1.0)
         producer.seen("visitors", "/", "bob", at=AT)
-        producer.stats()  # folded: it waits
+        producer.seen("visitors", "/now", "eve")
+        producer.stats()  # folded: they wait
         monkeypatch.setattr(sightings, "STALE_SECONDS", 120.0)
         assert producer.flush(20)
-    assert found(redis_client)[1]["visitors", "/", MINUTE, 8] == {hashed("bob", b"n" * 16)}
+    hashes = found(redis_client)[1]
+    assert hashes["visitors", "/", MINUTE, 8] == {hashed("bob", b"n" * 16)}
+    assert [all_of for place, all_of in hashes.items() if place[1] == "/now"] == [
+        {hashed("eve", b"n" * 16)}
+    ]
 
 
 def test_the_time_of_a_forgotten_salt_is_dropped_and_said(
@@ -507,7 +580,10 @@ def test_the_recording_producer_shows_members() -> None:
     assert producer.members("other") == set()
 
 
-def test_hashes_count_for_the_bound_of_memory(redis_url: str, redis_client: redis.Redis) -> None:
+@pytest.mark.parametrize("at", [AT, None])
+def test_hashes_count_for_the_bound_of_memory(
+    redis_url: str, redis_client: redis.Redis, at: datetime | None
+) -> None:
     publish(redis_client)
     with Producer(redis_url, flush_interval=60, max_bytes_in_memory=200_000) as producer:
         producer.seen("visitors", "/", "ann", at=AT)
@@ -515,7 +591,7 @@ def test_hashes_count_for_the_bound_of_memory(redis_url: str, redis_client: redi
         redis_client.config_set("maxmemory", 1)  # it refuses what is sent
         try:
             for number in range(5_000):
-                producer.seen("visitors", "/", str(number), at=AT)
+                producer.seen("visitors", "/", str(number), at=at)
             producer.flush(0.2)
             stats = producer.stats()
             assert 300 < stats.accepted < 1_500

@@ -274,18 +274,17 @@ class Producer:
             RuntimeError: the producer is closed.
         """
         try:
-            if at is None:
-                data = member.encode() if type(member) is str else member
-                if type(data) is bytes and len(data) <= LARGE_MEMBER:
-                    if type(key) is str:
-                        if len(key) <= MAX_KEY_BYTES and key.isascii():
-                            self._fast_seen[counter]((counter, key, None, data))
-                            return
-                    elif type(key) is dict:
-                        values, known, _ = self._known[counter][len(key)]
-                        self._fast_seen[counter]((counter, known[values(key)], None, data))
+            if at is None and len(member) <= LARGE_MEMBER:
+                small = type(member) is bytes or (type(member) is str and member.isascii())
+                if small and type(key) is str:
+                    if len(key) <= MAX_KEY_BYTES and key.isascii():
+                        self._fast_seen[counter]((key, member))
                         return
-        except (LookupError, TypeError, UnicodeError):
+                elif small and type(key) is dict:
+                    values, known, _ = self._known[counter][len(key)]
+                    self._fast_seen[counter]((known[values(key)], member))
+                    return
+        except (LookupError, TypeError):
             pass  # as in increment()
         check_counter(counter)
         row_key = self._known_dimensions.row_key(counter, key)

@@ -22,7 +22,7 @@ from typing import Final
 from countersink.producers.batch import Event, IncrementBatch
 from countersink.producers.buffer.generations import batch_bytes
 from countersink.producers.buffer.rows import RowBuffer
-from countersink.producers.buffer.sightings import Sightings
+from countersink.producers.buffer.sightings import Sightings, Waiting
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.threads import RLock, in_main_thread, sleep
 from countersink.runtime.dimensions import RowKey
@@ -187,11 +187,11 @@ class EventBuffer:
         sightings = self.sightings
         if not sightings.put(counter, key, minute, member):
             self.refuse(1)
-        elif self._hot() and sightings.salts.counts_members(counter):
-            sightings.fast[counter] = sightings.left.append
+        elif self._hot():
+            sightings.open_fast(counter)
             if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
                 sightings.fast.clear()
-        self._after_put(len(sightings.left))
+        self._after_put(len(sightings.others))
 
     def refuse(self, increments: int) -> None:
         """Count increments that came too late as dropped."""
@@ -255,7 +255,7 @@ class EventBuffer:
     def raw(self) -> int:
         """Events that are not folded yet."""
         ones = sum(map(len, self._events))
-        others = len(self._mixed) + len(self._named) + len(self.sightings.left)
+        others = len(self._mixed) + len(self._named) + self.sightings.left
         return ones + self._many_raw() + self._batched() + others
 
     def _many_raw(self) -> int:
@@ -276,13 +276,14 @@ class EventBuffer:
             allowed: asked how many events may be folded now, and then again; may wait.
         """
         ones = [(name, events, len(events)) for name, events in list(self._lists) if events]
+        seen = self.sightings.waiting()
         kinds: list[tuple[Callable[[int], int], int]] = [
             (partial(self._fold_some, ones), sum([there for _, _, there in ones])),
             (self._fold_mixed, len(self._mixed)),
             (self._fold_many, self._many_raw()),
             (self._fold_batches, self._batched()),
             (self._fold_named, len(self._named)),
-            (self._fold_seen, len(self.sightings.left)),
+            (partial(self._fold_seen, of=seen), sum([there for _, _, there in seen])),
         ]
         room = 0
         for fold, there in kinds:
@@ -446,9 +447,10 @@ class EventBuffer:
         self.accepted += len(chunk) - dropped
         return len(chunk)
 
-    def _fold_seen(self, limit: int) -> int:
-        folded, dropped = self.sightings.fold(self._with_room(limit), patient=self.patient)
-        self.refused = self.refused or bool(self.sightings.left and not folded)
+    def _fold_seen(self, limit: int, of: list[Waiting] | None = None) -> int:
+        of = self.sightings.waiting() if of is None else of
+        folded, dropped = self.sightings.fold(self._with_room(limit), of, patient=self.patient)
+        self.refused = self.refused or bool(of and not folded)
         self.dropped += dropped
         self.accepted += folded - dropped
         return folded

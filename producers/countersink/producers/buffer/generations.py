@@ -1,7 +1,7 @@
 """Rows that were accepted between two flushes (a generation), the bytes that a row is estimated to
 take, and the accounting of promised and used room."""
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -111,19 +111,21 @@ class MinuteTable:
         self.large = False
 
 
-class MemberCell:
-    """The members of one key of a counter in one minute.
+class MembersTable:
+    """One counter's sightings of one minute, whose members were hashed with one salt.
+
+    As counting by 1, :meth:`Generation.count_sightings` is a few calls into C.
 
     Attributes:
-        calls: how many sightings there were.
-        hashes: of the different members.
+        calls: key → how many sightings there were.
+        hashes: key → the hashes of the different members.
     """
 
     __slots__ = ("calls", "hashes")
 
     def __init__(self) -> None:
-        self.calls = 0
-        self.hashes: set[Digest] = set()
+        self.calls: dict[RowKey, int] = {}
+        self.hashes: defaultdict[RowKey, set[Digest]] = defaultdict(set)
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class Generation:
     """The rows that were accepted between two flushes.
 
     Attributes:
-        members: (counter, minute, number of a salt) → key → members.
+        members: (counter, minute, number of a salt) → sightings.
         cells: rows in the tables, those with members included. A figure, since there may be very
             many tables; so is
         bytes: what all rows take in memory; and
@@ -143,7 +145,7 @@ class Generation:
     tables: dict[tuple[str, int], MinuteTable] = field(default_factory=dict)
     full: list[tuple[PlainRow, int]] = field(default_factory=list)  # whose next sum left 64 bits
     named: list[Named] = field(default_factory=list)
-    members: dict[tuple[str, int, int], dict[RowKey, MemberCell]] = field(default_factory=dict)
+    members: dict[tuple[str, int, int], MembersTable] = field(default_factory=dict)
     cells: int = 0
     bytes: int = 0
     relative: bool = False
@@ -195,40 +197,54 @@ class Generation:
         if any(row[2] < 0 for row in rows):
             self.relative = True
 
-    def add_members(
-        self,
-        counter: str,
-        key: RowKey,
-        minute: int,
-        number: int,
-        hashes: Collection[Digest],
-        calls: int,
-    ) -> None:
-        """Add ``calls`` sightings of as many members as there are hashes."""
+    def members_table(self, counter: str, minute: int, number: int) -> MembersTable:
+        """The table of a counter, a minute and a salt, if need be a new one."""
         place = counter, minute, number
         table = self.members.get(place)
         if table is None:
-            table = self.members[place] = {}
+            table = self.members[place] = MembersTable()
             self.bytes += TABLE_BYTES
-        cell = table.get(key)
-        if cell is None:
-            cell = table[key] = MemberCell()
-            self.cells += 1
-            self.bytes += ROW_BYTES + key_size(key) + MEMBERS_BYTES
-        before = len(cell.hashes)
-        cell.calls += calls
-        cell.hashes.update(hashes)
-        self.bytes += (len(cell.hashes) - before) * HASH_MEMORY
+        return table
+
+    def add_members(
+        self, table: MembersTable, key: RowKey, hashes: Collection[Digest], calls: int
+    ) -> None:
+        """Add ``calls`` sightings of as many members as there are hashes."""
+        if key not in table.calls:
+            table.calls[key] = 0
+            self._grown_members((key,))
+        have = table.hashes[key]
+        before = len(have)
+        table.calls[key] += calls
+        have.update(hashes)
+        self.bytes += (len(have) - before) * HASH_MEMORY
+
+    def count_sightings(
+        self, table: MembersTable, keys: Sequence[RowKey], hashes: Iterable[Digest]
+    ) -> None:
+        """Add one sighting of each member to the key that stands in its place."""
+        rows = len(table.calls)
+        count_all(table.calls, keys)
+        if len(table.calls) > rows:
+            self._grown_members(list(islice(reversed(table.calls), len(table.calls) - rows)))
+        of = table.hashes.__getitem__
+        touched = set(keys)
+        before = sum(map(len, map(of, touched)))
+        deque(map(set.add, map(of, keys), hashes), maxlen=0)
+        self.bytes += (sum(map(len, map(of, touched))) - before) * HASH_MEMORY
+
+    def _grown_members(self, keys: Sequence[RowKey]) -> None:
+        self.cells += len(keys)
+        self.bytes += rows_bytes(keys) + len(keys) * MEMBERS_BYTES
 
     def count_anew(self) -> None:
         """Find the figures out again, after something may have come between them and the rows."""
         tables = list(self.tables.values())
         self.cells = sum(len(table.counts) for table in tables)
         self.bytes = sum(TABLE_BYTES + rows_bytes(list(table.counts)) for table in tables)
-        for cells in self.members.values():
-            self.cells += len(cells)
-            self.bytes += TABLE_BYTES + rows_bytes(list(cells)) + len(cells) * MEMBERS_BYTES
-            self.bytes += HASH_MEMORY * sum(len(cell.hashes) for cell in cells.values())
+        for seen in self.members.values():
+            self.bytes += TABLE_BYTES + HASH_MEMORY * sum(map(len, seen.hashes.values()))
+            self._grown_members(list(seen.calls))
         self.bytes += sum(named_bytes(names, rows) for names, rows, _ in self.named)
         self.relative = True  # maybe
 
@@ -247,17 +263,16 @@ class Generation:
                 calls = amount + extra.get(key, 0) if extra else amount
                 yield (counter, key, minute, amount), calls
         while self.members:
-            (counter, minute, number), cells = self.members.popitem()
-            for key, cell in cells.items():
-                yield from _member_rows((counter, key, minute), number, cell)
+            (counter, minute, number), seen = self.members.popitem()
+            for key, calls in seen.calls.items():
+                yield from _member_rows((counter, key, minute), number, seen.hashes[key], calls)
 
 
 def _member_rows(
-    place: tuple[str, RowKey, int], number: int, cell: MemberCell
+    place: tuple[str, RowKey, int], number: int, members: set[Digest], calls: int
 ) -> Iterator[tuple[Row, int]]:
-    """The rows of a cell: the sightings go with the first."""
-    hashes = sorted(cell.hashes)
-    calls = cell.calls
+    """The rows of a key: the sightings go with the first."""
+    hashes = sorted(members)
     for at in range(0, len(hashes), MAX_HASHES):
         yield (*place, calls, number, b"".join(hashes[at : at + MAX_HASHES])), calls
         calls = 0

@@ -335,18 +335,44 @@ class RowBuffer:
         Args:
             number: of the salt.
         """
+        rows = self._current
+        table = rows.members.get((counter, minute, number))
         if bounded:
-            table = self._current.members.get((counter, minute, number))
-            cell = None if table is None else table.get(key)
+            have = None if table is None else table.hashes.get(key)
             size = HASH_MEMORY * len(hashes) + (TABLE_BYTES if table is None else 0)
-            if cell is None:
+            if have is None:
                 size += rows_bytes((key,)) + MEMBERS_BYTES
-            elif cell.hashes.issuperset(hashes):
+            elif have.issuperset(hashes):
                 size = 0
-            if size and not self.claim(cell is None, size):
+            if size and not self.claim(have is None, size):
                 return calls
-        self._current.add_members(counter, key, minute, number, hashes, calls)
+        table = table or rows.members_table(counter, minute, number)
+        rows.add_members(table, key, hashes, calls)
         return 0
+
+    def add_sightings(
+        self,
+        counter: str,
+        minute: int,
+        number: int,
+        keys: Sequence[RowKey],
+        hashes: Sequence[bytes],
+    ) -> int:
+        """Add a sighting of ``keys[i]`` by the member with ``hashes[i]`` by a salt, for each i; how
+        many found no room.
+
+        Args:
+            number: of the salt.
+        """
+        if self.claim(len(keys), TABLE_BYTES + len(keys) * self.most_row_bytes):
+            rows = self._current
+            rows.count_sightings(rows.members_table(counter, minute, number), keys, hashes)
+            self.recount()
+            return 0
+        return sum(
+            self.add_members(counter, key, minute, number, (digest,), calls)
+            for (key, digest), calls in Counter(zip(keys, hashes, strict=True)).items()
+        )
 
     def let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
         """Keep a sighting until the salt is known; how many are dropped for it."""
@@ -404,7 +430,7 @@ class RowBuffer:
         self.add_events(others, minute, bounded=False)
         for batch in batches:
             for counter, key, at, amount, number, digest in batch.members:
-                self._current.add_members(counter, key, at, number, (digest,), amount)
+                self.add_members(counter, key, at, number, (digest,), amount, bounded=False)
             for names, events in batch.named:
                 self.add_named(names, rows_at(events, minute), bounded=False)
 
@@ -457,7 +483,7 @@ class RowBuffer:
             if len(row) == 6:
                 counter, key, minute, _, number, data = row
                 hashes = [data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)]
-                self._current.add_members(counter, key, minute, number, hashes, calls)
+                self.add_members(counter, key, minute, number, hashes, calls, bounded=False)
             else:
                 counter, key, minute, amount = row
                 self.add(counter, key, minute, amount, calls, bounded=False)

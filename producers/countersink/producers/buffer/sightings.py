@@ -1,5 +1,6 @@
 """Members on their way to rows (``Sightings``): salts that a producer has learnt (``Salts``),
-members that wait for theirs (``WaitingMembers``, how many at most), how often salts are asked for.
+members that wait for theirs (``WaitingMembers``, how many at most), how often salts are asked for,
+how many hashes are remembered.
 
 A member is hashed by the fold thread with the salt of its counter and minute. Only Redis tells the
 salts, and only the send thread asks. Until then a member waits as it is, in memory alone.
@@ -9,12 +10,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from countersink.producers.buffer.generations import TABLE_BYTES
 from countersink.runtime.dimensions import RowKey
-from countersink.runtime.members import HASH_BYTES, Salt
+from countersink.runtime.members import HASH_BYTES, Salt, check_member
 from countersink.stream.clock import RedisClock
 
 if TYPE_CHECKING:
@@ -38,7 +40,12 @@ folded are bounded by their number alone."""
 MAX_LARGE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of larger members that wait to be folded, above which a sighting is dropped."""
 MAX_COUNTERS: Final = 16_384
-"""Counters whose salts are known at once."""
+"""Counters whose salts are known at once, and those with a list of their own."""
+CHUNK: Final = 4_000
+"""Sightings that are folded in one call into C, which holds the interpreter lock."""
+REMEMBERED: Final = 8_192
+"""Hashes that are remembered between two flushes, some 400 bytes each with the largest members;
+beyond that all are forgotten."""
 
 Member = bytes | tuple[int, bytes]
 """A member; or the number of the salt by which it was hashed, and its hash."""
@@ -46,6 +53,8 @@ Sighting = tuple[str, RowKey, int | None, Member]
 """(counter, key or dimensions, minute or None for now, member)."""
 Hasher = Callable[[], Any]
 """Makes a BLAKE2b that has taken the salt, to be updated with a member."""
+Waiting = tuple[str, list[Any], int]
+"""(counter or ``""``, the list of its sightings or that of all others, how many are in it)."""
 
 
 @dataclass(slots=True)
@@ -221,23 +230,46 @@ class WaitingMembers:
         return f"<WaitingMembers {self.count}>"
 
 
+class _Hashes(dict[str | bytes, bytes]):
+    """Hashes by one salt, by member, made when first asked for: most members come often."""
+
+    def __init__(self, hasher: Hasher) -> None:
+        self._hasher = hasher
+
+    def __missing__(self, member: str | bytes) -> bytes:
+        taken = self._hasher()
+        taken.update(member.encode() if type(member) is str else member)
+        digest: bytes = taken.digest()
+        self[member] = digest
+        return digest
+
+
 class Sightings:
     """Sightings as callers leave them, and their folding into rows. Folding is for the owner of the
     row buffer's lock, all else for any thread.
 
+    A counter whose salts are known has a list of its own, of key, member, key, member, …: a call is
+    one ``list.extend``, as one of ``increment()`` is an ``append`` (see ``events.py``).
+
     Attributes:
-        fast: counter → ``append`` of ``left``; for those whose salts are known.
-        left: what callers left.
+        fast: counter → ``extend`` of its list, for a key and a small member, a ``bytes`` or ASCII.
+        others: what callers left the slow way.
         salts: what members are hashed with.
         without_salt: the counter whose sightings were dropped for want of a salt, last.
     """
 
     def __init__(self, buffer: "RowBuffer", clock: RedisClock) -> None:
-        self.fast: dict[str, Callable[[Sighting], None]] = {}
-        self.left: list[Sighting] = []
+        self.fast: dict[str, Callable[[tuple[RowKey, str | bytes]], None]] = {}
         self.salts = Salts()
         self.without_salt: str | None = None
+        self.others: list[Sighting] = []
+        self._own: dict[str, list[Any]] = {}
+        self._lists: list[tuple[str, list[Any]]] = []  # the same, safe to walk while it grows
         self._large: list[int] = []  # bytes of large members among those left
+        self._hashes: dict[Hasher, _Hashes] = {}
+        self._remembered = 0
+        self._generation = 0  # in which they were made
+        self._turn = 0  # whose list is folded first, so that each gets its turn
         self._buffer = buffer
         self._clock = clock
 
@@ -250,13 +282,39 @@ class Sightings:
             found = self.hashed(counter, minute, member)
             if found is not None:
                 minute, number, digest = found
-                self.left.append((counter, key, minute, (number, digest)))
+                self.others.append((counter, key, minute, (number, digest)))
                 return True
             if sum(self._large) + len(member) > MAX_LARGE_BYTES:
                 return False
             self._large.append(len(member))
-        self.left.append((counter, key, minute, member))
+        self.others.append((counter, key, minute, member))
         return True
+
+    def open_fast(self, counter: str) -> None:
+        """Let further sightings of a counter go the fast way, if its salts are known."""
+        if not self.salts.counts_members(counter):
+            return
+        mine = self._own.get(counter)
+        if mine is None and len(self._own) < MAX_COUNTERS:
+            made: list[Any] = []
+            mine = self._own.setdefault(counter, made)
+            if mine is made:  # setdefault is atomic: one caller wins
+                self._lists.append((counter, mine))
+        if mine is not None:
+            self.fast[counter] = mine.extend
+
+    @property
+    def left(self) -> int:
+        """Sightings that are not folded yet."""
+        return len(self.others) + sum([len(mine) for _, mine in self._lists]) // 2
+
+    def waiting(self) -> list[Waiting]:
+        """The lists that have sightings now; at each call another one is last."""
+        found = [(counter, mine, len(mine) // 2) for counter, mine in self._lists if mine]
+        if self.others:
+            found.append(("", self.others, len(self.others)))
+        self._turn = (self._turn + 1) % max(1, len(found))
+        return found[self._turn :] + found[: self._turn]
 
     def hashed(
         self, counter: str, minute: int | None, member: bytes
@@ -273,24 +331,67 @@ class Sightings:
         taken.update(member)
         return when, number, taken.digest()
 
-    def fold(self, limit: int, *, patient: bool) -> tuple[int, int]:
+    def fold(self, limit: int, of: list[Waiting], *, patient: bool) -> tuple[int, int]:
         """Fold at most ``limit``: how many were folded, and how many of them were dropped.
 
         Args:
+            of: from these lists, from the last one on, each by as many as it says, which are taken
+                off.
             patient: while Redis is being asked for salts, no more than can wait for them.
         """
         if patient and self.salts.pending:
             limit = min(limit, max(0, MAX_WAITING - self._buffer.waiting_members.count))
+        folded = dropped = 0
+        while of and folded < limit:
+            counter, events, there = of.pop()
+            most = min(there, limit - folded, CHUNK)
+            fold = partial(self._fold_own, counter) if counter else self._fold_others
+            done, lost = fold(events, most)
+            folded, dropped = folded + done, dropped + lost
+            if 0 < done < there:
+                of.append((counter, events, there - done))
+        return folded, dropped
+
+    def _fold_own(self, counter: str, events: list[Any], limit: int) -> tuple[int, int]:
+        chunk = events[: 2 * limit]
+        del events[: len(chunk)]
+        keys, members = chunk[::2], chunk[1::2]
         now = self._clock.minute()
-        chunk = self.left[:limit]
-        del self.left[: len(chunk)]
+        when = self._clock.absolute(now)
+        found = self.salts.find(counter, when)
+        if found is None:
+            waits = [
+                self._let_wait(counter, key, now, check_member(member), 1)
+                for key, member in zip(keys, members, strict=True)
+            ]
+            return len(keys), sum(waits)
+        number, hasher = found
+        hashes = self._hash_all(hasher, members)
+        return len(keys), self._buffer.add_sightings(counter, when, number, keys, hashes)
+
+    def _hash_all(self, hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
+        if self._remembered > REMEMBERED or self._generation != self._buffer.generation:
+            self._hashes.clear()
+            self._remembered = 0
+            self._generation = self._buffer.generation
+        known = self._hashes.get(hasher)
+        if known is None:
+            known = self._hashes[hasher] = _Hashes(hasher)
+        before = len(known)
+        hashes = list(map(known.__getitem__, members))
+        self._remembered += len(known) - before
+        return hashes
+
+    def _fold_others(self, events: list[Sighting], limit: int) -> tuple[int, int]:
+        now = self._clock.minute()
+        chunk = events[:limit]
+        del events[: len(chunk)]
         add = self._buffer.add_members
         most = len(chunk) * (TABLE_BYTES + self._buffer.most_row_bytes)
         bounded = not self._buffer.claim(len(chunk), most)
         dropped = 0
         last: tuple[str, int | None] | None = None
         when, found = 0, None
-        # Many sightings are of members that were seen before.
         for (counter, key, at, member), calls in Counter(chunk).items():
             if (counter, at) != last:
                 last = counter, at
@@ -346,4 +447,4 @@ class Sightings:
         return dropped
 
     def __repr__(self) -> str:
-        return f"<Sightings {len(self.left)}>"
+        return f"<Sightings {self.left}>"
