@@ -272,9 +272,9 @@ def _member_rows(
     place: tuple[str, RowKey, int], number: int, members: set[Digest], calls: int
 ) -> Iterator[tuple[Row, int]]:
     """The rows of a key: the sightings go with the first."""
-    hashes = sorted(members)
+    hashes = list(members)
     for at in range(0, len(hashes), MAX_HASHES):
-        yield (*place, calls, number, b"".join(hashes[at : at + MAX_HASHES])), calls
+        yield (*place, calls, number, b"".join(sorted(hashes[at : at + MAX_HASHES]))), calls
         calls = 0
 
 

@@ -1,6 +1,5 @@
 """Members on their way to rows (``Sightings``): salts that a producer has learnt (``Salts``),
-members that wait for theirs (``WaitingMembers``, how many at most), how often salts are asked for,
-how many hashes are remembered.
+members that wait for theirs (``WaitingMembers``, how many at most), how often salts are asked for.
 
 A member is hashed by the fold thread with the salt of its counter and minute. Only Redis tells the
 salts, and only the send thread asks. Until then a member waits as it is, in memory alone.
@@ -43,9 +42,6 @@ MAX_COUNTERS: Final = 16_384
 """Counters whose salts are known at once, and those with a list of their own."""
 CHUNK: Final = 4_000
 """Sightings that are folded in one call into C, which holds the interpreter lock."""
-REMEMBERED: Final = 8_192
-"""Hashes that are remembered between two flushes, some 400 bytes each with the largest members;
-beyond that all are forgotten."""
 
 Member = bytes | tuple[int, bytes]
 """A member; or the number of the salt by which it was hashed, and its hash."""
@@ -230,20 +226,6 @@ class WaitingMembers:
         return f"<WaitingMembers {self.count}>"
 
 
-class _Hashes(dict[str | bytes, bytes]):
-    """Hashes by one salt, by member, made when first asked for: most members come often."""
-
-    def __init__(self, hasher: Hasher) -> None:
-        self._hasher = hasher
-
-    def __missing__(self, member: str | bytes) -> bytes:
-        taken = self._hasher()
-        taken.update(member.encode() if type(member) is str else member)
-        digest: bytes = taken.digest()
-        self[member] = digest
-        return digest
-
-
 class Sightings:
     """Sightings as callers leave them, and their folding into rows. Folding is for the owner of the
     row buffer's lock, all else for any thread.
@@ -266,9 +248,6 @@ class Sightings:
         self._own: dict[str, list[Any]] = {}
         self._lists: list[tuple[str, list[Any]]] = []  # the same, safe to walk while it grows
         self._large: list[int] = []  # bytes of large members among those left
-        self._hashes: dict[Hasher, _Hashes] = {}
-        self._remembered = 0
-        self._generation = 0  # in which they were made
         self._turn = 0  # whose list is folded first, so that each gets its turn
         self._buffer = buffer
         self._clock = clock
@@ -366,21 +345,8 @@ class Sightings:
             ]
             return len(keys), sum(waits)
         number, hasher = found
-        hashes = self._hash_all(hasher, members)
+        hashes = _hash_all(hasher, members)
         return len(keys), self._buffer.add_sightings(counter, when, number, keys, hashes)
-
-    def _hash_all(self, hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
-        if self._remembered > REMEMBERED or self._generation != self._buffer.generation:
-            self._hashes.clear()
-            self._remembered = 0
-            self._generation = self._buffer.generation
-        known = self._hashes.get(hasher)
-        if known is None:
-            known = self._hashes[hasher] = _Hashes(hasher)
-        before = len(known)
-        hashes = list(map(known.__getitem__, members))
-        self._remembered += len(known) - before
-        return hashes
 
     def _fold_others(self, events: list[Sighting], limit: int) -> tuple[int, int]:
         now = self._clock.minute()
@@ -448,3 +414,14 @@ class Sightings:
 
     def __repr__(self) -> str:
         return f"<Sightings {self.left}>"
+
+
+def _hash_all(hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
+    """The hash of each member: of those that come several times, made once."""
+    different = list(set(members))
+    hashes = []
+    for member in different:
+        taken = hasher()
+        taken.update(member.encode() if type(member) is str else member)
+        hashes.append(taken.digest())
+    return list(map(dict(zip(different, hashes, strict=True)).__getitem__, members))
