@@ -492,8 +492,8 @@ def next_policy(
         )
     if following.number >= buckets.MAX_POLICIES:
         raise ValueError(
-            f"{counter} has had {buckets.MAX_POLICIES} time zones and resolutions, and there is no"
-            " room for more: count on under another name"
+            f"{counter} has had {buckets.MAX_POLICIES} time zones, resolutions and widths that they"
+            " are rolled up to, and there is no room for more: count on under another name"
         )
     _check_hours(following, max(now_ms // 60_000, following.valid_from))
     return following
