@@ -35,13 +35,12 @@ class Installation:
     Attributes:
         directory: of its files.
         environment: the settings of its processes.
-        redis, session, store: its servers.
+        redis, store: its servers.
     """
 
     directory: Path
     environment: dict[str, str]
     redis: redis.Redis
-    session: Session
     store: Store
 
     def run(self, *arguments: str, status: int = 0) -> str:
@@ -52,7 +51,9 @@ class Installation:
 
     def state(self, job: str) -> str:
         """Of the job's run."""
-        ((state,),) = self.session.query("SELECT state FROM job_run WHERE job = %s", (job,))
+        # A session of its own: on a loaded machine one may lie idle for longer than it lives.
+        with connect(self.environment["COUNTERSINK_MYSQL_URL"]) as session:
+            ((state,),) = session.query("SELECT state FROM job_run WHERE job = %s", (job,))
         return str(state)
 
     def totals(self, counter: str) -> dict[str, int]:
@@ -68,7 +69,6 @@ def installation(redis_url: str, mysql_url: str) -> Iterator[Installation]:
     with (
         directory() as place,
         redis.Redis.from_url(redis_url) as client,
-        connect(mysql_url) as session,
         Store(mysql_url) as store,
     ):
         for name, data in RECORDED["files"].items():
@@ -77,7 +77,7 @@ def installation(redis_url: str, mysql_url: str) -> Iterator[Installation]:
             path.write_bytes(base64.b64decode(data))
         for key, data in RECORDED["redis"].items():
             client.restore(base64.b64decode(key), 0, base64.b64decode(data))
-        with session.transaction():
+        with connect(mysql_url) as session, session.transaction():
             for name, table in RECORDED["mysql"].items():
                 fill(session, name, **table)
         environment = {
@@ -85,7 +85,7 @@ def installation(redis_url: str, mysql_url: str) -> Iterator[Installation]:
             "COUNTERSINK_MYSQL_URL": mysql_url,
             "COUNTERSINK_CONFIG": str(place / "countersink.toml"),
         }
-        yield Installation(place, environment, client, session, store)
+        yield Installation(place, environment, client, store)
 
 
 def fill(session: Session, name: str, columns: list[str], rows: list[list[Any]]) -> None:
