@@ -33,8 +33,7 @@ Members = Mapping[tuple[int, RowKey], bytes]
 
 _SALT_BITS: Final = 32
 _UNSALTED: Final = (
-    "the salt of its time was forgotten, a day after its end (--salt-days): who the visitor is"
-    " cannot be counted any more",
+    "the salt of its time was forgotten, a day after its end: its visitor cannot be hashed",
     "the salt of its time is not made yet: a worker makes that of a day on the day before",
 )
 """Why the visitor of a line cannot be hashed, by what stands in the place of its salt."""
