@@ -252,6 +252,111 @@ def test_breakdowns_and_the_counter_have_the_visitors(unique: str, tmp_path: Pat
     assert {page: one.total for page, one in found.items()} == {("/0",): 5, ("/1",): 5, ("/2",): 5}
 
 
+DIMENSIONS = (("page", "page"), ("agent", "agent"))
+FILLING: dict[str, Any] = {
+    "input_format": "csv",
+    "time_column": "at",
+    "dimensions": DIMENSIONS,
+    "visitor": ("who",),
+}
+
+
+@pytest.fixture
+def later(unique: str, tmp_path: Path) -> str:
+    """Visits of two days were counted; then a breakdown was declared."""
+    visits = [
+        Visit(NOON + timedelta(hours=12 * (n % 4)), f"/{n % 3}", f"192.0.2.{n % 50}")
+        for n in range(400)
+    ]
+    with Store(unique) as store:
+        store.counters.set(COUNTER, dimensions=["page", "agent"])
+    count(unique, csv(tmp_path / "history.csv", visits), **FILLING)
+    with Store(unique) as store:
+        store.counters.set(COUNTER, breakdowns=["page"])
+    return unique
+
+
+def begin_earlier(mysql_url: str) -> None:
+    with Store(mysql_url) as store:
+        store.counters.set(COUNTER, breakdown_since={"page": NOON.date()})
+
+
+def test_a_breakdown_is_filled_with_visitors_and_begins_earlier(later: str, tmp_path: Path) -> None:
+    source = tmp_path / "history.csv"
+    assert count(later, source, **FILLING, breakdown="page").amount == 400
+    assert outcomes(count(later, source, **FILLING, breakdown="page")) == ["known"]
+    begin_earlier(later)
+    require_verified(later)
+    with Store(later) as store:
+        found = dict(store.totals.unique_by_dimensions(COUNTER, ["page"]))
+    who: dict[str, set[str]] = defaultdict(set)
+    for n in range(400):
+        who[f"/{n % 3}"].add(f"192.0.2.{n % 50}")
+    assert {page: one.total for (page,), one in found.items()} == {
+        page: len(hosts) for page, hosts in who.items()
+    }
+
+
+def test_a_breakdown_of_many_visitors_begins_earlier(unique: str, tmp_path: Path) -> None:
+    """Their sketches are no sets any more: of the counter's day, and of one page."""
+    visits = [
+        Visit(page="/" if n % 2 else f"/{n % 7}", host=f"10.0.{n // 250}.{n % 250}")
+        for n in range(2_000)
+    ]
+    source = csv(tmp_path / "a.csv", visits)
+    with Store(unique) as store:
+        store.counters.set(COUNTER, dimensions=["page", "agent"])
+    count(unique, source, **FILLING)
+    with Store(unique) as store:
+        store.counters.set(COUNTER, breakdowns=["page"])
+    count(unique, source, **FILLING, breakdown="page")
+    begin_earlier(unique)
+
+
+def test_a_breakdown_without_its_visitors_does_not_begin_earlier(
+    later: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "history.csv"
+    run = count(later, source, **{**FILLING, "visitor": ()}, breakdown="page").run
+    with pytest.raises(ValueError, match=f"backfill {run} has filled .* without different members"):
+        begin_earlier(later)
+    assert run is not None
+    undo(later, run)
+    assert count(later, source, **FILLING, breakdown="page").amount == 400
+    begin_earlier(later)
+
+
+def test_a_breakdown_of_other_visitors_does_not_begin_earlier(later: str, tmp_path: Path) -> None:
+    source = tmp_path / "history.csv"
+    run = count(later, source, **{**FILLING, "visitor": ("agent",)}, breakdown="page").run
+    with pytest.raises(ValueError, match=f"on {DAY} its different members are not those of views"):
+        begin_earlier(later)
+    assert run is not None
+    undo(later, run)
+    assert count(later, source, **FILLING, breakdown="page").amount == 400
+    with pytest.raises(ValueError, match=f"backfill {run} .* was undone, which takes none"):
+        begin_earlier(later)
+    with Store(later) as store:
+        store.counters.set(COUNTER, breakdowns=["agent"])
+        store.counters.set(COUNTER, breakdowns=["page"])
+    assert count(later, source, **FILLING, breakdown="page").amount == 400
+    begin_earlier(later)
+
+
+def test_what_was_counted_before_there_were_visitors_is_filled_without(
+    mysql_url: str, tmp_path: Path
+) -> None:
+    source = csv(tmp_path / "a.csv", [Visit(), Visit(page="/a")])
+    plain = {**FILLING, "visitor": ()}
+    with Store(mysql_url) as store:
+        store.counters.set(COUNTER, dimensions=["page", "agent"])
+    count(mysql_url, source, **plain)
+    with Store(mysql_url) as store:
+        store.counters.set(COUNTER, breakdowns=["page"], salt_days=0)
+    count(mysql_url, source, **plain, breakdown="page")
+    begin_earlier(mysql_url)
+
+
 def test_visitors_of_keys_beyond_the_cap_are_those_of_overflow(unique: str, tmp_path: Path) -> None:
     with Store(unique) as store:
         store.counters.set(COUNTER, max_keys=1)
