@@ -124,7 +124,7 @@ def dimension(
 
 
 def _fields(text: str) -> tuple[str, ...]:
-    fields = tuple(field.strip() for field in text.split(","))
+    fields = tuple(field.strip() for field in text.split(",")) if text else ()
     if not all(fields) or len(set(fields)) < len(fields):
         raise ValueError(f"{text!r}: give fields, each once, divided by commas: host,agent")
     return fields
