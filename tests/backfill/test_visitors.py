@@ -8,7 +8,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +22,15 @@ from countersink.backfill.options import BackfillReport
 from countersink.backfill.undo import undo
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
+from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply import cells
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters.policies import load
 from countersink.store.sessions import open_tables
 from countersink.store.visitors import salts
-from countersink.store.visitors.sketch import registers, sketch_of
+from countersink.store.visitors.sketch import SketchUnion, registers, sketch_of
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -45,7 +47,7 @@ from tests.backfill.helpers import (
     write,
 )
 from tests.store.helpers import together
-from tests.store.visitors.sightings import hashed, salt_at, unions
+from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
 
 HOST_AND_AGENT = ("host", "agent")
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at", "key_column": "page"}
@@ -126,6 +128,13 @@ def require(mysql_url: str, wanted: Members, counter: str = COUNTER) -> None:
     assert found.keys() == wanted.keys()
     for place, hashes in wanted.items():
         assert registers(found[place].sketch()) == registers(sketch_of(b"".join(hashes))), place
+
+
+def hashes_in(union: SketchUnion) -> list[bytes]:
+    """The hashes of a small union."""
+    sketch = union.sketch()
+    assert sketch[:1] == b"\x01"
+    return [sketch[at : at + 8] for at in range(1, len(sketch), 8)]
 
 
 def forget_salts(mysql_url: str) -> None:
@@ -456,6 +465,49 @@ def test_a_line_that_was_counted_without_its_end_and_grows(unique: str, tmp_path
         require(unique, expected(session, seen, one_field=True))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
+    daily: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Each line is counted or rejected in the end, and whoever was counted is in the sketches."""
+    draw = random.Random(seed)
+    small_chunks(monkeypatch, draw.randrange(3, 20))
+    visits = some_visits(draw, 60)
+    with open_tables(daily) as session:
+        every = expected(session, visits)
+        of_each = [expected(session, [visit]) for visit in visits]
+    text = b"".join(visit.line() for visit in visits)
+    # Often just before a newline, where a line counts without it.
+    ends = [at for at in range(len(text)) if text[at : at + 1] == b"\n"]
+    cuts = sorted({*draw.sample(ends, 6), *draw.sample(range(200, len(text)), 6), len(text)})
+    forgotten_at = draw.choice([None, *cuts])
+    source, runs = tmp_path / "a.log", list[int]()
+    for cut in cuts:
+        write(source, text[:cut])
+        if cut == forgotten_at:
+            forget_salts(daily)
+        report = count(daily, source, input_format="combined")
+        assert report.state == "done"
+        assert report.run is not None
+        runs.append(report.run)
+        if draw.random() < 0.3:
+            undo(daily, runs.pop(draw.randrange(len(runs))))
+            report = count(daily, source, input_format="combined")
+            assert report.run is not None
+            runs.append(report.run)
+    gone = {number for number, _, _ in rejected(daily)}
+    counted = [visit for number, visit in enumerate(visits, 1) if number not in gone]
+    hits = Counter((f"{visit.at:%Y-%m-%d}", visit.page.partition("?")[0]) for visit in counted)
+    assert totals(daily) == dict(hits)
+    assert not gone or forgotten_at is not None
+    with open_tables(daily) as session:
+        found = {place: set(hashes_in(union)) for place, union in unions(session, COUNTER).items()}
+    for number, one in enumerate(of_each, 1):
+        for place, hashes in one.items():
+            assert number in gone or hashes <= found[place]
+    assert all(hashes <= every[place] for place, hashes in found.items())
+
+
 def test_undone_and_counted_again_the_visitors_are_the_same(unique: str, tmp_path: Path) -> None:
     visits = [Visit(host=f"192.0.2.{n % 7}") for n in range(30)]
     source = log(tmp_path / "a.log", visits)
@@ -570,6 +622,45 @@ def test_an_export_of_several_counters(unique: str, tmp_path: Path) -> None:
     assert count(unique, source, **given).amount == 1
     with open_tables(unique) as session:
         require(unique, expected(session, [Visit(host="ann")], one_field=True))
+
+
+@pytest.mark.parametrize("settings", [{"keep_days": 31}, {"keep": "hour=90d"}])
+def test_live_ones_and_those_of_logs_are_the_same_visitors_before_and_after_roll_up(
+    unique: str, applier: Applier, session: Session, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with Store(unique) as store:
+        store.counters.set(COUNTER, resolution="hour", **settings)
+    visits = some_visits(draw, 600, hosts=30, days=5)
+    parts = [visits[number::3] for number in range(3)]
+    live = [(COUNTER, v.page.partition("?")[0], v.minute, f"{v.host} {v.agent}") for v in parts[0]]
+    by_day: dict[date, set[str]] = defaultdict(set)
+    by_key: dict[str, set[str]] = defaultdict(set)
+
+    def note(some: Iterable[Visit]) -> None:
+        for visit in some:
+            by_day[visit.at.date()].add(f"{visit.host} {visit.agent}")
+            by_key[visit.page.partition("?")[0]].add(f"{visit.host} {visit.agent}")
+
+    applier.apply([seen_entry(session, live)])
+    note(parts[0])
+    for number in (1, 2):
+        report = count(unique, log(tmp_path / f"{number}.log", parts[number]))
+        assert report.amount == len(parts[number])
+        note(parts[number])
+        roll_up(partial(open_mover, unique))
+        require_verified(unique)
+        with Store(unique) as store:
+            everybody = set().union(*by_day.values())
+            assert store.totals.unique(COUNTER).total == len(everybody)
+            assert store.totals.total(COUNTER) == sum(map(len, parts[: number + 1]))
+            keys = {key: one.total for key, one in store.totals.unique_by_key(COUNTER)}
+            assert keys == {key: len(who) for key, who in by_key.items()}
+            if "keep" in settings:
+                days = {day: one.total for day, one in store.totals.unique_by(COUNTER, "day")}
+                assert days == {day: len(who) for day, who in by_day.items()}
 
 
 @pytest.mark.parametrize(
