@@ -167,16 +167,6 @@ def test_a_breakdown_that_lacks_events_does_not_begin_earlier(later: str, tmp_pa
     assert totals(later, BY_COUNTRY)["2026-03-15", "AT"] == 1
 
 
-def test_a_breakdown_that_has_members_does_not_begin_before_they_do(
-    later: str, tmp_path: Path
-) -> None:
-    fill(later, tmp_path / "history.csv")
-    with Store(later) as store:
-        store.counters.set(COUNTER, salt_days=0)
-    with pytest.raises(ValueError, match="brings none"):
-        complete(later)
-
-
 def test_months_that_were_rolled_up_are_compared_as_months(later: str, tmp_path: Path) -> None:
     fill(later, tmp_path / "history.csv")
     with Store(later) as store:

@@ -1,4 +1,4 @@
-"""`countersink increment --visitor` and `countersink tail --visitor`."""
+"""`--visitor` of `countersink increment`, `tail` and `backfill`."""
 
 import subprocess
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from tests.cli.command import Result, call, environment, one_sentence
 from tests.producers.members import FIRST, SALT, found, hashed, publish
 from tests.support.processes import COUNTERSINK
 
+CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
 MINUTE = int(datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()) // 60
 
 
@@ -157,3 +158,43 @@ def test_salts_by_period(redis_url: str, redis_client: redis.Redis, log: Path) -
         ("visitors", "/", MINUTE, 1): {hashed("192.0.2.1", bytes(16))},
         ("visitors", "/", MINUTE + 1, 2): {hashed("192.0.2.1")},
     }
+
+
+def test_backfill_and_tail_tell_the_same_visitors(
+    redis_url: str, mysql_url: str, log: Path, tmp_path: Path
+) -> None:
+    given = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    logged = [("192.0.2.1", "A"), ("192.0.2.1", "B"), ("192.0.2.2", "A"), ("192.0.2.1", "A")]
+    log.write_bytes(b"".join([line(*one) for one in logged]))
+    source, rejects = ("--counter", "visitors", "--visitor", "host,agent"), str(tmp_path / "no")
+    backfill = ("backfill", str(log), *source, "--rejects", rejects)
+    done = call(*backfill, **given)
+    assert done.status == 1
+    assert "`countersink counter set visitors --unique` first" in one_sentence(done)
+    assert call("counter", "set", "visitors", "--unique", **given).status == 0
+    assert call("worker", "--drain", **given).status == 0  # which publishes the salt
+    assert call("tail", str(log), *source, **given).status == 0
+    assert call("worker", "--drain", **given).status == 0
+    asked = ("totals", "visitors", "--by", "total", "--format", "csv")
+    assert call(*asked, **given).out.splitlines()[-1] == "4"
+    assert call(*asked, "--unique", **given).out.splitlines()[-1].startswith("3")
+    assert call(*backfill, **given).status == 0
+    assert call(*backfill, **given).status == 0
+    assert call(*asked, **given).out.splitlines()[-1] == "8"
+    assert call(*asked, "--unique", **given).out.splitlines()[-1].startswith("3")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--visitor", "host,host"), "each once, divided by commas"),
+        (("--visitor", "host,nobody"), "nobody"),
+        (("--visitor", "host", "--mode", "reconcile"), "--visitor is for --mode add"),
+        (("--visitor", "who", "--amount-column", "n", *CSV), "leave out --amount-column"),
+    ],
+)
+def test_backfill_refuses_what_cannot_be(log: Path, given: tuple[str, ...], said: str) -> None:
+    log.write_bytes(line("192.0.2.1", "A"))
+    base = ("--input-format", "combined") if "--input-format" not in given else ()
+    done = call("backfill", str(log), "--counter", "visitors", *base, *given)
+    assert (done.status, said in done.err) == (2, True)

@@ -294,6 +294,7 @@ REPERTOIRE = (
     Act(breakdowns.killed_with_breakdowns),
     Act(breakdowns.servers_killed_with_breakdowns),
     Act(visitors.killed_with_members, alone=True),
+    Act(visitors.backfills_killed_with_members, alone=True),
     Act(visitors.servers_killed_with_members),
     Act(worker_deaths.killed_under_load),
     Act(worker_deaths.paused_while_others_take_over),

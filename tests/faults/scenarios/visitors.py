@@ -4,6 +4,7 @@ register."""
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
 
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
@@ -12,16 +13,20 @@ from countersink.store.counters.policies import load
 from countersink.store.verify import open_session, verify
 from countersink.store.visitors.sketch import registers, sketch_of
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from tests.faults.backfilling import Backfills
 from tests.faults.scenarios.server_deaths import killed_while_counting
 from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.store.visitors.sightings import hashed, salt_at, unions
+from tests.support.logs import Book, Writer
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
 
 COUNTER = "members"
 KEYS = ("/", "/a", "/b", "")
 MANY, FEW = 20_000, 40
 """So many different members has the first key, and each of the others."""
+LINES = 70_000
+"""Lines of a log: two chunks."""
 
 
 @dataclass
@@ -90,6 +95,51 @@ def servers_killed_with_members(stage: Stage) -> None:
     members = _declared(stage)
     killed_while_counting(stage, lambda: members.send(50))
     members.check("servers killed")
+
+
+def backfills_killed_with_members(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
+    """SIGKILL of backfills that tell visitors, two at once, and one that is undone and run again:
+    who was seen is what the log says, however often it was read."""
+    members, backfills = _declared(stage), Backfills(stage, COUNTER)
+    book = Book(stage.directory / "access.log")
+    with book.path.open("wb") as file:
+        for line, hit in Writer(stage.seed).lines(lines):
+            book.lines += 1
+            file.write(line)
+            if hit is not None:
+                day, key = hit
+                book.hits[hit] += 1
+                minute = int(datetime.combine(day, time(), UTC).timestamp()) // 60
+                host = line.lstrip(b"\0").split(b" ", 1)[0].decode()
+                members.sent[members.bucket(minute), key.decode()].add(hashed(host, members.salt))
+            elif line.strip():
+                book.rejected.append(book.lines)
+    backfills.enter(book)
+    log = (book.path, "--visitor", "host")
+    for number in range(10 * kills):
+        if backfills.kills == kills:
+            break
+        backfills.kill(*log)
+        backfills.check_not_above(f"run {number + 1} with members")
+    for child in [backfills.start(*log) for _ in range(2)]:
+        backfills.end(child)
+    backfills.check("backfills with members")
+    backfills.check_rejects(book)
+    members.check("after backfills")
+    backfills.known(*log)
+    for run in sorted(_runs(stage), reverse=True):
+        backfills.undo(run, kills=1)
+    members.check("undone")
+    backfills.run(*log)
+    backfills.check("counted again")
+    members.check("counted again")
+
+
+def _runs(stage: Stage) -> list[int]:
+    """The numbers of the backfills that counted something."""
+    with open_session(stage.mysql_url) as session:
+        found = session.query("SELECT DISTINCT run FROM backfill_chunk WHERE state = 'done'")
+    return [int(run) for (run,) in found]
 
 
 def _declared(stage: Stage) -> _Members:

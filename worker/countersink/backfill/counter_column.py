@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from countersink.backfill import formats
-from countersink.backfill.count.task import refuse
+from countersink.backfill.count.task import refuse, require_unique
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader, RecordTally
 from countersink.backfill.formats.csv_json import CsvRecords, json_lines
@@ -67,6 +67,7 @@ def exported(
         options.recipe,
         key="",
         dimensions=(),
+        visitor=(),
         key_column=options.recipe.counter_column,
         counter_column="",
         time_column="",
@@ -114,7 +115,7 @@ def exported(
                     break
                 at, line = spans.span.end, spans.span.next_line
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        refused = link.run(_refused, names=sorted(seen))
+        refused = link.run(_refused, names=sorted(seen), visitor=bool(options.recipe.visitor))
     read = stray_lines + filtered + sum(lines for _, _, lines in seen.values())
     for name, why in refused.items():
         first, number, lines = seen[name]
@@ -148,7 +149,7 @@ def _first_lines(reader: Reader, window: Window) -> dict[str, int]:
     return found
 
 
-def _refused(session: Session, names: list[str]) -> dict[str, str]:
+def _refused(session: Session, names: list[str], *, visitor: bool) -> dict[str, str]:
     """Names of which no counter may be counted, and why."""
     in_force = policies.load(session)
     refused: dict[str, str] = {}
@@ -156,6 +157,8 @@ def _refused(session: Session, names: list[str]) -> dict[str, str]:
         try:
             check_counter(name)
             refuse(session, in_force, name)
+            if visitor:
+                require_unique(in_force, name)
         except (BackfillError, ValueError) as error:
             refused[name] = str(error)
     return refused

@@ -16,7 +16,7 @@ from countersink.backfill.count.line_marks import SIZE, MarkedLines
 from countersink.backfill.count.overlap import CountedLines, Lines, Verdict, judge, kept
 from countersink.backfill.count.source_count import SourceOutcome, empty, outcome_of
 from countersink.backfill.count.sources import HeldSource, alike, begins_anew, find, too_short
-from countersink.backfill.count.task import OpenSource, Work, opened
+from countersink.backfill.count.task import OpenSource, Work, opened, salts_of
 from countersink.backfill.count.transaction import lines_of, start_of_next, start_of_planned
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import RejectedLine
@@ -284,6 +284,7 @@ class DryRun:
             wanted.counter,
             work.in_force,
             end=end,
+            salts=work.link.run(salts_of, wanted.recipe, wanted.counter),
         )
         found = read(scope=wanted.scope)
         if found is None:

@@ -47,6 +47,7 @@ class Recipe:
         key: template of the key: text with ``{field}``, where ``{{`` and ``}}`` are braces; '':
             the format's own (access logs: ``{path}``).
         dimensions: (name, field) pairs: lines have the values of these dimensions, and no key.
+        visitor: fields that together say who was seen, of a counter of different visitors.
         breakdown: its dimensions, as ``page,country``: what is before its beginning is counted in
             this breakdown alone. '': lines are counted in the counter, and in its breakdowns.
         key_column, time_column, amount_column: CSV: names in the header; NDJSON: paths; '': the
@@ -71,6 +72,7 @@ class Recipe:
     envelope: str = ""
     key: str = ""
     dimensions: tuple[tuple[str, str], ...] = ()
+    visitor: tuple[str, ...] = ()
     breakdown: str = ""
     key_column: str = ""
     time_column: str = ""
@@ -107,8 +109,8 @@ class Recipe:
                 given += [(option, f"{name}={column}") for name, column in self.dimensions]
             elif one.name in ("exclude_keys", "more_time_columns"):
                 given += [(option, each) for each in value]
-            elif one.name == "columns":
-                given.append((option, ",".join(self.columns)))
+            elif one.name in ("columns", "visitor"):
+                given.append((option, ",".join(value)))
             else:
                 given.append((option, None if value is True else str(value)))
         words = (
@@ -124,7 +126,7 @@ class Recipe:
             if found.get(day):
                 found[day] = date.fromisoformat(found[day])
         found["where"] = tuple(Condition(**one) for one in found.get("where", ()))
-        for name in "exclude_keys", "more_time_columns", "columns":
+        for name in "exclude_keys", "more_time_columns", "columns", "visitor":
             found[name] = tuple(found.get(name, ()))
         found["dimensions"] = tuple((name, at) for name, at in found.get("dimensions", ()))
         return cls(**found)

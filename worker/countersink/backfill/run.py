@@ -18,7 +18,15 @@ from countersink.backfill import dry_run, formats, history, reconcile, rejects, 
 from countersink.backfill.count import sources, targets
 from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.targets import CounterTarget, target_of
-from countersink.backfill.count.task import LineRate, ProgressWatch, Task, Team, Work, refuse
+from countersink.backfill.count.task import (
+    LineRate,
+    ProgressWatch,
+    Task,
+    Team,
+    Work,
+    refuse,
+    require_unique,
+)
 from countersink.backfill.errors import BackfillError, ReconcileStopped
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
@@ -240,7 +248,7 @@ def backfill(
         rejects.check_file(options.rejects, found)
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
         options = link.run(_filling, options)
-        in_force = link.run(_in_force, options.counter)
+        in_force = link.run(_in_force, options)
         work = Work(
             options=options,
             link=link,
@@ -325,15 +333,19 @@ def _left_out(options: BackfillOptions, in_force: Policies) -> Iterator[str]:
         )
 
 
-def _in_force(session: Session, counter: str) -> Policies:
+def _in_force(session: Session, options: BackfillOptions) -> Policies:
     """The policies.
 
     Raises:
-        BackfillError: the counter may not be counted by a backfill.
+        BackfillError: the counter may not be counted by a backfill, or not so.
     """
     with session.transaction():
         found = policies.load(session)
-        refuse(session, found, counter)
+        refuse(session, found, options.counter)
+    if options.recipe.visitor:
+        if options.mode != "add":
+            raise BackfillError("a reconcile sets no visitors: --visitor goes with --mode add")
+        require_unique(found, options.counter)
     return found
 
 

@@ -1,9 +1,9 @@
-"""Reads one chunk: lines to amounts per bucket and key, rejected lines, marks; changes no
-counter."""
+"""Reads one chunk: lines to amounts per bucket and key, hashes of visitors, rejected lines (also
+those whose visitors have no salt any more, or not yet), marks; changes no counter."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -14,14 +14,29 @@ from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import LINES, Span, SpanReader
 from countersink.backfill.run_state import LineCounts
-from countersink.producers.access_log.formats.reader import RecordTally, Rejected, Window
+from countersink.producers.access_log.formats.reader import (
+    RecordTally,
+    Rejected,
+    Window,
+    without_visitor,
+)
 from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import Salt, member_hash
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import StoreError
 
 Refused = Mapping[tuple[int, RowKey], str]
 """What the tables cannot take: (part of a bucket, key or dimensions) → why."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
+Members = Mapping[tuple[int, RowKey], bytes]
+"""Who was seen: (part of a bucket, key or dimensions) → hashes of 8 bytes."""
+
+_SALT_BITS: Final = 32
+_UNSALTED: Final = (
+    "the salt of its time was forgotten, a day after its end: its visitor cannot be hashed",
+    "the salt of its time is not made yet: a worker makes that of a day on the day before",
+)
+"""Why the visitor of a line cannot be hashed, by what stands in the place of its salt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +68,42 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class BucketParts:
-    """The part of a bucket that a Unix minute is in; the same ones are equal."""
+    """The part of a bucket that a Unix minute is in, and, where there are ``salts``, which of them
+    is that of its visitors; the same ones are equal.
+    """
 
     counter: str
     in_force: Policies
+    salts: tuple[Salt, ...] | None = field(default=None, repr=False)
 
     def __call__(self, minute: int) -> int:
-        """The part.
+        """The part; with salts a number that :meth:`divided` reads.
 
         Raises:
             Refused: the time zone is unknown on this machine. The policies do not become outdated
                 by that: readers ask for minutes, too, in which there is nothing to be counted.
         """
-        return self.in_force.part(self.counter, minute)
+        part = self.in_force.part(self.counter, minute)
+        return part if self.salts is None else part << _SALT_BITS | self._salt(minute)
+
+    def _salt(self, minute: int) -> int:
+        """The place of a minute's salt, behind those of the reasons why there is none."""
+        salts = self.salts or ()
+        for place, salt in enumerate(salts):
+            if minute < salt.begins:
+                return 0
+            if salt.ends is None or minute < salt.ends:
+                return len(_UNSALTED) + place
+        return 1 if salts else 0
+
+    def divided(self, label: int) -> tuple[int, Salt | None, str]:
+        """The part of what this was called for, its salt, and why there is none."""
+        if self.salts is None:
+            return label, None, ""
+        part, place = label >> _SALT_BITS, label & ((1 << _SALT_BITS) - 1)
+        if place < len(_UNSALTED):
+            return part, None, _UNSALTED[place]
+        return part, self.salts[place - len(_UNSALTED)], ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +125,8 @@ class ReadChunk:
         marks: those of its lines, if they were asked for.
         header: the first line may be a header.
         first_left_out: the first line was left out when it had no newline, and only that came.
+        salts: those by which visitors were hashed; None: the recipe has none.
+        members: who was seen; hashed.
     """
 
     counter: str
@@ -100,6 +140,8 @@ class ReadChunk:
     marks: LineMarks | None = None
     header: bool = False
     first_left_out: bool = False
+    salts: tuple[Salt, ...] | None = field(default=None, repr=False)
+    members: Members = field(default_factory=dict)
 
     def labels(self) -> list[int]:
         """The buckets that it adds to."""
@@ -120,6 +162,7 @@ def read_chunk(
     scope: bytes = b"",
     left_out: Sequence[tuple[int, int]] = (),
     refused: Refused = NONE_REFUSED,
+    salts: tuple[Salt, ...] | None = None,
 ) -> ReadChunk | None:
     """Read the chunk that begins at ``start``; None: the content has nothing after it.
 
@@ -129,12 +172,14 @@ def read_chunk(
         scope: the lines' marks are wanted, as of this scope; empty: they are not.
         left_out: the indexes of lines that do not count, from the first one on, half-open.
         refused: the lines of these cells are rejected.
+        salts: of the counter, if the reader tells visitors: lines of a time that has none of them
+            are rejected.
 
     Raises:
         Unreadable: it cannot be read.
         Refused: a time zone is unknown on this machine.
     """
-    bucket = BucketParts(counter, in_force)
+    bucket = BucketParts(counter, in_force, salts)
     spans = SpanReader(
         content,
         start.at,
@@ -172,7 +217,7 @@ def read_chunk(
             _reject(last, span.next_line)
     part = RecordTally(bucket, StoreError)
     _read_part(content, reader, start, part)
-    amounts = _difference(whole, last, part)
+    amounts, members = _hashed(_difference(whole, last, part), bucket)
     counts = LineCounts(
         size_bytes=span.end - span.start,
         lines=whole.lines + last.lines - part.lines,
@@ -194,6 +239,8 @@ def read_chunk(
         marks=lines.marks,
         header=reader.quoted is not None and not start.at,
         first_left_out=_only_ended(content, start),
+        salts=salts,
+        members=members,
     )
 
 
@@ -227,6 +274,7 @@ class _Lines:
         self.open_rejected = 0
         self.ended = True
         self._reader = reader
+        self._bucket = bucket
         self._left_out = left_out
         self._refused = refused
         self._apart = apart
@@ -246,10 +294,20 @@ class _Lines:
             self.open_rejected = chunks.OPEN_LEFT_OUT if kept.open else 0
         elif kept.open and self._apart:
             self._reader.count(kept, self.last)
-        elif self._refused:
+        elif self._refused or not self._count_all(kept):
             self._count_each(kept)
-        else:
-            self._reader.count(kept, self.whole)
+
+    def _count_all(self, window: Window) -> bool:
+        """Count all lines of a window; False: nothing was done, as some are to be rejected."""
+        if self._bucket.salts is None:
+            self._reader.count(window, self.whole)
+            return True
+        tally = RecordTally(self._bucket, StoreError)
+        self._reader.count(window, tally)
+        if any(self._bucket.divided(label)[2] for label in tally.amounts):
+            return False
+        self.whole.add(tally)
+        return True
 
     def _count_each(self, window: Window) -> None:
         """Count line by line, and reject those of refused cells; slow."""
@@ -259,17 +317,17 @@ class _Lines:
         for number, line in zip(window.numbers, window.lines, strict=True):
             one = RecordTally(tally.bucket, tally.untold)
             self._reader.count(Window([number], [line], [], window.open), one)
-            tally.lines += one.lines
-            cells = [(label, key) for key, label in one.counts]
-            if reason := next((self._refused[cell] for cell in cells if cell in self._refused), ""):
+            if reason := next(filter(None, map(self._why_not, one.counts)), ""):
+                tally.lines += one.lines
                 tally.reject(number, reason, line)
                 self.open_rejected = int(window.open)
-                continue
-            for label, amounts in one.amounts.items():
-                tally.amounts[label].update(amounts)
-            tally.counted += one.counted
-            tally.filtered += one.filtered
-            tally.rejected += one.rejected
+            else:
+                tally.add(one)
+
+    def _why_not(self, cell: tuple[RowKey, int]) -> str:
+        """Why the lines of a cell are rejected; '': they are not."""
+        part, _, unsalted = self._bucket.divided(cell[1])
+        return unsalted or self._refused.get((part, without_visitor(cell[0])[0]), "")
 
 
 def _difference(
@@ -285,6 +343,33 @@ def _difference(
         if not keys[key]:
             del keys[key]
     return whole.amounts
+
+
+def _hashed(
+    amounts: Mapping[int, Counter[RowKey]], bucket: BucketParts
+) -> tuple[Mapping[int, Counter[RowKey]], Members]:
+    """Amounts by parts of buckets and by keys without their visitors, and these, hashed.
+
+    Those of which a line is taken away are none; nor those of a line that has no salt any more, and
+    was counted, with its visitor, when it had one.
+    """
+    if bucket.salts is None:
+        return amounts, {}
+    plain: defaultdict[int, Counter[RowKey]] = defaultdict(Counter)
+    members: defaultdict[tuple[int, RowKey], bytearray] = defaultdict(bytearray)
+    for label, keys in amounts.items():
+        part, salt, _ = bucket.divided(label)
+        for counted, amount in keys.items():
+            key, visitor = without_visitor(counted)
+            plain[part][key] += amount
+            if salt is not None and visitor is not None and amount > 0:
+                members[part, key] += member_hash(visitor.encode(), salt.salt)
+    # Not a cell of 0: nothing is changed. But that of a visitor is, whose key had another one.
+    kept = {
+        part: Counter({key: sum for key, sum in keys.items() if sum or (part, key) in members})
+        for part, keys in plain.items()
+    }
+    return kept, {place: bytes(hashes) for place, hashes in members.items()}
 
 
 def newlines(content: Content, start: int, end: int) -> int:

@@ -19,11 +19,12 @@ from countersink.backfill.count.chunk_reader import (
 from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.overlap import Ranges
 from countersink.backfill.count.sources import Settled, Source
-from countersink.backfill.count.task import LOOK_S, OpenSource, Work
+from countersink.backfill.count.task import LOOK_S, OpenSource, Work, salts_of
 from countersink.backfill.count.transaction import count_next, count_planned, plan, start_of_next
 from countersink.backfill.errors import Overtaken, SourceDiffers
 from countersink.backfill.input.spans import Span, SpanReader, measure
 from countersink.backfill.run_state import LineCounts
+from countersink.runtime.members import Salt
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies
 
@@ -115,9 +116,14 @@ class Follower:
                 continue
             start = work.link.run(start_of_next, source, self._content)
             in_force = work.link.run(work.task.policies)
+            salts = work.link.run(salts_of, self._wanted.recipe, work.task.counter)
             found = self._last
-            if found is None or found.start != start or found.in_force is not in_force:
-                found = self._last = self._read(start, in_force)
+            if (
+                found is None
+                or (found.start, found.salts) != (start, salts)
+                or found.in_force is not in_force
+            ):
+                found = self._last = self._read(start, in_force, salts)
             if found is None:
                 return
             work.pace.wait()
@@ -218,6 +224,7 @@ class Follower:
         self,
         start: Start,
         in_force: Policies,
+        salts: tuple[Salt, ...] | None,
         refused: Refused = NONE_REFUSED,
         left_out: Ranges = (),
         *,
@@ -235,12 +242,13 @@ class Follower:
             scope=b"" if left_out else self._scope,
             left_out=left_out,
             refused=refused,
+            salts=salts,
         )
 
     def _read_again(self, found: ReadChunk, refused: Refused, left_out: Ranges) -> ReadChunk:
         """The same bytes once more, whatever has been added behind them since."""
         end = found.span.end
-        again = self._read(found.start, found.in_force, refused, left_out, end=end)
+        again = self._read(found.start, found.in_force, found.salts, refused, left_out, end=end)
         if again is None or again.span.digest != found.span.digest:
             self._last = None  # it has changed
             raise Overtaken

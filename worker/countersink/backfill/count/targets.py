@@ -13,7 +13,7 @@ sums up, and one that comes after them is refused.
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,7 @@ from countersink.store.ledger import seals
 from countersink.store.ledger.seals import JournalEntry
 from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
+from countersink.store.visitors.rows import CellPlace
 
 _CELLS: Final = 20_000
 """Cells per piece: some hundred kilobytes, compressed."""
@@ -58,9 +59,17 @@ class CounterTarget:
     def __init__(self) -> None:
         self._slots: tuple[Session, int] | None = None
 
-    def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
-        """Take the amounts of the chunk of ``source`` that begins at ``start_at``, in the
-        transaction that also writes down that it was taken, and holds the share lock of control.
+    def add(
+        self,
+        session: Session,
+        amounts: Amounts,
+        source: int,
+        start_at: int,
+        members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
+    ) -> None:
+        """Take the amounts of the chunk of ``source`` that begins at ``start_at``, and who was seen
+        there, in the transaction that also writes down that it was taken, and holds the share lock
+        of control.
 
         Raises:
             BadCells: some of the amounts can never be taken; the transaction is to be undone.
@@ -68,7 +77,7 @@ class CounterTarget:
         """
         if self._slots is None or self._slots[0] is not session:
             self._slots = session, cells.slot_of(session)
-        cells.add(session, self._slots[1], amounts)
+        cells.add(session, self._slots[1], amounts, members)
         write_journal(session, source, start_at, amounts)
 
 
@@ -88,8 +97,16 @@ class TruthTarget:
         self.truth_of = run
         self._counter = counter
 
-    def add(self, session: Session, amounts: Amounts, source: int, start_at: int) -> None:
-        """Add a chunk in the open transaction, which holds the share lock of control.
+    def add(
+        self,
+        session: Session,
+        amounts: Amounts,
+        source: int,
+        start_at: int,
+        members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
+    ) -> None:
+        """Add a chunk in the open transaction, which holds the share lock of control; members of a
+        truth there are none.
 
         Raises:
             BackfillError: the counter's policies are not those by which the first chunk was read.

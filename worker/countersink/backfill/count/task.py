@@ -19,6 +19,7 @@ from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.run_state import LineCounts, printable
+from countersink.runtime.members import Salt
 from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
@@ -27,6 +28,7 @@ from countersink.store.counters.breakdowns import counter_of, is_breakdown
 from countersink.store.counters.buckets import MAX_MINUTE
 from countersink.store.counters.policies import Policies
 from countersink.store.sessions import PatientSession
+from countersink.store.visitors.salts import kept_of
 
 FEWEST: Final = 1_000
 """Lines of a chunk, however slow it is to go."""
@@ -97,6 +99,27 @@ def refuse(session: Session, in_force: Policies, counter: str) -> None:
                 f" `countersink counter set {counter}` makes it"
             )
         in_force.known.add(counter)
+
+
+def require_unique(in_force: Policies, counter: str) -> None:
+    """Check that a counter, or that of a breakdown, counts its different visitors.
+
+    Raises:
+        BackfillError: it does not.
+    """
+    name = counter_of(counter)
+    if name not in in_force.salt_days:
+        raise BackfillError(
+            f"{name} does not count different visitors: `countersink counter set {name} --unique`"
+            " first, or leave out --visitor"
+        )
+
+
+def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
+    """The salts for the visitors of a counter, read after the policies by which it is counted, as
+    their periods change with these; None: the recipe has no visitors.
+    """
+    return kept_of(session, counter_of(counter)) if recipe.visitor else None
 
 
 class JobTerms(TypedDict):

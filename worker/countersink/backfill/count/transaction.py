@@ -1,7 +1,7 @@
 """The transaction that counts one chunk: claims or appends it, leaves out repeated lines, adds
-amounts, keeps rejected lines; fails if the file has changed since it was planned."""
+amounts and members, keeps rejected lines; fails if the file has changed since it was planned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.line_marks import scope_of
 from countersink.backfill.count.overlap import CountedLines, Lines, Ranges, Verdict, judge, write
 from countersink.backfill.count.sources import Source
-from countersink.backfill.count.task import Task
+from countersink.backfill.count.task import Task, require_unique, salts_of
 from countersink.backfill.errors import (
     BackfillError,
     Overtaken,
@@ -31,14 +31,16 @@ from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import BYTES, LINES, Span
 from countersink.backfill.run_state import LineCounts
+from countersink.runtime.dead_letter import DeadReason
 from countersink.runtime.dimensions import RowKey
 from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts
-from countersink.store.apply.key_caps import Capped
+from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadCells, BadData
+from countersink.store.visitors.rows import CellPlace
 
 _TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
 
@@ -90,6 +92,7 @@ def count_planned(
                     scope=scope,
                     left_out=left_out,
                     refused=refused,
+                    salts=salts_of(session, source.recipe, task.counter),
                 )
                 if found is None or found.span.digest != chunk.digest:
                     raise SourceChanged(
@@ -296,15 +299,21 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
     """Add a chunk, read by the policies in force, and keep its rejected lines."""
     if is_breakdown(task.counter):
         targets.refuse_held(found.in_force, task.counter, found.amounts)
+    if found.salts is not None:
+        require_unique(found.in_force, task.counter)
     amounts = BucketAmounts(task.counter, found.amounts, found.in_force)
     if not task.target.truth_of:
         targets.refuse_set_days(session, found.in_force, task.counter, found.labels())
     start = found.start
     # What is set to a truth is set, however many keys that makes.
     capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
+    members = _members(amounts, found, capped)
     try:
-        task.target.add(session, amounts, source.id, start.at)
+        task.target.add(session, amounts, source.id, start.at, members)
     except BadCells as error:
+        for _, why in error.cells:
+            if why.reason == DeadReason.NO_SKETCHES:
+                raise BackfillError(str(why)) from error
         raise BadCells(_of_lines(error, amounts, found)) from error
     if capped.moved:
         key_caps.write_overflown(session, cells.slot_of(session), capped.cells())
@@ -313,6 +322,20 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
         rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
     rejects.insert(session, source.id, start.at, task.run, found.rejects)
     return found.counts
+
+
+def _members(
+    amounts: BucketAmounts, found: ReadChunk, capped: Capped
+) -> Mapping[CellPlace, Sequence[bytes]]:
+    """Who was seen in the lines of a chunk, by the cells that these lines are counted in."""
+    members: dict[CellPlace, list[bytes]] = {}
+    for (part, key), hashes in found.members.items():
+        label = found.in_force.bucket_of(found.counter, part)
+        for name, own in amounts.cells_of(part, key):
+            over = own in capped.moved.get((name, label), ())
+            place = name, label, OVERFLOW if over else own
+            members.setdefault(place, []).append(hashes)
+    return members
 
 
 def _of_lines(

@@ -103,6 +103,7 @@ def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str
         recipe.exclude_keys,
         strip_query=recipe.strip_query,
         dimensions=recipe.dimensions,
+        visitor=recipe.visitor,
         column=recipe.key_column,
         counter_column=recipe.counter_column,
         counter=counter,
@@ -122,6 +123,8 @@ def check(recipe: Recipe) -> None:
         )
     if recipe.key and recipe.key_column:
         raise ValueError("--key and --key-column both say what the key is: give one")
+    if recipe.visitor and recipe.amount_column:
+        raise ValueError("--visitor makes each line one sighting: leave out --amount-column")
     if recipe.start is not None and recipe.end is not None and recipe.start > recipe.end:
         raise ValueError(f"--from {recipe.start} is after --to {recipe.end}")
     names = keys_of(recipe).fields

@@ -6,10 +6,11 @@ In a transaction that the caller began. What the server will never take is set a
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter, mul
+from types import MappingProxyType
 from typing import Final
 from zlib import crc32
 
@@ -33,6 +34,7 @@ SLOTS: Final = 128
 
 _INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
 _BUCKET: Final = itemgetter(0, 1)
+NO_MEMBERS: Final[Mapping[CellPlace, Sequence[bytes]]] = MappingProxyType({})
 
 
 class CellWriter:
@@ -132,17 +134,27 @@ def slot_of(session: Session) -> int:
     return FIRST_SLOT + int(number) % SLOTS
 
 
-def add(session: Session, slot: int, amounts: Amounts) -> None:
-    """Add ``amounts`` to a slot, in primary-key order, and to the ledger.
+def add(
+    session: Session,
+    slot: int,
+    amounts: Amounts,
+    members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
+) -> None:
+    """Add ``amounts`` to a slot, in primary-key order, and to the ledger; and unite ``members``,
+    hashes of 8 bytes, with those of these cells.
 
     Raises:
-        BadCells: the server will not take some of the cells: roll back.
+        BadCells: some of the cells cannot be written: roll back.
         StoreError: as any statement.
     """
     writer = CellWriter(session, slot)
     bad: list[tuple[Cell, BadData]] = []
     for cells in amounts.chunks(sql.per_statement(session)):
         writer.write_good(cells, lambda cell, error: bad.append((cell, error)))
+    if not bad:
+        for place, error in unite(session, slot, members).items():
+            counter, bucket, key = place
+            bad.append(((*place, amounts.of(counter)[bucket][key]), error))
     if bad:
         raise BadCells(bad)
     writer.post()

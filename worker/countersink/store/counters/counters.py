@@ -251,11 +251,6 @@ def _begin_earlier(session: Session, name: str, dimensions: Sequence[str], first
     Raises:
         ValueError: it does not hold them; or there is no such breakdown.
     """
-    if session.query("SELECT 1 FROM counter WHERE name = %s AND salt_days IS NOT NULL", (name,)):
-        raise ValueError(
-            f"{name} counts its different members, and a backfill brings none: its breakdowns hold"
-            " all only from where they were declared"
-        )
     policies = load(session)
     own = policies.dimensioned.get(name, Dimensioned(name, ()))
     breakdown = own.named(dimensions)

@@ -152,6 +152,15 @@ class RecordTally:
         self.amounts[self.bucket(minute)][key] += amount
         self.counted += 1
 
+    def add(self, other: "RecordTally") -> None:
+        """Note what other lines came to."""
+        for label, amounts in other.amounts.items():
+            self.amounts[label].update(amounts)
+        self.lines += other.lines
+        self.counted += other.counted
+        self.filtered += other.filtered
+        self.rejected += other.rejected
+
     def reject(self, line: int, reason: str, text: bytes = b"") -> None:
         """Note that ``line`` could not be counted."""
         if len(reason) > self.longest_reason:

@@ -92,6 +92,7 @@ _READING: Final = (
         "csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
     ),
     log_options.dimension(settings.one_off, "dimensions"),
+    log_options.visitor(settings.one_off),
     settings.one_off(
         "--breakdown",
         type=Checked("breakdown", _breakdown),
@@ -288,6 +289,8 @@ def _check(options: BackfillOptions) -> None:
             "--dimension is for --mode add: a reconcile sets keys to what the sources say, and a"
             " counter with dimensions has none"
         )
+    if options.mode == "reconcile" and options.recipe.visitor:
+        raise Misuse("--visitor is for --mode add: a reconcile sets totals, and no visitors")
     if options.recipe.breakdown:
         if options.mode == "reconcile":
             raise Misuse("--breakdown is for --mode add: a reconcile cannot set breakdowns")

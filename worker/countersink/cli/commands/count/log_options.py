@@ -1,6 +1,6 @@
 """Flags that ``tail`` and ``backfill`` share (``--input-format``, ``--log-format``, ``--envelope``,
-``--time-zone``), and parsing of conditions (``--where``) and of how many lines may be rejected,
-with their errors."""
+``--time-zone``, ``--dimension``, ``--visitor``), and parsing of conditions (``--where``) and of how
+many lines may be rejected, with their errors."""
 
 import re
 import shlex
@@ -120,6 +120,29 @@ def dimension(
         metavar="NAME=FIELD",
         help="A dimension of the counter, and the field that holds its value; repeatable. Stands in"
         " the place of a key.",
+    )
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    fields = tuple(field.strip() for field in text.split(",")) if text else ()
+    if not all(fields) or len(set(fields)) < len(fields):
+        raise ValueError(f"{text!r}: give fields, each once, divided by commas: host,agent")
+    return fields
+
+
+_FIELDS: Final = Checked("fields", _fields)
+
+
+def visitor(
+    option: Callable[..., Callable[[settings.Decorated], settings.Decorated]],
+) -> Callable[[settings.Decorated], settings.Decorated]:
+    """The option for the fields that say who was seen, made by ``option``."""
+    return option(
+        "--visitor",
+        type=_FIELDS,
+        metavar="FIELD[,FIELD]",
+        help="The fields that say who the visitor is, such as host,agent, for a counter of"
+        " different visitors (counter set --unique); hashed here.",
     )
 
 

@@ -120,14 +120,7 @@ class _Report(Reporter):
     help="Count only lines that match; repeatable. Also !=, and ~ and !~ for shell patterns. In a"
     " variable or the file, spaces divide conditions; quote those that contain spaces.",
 )
-@settings.setting(
-    "--visitor",
-    type=TEXT,
-    metavar="FIELD[,FIELD]",
-    default="",
-    help="The fields that say who the visitor is, such as host,agent, for a counter of different"
-    " visitors (counter set --unique); hashed here.",
-)
+@log_options.visitor(settings.setting)
 @settings.setting(
     "--follow", is_flag=True, help="Go on counting as the log grows, also across rotations."
 )
@@ -187,7 +180,7 @@ def command(
     key: str,
     dimension: tuple[tuple[str, str], ...],
     where: tuple[Condition, ...],
-    visitor: str,
+    visitor: tuple[str, ...] | None,
     follow: bool,
     from_start: bool,
     begin: Begin | None,
@@ -220,7 +213,7 @@ def command(
     report = _Report(show_rejected)
     if dimension:
         key = _no_key(key)
-    fields = _visitor(visitor)
+    fields = visitor or ()
     given = {name: text or "" for name, text in formats.items()}
     parser = _parser(key, dimension, where, fields, **given)
     summary = Summary()
@@ -264,14 +257,6 @@ def _no_key(key: str) -> str:
     """No key, where there are dimensions; a default does not count."""
     source = click.get_current_context().get_parameter_source("key")
     return "" if source in (None, ParameterSource.DEFAULT) else key
-
-
-def _visitor(text: str) -> tuple[str, ...]:
-    """The fields that say who the visitor is."""
-    fields = tuple(field.strip() for field in text.split(",")) if text else ()
-    if not all(fields) or len(set(fields)) < len(fields):
-        raise Misuse(f"--visitor {text!r}: give fields, each once, divided by commas: host,agent")
-    return fields
 
 
 def _parser(
