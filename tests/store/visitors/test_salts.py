@@ -133,6 +133,21 @@ def test_an_endless_salt_ends_at_the_next_midnight_once_salts_are_renewed(
     assert again[-1] == (found[-1][1], None)
 
 
+@pytest.mark.parametrize("days", [1, 7])
+def test_renewal_may_be_switched_on_and_off_again_and_again(
+    store: Store, session: Session, days: int
+) -> None:
+    for salt_days in (days, 0, 1, 0, 7, 1):
+        known = periods(session)[:-1]
+        store.counters.set("v", salt_days=salt_days)
+        found = periods(session)
+        require_contiguous(found)
+        assert all(begins < ends for begins, ends in found if ends is not None)
+        assert (found[-1][1] is None) is (salt_days == 0)
+        # What producers know already stays as it is, but for the end of what had none.
+        assert found[: len(known)] == known
+
+
 def test_months_and_renewal_exclude_each_other(store: Store, session: Session) -> None:
     store.counters.set("v", salt_days=1)
     with pytest.raises(ValueError, match=r"--keep-days\) and renew its salts \(--salt-days 1\)"):

@@ -65,11 +65,14 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
     if before == days:
         return False
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
-    if days:
+    endless = "counter = %s AND ends IS NULL"
+    found = session.query(f"SELECT begins FROM visitor_salt WHERE {endless}", (counter,))
+    if days and found:
         zone = _zone(session, counter, minute)
-        day = buckets.date_at(zone, (minute + NOTICE_MINUTES) * 60)
+        # It may be one that is still to come.
+        day = buckets.date_at(zone, max(found[0][0], minute + NOTICE_MINUTES) * 60)
         session.execute(
-            "UPDATE visitor_salt SET ends = %s WHERE counter = %s AND ends IS NULL",
+            f"UPDATE visitor_salt SET ends = %s WHERE {endless}",
             (_midnight_after(zone, day, 1), counter),
         )
     _make(session, counter, days, minute)
