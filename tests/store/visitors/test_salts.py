@@ -96,8 +96,17 @@ def test_a_worker_makes_what_is_lacking_once(
     assert len(found) == 7
 
 
-def _keep(mysql_url: str) -> None:
+def test_where_nothing_is_lacking_nobody_is_waited_for(
+    store: Store, session: Session, mysql_url: str
+) -> None:
+    for days in 0, 1, 2:
+        store.counters.set(f"v{days}", salt_days=days)
+    with session.transaction():
+        session.query("SELECT id FROM control FOR UPDATE")
+        _keep(mysql_url)
 
+
+def _keep(mysql_url: str) -> None:
     with open_tables(mysql_url) as session:
         salts.keep(session)
 
