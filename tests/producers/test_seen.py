@@ -5,7 +5,7 @@ import random
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -343,6 +343,24 @@ def test_the_time_of_a_forgotten_salt_is_dropped_and_said(
         eventually(lambda: "has forgotten the one of their time" in caplog.text)
         stats = producer.stats()
         assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
+
+
+def test_no_flush_says_stored_while_a_member_waits_for_a_salt_to_come(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
+    now = int(datetime.now(UTC).timestamp()) // 60
+    publish(redis_client, [Salt(1, FIRST, now + 1500, SALT)])
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "today")
+        assert producer.flush(20)
+        producer.seen("visitors", "/", "later", at=datetime.now(UTC) + timedelta(days=3))
+        for _ in range(3):
+            assert not producer.flush(0.1)
+            producer.increment("others")
+        publish(redis_client)
+        assert producer.flush(20)
+    assert sum(found(redis_client)[0].values()) == 5
 
 
 def test_damaged_salts_are_as_missing(
