@@ -22,6 +22,7 @@ from tests.producers.helpers import STREAM, entries, run_script, total
 from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
+from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -427,6 +428,32 @@ def test_hashes_go_to_the_spool_and_members_never_do(
             publish(client, counter="later")
             eventually(lambda: len(found(client)[1]) == 2)
             assert hashed("spooled-member") in found(client)[1]["visitors", "/", MINUTE, 7]
+
+
+def test_salts_are_asked_for_while_a_spool_is_replayed(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    """It may take longer than salts that were learnt before it may be used."""
+    with Producer(AWAY, spool=tmp_path) as producer:
+        for number in range(100):
+            producer.increment("spooled", id=f"{number}")  # each is an entry
+        assert producer.flush(20)
+    publish(redis_client)
+    with (
+        RedisProxy.to(redis_url) as proxy,
+        Producer(proxy.url(redis_url), spool=tmp_path) as producer,
+    ):
+        proxy.when("XADD", Phase.BEFORE, Deed.PASS, call=lambda _: see(producer))
+        producer.increment("begun")
+        eventually(lambda: proxy.counts["XADD"] > 100, message=lambda: str(proxy.counts))
+        kinds = [request.kind for request in proxy.seen]
+        assert producer.flush(20)
+    assert kinds[kinds.index("HGET") :].count("XADD") > 50
+    assert hashed("ann") in found(redis_client)[1]["visitors", "/", MINUTE, 7]
+
+
+def see(producer: Producer) -> None:
+    producer.seen("visitors", "/", "ann", at=AT)
 
 
 def b64hash(member: str) -> bytes:
