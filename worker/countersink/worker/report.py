@@ -24,7 +24,7 @@ from countersink.store.errors import Refused, StoreError
 from countersink.store.sessions import KeptSession
 from countersink.store.visitors import salts
 from countersink.stream.connection import cluster_of, mapped
-from countersink.stream.errors import StreamError
+from countersink.stream.errors import StreamError, StreamRefused
 from countersink.stream.names import (
     known_partitions,
     master_of,
@@ -253,7 +253,9 @@ class WorkerAction(StrEnum):
     ``__overflow__``. Said at once, then every minute with how many.
     """
     SALTS = "salts"
-    """Salts of different members cannot be made or read, such as for a right that is missing."""
+    """Salts of different members cannot be made, read or published, such as for a right that is
+    missing. Said once a minute.
+    """
     BATCH_FAILED = "batch_failed"
     """An unexpected error: the batch is applied again entry by entry."""
     ENTRY_FAILED = "entry_failed"
@@ -337,14 +339,8 @@ class SaltPublisher:
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
         except StoreError as error:
             self._session.close()
-            self._look_at = clock + KEEP_EVERY_S / 4
-            if isinstance(error, Refused):
-                self._log(
-                    WorkerAction.SALTS,
-                    "the salts of different members cannot be kept",
-                    level=logging.WARNING,
-                    error=error_text(error),
-                )
+            self._look_at = clock + 3 * LOOK_EVERY_S
+            self._say("kept", error)
 
     def publish(self) -> None:
         """Write to Redis what was kept since the last time."""
@@ -353,7 +349,8 @@ class SaltPublisher:
             return
         try:
             self._write(published)
-        except StreamError:
+        except StreamError as error:
+            self._say("published", error)
             if self._published is None:
                 self._published = published
 
@@ -368,9 +365,10 @@ class SaltPublisher:
             try:
                 with mapped():
                     gone |= self._write_to(salts_key(stream_key(partition)), fields)
-            except StreamError:
+            except StreamError as error:
                 if cluster_of(client) is None:
                     raise
+                self._say("published", error)
                 away.add(master)  # the others serve; it is asked again at the next time
         self._gone = gone
 
@@ -384,6 +382,12 @@ class SaltPublisher:
         if old := (there - fields.keys()) & self._gone:
             self._client.hdel(key, *old)
         return there - fields.keys()
+
+    def _say(self, done: str, error: Exception) -> None:
+        """Say what somebody has to look into."""
+        if isinstance(error, Refused | StreamRefused):
+            text = f"the salts of different members cannot be {done}"
+            self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))
 
     def close(self) -> None:
         """Close the session."""
