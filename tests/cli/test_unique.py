@@ -100,7 +100,7 @@ def test_days_of_several_salts_are_told_one_by_one(
     with closing(applier(mysql_url)) as one:
         one.apply([seen_entry(session, made)])
     refused = servers.call("totals", "v", "--unique", "--by", "total")
-    assert "salts are renewed each day: ask --by day" in one_sentence(refused)
+    assert "salts are renewed each day: ask by day, in its own time zone" in one_sentence(refused)
     shown = servers.call("totals", "v", "--unique", "--format", "json")
     assert [row["total"] for row in shown.json["rows"]] == [1, 1]
     assert servers.call("totals", "v", "--unique", "--by", "total", "--last", "1d").status == 0

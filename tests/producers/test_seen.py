@@ -5,7 +5,7 @@ import random
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 
@@ -23,6 +23,7 @@ from tests.producers.helpers import STREAM, entries, run_script, total
 from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
+from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -418,6 +419,24 @@ def test_the_time_of_a_forgotten_salt_is_dropped_and_said(
         assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
 
 
+def test_no_flush_says_stored_while_a_member_waits_for_a_salt_to_come(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
+    now = int(datetime.now(UTC).timestamp()) // 60
+    publish(redis_client, [Salt(1, FIRST, now + 1500, SALT)])
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "today")
+        assert producer.flush(20)
+        producer.seen("visitors", "/", "later", at=datetime.now(UTC) + timedelta(days=3))
+        for _ in range(3):
+            assert not producer.flush(0.1)
+            producer.increment("others")
+        publish(redis_client)
+        assert producer.flush(20)
+    assert sum(found(redis_client)[0].values()) == 5
+
+
 def test_damaged_salts_are_as_missing(
     redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -482,6 +501,32 @@ def test_hashes_go_to_the_spool_and_members_never_do(
             publish(client, counter="later")
             eventually(lambda: len(found(client)[1]) == 2)
             assert hashed("spooled-member") in found(client)[1]["visitors", "/", MINUTE, 7]
+
+
+def test_salts_are_asked_for_while_a_spool_is_replayed(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    """It may take longer than salts that were learnt before it may be used."""
+    with Producer(AWAY, spool=tmp_path) as producer:
+        for number in range(100):
+            producer.increment("spooled", id=f"{number}")  # each is an entry
+        assert producer.flush(20)
+    publish(redis_client)
+    with (
+        RedisProxy.to(redis_url) as proxy,
+        Producer(proxy.url(redis_url), spool=tmp_path) as producer,
+    ):
+        proxy.when("XADD", Phase.BEFORE, Deed.PASS, call=lambda _: see(producer))
+        producer.increment("begun")
+        eventually(lambda: proxy.counts["XADD"] > 100, message=lambda: str(proxy.counts))
+        kinds = [request.kind for request in proxy.seen]
+        assert producer.flush(20)
+    assert kinds[kinds.index("HGET") :].count("XADD") > 50
+    assert hashed("ann") in found(redis_client)[1]["visitors", "/", MINUTE, 7]
+
+
+def see(producer: Producer) -> None:
+    producer.seen("visitors", "/", "ann", at=AT)
 
 
 def b64hash(member: str) -> bytes:

@@ -1,10 +1,12 @@
 """Different members against an oracle of sets, over random events, zones, policies and salts:
-exact, or refused; through the real queue, beside compaction and retention.
+exact, or refused, and of many the estimate of a sketch of all of them; through the real queue,
+beside compaction and retention.
 """
 
 import os
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
@@ -23,7 +25,8 @@ from countersink.store import NotUnique, Store
 from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals.selection import Selection
-from countersink.store.visitors.sketch import Visitors
+from countersink.store.visitors import answers
+from countersink.store.visitors.sketch import SketchUnion, Visitors, registers, sketch_of
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.cli.command import Servers
 from tests.reads.test_windows import (
@@ -118,6 +121,32 @@ class Sighted(Played):
     def compact(self) -> None:
         compact(partial(open_tables, self._servers.mysql_url), CompactOptions(grace_s=0))
 
+    def see_many(self, events: list[Event]) -> None:
+        """Several entries of them."""
+        for at in range(0, len(events), 1000):
+            self.see(events[at : at + 1000])
+
+    def hashes(self, events: Iterable[Event]) -> bytes:
+        """Of the members of events, as their rows bring them."""
+        return b"".join(
+            blake2b(member.encode(), digest_size=8, key=self.salt(minute)[2]).digest()
+            for _, minute, member in events
+        )
+
+    def require_told(self, found: Visitors, span: Span, key: str | None, asked: Any) -> None:
+        """An answer is the number of members; or the estimate of a sketch of all of them."""
+        members = self.members(span, key)
+        if not found.estimate:
+            assert found == exactly(members), (asked, key)
+            return
+        events = [one for one in self.seen if span[0] <= one[1] < span[1] and key in (None, one[0])]
+        of_all = SketchUnion()
+        of_all.add(sketch_of(self.hashes(events)))
+        assert found == of_all.visitors(), (asked, key)
+        assert found.low <= found.total <= found.high
+        # Of several hundred answers one may lie three standard errors beside the truth.
+        assert abs(found.total - len(members)) <= 5 * 0.0115 * len(members) + 1, (asked, key)
+
     def members(self, span: Span, key: str | None = None) -> set[str]:
         return {
             member
@@ -156,7 +185,7 @@ class Sighted(Played):
             except InexactZone:
                 assert doubtful, (asked, key)
             else:
-                assert found == exactly(self.members(span, key)), (asked, key)
+                self.require_told(found, span, key, asked)
                 if key is None:
                     assert not self.truly_several(span), asked
         query = Query(Selection("v", **asked), by="key", unique=True)
@@ -165,9 +194,10 @@ class Sighted(Played):
         except (NotUnique, InexactZone):
             assert doubtful or self.several(span), asked
             return
-        wanted = {key: len(them) for key in KEYS if (them := self.members(span, key))}
-        assert {row["key"]: row["total"] for row in rows} == wanted
-        assert not any(row["estimate"] for row in rows)
+        for row in rows:
+            told = Visitors(row["total"], row["estimate"], row["low"], row["high"])
+            self.require_told(told, span, row["key"], asked)
+        assert {row["key"] for row in rows} == {key for key in KEYS if self.members(span, key)}
         ordered = sorted(rows, key=lambda row: (-row["total"], row["key"].encode()))
         assert rows == ordered
 
@@ -186,7 +216,7 @@ class Sighted(Played):
         else:
             assert [day for day, _ in found] == days
             for (day, visitors), span in zip(found, spans, strict=True):
-                assert visitors == exactly(self.members(span)), day
+                self.require_told(visitors, span, None, day)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +257,63 @@ def test_different_members_are_exact_or_refused(
         played.check_members({}, every)
 
     play()
+
+
+@pytest.mark.parametrize(
+    ("made", "days", "keep_days"),
+    [
+        (([(0, "UTC", "minute")], "minute=3h,hour=3d"), 0, None),
+        (([(0, "Europe/Berlin", "day"), (2 * 1440, "America/New_York", "hour")], None), 0, None),
+        (([(0, "Asia/Kolkata", "quarter")], "quarter=26h"), 1, None),
+        (([(0, "UTC", "hour"), (3 * 1440, "Europe/Berlin", "quarter")], None), 0, 2),
+    ],
+    ids=["steps", "zones", "salts", "months"],
+)
+def test_many_members_are_told_by_the_union_of_all_of_them(
+    session: Session,
+    store: Store,
+    redis_client: redis.Redis,
+    servers: Servers,
+    made: Any,
+    days: int,
+    keep_days: int | None,
+) -> None:
+    chance = random.Random(7)
+    played = Sighted(session, store, redis_client, servers, made, days)
+    if keep_days is not None:
+        store.counters.set("v", keep_days=keep_days)
+    for part in range(3):
+        now = now_minute()
+        events: list[Event] = []
+        for key, most in (("a", 1200), ("/page", 500), ("ä", 30)):
+            minutes = [now - chance.randrange(BACK // 20) * 20 for _ in range(most)]
+            minutes += [now - chance.randrange(BACK)] * (most // 3)
+            events += [(key, minute, f"visitor {chance.randrange(most)}") for minute in minutes]
+        played.see_many(events)
+        played.apply()
+        (played.compact, played.retain, played.compact)[part]()
+    if keep_days is None:
+        played.retain()
+        for _ in range(5):
+            now, width = now_minute(), chance.choice((1, 60, 1440))
+            first = (now - chance.randrange(BACK)) // width * width
+            end = first + chance.choice((1, 3, 24)) * width
+            played.check_members({"start": moment(first), "end": moment(end)}, (first, end))
+            zone = played.oracle.changes[chance.randrange(len(made[0]))][1]
+            day = date_of(first, zone)
+            last = day + timedelta(days=chance.randrange(3))
+            played.check_days(day, last, zone)
+    if days:
+        return
+    every = now_minute() - 2 * BACK, now_minute() + 1
+    played.check_members({}, every)
+    assert store.totals.unique("v", key="a").estimate
+    with store.reading() as reading:
+        for chosen in (None, "a", "/page", "ä"):
+            own = Selection("v", keys=None if chosen is None else (chosen,))
+            union = answers._united(reading, own, lambda view, sketch: None)[None]
+            events = [one for one in played.seen if chosen in (None, one[0])]
+            assert registers(union.sketch()) == registers(sketch_of(played.hashes(events)))
 
 
 def test_dimensions_tell_different_members_of_their_values(

@@ -89,12 +89,12 @@ class SendThread(WorkThread):
         self._next_flush = time.monotonic() + self._options.flush_interval
         upto = self._buffer.generation
         ready = self._link.ready()
-        self._learn_salts(ready)
+        self._learn_salts(ready=ready)
         if not (ready and self._replay() and self._send(upto)):
             # What is not sealed goes on coalescing, which bounds memory by distinct rows.
             self._outbox.give_back()
 
-    def _learn_salts(self, ready: bool) -> None:
+    def _learn_salts(self, *, ready: bool) -> None:
         """Ask for the salts that are due, and let members go on that have waited for theirs."""
         salts = self._events.sightings.salts
         due = salts.due() if ready else []
@@ -205,6 +205,7 @@ class SendThread(WorkThread):
             return True
         backlog = spool.backlog
         while not self.stopping:
+            self._learn_salts(ready=True)  # a long backlog takes longer than salts stay known
             try:
                 spool.roll()
                 looking = not len(backlog) and time.monotonic() >= self._next_adoption

@@ -1,6 +1,7 @@
 """Sketches go where their rows go: compaction, steps, months, deletion; what verify finds."""
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
@@ -12,13 +13,16 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.store.apply.apply import Applier
+from countersink.store.connection import Session, connect
+from countersink.store.counters.deletion import delete_key
 from countersink.store.errors import DamagedSketch
 from countersink.store.verify import verify
 from countersink.store.visitors.sketch import SketchUnion, checksum, registers, sketch_of
 from tests.store.app import Connection
 from tests.store.helpers import applier, keys, together
 from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
+from tests.support.proxies import Deed, MySQLProxy, Phase
 
 NOW = int(datetime.now(UTC).timestamp()) // 60
 PLACES = ("counter_slot", "visitor_slot", "counter_month", "visitor_month")
@@ -221,6 +225,37 @@ def test_a_key_and_a_counter_are_deleted_with_their_sketches(
     store.counters.delete("other")
     for table in (*PLACES, "visitor_salt"):
         assert session.query(f"SELECT 1 FROM {table}") == []
+
+
+def test_a_first_sighting_that_comes_while_a_key_is_deleted_goes_or_stays_as_a_whole(
+    mysql_url: str, session: Session, store: Store
+) -> None:
+    written, locking = threading.Event(), threading.Event()
+
+    def hold(point: str) -> None:
+        if point == "before_commit":
+            written.set()
+            assert locking.wait(30)
+
+    worker = Applier(mysql_url, 3, reached=hold)
+    entry = seen_entry(session, [("visitors", "/", NOW, "a")])
+    counting = threading.Thread(target=worker.apply, args=([entry],))
+    counting.start()
+    assert written.wait(30)
+    with MySQLProxy.to(mysql_url) as proxy:
+        proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=lambda _: locking.set(),
+            where=lambda request, _: "FOR UPDATE" in request.text,
+        )
+        with connect(proxy.url(mysql_url), isolation="REPEATABLE READ") as deleting:
+            delete_key(deleting, "visitors", "/")
+    counting.join(30)
+    worker.close()
+    beside(session)
+    assert store.totals.unique("visitors").total == store.totals.total("visitors")
 
 
 def test_an_application_deletes_a_key_with_its_sketches(

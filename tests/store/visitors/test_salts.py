@@ -1,7 +1,7 @@
 """Salts: their periods follow on each other, are made ahead, and are forgotten."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -9,10 +9,12 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.counters import buckets
 from countersink.store.sessions import open_tables
 from countersink.store.verify import verify
 from countersink.store.visitors import salts
 from tests.store.helpers import together
+from tests.store.policy_rows import put_policies
 
 Period = tuple[int, int | None]
 
@@ -96,8 +98,17 @@ def test_a_worker_makes_what_is_lacking_once(
     assert len(found) == 7
 
 
-def _keep(mysql_url: str) -> None:
+def test_where_nothing_is_lacking_nobody_is_waited_for(
+    store: Store, session: Session, mysql_url: str
+) -> None:
+    for days in 0, 1, 2:
+        store.counters.set(f"v{days}", salt_days=days)
+    with session.transaction():
+        session.query("SELECT id FROM control FOR UPDATE")
+        _keep(mysql_url)
 
+
+def _keep(mysql_url: str) -> None:
     with open_tables(mysql_url) as session:
         salts.keep(session)
 
@@ -131,6 +142,45 @@ def test_an_endless_salt_ends_at_the_next_midnight_once_salts_are_renewed(
     again = periods(session)
     assert again[:-1] == found
     assert again[-1] == (found[-1][1], None)
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_renewal_may_be_switched_on_and_off_again_and_again(
+    store: Store, session: Session, days: int
+) -> None:
+    for salt_days in (days, 0, 1, 0, 7, 1):
+        known = periods(session)[:-1]
+        store.counters.set("v", salt_days=salt_days)
+        found = periods(session)
+        require_contiguous(found)
+        assert all(begins < ends for begins, ends in found if ends is not None)
+        assert (found[-1][1] is None) is (salt_days == 0)
+        # What producers know already stays as it is, but for the end of what had none.
+        assert found[: len(known)] == known
+
+
+@pytest.mark.parametrize("zones", [("UTC", "Asia/Tokyo"), ("Asia/Kolkata", "America/Havana")])
+def test_salts_follow_a_change_of_the_time_zone(
+    store: Store, session: Session, zones: tuple[str, str]
+) -> None:
+    before, after = zones
+    begin = minute(now())
+    store.counters.set("v", time_zone=before, salt_days=1)
+    put_policies(session, "v", [(0, before, "day"), (begin + 1440, after, "day")])
+    for ahead in range(0, 400 * 1440, 700):  # over two changes of Havana's clocks, at midnight
+        with session.transaction():
+            salts._make(session, "v", 1, begin + ahead)
+    found = periods(session)
+    require_contiguous(found)
+    old, new = (
+        [buckets.day_begins(zone, day(zone, n)) // 60 for n in range(404)] for zone in zones
+    )
+    assert {ends for _, ends in found} <= {*old[:4], *new}
+    assert {ends for _, ends in found} >= set(new[5:400])
+
+
+def day(zone: str, ahead: int) -> date:
+    return now().astimezone(ZoneInfo(zone)).date() + timedelta(days=ahead)
 
 
 def test_months_and_renewal_exclude_each_other(store: Store, session: Session) -> None:

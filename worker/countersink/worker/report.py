@@ -23,9 +23,15 @@ from countersink.store.connection import Session
 from countersink.store.errors import Refused, StoreError
 from countersink.store.sessions import KeptSession
 from countersink.store.visitors import salts
-from countersink.stream.connection import mapped
-from countersink.stream.errors import StreamError
-from countersink.stream.names import salts_key, stream_keys, worker_key
+from countersink.stream.connection import cluster_of, mapped
+from countersink.stream.errors import StreamError, StreamRefused
+from countersink.stream.names import (
+    known_partitions,
+    master_of,
+    salts_key,
+    stream_key,
+    worker_key,
+)
 from countersink.stream.progress import Heartbeat, now_ms
 
 LOGGER: Final = logging.getLogger("countersink.worker")
@@ -247,7 +253,9 @@ class WorkerAction(StrEnum):
     ``__overflow__``. Said at once, then every minute with how many.
     """
     SALTS = "salts"
-    """Salts of different members cannot be made or read, such as for a right that is missing."""
+    """Salts of different members cannot be made, read or published, such as for a right that is
+    missing. Said once a minute.
+    """
     BATCH_FAILED = "batch_failed"
     """An unexpected error: the batch is applied again entry by entry."""
     ENTRY_FAILED = "entry_failed"
@@ -288,7 +296,8 @@ class WorkerAction(StrEnum):
     """Anything logged by another part."""
 
 
-KEEP_EVERY_S: Final = 60.0
+KEEP_EVERY_S: Final = 10.0
+"""Also for how long members wait at most where Redis was emptied, or on a partition that is new."""
 LOOK_EVERY_S: Final = 5.0
 """Between two looks whether a counter was changed, which is a reason not to wait for the time."""
 
@@ -330,14 +339,8 @@ class SaltPublisher:
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
         except StoreError as error:
             self._session.close()
-            self._look_at = clock + KEEP_EVERY_S / 4
-            if isinstance(error, Refused):
-                self._log(
-                    WorkerAction.SALTS,
-                    "the salts of different members cannot be kept",
-                    level=logging.WARNING,
-                    error=error_text(error),
-                )
+            self._look_at = clock + 3 * LOOK_EVERY_S
+            self._say("kept", error)
 
     def publish(self) -> None:
         """Write to Redis what was kept since the last time."""
@@ -345,26 +348,46 @@ class SaltPublisher:
         if published is None:
             return
         try:
-            with mapped():
-                self._write(published)
-        except StreamError:
+            self._write(published)
+        except StreamError as error:
+            self._say("published", error)
             if self._published is None:
                 self._published = published
 
     def _write(self, published: dict[str, list[Salt]]) -> None:
+        client = self._client
         fields = {name.encode(): encode_salts(own) for name, own in published.items()}
-        mapping: dict[Any, Any] = dict(fields)
         gone: set[bytes] = set()
-        for stream in stream_keys(self._client):
-            key = salts_key(stream)
-            there: set[Any] = set(self._client.hkeys(key))
-            if mapping:
-                self._client.hset(key, mapping=mapping)
-            gone |= there - fields.keys()
-            # Twice, as another worker may have published what this one has not seen yet.
-            if old := (there - fields.keys()) & self._gone:
-                self._client.hdel(key, *old)
+        away: set[str | None] = set()
+        for partition in known_partitions(client):
+            if (master := master_of(client, partition)) in away:
+                continue
+            try:
+                with mapped():
+                    gone |= self._write_to(salts_key(stream_key(partition)), fields)
+            except StreamError as error:
+                if cluster_of(client) is None:
+                    raise
+                self._say("published", error)
+                away.add(master)  # the others serve; it is asked again at the next time
         self._gone = gone
+
+    def _write_to(self, key: str, fields: Mapping[bytes, bytes]) -> set[bytes]:
+        """Write them to one partition; of which counters there are some that are gone."""
+        there: set[Any] = set(self._client.hkeys(key))
+        if fields:
+            mapping: dict[Any, Any] = dict(fields)
+            self._client.hset(key, mapping=mapping)
+        # Twice, as another worker may have published what this one has not seen yet.
+        if old := (there - fields.keys()) & self._gone:
+            self._client.hdel(key, *old)
+        return there - fields.keys()
+
+    def _say(self, done: str, error: Exception) -> None:
+        """Say what somebody has to look into."""
+        if isinstance(error, Refused | StreamRefused):
+            text = f"the salts of different members cannot be {done}"
+            self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))
 
     def close(self) -> None:
         """Close the session."""

@@ -376,7 +376,8 @@ class RowBuffer:
 
     def let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
         """Keep a sighting until the salt is known; how many are dropped for it."""
-        return self.waiting_members.add(counter, key, minute, member, self._current.number)
+        # Not its number: what waits once more has come in an older generation.
+        return self.waiting_members.add(counter, key, minute, member, self._current.oldest)
 
     def return_from_waiting(self, counter: str) -> None:
         """Members of a counter that have waited are about to be added."""

@@ -124,8 +124,9 @@ def delete_buckets(
     args: tuple[object, ...] = (counter, key)
     if after is not None:
         where, args = f"{where} AND bucket > %s", (*args, after)
+    # Locking as well: a snapshot of now would lack the first sketch of a worker that is waited for.
     end = session.query(
-        f"SELECT bucket FROM {rows} WHERE {where} ORDER BY bucket LIMIT 1 OFFSET %s",
+        f"SELECT bucket FROM {rows} WHERE {where} ORDER BY bucket LIMIT 1 OFFSET %s FOR UPDATE",
         (*args, size - 1),
     )
     last: datetime | None = end[0][0] if end else None

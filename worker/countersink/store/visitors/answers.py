@@ -202,10 +202,10 @@ class _Salts:
         days = self._days
         often = "each day" if days == 1 else f"each {days} days"
         why = f"salts are renewed {often}" if days else "its salt was renewed"
-        ask = "ask --by day" if days else "ask --by day, or for a range with one salt"
+        rest = "" if days else ", or for a range with one salt"
         return NotUnique(
             f"which members of {self._counter!r} are the same cannot be told over the whole of this"
-            f" range, as {why}: {ask}"
+            f" range, as {why}: ask by day, in its own time zone{rest}"
         )
 
 

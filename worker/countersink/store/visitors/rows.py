@@ -93,7 +93,7 @@ def move(
 
     Args:
         session: at REPEATABLE READ; the rows of ``counter_slot`` are locked, and those where they
-            went.
+            went, and nothing was read without a lock before.
         counter: its name.
         where: of ``visitor_slot``, with ``args``; as of ``counter_slot``.
         lowest_slot: the lowest slot that moves.
@@ -139,7 +139,8 @@ def delete(session: Session, table: str, counter: str, places: Sequence[tuple[An
     """Delete the sketches beside rows of a counter that the caller has locked.
 
     Args:
-        session: in the transaction that deletes the rows.
+        session: in the transaction that deletes the rows, and locked them before anything was read
+            without a lock; or while nobody counts.
         table: of the rows: ``counter_slot`` or ``counter_month``.
         counter: its name.
         places: (bucket as DATETIME, key), and the slot where there are slots.
@@ -158,7 +159,9 @@ def delete(session: Session, table: str, counter: str, places: Sequence[tuple[An
 
 
 def delete_key(session: Session, table: str, where: str, args: Sequence[object]) -> None:
-    """Delete the sketches beside rows of one key; ``where`` goes by the index ``by_key``."""
+    """Delete the sketches beside rows of one key, which the caller has locked before anything was
+    read without a lock; ``where`` goes by the index ``by_key``.
+    """
     beside = _BESIDE[table]
     rows = f"{beside} FORCE INDEX (by_key)"
     if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):

@@ -65,11 +65,14 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
     if before == days:
         return False
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
-    if days:
+    endless = "counter = %s AND ends IS NULL"
+    found = session.query(f"SELECT begins FROM visitor_salt WHERE {endless}", (counter,))
+    if days and found:
         zone = _zone(session, counter, minute)
-        day = buckets.date_at(zone, (minute + NOTICE_MINUTES) * 60)
+        # It may be one that is still to come.
+        day = buckets.date_at(zone, max(found[0][0], minute + NOTICE_MINUTES) * 60)
         session.execute(
-            "UPDATE visitor_salt SET ends = %s WHERE counter = %s AND ends IS NULL",
+            f"UPDATE visitor_salt SET ends = %s WHERE {endless}",
             (_midnight_after(zone, day, 1), counter),
         )
     _make(session, counter, days, minute)
@@ -97,8 +100,8 @@ def check_months(session: Session, counter: str) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Make the salts that will be needed until the end of tomorrow, and forget those that are not
-    any more; those to be published, by counter.
+    """Where a salt will be lacking within a day, make those until the end of tomorrow, and forget
+    those that are not needed any more; those to be published, by counter.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -117,8 +120,8 @@ def keep(session: Session) -> dict[str, list[Salt]]:
         )
     }
     for name, ends in periods.items():
-        # In whichever zone tomorrow ends, it is within three days.
-        if ends is not None and ends < minute + 3 * _DAY_MINUTES:
+        # Once a day: while the last one ends later, tomorrow's end is not lacking yet.
+        if ends is not None and ends < minute + _DAY_MINUTES:
             _make_alone(session, name)
     where, args = "ends < %s AND salt IS NOT NULL", (minute - KEPT_MINUTES,)
     if session.query(f"SELECT 1 FROM visitor_salt WHERE {where} LIMIT 1", args):
