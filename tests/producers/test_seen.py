@@ -414,7 +414,7 @@ def test_the_time_of_a_forgotten_salt_is_dropped_and_said(
         producer.seen("visitors", "/", "a", at=datetime.fromtimestamp((MINUTE - 1) * 60, UTC))
         producer.seen("visitors", "/", "b", at=AT)
         assert not producer.flush(20)  # something was dropped
-        eventually(lambda: "has forgotten the one of their time" in caplog.text)
+        eventually(lambda: "has none of this time" in caplog.text)
         stats = producer.stats()
         assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
 
@@ -424,17 +424,36 @@ def test_no_flush_says_stored_while_a_member_waits_for_a_salt_to_come(
 ) -> None:
     monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
     now = int(datetime.now(UTC).timestamp()) // 60
-    publish(redis_client, [Salt(1, FIRST, now + 1500, SALT)])
+    publish(redis_client, [Salt(1, FIRST, now + 60, SALT)])
     with Producer(redis_url, flush_interval=0.01) as producer:
         producer.seen("visitors", "/", "today")
         assert producer.flush(20)
-        producer.seen("visitors", "/", "later", at=datetime.now(UTC) + timedelta(days=3))
+        producer.seen("visitors", "/", "later", at=datetime.now(UTC) + timedelta(hours=20))
         for _ in range(3):
             assert not producer.flush(0.1)
             producer.increment("others")
         publish(redis_client)
         assert producer.flush(20)
     assert sum(found(redis_client)[0].values()) == 5
+
+
+def test_a_member_of_days_ahead_is_dropped_and_said(
+    redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = int(datetime.now(UTC).timestamp()) // 60
+    publish(redis_client, [Salt(1, FIRST, now + 1500, SALT)])
+    publish(redis_client, ENDLESS, "endless")
+    ahead = datetime.now(UTC) + timedelta(days=3)
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        producer.seen("visitors", "/", "ann", at=ahead)
+        producer.seen("endless", "/", "bob", at=ahead)
+        assert not producer.flush(20)  # something was dropped
+        eventually(lambda: "is more than a day ahead" in caplog.text)
+        stats = producer.stats()
+        assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
+        batch = [Increment("visitors", "/", 1, ahead, member="ann")]
+        with pytest.raises(InvalidBatch, match="more than a day ahead"):
+            producer.increment_batch(batch)
 
 
 def test_damaged_salts_are_as_missing(

@@ -34,6 +34,7 @@ from tests.reads.test_windows import (
     HOURLY,
     KEYS,
     ODD,
+    UNSHRUNK,
     WIDTH,
     Played,
     Span,
@@ -225,7 +226,7 @@ class Sighted(Played):
 def test_different_members_are_exact_or_refused(
     session: Session, store: Store, redis_client: redis.Redis, servers: Servers, examples: int
 ) -> None:
-    @settings(max_examples=examples)
+    @settings(max_examples=examples, phases=UNSHRUNK)
     @given(made=counters(), days=st.sampled_from((0, 0, 1, 2)), seed=st.integers(0, 2**32))
     def play(made: Any, days: int, seed: int) -> None:
         chance = random.Random(seed)

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import redis
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from countersink.reads import Reads
@@ -39,6 +39,8 @@ HOURLY = ("UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati")
 ODD = ("Asia/Kolkata", "Asia/Kathmandu")
 BACK = 6 * 1440
 """Minutes that the events lie back at most."""
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""An example takes seconds: making a failing one smaller would take longer than a test may."""
 Event = tuple[str, int]
 Span = tuple[int, int]
 """Unix minutes, from the one to before the other."""
@@ -366,7 +368,7 @@ def some(chance: random.Random, edges: list[int]) -> dict[Event, int]:
     return {(chance.choice(KEYS), min(one, now)): chance.choice(amounts) for one in at}
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, phases=UNSHRUNK)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_ranges_of_times_and_days_are_exact_or_refused(
     session: Session,
@@ -409,7 +411,7 @@ def test_ranges_of_times_and_days_are_exact_or_refused(
     assert store.totals.total("v") == sum(oracle.events.values())
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, phases=UNSHRUNK)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_the_last_so_many_are_whole_buckets_up_to_now_or_refused(
     session: Session,

@@ -29,7 +29,7 @@ from countersink.runtime.limits import (
     check_key,
     minute_of,
 )
-from countersink.runtime.members import check_member, no_salt
+from countersink.runtime.members import check_member, no_salt, out_of_reach
 from countersink.stream.connection import connect, redact
 from countersink.stream.errors import StreamMisconfigured
 
@@ -485,10 +485,8 @@ class Producer:
         if found is None:
             if self.counts_members(counter) is False:
                 raise ValueError(no_salt(counter))
-            if minute is not None and events.sightings.salts.is_forgotten(counter, minute):
-                raise ValueError(
-                    f"{counter} renews its salt, and has forgotten the one of this time"
-                )
+            if minute is not None and events.sightings.is_out_of_reach(counter, minute):
+                raise ValueError(out_of_reach(counter))
         return found
 
     def _refuse(self, increments: int) -> None:

@@ -14,7 +14,7 @@ from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Bell, WorkThread, sleep
 from countersink.runtime.log import Log
-from countersink.runtime.members import no_salt
+from countersink.runtime.members import no_salt, out_of_reach
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
@@ -143,7 +143,7 @@ class SendThread(WorkThread):
         if (counter := self._events.sightings.without_salt) is not None:
             self._events.sightings.without_salt = None
             if self._events.sightings.salts.counts_members(counter):
-                return f"{counter} renews its salt, and has forgotten the one of their time"
+                return out_of_reach(counter)
             return f"no salt for their members: {no_salt(counter)}"
         largest = self._events.largest_refused
         if largest and not self._buffer.crowded:

@@ -76,6 +76,14 @@ def no_salt(counter: str) -> str:
     )
 
 
+def out_of_reach(counter: str) -> str:
+    """Why a member has no salt where its counter has others."""
+    return (
+        f"{counter} renews its salt, and has none of this time: it was forgotten, or the time is"
+        " more than a day ahead"
+    )
+
+
 def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
     """The salt of a minute; None: it is not made yet, or forgotten."""
     for salt in salts:

@@ -38,6 +38,9 @@ LARGE_MEMBER: Final = 256
 folded are bounded by their number alone."""
 MAX_LARGE_BYTES: Final = 8 * 1024 * 1024
 """Bytes of larger members that wait to be folded, above which a sighting is dropped."""
+MINUTES_AHEAD: Final = 1_440
+"""Of an event that is further ahead, and whose salt is not made yet, the member is dropped: workers
+make salts a day ahead."""
 MAX_COUNTERS: Final = 16_384
 """Counters whose salts are known at once, and those with a list of their own."""
 CHUNK: Final = 4_000
@@ -90,10 +93,14 @@ class Salts:
         self.want(counter)
         return None
 
-    def is_forgotten(self, counter: str, minute: int) -> bool:
-        """Whether the salt of a minute was forgotten, and will never be known."""
+    def is_out_of_reach(self, counter: str, minute: int, now: int) -> bool:
+        """Whether the salt of a minute was forgotten, or will not be made within a day."""
         known = self._known.get(counter)
-        return known is not None and bool(known.salts) and minute < known.salts[0][0].begins
+        if known is None or not known.salts:
+            return False
+        first, last = known.salts[0][0], known.salts[-1][0]
+        ahead = last.ends is not None and minute >= max(last.ends, now + MINUTES_AHEAD)
+        return ahead or minute < first.begins
 
     def counts_members(self, counter: str) -> bool | None:
         """Whether a counter had salts when Redis was asked last; None: that is not known now."""
@@ -380,6 +387,11 @@ class Sightings:
                     self._large.remove(len(member))
         return len(chunk), dropped
 
+    def is_out_of_reach(self, counter: str, minute: int) -> bool:
+        """Whether it is no use to wait for the salt of a minute."""
+        now = self._clock.absolute(self._clock.minute())
+        return self.salts.is_out_of_reach(counter, minute, now)
+
     def fold_waiting(self) -> int:
         """Fold those that have waited and whose salts are known by now; how many were dropped."""
         waiting = self._buffer.waiting_members
@@ -403,7 +415,7 @@ class Sightings:
     def _let_wait(self, counter: str, key: RowKey, minute: int, member: bytes, calls: int) -> int:
         """Keep sightings until the salt of their member is known; how many are dropped."""
         self.fast.clear()  # callers are to ask for the salt, and to have patience
-        if self._buffer.closed or self.salts.is_forgotten(counter, self._clock.absolute(minute)):
+        if self._buffer.closed or self.is_out_of_reach(counter, self._clock.absolute(minute)):
             dropped = calls
         else:
             waits = [self._buffer.let_wait(counter, key, minute, member) for _ in range(calls)]
