@@ -17,7 +17,7 @@ PROGRAM: Final = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:
 needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="nginx is not installed here")
 _CONFIGURATION: Final = """
 daemon off;
-worker_processes 1;
+master_process off;
 error_log stderr;
 pid {directory}/pid;
 events {{ worker_connections 1024; }}
