@@ -212,7 +212,7 @@ class Generation:
         """Add ``calls`` sightings of as many members as there are hashes."""
         if key not in table.calls:
             table.calls[key] = 0
-            self._grown_members((key,))
+            self._grown_members(table, 1)
         have = table.hashes[key]
         before = len(have)
         table.calls[key] += calls
@@ -226,16 +226,16 @@ class Generation:
         rows = len(table.calls)
         count_all(table.calls, keys)
         if len(table.calls) > rows:
-            self._grown_members(list(islice(reversed(table.calls), len(table.calls) - rows)))
+            self._grown_members(table, len(table.calls) - rows)
         of = table.hashes.__getitem__
         touched = set(keys)
         before = sum(map(len, map(of, touched)))
         deque(map(set.add, map(of, keys), hashes), maxlen=0)
         self.bytes += (sum(map(len, map(of, touched))) - before) * HASH_MEMORY
 
-    def _grown_members(self, keys: Sequence[RowKey]) -> None:
-        self.cells += len(keys)
-        self.bytes += rows_bytes(keys) + len(keys) * MEMBERS_BYTES
+    def _grown_members(self, table: MembersTable, new: int) -> None:
+        self.grown(table.calls, new)
+        self.bytes += new * MEMBERS_BYTES
 
     def count_anew(self) -> None:
         """Find the figures out again, after something may have come between them and the rows."""
@@ -244,7 +244,7 @@ class Generation:
         self.bytes = sum(TABLE_BYTES + rows_bytes(list(table.counts)) for table in tables)
         for seen in self.members.values():
             self.bytes += TABLE_BYTES + HASH_MEMORY * sum(map(len, seen.hashes.values()))
-            self._grown_members(list(seen.calls))
+            self._grown_members(seen, len(seen.calls))
         self.bytes += sum(named_bytes(names, rows) for names, rows, _ in self.named)
         self.relative = True  # maybe
 

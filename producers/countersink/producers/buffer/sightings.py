@@ -313,9 +313,7 @@ class Sightings:
         if found is None:
             return None
         number, hasher = found
-        taken = hasher()
-        taken.update(member)
-        return when, number, taken.digest()
+        return when, number, _hash(hasher, member)
 
     def fold(self, limit: int, of: list[Waiting], *, patient: bool) -> tuple[int, int]:
         """Fold at most ``limit``: how many were folded, and how many of them were dropped.
@@ -374,9 +372,7 @@ class Sightings:
                 number, digest = member
             elif found is not None:
                 number, hasher = found
-                taken = hasher()
-                taken.update(member)
-                digest = taken.digest()
+                digest = _hash(hasher, member)
             else:
                 dropped += self._let_wait(counter, key, now if at is None else at, member, calls)
                 continue
@@ -428,11 +424,18 @@ class Sightings:
         return f"<Sightings {self.left}>"
 
 
+def _hash(hasher: Hasher, member: bytes) -> bytes:
+    taken = hasher()
+    taken.update(member)
+    digest: bytes = taken.digest()
+    return digest
+
+
 def _hash_all(hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
     """The hash of each member: of those that come several times, made once."""
     different = list(set(members))
     hashes = []
-    for member in different:
+    for member in different:  # as _hash(), without a call for each
         taken = hasher()
         taken.update(member.encode() if type(member) is str else member)
         hashes.append(taken.digest())

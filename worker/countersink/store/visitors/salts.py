@@ -150,7 +150,7 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def kept_of(session: Session, counter: str) -> tuple[Salt, ...]:
     """The salts of a counter that are not forgotten, the earliest first."""
     return tuple(
-        Salt(int(number), int(begins), None if ends is None else int(ends), bytes(salt))
+        Salt(number, begins, ends, bytes(salt))
         for number, begins, ends, salt in session.query(
             "SELECT number, begins, ends, salt FROM visitor_salt"
             " WHERE counter = %s AND salt IS NOT NULL ORDER BY begins",
