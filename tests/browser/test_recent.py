@@ -130,12 +130,13 @@ def test_whoever_walks_through_the_last_hour_stays_at_their_minute(
         page.goto("/#/counter/hits")
         chart = page.get_by_role("slider", name="Walk through the last hour")
         expect(page.locator(".recent .u-over")).to_be_attached()
+        # Not by its index: a minute may begin meanwhile.
         chart.press("End")
         chart.press("ArrowLeft")
         chart.press("ArrowLeft")
-        expect(chart).to_have_attribute("aria-valuenow", "57")
         said = chart.get_attribute("aria-valuetext")
         assert said is not None
+        assert "not over" not in said
         # The window moves on.
         with routed(page, re.compile("/minutely.*last=1h"), a_minute_on):
             web.producer.increment("hits", "a", 5)

@@ -19,7 +19,6 @@ from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.producers.threads import RLock
-from countersink.runtime.dimensions import KnownDimensions
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
@@ -162,8 +161,8 @@ class Producer:
                         self._fast[counter](key)
                         return
                 elif type(key) is dict:
-                    values, known, _ = self._known[counter][len(key)]
-                    self._fast[counter](known[values(key)])
+                    values, known, append = self._fast_dimensions[counter][len(key)]
+                    append(known[values(key)])
                     return
         except (LookupError, TypeError):
             pass  # a counter or values not seen before, or nothing that could be one
@@ -442,8 +441,9 @@ class Producer:
         """Begin empty: the parent of a forked child sends what it had accepted."""
         self._engine = Engine(self._url, self._options)
         self._fast = self._engine.events.fast
+        self._fast_dimensions = self._engine.events.fast_dimensions
         self._fast_seen = self._engine.events.sightings.fast
-        self._known_dimensions = KnownDimensions()
+        self._known_dimensions = self._engine.events.known_dimensions
         self._known = self._known_dimensions.of
         self._closing = RLock()  # reentrant: a signal handler may close, too
         self._complete = None

@@ -251,6 +251,8 @@ class KnownDimensions:
         self._held += 1
         if self._held > MOST_KNOWN:
             self.of.clear()
+            for _, known, _ in list(self._by_names.values()):
+                known.clear()  # others hold it, too
             self._by_names.clear()
             self._held = 0
 

@@ -7,17 +7,17 @@ The lists live as long as the buffer and are never replaced (a caller that has j
 ``append`` would leave its event in a list that nobody reads): the fold thread copies a prefix,
 deletes it, and counts it with ``collections.Counter``, whose loop is in C.
 
-``fast`` maps a counter's name to the ``append`` of its list. A name that is not in there goes the
-slow way, which checks everything and does what else has to be done, such as starting the threads.
-So the fast way needs no test of the producer's state: whenever callers should take the slow way,
-``fast`` is emptied.
+``fast`` maps a counter's name to the ``append`` of its list; ``fast_dimensions`` to the same, and
+to what finds dimensions that were checked. A name that is not in there goes the slow way, which
+checks everything and does what else has to be done, such as starting the threads. So the fast way
+needs no test of the producer's state: whenever callers should take the slow way, both are emptied.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from countersink.producers.batch import Event, IncrementBatch
 from countersink.producers.buffer.generations import batch_bytes
@@ -25,7 +25,12 @@ from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.buffer.sightings import Sightings, Waiting
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.threads import RLock, in_main_thread, sleep
-from countersink.runtime.dimensions import RowKey
+from countersink.runtime.dimensions import (
+    MAX_DIMENSIONS,
+    Dimensions,
+    KnownDimensions,
+    RowKey,
+)
 from countersink.stream.clock import RedisClock
 
 FAST_COUNTERS: Final = 16_384
@@ -50,6 +55,11 @@ MAX_MANY_SECONDS: Final = 0.25
 Many = tuple[str, int | None, Sequence[RowKey], list[int]]
 """(counter, minute or None for now, keys, amounts): an increment for each key."""
 
+Fast = tuple[Callable[[Mapping[str, str]], Any], dict[Any, Dimensions], Callable[[RowKey], None]]
+"""What takes the values out of a mapping, and the dimensions by what it takes, both as in
+:data:`~countersink.runtime.dimensions.Known`; and the ``append`` of a counter's list."""
+_NONE: Final[Fast] = (len, {}, list[RowKey]().append)
+
 
 class Mode(Enum):
     """What a call that takes the slow way has to do besides leaving its event."""
@@ -67,6 +77,8 @@ class EventBuffer:
 
     Attributes:
         fast: counter name → ``append`` for the key of an increment by 1, now.
+        fast_dimensions: counter name → by the number of dimensions → :data:`Fast`.
+        known_dimensions: those that were checked.
         lock: guards the row buffer, the figures and the taking of events. Never held during I/O,
             nor by a call in the main thread as long as the fold thread answers: a signal handler
             that came in between would wait for the fold thread, and this one for the lock.
@@ -79,6 +91,8 @@ class EventBuffer:
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
         self.fast: dict[str, Callable[[RowKey], None]] = {}
+        self.fast_dimensions: dict[str, list[Fast]] = {}
+        self.known_dimensions = KnownDimensions()
         # Reentrant only for a process without threads, where callers fold: a signal handler that
         # interrupts that finds `_folding` set, and goes without.
         self.lock = RLock()
@@ -119,9 +133,9 @@ class EventBuffer:
             if events is not None:
                 events.append(key)
                 if self._hot():
-                    self.fast[counter] = events.append
+                    self._open_fast(counter, key, events)
                     if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
-                        self.fast.clear()
+                        self._close_fast()
                 self._after_put(len(events))
                 return
         self._mixed.append((counter, key, minute, amount))
@@ -205,8 +219,20 @@ class EventBuffer:
         if self._closed:  # looked at last, so that no switch that was under way undoes a close
             self.mode = Mode.CLOSED
         if self.mode is not Mode.HOT:
-            self.fast.clear()
+            self._close_fast()
             self.sightings.fast.clear()
+
+    def _open_fast(self, counter: str, key: RowKey, events: list[RowKey]) -> None:
+        self.fast[counter] = events.append
+        known = self.known_dimensions.of.get(counter)
+        if not isinstance(key, str) and known is not None:
+            fast = self.fast_dimensions.setdefault(counter, [_NONE] * (MAX_DIMENSIONS + 1))
+            take, dimensions, _ = known[len(key)]
+            fast[len(key)] = take, dimensions, events.append
+
+    def _close_fast(self) -> None:
+        self.fast.clear()
+        self.fast_dimensions.clear()
 
     def _hot(self) -> bool:
         return self.mode is Mode.HOT

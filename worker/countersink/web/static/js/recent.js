@@ -16,6 +16,8 @@ const HOUR_ANEW_MS = 5_000;
 const TRENDS_ANEW_MS = 10_000;
 const MOST_KEYS = 10;
 const QUARTER_MS = 900_000;
+/** How far behind the server's clock may be known: its HTTP Date is of whole seconds, made once a second. */
+const DATE_MS = 2_000;
 const LAST_HOUR = { last: "1h" };
 
 /** The last hour, by minute or by quarter of an hour. */
@@ -90,7 +92,7 @@ async function minutes(counter, { zone, filter }, signal) {
   const { told_from: from = null, window } = all;
   const told = from && from < window.to ? await ask({ from, to: window.to }) : all;
   // The window may consist of quarters, and end behind the minute that is not over.
-  const rows = told.rows.filter(({ minute }) => Date.parse(minute) <= serverNow());
+  const rows = told.rows.filter(({ minute }) => Date.parse(minute) <= serverNow().getTime() + DATE_MS);
   return { labels: rows.map((row) => row.minute), values: rows.map((row) => row.total), from };
 }
 
