@@ -33,9 +33,8 @@ from countersink.stream.entry import (
 )
 from tests.stream.test_dimension_rows import COUNTERS, KEYS
 
-HASHES = st.sets(st.binary(min_size=8, max_size=8), min_size=1, max_size=5).map(
-    lambda found: b"".join(sorted(found))
-)
+# In any order, some of them twice: a union is the same.
+HASHES = st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=5).map(b"".join)
 PLAIN = st.tuples(COUNTERS, KEYS, st.integers(0, 99), st.integers(-9, 9))
 MEMBERS = st.tuples(
     *(COUNTERS, KEYS, st.integers(0, 99), st.integers(0, 9), st.integers(0, MAX_SALT_NUMBER)),
@@ -91,8 +90,6 @@ BAD = [
     ('"k",1,1,7,""', "bad_members", "not 0 bytes"),
     ('"k",1,1,7,"AAAA"', "bad_members", "not 3 bytes"),
     (f'"k",1,1,7,"{hashes_of(MAX_HASHES + 1)}"', "bad_members", "not 32776 bytes"),
-    (f'"k",1,1,7,"{b64encode(bytes(16)).decode()}"', "bad_members", "distinct"),
-    (f'"k",1,1,7,"{b64encode(b"b" * 8 + b"a" * 8).decode()}"', "bad_members", "sorted"),
     ('"k",1,1,"7","AAAAAAAAAAE="', "bad_members", "number of a salt"),
     ('"k",1,1,null,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
     ('"k",1,1,7.0,"AAAAAAAAAAE="', "bad_members", "number of a salt"),

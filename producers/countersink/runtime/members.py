@@ -28,8 +28,7 @@ class Seen(NamedTuple):
 
     Attributes:
         number: of the salt by which they were hashed.
-        hashes: distinct, sorted, :data:`HASH_BYTES` each; at least one, at most
-            :data:`MAX_HASHES`.
+        hashes: :data:`HASH_BYTES` each, in any order; at least one, at most :data:`MAX_HASHES`.
     """
 
     number: int

@@ -11,7 +11,7 @@ field     meaning
 ``rows``  JSON ``[[counter, key, minute, amount], …]``; minute in Unix minutes; in the place of
           the key an object of names to values, ``{"country": "DE", "page": "/home"}``, for an
           increment with dimensions. A row that brings members has two more items: the number of
-          their salt, and their distinct hashes of eight bytes, sorted, at most 4,096, in base64
+          their salt, and their hashes of eight bytes, in any order, at most 4,096, in base64
           (``runtime/members.py``). Its amount is the number of sightings, or 0
 ========  =====================================================================================
 

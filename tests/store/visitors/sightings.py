@@ -36,7 +36,7 @@ def hashed(member: str, salt: bytes) -> bytes:
 def seen_entry(
     session: Session, sightings: Sequence[Sighting], *plain: tuple[str, RowKey, int, int]
 ) -> Incoming:
-    """An entry of sightings, folded as a producer does, and of plain rows."""
+    """An entry of sightings, a row for each key and minute, and of plain rows; hashes may recur."""
     folded: dict[tuple[str, RowKey, int], list[str]] = defaultdict(list)
     for counter, key, minute, member in sightings:
         folded[counter, key, minute].append(member)
@@ -44,7 +44,7 @@ def seen_entry(
     seen: dict[int, Seen] = {}
     for (counter, key, minute), members in folded.items():
         number, salt = salt_at(session, counter, minute)
-        hashes = b"".join(sorted({hashed(member, salt) for member in members}))
+        hashes = b"".join([hashed(member, salt) for member in members])
         seen[len(rows)] = Seen(number, hashes)
         rows.append((len(rows), counter, key, minute, len(members)))
     rows += [(len(rows) + at, *row) for at, row in enumerate(plain)]

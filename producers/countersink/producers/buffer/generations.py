@@ -274,7 +274,7 @@ def _member_rows(
     """The rows of a key: the sightings go with the first."""
     hashes = list(members)
     for at in range(0, len(hashes), MAX_HASHES):
-        yield (*place, calls, number, b"".join(sorted(hashes[at : at + MAX_HASHES]))), calls
+        yield (*place, calls, number, b"".join(hashes[at : at + MAX_HASHES])), calls
         calls = 0
 
 

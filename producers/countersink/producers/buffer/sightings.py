@@ -433,10 +433,12 @@ def _hash(hasher: Hasher, member: bytes) -> bytes:
 
 def _hash_all(hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
     """The hash of each member: of those that come several times, made once."""
-    different = list(set(members))
+    different = list(dict.fromkeys(members))
     hashes = []
     for member in different:  # as _hash(), without a call for each
         taken = hasher()
         taken.update(member.encode() if type(member) is str else member)
         hashes.append(taken.digest())
+    if len(different) == len(members):
+        return hashes
     return list(map(dict(zip(different, hashes, strict=True)).__getitem__, members))
