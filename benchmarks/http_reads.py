@@ -41,6 +41,8 @@ QUICK_PART: Final = 200
 DAYS: Final = 7
 LEAST: Final = 5
 """Repetitions of a question, however long it takes."""
+LIFETIME_SECONDS: Final = 1_200
+"""Of a server: to ask for a big window takes half a minute each time."""
 BOUND: Final = 1.5
 """How many times the median of the bare query a request may take."""
 
@@ -164,15 +166,11 @@ class HttpReads:
             with open_tables(url) as session:
                 _, key = api_keys.create(session, "benchmark", ("read",))
             rows_before = one_value(url, COUNT)
-            with self._server(url, key) as client:
-                with _connected(url) as connection:
-                    before = [_ask(client, connection, q, seconds) for q in questions]
-                with open_way("nonstop", url, bucket="") as compact:
-                    compact()
-                wait_until_purged(url)
-                client.close()  # idle for minutes by now: both servers end such connections
-                with _connected(url) as connection:
-                    after = [_ask(client, connection, q, seconds) for q in questions]
+            before = self._asked(url, key, questions, seconds)
+            with open_way("nonstop", url, bucket="") as compact:
+                compact()
+            wait_until_purged(url)
+            after = self._asked(url, key, questions, seconds)
             rows_after = one_value(url, COUNT)
         for (_, _, first), (_, _, second) in zip(before, after, strict=True):
             # The window has moved on meanwhile; each answer was held against the table.
@@ -190,6 +188,12 @@ class HttpReads:
             for number, question in enumerate(questions)
         ]
 
+    def _asked(
+        self, url: str, key: str, questions: tuple[Question, ...], seconds: float
+    ) -> list[tuple[Repetitions, Repetitions, Rows]]:
+        with self._server(url, key) as client, _connected(url) as connection:
+            return [_ask(client, connection, q, seconds) for q in questions]
+
     @contextmanager
     def _server(self, url: str, key: str) -> Iterator[Client]:
         """A server process, and one connection to it."""
@@ -198,6 +202,7 @@ class HttpReads:
             bare=False,
             redis_url=self._site.redis_url,
             mysql_url=url,
+            lifetime=LIFETIME_SECONDS,
         ) as child:
             client = Client(child.hear()["port"], key)
             try:

@@ -115,11 +115,14 @@ _answers: list[TextIO] = []
 
 
 def first_message() -> Message:
-    """In a child: the arguments. Also sets the alarm that ends the process if nobody else does."""
+    """In a child: the arguments. Also sets the alarm that ends the process if nobody else does:
+    after ``lifetime`` seconds, if there is such an argument."""
     signal.alarm(LIFETIME_SECONDS)
     _answers.append(os.fdopen(os.dup(sys.stdout.fileno()), "w"))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return next_message()
+    arguments = next_message()
+    signal.alarm(arguments.get("lifetime", LIFETIME_SECONDS))
+    return arguments
 
 
 def next_message() -> Message:
