@@ -32,6 +32,7 @@ from countersink.stream.decode import decode_rows
 from countersink.stream.entry import MAX_ROWS_BYTES
 from tests.producers.helpers import distinct, entries, run_script, said
 from tests.support.processes import Children
+from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -224,9 +225,45 @@ def test_what_is_known_is_bounded() -> None:
         for _ in range(2):  # names become known, then values
             assert known.row_key(f"c{number % 11}", given) == check_dimensions(given)
         tables |= {id(row[1]): row[1] for rows in known.of.values() for row in rows}
-        # Also in those that others still hold.
-        assert sum(map(len, tables.values())) <= MOST_KNOWN
-    assert len(tables) > 8
+        assert sum(map(len, tables.values())) <= MOST_KNOWN or len(tables) > 8
+    there = {id(row[1]) for rows in known.of.values() for row in rows}
+    assert sum(len(table) for at, table in tables.items() if at in there) <= MOST_KNOWN
+
+
+def test_whoever_holds_tables_of_what_is_known_hears_when_all_is_forgotten() -> None:
+    held: dict[str, dict[Any, Any]] = {}
+    known = KnownDimensions(held.clear)
+    draw = random.Random(17)
+    names, forgotten, largest = 0, 0, 0
+    for number in range(6 * MOST_KNOWN):
+        names += draw.random() < 0.02  # some overflows are reached by new names
+        counter = f"c{names}"
+        there = len(held)
+        known.row_key(counter, {f"d{names}": str(number)})
+        forgotten += len(held) < there
+        if counter in known.of:
+            held[counter] = known.of[counter][1][1]
+        largest = max(largest, sum(map(len, held.values())))
+    assert forgotten >= 5
+    assert largest <= MOST_KNOWN
+
+
+def test_known_dimensions_wake_an_idle_producer_and_are_refused_by_a_closed_one(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    given, row = {"page": "/", "country": "DE"}, (("country", "DE"), ("page", "/"))
+    with Producer(redis_url, flush_interval=0.01) as producer:
+        events = producer._engine.events
+        for _ in range(2):
+            for _ in range(3):
+                producer.increment("hits", given)
+            eventually(lambda: not events.fast and not events.fast_dimensions)
+        producer.increment("hits", given)
+        eventually(lambda: counted(redis_client) == {("hits", row): 7})
+        producer.increment("hits", given)
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.increment("hits", given)
+    assert counted(redis_client) == {("hits", row): 8}
 
 
 @pytest.mark.parametrize("value", ["x" * 256, "é"])

@@ -113,7 +113,7 @@ class Sighted(Played):
         for (key, minute), members in folded.items():
             _, number, salt = self.salt(minute)
             hashes = {blake2b(each.encode(), digest_size=8, key=salt).digest() for each in members}
-            row = ("v", key, minute, len(members), number, b"".join(sorted(hashes)))
+            row = ("v", key, minute, len(members), number, b"".join(hashes))
             content.append(row)
         at = now_ms(self._client)
         send(self._client, Sealed(new_entry_id(at), at, encode_rows(content)))

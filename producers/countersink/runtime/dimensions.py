@@ -199,14 +199,20 @@ class KnownDimensions:
 
     Checking and sorting a mapping takes several times as long as all the rest of an increment; to
     find it here takes a tenth of that. Two mappings with the same values of the same names are one,
-    whatever the order of their items. For all threads: each step is one operation of a dictionary.
+    whatever the order of their items; a value that equals a known one is counted as that, also if
+    it is of a subclass of ``str``, which is refused otherwise. For all threads: each step is one
+    operation of a dictionary.
+
+    Args:
+        forget: called when all are forgotten, for whoever holds tables of ``of``.
 
     Attributes:
         of: counter → by the number of names → :data:`Known`, of the names that came last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], None] = lambda: None) -> None:
         self.of: dict[str, list[Known]] = {}
+        self._forget = forget
         self._by_names: dict[tuple[str, ...], Known] = {}
         self._held = 0  # about: threads may add at once
 
@@ -251,10 +257,9 @@ class KnownDimensions:
         self._held += 1
         if self._held > MOST_KNOWN:
             self.of.clear()
-            for _, known, _ in list(self._by_names.values()):
-                known.clear()  # others hold it, too
             self._by_names.clear()
             self._held = 0
+            self._forget()
 
 
 def _is_short(values: tuple[str, ...]) -> bool:

@@ -28,7 +28,8 @@ class Seen(NamedTuple):
 
     Attributes:
         number: of the salt by which they were hashed.
-        hashes: :data:`HASH_BYTES` each, in any order; at least one, at most :data:`MAX_HASHES`.
+        hashes: :data:`HASH_BYTES` each, in any order, some perhaps twice; at least one, at most
+            :data:`MAX_HASHES`.
     """
 
     number: int

@@ -12,7 +12,8 @@ field     meaning
           the key an object of names to values, ``{"country": "DE", "page": "/home"}``, for an
           increment with dimensions. A row that brings members has two more items: the number of
           their salt, and their hashes of eight bytes, in any order, at most 4,096, in base64
-          (``runtime/members.py``). Its amount is the number of sightings, or 0
+          (``runtime/members.py``); one that comes twice counts once. Its amount is the number
+          of sightings, or 0
 ========  =====================================================================================
 
 A worker that does not know a version puts an entry of it among the dead letters as a whole, and

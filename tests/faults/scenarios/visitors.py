@@ -51,11 +51,11 @@ class _Members:
             key = draw.choice(KEYS)
             minute = FIRST_MINUTE + draw.randrange(DAYS * MINUTES_PER_DAY)
             most = MANY if key == KEYS[0] else FEW
-            members = {hashed(str(draw.randrange(most)), self.salt) for _ in range(200)}
-            self.sent[self.bucket(minute), key] |= members
+            members = [hashed(str(draw.randrange(most)), self.salt) for _ in range(200)]
+            self.sent[self.bucket(minute), key].update(members)
             traffic.expected[COUNTER, day_of(minute), key.encode()] += 200
             traffic.increments += 200
-            made.append((COUNTER, key, minute, 200, self.number, b"".join(sorted(members))))
+            made.append((COUNTER, key, minute, 200, self.number, b"".join(members)))
         at = now_ms(self.stage.redis)
         return Sealed(new_entry_id(at), at, encode_rows(made), rows)
 

@@ -176,6 +176,7 @@ class LogSender:
                     f"{amount:,} hits were not counted: the salt of their time was forgotten"
                 )
                 continue
+            # In an order: a batch that is sent again is cut into the same rows.
             hashes = sorted({member_hash(each.encode(), salt.salt) for each in visitors})
             for at in range(0, len(hashes), MAX_HASHES):
                 part = b"".join(hashes[at : at + MAX_HASHES])

@@ -34,8 +34,8 @@ from countersink.runtime.dimensions import (
 from countersink.stream.clock import RedisClock
 
 FAST_COUNTERS: Final = 16_384
-"""Counters with a list of their own, some 500 bytes each; the events of further ones share a list,
-at a higher price per call.
+"""Counters with a list of their own, some 300 bytes each, 800 with dimensions; the events of
+further ones share a list, at a higher price per call.
 """
 MAX_RAW: Final = 500_000
 """Events not folded yet above which callers fold a chunk themselves, or wait a little."""
@@ -92,7 +92,7 @@ class EventBuffer:
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
         self.fast: dict[str, Callable[[RowKey], None]] = {}
         self.fast_dimensions: dict[str, list[Fast]] = {}
-        self.known_dimensions = KnownDimensions()
+        self.known_dimensions = KnownDimensions(self.fast_dimensions.clear)
         # Reentrant only for a process without threads, where callers fold: a signal handler that
         # interrupts that finds `_folding` set, and goes without.
         self.lock = RLock()
@@ -223,12 +223,18 @@ class EventBuffer:
             self.sightings.fast.clear()
 
     def _open_fast(self, counter: str, key: RowKey, events: list[RowKey]) -> None:
-        self.fast[counter] = events.append
+        append = self.fast.get(counter)
+        if append is None:
+            append = self.fast[counter] = events.append
         known = self.known_dimensions.of.get(counter)
-        if not isinstance(key, str) and known is not None:
+        if isinstance(key, str) or known is None:
+            return
+        fast = self.fast_dimensions.get(counter)
+        if fast is None:
             fast = self.fast_dimensions.setdefault(counter, [_NONE] * (MAX_DIMENSIONS + 1))
-            take, dimensions, _ = known[len(key)]
-            fast[len(key)] = take, dimensions, events.append
+        take, dimensions, _ = known[len(key)]
+        if fast[len(key)][1] is not dimensions:
+            fast[len(key)] = take, dimensions, append
 
     def _close_fast(self) -> None:
         self.fast.clear()

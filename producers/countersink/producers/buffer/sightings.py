@@ -433,12 +433,11 @@ def _hash(hasher: Hasher, member: bytes) -> bytes:
 
 def _hash_all(hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
     """The hash of each member: of those that come several times, made once."""
-    different = list(dict.fromkeys(members))
-    hashes = []
-    for member in different:  # as _hash(), without a call for each
+    hashes: dict[str | bytes, bytes] = dict.fromkeys(members, b"")
+    for member in hashes:  # as _hash(), without a call for each
         taken = hasher()
         taken.update(member.encode() if type(member) is str else member)
-        hashes.append(taken.digest())
-    if len(different) == len(members):
-        return hashes
-    return list(map(dict(zip(different, hashes, strict=True)).__getitem__, members))
+        hashes[member] = taken.digest()
+    if len(hashes) == len(members):
+        return list(hashes.values())
+    return list(map(hashes.__getitem__, members))

@@ -15,6 +15,7 @@ import { table } from "./table.js";
 const HOUR_ANEW_MS = 5_000;
 const TRENDS_ANEW_MS = 10_000;
 const MOST_KEYS = 10;
+const MINUTE_MS = 60_000;
 const QUARTER_MS = 900_000;
 /** How far behind the server's clock may be known: its HTTP Date is of whole seconds, made once a second. */
 const DATE_MS = 2_000;
@@ -92,7 +93,9 @@ async function minutes(counter, { zone, filter }, signal) {
   const { told_from: from = null, window } = all;
   const told = from && from < window.to ? await ask({ from, to: window.to }) : all;
   // The window may consist of quarters, and end behind the minute that is not over.
-  const rows = told.rows.filter(({ minute }) => Date.parse(minute) <= serverNow().getTime() + DATE_MS);
+  const now = serverNow().getTime();
+  const quarters = Date.parse(window.to) > now + MINUTE_MS + DATE_MS;
+  const rows = quarters ? told.rows.filter(({ minute }) => Date.parse(minute) <= now) : told.rows;
   return { labels: rows.map((row) => row.minute), values: rows.map((row) => row.total), from };
 }
 
