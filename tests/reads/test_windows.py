@@ -101,15 +101,23 @@ class Oracle:
         """Whether a bucket goes on at one of these minutes."""
         return any(self.bucket(edge - 1) == self.bucket(edge) for edge in edges)
 
+    def whole(self, minute: int) -> Span:
+        """The bucket of a minute, from its beginning to its end, whatever its policy has of it."""
+        counting, resolution, begin = self.bucket(minute)
+        if resolution != "day":
+            return begin, begin + WIDTH[resolution]
+        zone = self.changes[counting][1]
+        return begin, midnight(date_of(begin, zone) + timedelta(days=1), zone)
+
     def doubtful(self, *edges: int) -> bool:
         """Whether one lies in the bucket in which a policy ended: that may be refused too."""
-        for change in self.changes[1:]:
-            _, resolution, begin = self.bucket(change[0] - 1)
-            # A day has 25 hours at most.
-            end = begin + (WIDTH[resolution] if resolution != "day" else 25 * 60)
-            if any(begin < edge < end for edge in edges):
-                return True
-        return False
+        ended = [self.whole(change[0] - 1) for change in self.changes[1:]]
+        return any(begin < edge < end for begin, end in ended for edge in edges)
+
+    def begun(self, *edges: int) -> bool:
+        """Whether one lies in the bucket in which a policy began: of a series that may be, too."""
+        began = [self.whole(change[0]) for change in self.changes[1:]]
+        return any(begin < edge < end for begin, end in began for edge in edges)
 
     def parts(self, width: int, span: Span, zone: str) -> list[int]:
         """When the hours or minutes of a zone begin of which a range has something."""
@@ -132,6 +140,7 @@ class Oracle:
             any(WIDTH[self.bucket(minute)[1]] > width for minute in range(*span))
             or self.cut(*edges)
             or self.doubtful(*edges)
+            or self.begun(*edges)
         )
 
     def by_key(self, span: Span) -> dict[str, int]:
