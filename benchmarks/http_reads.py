@@ -42,7 +42,7 @@ DAYS: Final = 7
 LEAST: Final = 5
 """Repetitions of a question, however long it takes."""
 LIFETIME_SECONDS: Final = 1_200
-"""Of a server: to ask for a big window takes half a minute each time."""
+"""Of a server: to ask for a big window takes a minute and a half each time."""
 BOUND: Final = 1.5
 """How many times the median of the bare query a request may take."""
 
