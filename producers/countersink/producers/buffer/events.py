@@ -226,8 +226,8 @@ class EventBuffer:
         append = self.fast.get(counter)
         if append is None:
             append = self.fast[counter] = events.append
-        known = self.known_dimensions.of.get(counter)
-        if isinstance(key, str) or known is None:
+        known = None if isinstance(key, str) else self.known_dimensions.of.get(counter)
+        if known is None:
             return
         fast = self.fast_dimensions.get(counter)
         if fast is None:
