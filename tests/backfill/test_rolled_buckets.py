@@ -21,6 +21,7 @@ from tests.backfill.helpers import add, line, outcomes, require_verified, write
 from tests.backfill.truths import count, hour_ago, marks, options, said_by
 from tests.store.helpers import entry
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+from tests.support.traffic import now_minute
 
 KEPT = "minute=2d,hour=90d"
 A_DAY = 1440
@@ -44,10 +45,6 @@ def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
 def noon(days_ago: int) -> int:
     """The Unix minute of a noon in UTC."""
     return now_minute() // A_DAY * A_DAY - days_ago * A_DAY + 720
-
-
-def now_minute() -> int:
-    return int(datetime.now(UTC).timestamp()) // 60
 
 
 def day_of(at: int) -> date:

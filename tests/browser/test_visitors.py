@@ -18,18 +18,21 @@ from tests.browser.axe import faults
 from tests.browser.chromium import looking
 from tests.web.serving import Web
 
-NOW = datetime.now(UTC)
-BEFORE = NOW - timedelta(days=1)
-TWO_DAYS = f"range=custom&from={BEFORE.date()}&to={NOW.date()}"
-ONE_DAY = f"range=custom&from={NOW.date()}&to={NOW.date()}"
 LATER_MS = 12_000
 """Longer than the page waits before it asks again for what live numbers do not tell."""
 MANY = 3_000
 """More members than are told exactly."""
 
 
-def saw(web: Web, counter: str, members: Iterable[int], at: datetime = NOW, key: str = "/") -> None:
+def last_days(number: int) -> str:
+    """The range, in a page's address, of so many days with today."""
+    today = datetime.now(UTC).date()
+    return f"range=custom&from={today - timedelta(days=number - 1)}&to={today}"
+
+
+def saw(web: Web, counter: str, members: Iterable[int], days_ago: int = 0, key: str = "/") -> None:
     """Let a page be seen by each of these once."""
+    at = datetime.now(UTC) - timedelta(days=days_ago)
     web.apply()  # a worker publishes the salts
     for member in members:
         web.producer.seen(counter, key, str(member), at=at)
@@ -51,7 +54,7 @@ def told(web: Web, counter: str) -> dict[str, Any]:
 
 def test_different_visitors_stand_beside_the_total_of_the_days(browser: Browser, web: Web) -> None:
     web.store.counters.set("visitors", resolution="hour", salt_days=0)
-    saw(web, "visitors", range(3), BEFORE)
+    saw(web, "visitors", range(3), 1)
     saw(web, "visitors", range(2, 5))
     saw(web, "visitors", range(1), key="/only")
     web.producer.increment("plain", "/")
@@ -59,18 +62,18 @@ def test_different_visitors_stand_beside_the_total_of_the_days(browser: Browser,
     with looking(browser, web.url) as look:
         page = look.page
         page.clock.install()
-        page.goto(f"/#/counter/visitors?{TWO_DAYS}")
+        page.goto(f"/#/counter/visitors?{last_days(2)}")
         days = figure(page, "These days")
         expect(days.locator(".visitors")).to_have_text("5 different visitors")
         expect(days.locator("dd > span")).to_have_text("7")
         expect(days.locator(".visitors [title]")).to_have_count(0)
         # Without a comparison there is no gap in its place.
         assert days.locator("small").first.evaluate("(note) => note.offsetHeight") == 0
-        page.goto(f"/#/counter/visitors?{ONE_DAY}&exclude_key=/only")
+        page.goto(f"/#/counter/visitors?{last_days(1)}&exclude_key=/only")
         expect(days.locator(".visitors")).to_have_text("3 different visitors")
-        page.goto(f"/#/counter/visitors?{TWO_DAYS}&key=/only")
+        page.goto(f"/#/counter/visitors?{last_days(2)}&key=/only")
         expect(days.locator(".visitors")).to_have_text("1 different visitor")
-        page.goto(f"/#/counter/visitors?{TWO_DAYS}&key=/nothing")
+        page.goto(f"/#/counter/visitors?{last_days(2)}&key=/nothing")
         expect(days.locator(".visitors")).to_have_text("0 different visitors")
         page.goto("/#/counter/visitors?range=all")
         expect(figure(page, "In all").locator(".visitors")).to_have_text("5 different visitors")
@@ -123,7 +126,7 @@ def test_of_days_with_several_salts_the_reason_is_told_and_of_one_day_the_number
     # As if it had been set yesterday.
     session.execute("UPDATE visitor_salt SET ends = ends - 1440, begins = begins - 1440")
     session.execute("UPDATE visitor_salt SET begins = -2147483648 ORDER BY begins LIMIT 1")
-    saw(web, "visitors", range(3), BEFORE)
+    saw(web, "visitors", range(3), 1)
     saw(web, "visitors", range(4))
     reason = (
         "Different visitors over all of these days are not known, as salts are renewed each day."
@@ -132,17 +135,17 @@ def test_of_days_with_several_salts_the_reason_is_told_and_of_one_day_the_number
     with looking(browser, web.url, color_scheme=scheme, reduced_motion="reduce") as look:
         page = look.page
         days = figure(page, "These days")
-        page.goto(f"/#/counter/visitors?{ONE_DAY}")
+        page.goto(f"/#/counter/visitors?{last_days(1)}")
         expect(days.locator(".visitors")).to_have_text("4 different visitors")
-        page.goto(f"/#/counter/visitors?{TWO_DAYS}")
+        page.goto(f"/#/counter/visitors?{last_days(2)}")
         expect(days.locator(".visitors")).to_have_text(f"{reason}.")
         expect(days.locator("dd > span")).to_have_text("7")
         assert faults(page, scheme) == []
         page.goto("/#/counter/visitors?range=all")
         expect(figure(page, "In all").locator(".visitors")).to_have_text(f"{reason}.")
         # Days of another zone have parts of two days. In this one it is the same day as in UTC.
-        zone = "Asia/Kolkata" if NOW.hour < 12 else "America/New_York"
-        page.goto(f"/#/counter/visitors?{TWO_DAYS}&zone={zone}")
+        zone = "Asia/Kolkata" if datetime.now(UTC).hour < 12 else "America/New_York"
+        page.goto(f"/#/counter/visitors?{last_days(2)}&zone={zone}")
         expect(days.locator(".visitors")).to_have_text(f"{reason} in UTC.")
         # What is refused is a 422, which Chromium writes to the console.
         look.complaints[:] = [one for one in look.complaints if "422" not in one]
@@ -152,7 +155,7 @@ def test_visitors_of_hours_that_are_rolled_up_are_said_to_be_of_all_days(
     browser: Browser, web: Web
 ) -> None:
     web.store.counters.set("visitors", resolution="hour", keep="hour=2d", salt_days=0)
-    saw(web, "visitors", range(3), NOW - timedelta(days=5))
+    saw(web, "visitors", range(3), 5)
     saw(web, "visitors", range(2, 4))
     roll_up(partial(open_tables, web.options.mysql_url), rows=2_000)
     with looking(browser, web.url) as look:

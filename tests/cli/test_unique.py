@@ -11,17 +11,20 @@ from countersink.store.connection import Session
 from tests.cli.command import Servers, one_sentence
 from tests.store.helpers import applier
 from tests.store.visitors.sightings import seen_entry
+from tests.support.traffic import now_minute
 
-NOW = int(datetime.now(UTC).timestamp()) // 60
-TODAY = datetime.now(UTC).date().isoformat()
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 @pytest.fixture
 def seen(servers: Servers, session: Session) -> Servers:
     """A counter with sightings, few of one key and many of another."""
     assert servers.call("counter", "set", "visitors", "--unique").status == 0
-    made = [("visitors", "/", NOW, f"v{n % 5}") for n in range(12)]
-    made += [("visitors", "/many", NOW, f"v{n}") for n in range(1000)]
+    now = now_minute()
+    made = [("visitors", "/", now, f"v{n % 5}") for n in range(12)]
+    made += [("visitors", "/many", now, f"v{n}") for n in range(1000)]
     with closing(applier(servers.mysql_url)) as one:
         one.apply([seen_entry(session, made)])
     return servers
@@ -36,7 +39,7 @@ def answer(servers: Servers, *arguments: str) -> Any:
 def test_members_are_told_with_their_bounds(seen: Servers) -> None:
     exact = {"total": 5, "estimate": False, "low": 5, "high": 5}
     assert answer(seen, "--by", "total", "--key", "/") == [exact]
-    assert answer(seen, "--key", "/") == [{"day": TODAY, **exact}]
+    assert answer(seen, "--key", "/") == [{"day": today(), **exact}]
     many, few = answer(seen, "--by", "key")
     assert few == {"key": "/", **exact}
     assert many["key"] == "/many"
@@ -45,7 +48,7 @@ def test_members_are_told_with_their_bounds(seen: Servers) -> None:
     assert many["low"] < many["total"] < many["high"]
     (month,) = answer(seen, "--by", "month")
     assert month == {
-        "month": TODAY[:7],
+        "month": today()[:7],
         **{k: many[k] for k in ("total", "estimate", "low", "high")},
     }
     assert answer(seen, "--by", "key", "--top", "1") == [many]
@@ -84,7 +87,7 @@ def test_totals_of_all_counters_have_no_members(seen: Servers) -> None:
 
 def test_a_counter_without_members_says_what_to_do(servers: Servers, session: Session) -> None:
     with closing(applier(servers.mysql_url)) as one:
-        one.apply([seen_entry(session, [], ("plain", "/", NOW, 1))])
+        one.apply([seen_entry(session, [], ("plain", "/", now_minute(), 1))])
     refused = servers.call("totals", "plain", "--unique")
     assert "`countersink counter set plain --unique`" in one_sentence(refused)
 
@@ -96,7 +99,7 @@ def test_days_of_several_salts_are_told_one_by_one(
         store.counters.set("v", salt_days=1)
     session.execute("UPDATE visitor_salt SET ends = ends - 1440, begins = begins - 1440")
     session.execute("UPDATE visitor_salt SET begins = -2147483648 ORDER BY begins LIMIT 1")
-    made = [("v", "/", NOW - ago, "a") for ago in (0, 1440)]
+    made = [("v", "/", now_minute() - ago, "a") for ago in (0, 1440)]
     with closing(applier(mysql_url)) as one:
         one.apply([seen_entry(session, made)])
     refused = servers.call("totals", "v", "--unique", "--by", "total")
@@ -115,7 +118,7 @@ def test_a_damaged_sketch_is_named_and_found(seen: Servers, session: Session) ->
     found = seen.call("verify", "--counter", "visitors", "--format", "json")
     assert found.status == 3
     (wrong,) = found.json["differences"]
-    assert (wrong["problem"], wrong["in_tables"], wrong["day"]) == ("sketch", 1, TODAY)
+    assert (wrong["problem"], wrong["in_tables"], wrong["day"]) == ("sketch", 1, today())
     assert seen.call("totals", "visitors", "--by", "total").status == 0
 
 

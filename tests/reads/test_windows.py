@@ -31,7 +31,7 @@ from countersink.store.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.cli.command import Servers
 from tests.store.policy_rows import Change, brute_policy, put_policies
-from tests.support.traffic import now_ms, send
+from tests.support.traffic import now_minute, now_ms, send
 
 KEYS = ("", "a", "a ", "ä", "/page")
 WIDTH = {"minute": 1, "quarter": 15, "hour": 60, "day": 1440}
@@ -51,10 +51,6 @@ Bucket = tuple[int, str, int]
 def store(mysql_url: str) -> Iterator[Store]:
     with Store(mysql_url) as opened:
         yield opened
-
-
-def now_minute() -> int:
-    return int(datetime.now(UTC).timestamp()) // 60
 
 
 def moment(minute: int, zone: str = "UTC") -> datetime:
@@ -191,6 +187,8 @@ class Oracle:
             found.append((begin, end))
             if not self.doubtful(*edges):
                 return found
+        if again:  # What cannot be told of the window before is null.
+            return [*found, *self.candidates(window, zone, now)]
         return [*(span for span in found if span != spans[0]), *spans[:1]]
 
 
@@ -522,6 +520,27 @@ def same_minute(check: Callable[[int], None]) -> None:
                 raise
             continue
         return
+
+
+def test_a_window_is_told_where_the_one_before_cannot_be(
+    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
+) -> None:
+    """By days until this hour began, which is the first of its day, and by minutes since."""
+
+    def check(now: int) -> None:
+        hour, of_day = now // 60 * 60, now // 60 % 24
+        zone = f"Etc/GMT+{of_day}" if of_day <= 12 else f"Etc/GMT-{24 - of_day}"
+        made = ([(0, zone, "day"), (now - hour, zone, "minute")], None)
+        played = Played(session, store, redis_client, servers, made)
+        played.send({("a", hour): 2, ("a", hour - 1): 4})
+        played.apply()
+        query = Query(Selection("v", last=Last.of("1h")), by="key", against_previous=True)
+        answer = ask(played.reads, query)
+        assert answer.rows == [{"key": "a", "total": 2, "previous": None}]
+        assert answer.window is not None
+        assert answer.window.start == moment(hour)
+
+    same_minute(check)
 
 
 def test_times_beside_a_change_of_zones_have_the_days_of_both(

@@ -28,6 +28,7 @@ from tests.schedules.tables import MAX, Tables
 from tests.store.helpers import entry, together
 from tests.store.policy_rows import Change, brute_policy, put_policies
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+from tests.support.traffic import now_minute
 
 KEYS = ("", "a", "a ", "ä", "/page")
 WIDTH = {"minute": 1, "quarter": 15, "hour": 60, "day": 1440}
@@ -51,10 +52,6 @@ def applier(mysql_url: str) -> Iterator[Applier]:
 
 def run(url: str, rows: int = 2000) -> RetentionDone:
     return roll_up(partial(open_tables, url), rows=rows)
-
-
-def now_minute() -> int:
-    return int(datetime.now(UTC).timestamp()) // 60
 
 
 def count(applier: Applier, events: dict[Event, int], counter: str = "v") -> None:
@@ -630,7 +627,7 @@ def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(
             damaged(session, sql, *args)
             said = verified(tables.url)
             assert len(said) == 1, sql
-            assert found[:16] in said[0], sql
+            assert found[:16].removesuffix(" 00:00") in said[0], sql
             assert "'a'" in said[0], sql
             session.execute("DELETE FROM counter_slot")
             for row in rows:

@@ -26,14 +26,11 @@ from tests.store.app import Connection, open_app, run, wait_for_lock_wait
 from tests.store.helpers import entry, keys
 from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+from tests.support.traffic import now_minute
 
 
 def roll(url: str) -> RetentionDone:
     return roll_up(partial(open_tables, url))
-
-
-def now_minute() -> int:
-    return int(datetime.now(UTC).timestamp()) // 60
 
 
 def hour_of_old() -> int:

@@ -1,6 +1,7 @@
 """Entries drawn from a seed, and the dictionary of what they must add up to."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -64,6 +65,11 @@ class Traffic:
 def day_of(minute: int) -> date:
     """The UTC day that a Unix minute lies in."""
     return datetime.fromtimestamp(minute * 60, UTC).date()
+
+
+def now_minute() -> int:
+    """The Unix minute that this machine's clock shows."""
+    return int(time.time()) // 60
 
 
 def now_ms(client: redis.Redis) -> int:

@@ -23,8 +23,8 @@ from tests.store.app import Connection
 from tests.store.helpers import applier, keys, together
 from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.traffic import now_minute
 
-NOW = int(datetime.now(UTC).timestamp()) // 60
 PLACES = ("counter_slot", "visitor_slot", "counter_month", "visitor_month")
 
 
@@ -43,9 +43,10 @@ def see(mysql_url: str, session: Session, made: list[Sighting], slot: int = 3) -
 
 def see_in_slots(mysql_url: str, session: Session, counter: str = "visitors") -> None:
     """Sightings of three slots, on days long ago and today, that overlap."""
+    now = now_minute()
     for slot in (3, 4, 5):
         made: list[Sighting] = [
-            (counter, f"/{key}", NOW - ago * 1440, f"v{n}")
+            (counter, f"/{key}", now - ago * 1440, f"v{n}")
             for key in range(3)
             for ago in (0, 40, 41, 80)
             for n in range(10 * slot, 10 * slot + 15 + 300 * (key == 0))
@@ -89,8 +90,9 @@ def test_compaction_unites_slots(mysql_url: str, session: Session, store: Store)
     assert (whole(session), keys(session, "visitors")) == (before, amounts)
     beside(session)
     # And what comes later goes on beside it.
-    see(mysql_url, session, [("visitors", "/1", NOW, "v1"), ("visitors", "/1", NOW, "new")])
-    _, salt = salt_at(session, "visitors", NOW)
+    now = now_minute()
+    see(mysql_url, session, [("visitors", "/1", now, "v1"), ("visitors", "/1", now, "new")])
+    _, salt = salt_at(session, "visitors", now)
     assert whole(session)["/1"] == registers(
         sketch_of(
             b"".join(hashed(m, salt) for m in ("new", "v1", *(f"v{n}" for n in range(30, 65))))
@@ -110,8 +112,8 @@ def test_months_are_united_and_added_to(mysql_url: str, session: Session, store:
     assert whole(session) == before
     beside(session)
     late: list[Sighting] = [
-        ("visitors", "/1", NOW - 80 * 1440, "late"),
-        ("visitors", "/9", NOW - 80 * 1440, "x"),
+        ("visitors", "/1", now_minute() - 80 * 1440, "late"),
+        ("visitors", "/9", now_minute() - 80 * 1440, "x"),
     ]
     see(mysql_url, session, list(late))
     before = whole(session)
@@ -123,10 +125,10 @@ def test_months_are_united_and_added_to(mysql_url: str, session: Session, store:
 
 def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: Store) -> None:
     store.counters.set("fine", salt_days=0, resolution="minute", keep="minute=1h,hour=2d")
-    chosen = random.Random(3)
+    chosen, now = random.Random(3), now_minute()
     for slot in (3, 4):
         made: list[Sighting] = [
-            ("fine", f"/{n % 3}", NOW - chosen.randrange(4 * 1440), f"v{chosen.randrange(150)}")
+            ("fine", f"/{n % 3}", now - chosen.randrange(4 * 1440), f"v{chosen.randrange(150)}")
             for n in range(400)
         ]
         see(mysql_url, session, made, slot)
@@ -144,7 +146,7 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
     mysql_url: str, session: Session, store: Store, damage: str
 ) -> None:
     see_in_slots(mysql_url, session)
-    old = str(datetime.fromtimestamp((NOW - 40 * 1440) * 60, UTC).date())
+    old = str(datetime.fromtimestamp((now_minute() - 40 * 1440) * 60, UTC).date())
     place = ("/1", old)
     session.execute(
         f"UPDATE visitor_slot SET {damage} WHERE counter_key = %s AND bucket = %s AND slot = 4",
@@ -178,8 +180,8 @@ def test_verify_finds_damaged_sketches_and_those_beside_no_row(
     mysql_url: str, session: Session, store: Store, verifying: Session
 ) -> None:
     store.counters.set("visitors", dimensions=["page"], breakdowns=["page"], keep_days=30)
-    see(mysql_url, session, [("visitors", (("page", "/"),), NOW, "a")])
-    see(mysql_url, session, [("visitors", "/old", NOW - 80 * 1440, "a")])
+    see(mysql_url, session, [("visitors", (("page", "/"),), now_minute(), "a")])
+    see(mysql_url, session, [("visitors", "/old", now_minute() - 80 * 1440, "a")])
     roll_up(partial(open_tables, mysql_url))
     for names in None, "visitors":
         assert verify(verifying, names).agrees
@@ -208,7 +210,7 @@ def test_a_key_and_a_counter_are_deleted_with_their_sketches(
     store.counters.set("visitors", keep_days=30)
     store.counters.set("other", salt_days=0, dimensions=["page"], breakdowns=["page"])
     see_in_slots(mysql_url, session)
-    see(mysql_url, session, [("other", (("page", "/"),), NOW, "a")])
+    see(mysql_url, session, [("other", (("page", "/"),), now_minute(), "a")])
     roll_up(partial(open_tables, mysql_url))
     see_in_slots(mysql_url, session)
     store.counters.delete("visitors", "/1")
@@ -238,7 +240,7 @@ def test_a_first_sighting_that_comes_while_a_key_is_deleted_goes_or_stays_as_a_w
             assert locking.wait(30)
 
     worker = Applier(mysql_url, 3, reached=hold)
-    entry = seen_entry(session, [("visitors", "/", NOW, "a")])
+    entry = seen_entry(session, [("visitors", "/", now_minute(), "a")])
     counting = threading.Thread(target=worker.apply, args=([entry],))
     counting.start()
     assert written.wait(30)
@@ -275,11 +277,11 @@ def test_an_application_deletes_a_key_with_its_sketches(
 
 
 def test_many_keys_are_deleted_page_by_page(mysql_url: str, session: Session, store: Store) -> None:
-    made: list[Sighting] = [("visitors", f"/{n}", NOW, f"v{n}") for n in range(2500)]
+    made: list[Sighting] = [("visitors", f"/{n}", now_minute(), f"v{n}") for n in range(2500)]
     see(mysql_url, session, made, 3)
     see(mysql_url, session, made, 4)
     store.counters.set("kept", salt_days=0)
-    see(mysql_url, session, [("kept", "/", NOW, "a")])
+    see(mysql_url, session, [("kept", "/", now_minute(), "a")])
     store.counters.delete("visitors")
     assert session.query("SELECT counter FROM visitor_slot") == [("kept",)]
 
@@ -287,9 +289,10 @@ def test_many_keys_are_deleted_page_by_page(mysql_url: str, session: Session, st
 def test_workers_go_on_while_sketches_are_moved(
     mysql_url: str, session: Session, store: Store
 ) -> None:
-    _, salt = salt_at(session, "visitors", NOW)
+    now = now_minute()
+    _, salt = salt_at(session, "visitors", now)
     entries = [
-        seen_entry(session, [("visitors", f"/{n % 4}", NOW - 1440, f"v{n}-{m}") for m in range(30)])
+        seen_entry(session, [("visitors", f"/{n % 4}", now - 1440, f"v{n}-{m}") for m in range(30)])
         for n in range(40)
     ]
 

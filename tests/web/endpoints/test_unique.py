@@ -1,7 +1,6 @@
 """Different members by HTTP: `unique=true`, its refusals, and its schema."""
 
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Any
 
 import jsonschema
@@ -11,9 +10,9 @@ import requests
 from countersink.store.connection import Session
 from tests.store.helpers import applier
 from tests.store.visitors.sightings import seen_entry
+from tests.support.traffic import now_minute
 from tests.web.serving import Web
 
-NOW = int(datetime.now(UTC).timestamp()) // 60
 VISITORS = "/v1/counters/visitors"
 
 
@@ -21,8 +20,9 @@ VISITORS = "/v1/counters/visitors"
 def filled(web: Web, session: Session, mysql_url: str) -> Web:
     """`visitors` has 3 members of one key, and 1,000 of another."""
     web.store.counters.set("visitors", resolution="minute", salt_days=0)
-    made = [("visitors", "/", NOW, f"v{n % 3}") for n in range(7)]
-    made += [("visitors", "/many", NOW, f"v{n}") for n in range(1000)]
+    now = now_minute()
+    made = [("visitors", "/", now, f"v{n % 3}") for n in range(7)]
+    made += [("visitors", "/many", now, f"v{n}") for n in range(1000)]
     with closing(applier(mysql_url)) as one:
         one.apply([seen_entry(session, made)])
     return web

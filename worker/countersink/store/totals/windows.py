@@ -21,6 +21,7 @@ from countersink.store.errors import InexactZone
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.shapes import BreakdownView, Shape, selected
+from countersink.store.totals.views import View
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -96,18 +97,22 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
     if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
         raise _inexact(own.counter, policy, last)
     view = own.view(selection.time_zone)
-    for resolution in FINER:
-        width = WIDTH[resolution]
-        if width >= WIDTH[policy.resolution] and last.minutes % width == 0:
-            window = _whole(last, width, minute)
-            before = window.before if last.again else None
-            with suppress(InexactZone):
-                view.require_range(window.start, window.end)
-                if before is not None:
-                    view.require_range(before.start, before.end)
-                return window
-    # Whoever reads that is told why not.
-    return _whole(last, WIDTH[policy.resolution], minute)
+    widths = [width for width in map(WIDTH.__getitem__, FINER) if last.minutes % width == 0]
+    windows = [_whole(last, width, minute) for width in widths if width >= WIDTH[policy.resolution]]
+    told = [window for window in windows if _tells(view, window)]
+    if last.again:
+        told = [each for each in told if _tells(view, each.before)] or told
+    # Whoever reads one that is not told is told why not.
+    return (told or windows)[0]
+
+
+def _tells(view: View, window: TimeWindow | None) -> bool:
+    """Whether a window begins and ends where no bucket goes on; None: it is before all buckets."""
+    with suppress(InexactZone):
+        if window is not None:
+            view.require_range(window.start, window.end)
+        return True
+    return False
 
 
 def _whole(last: Last, width: int, minute: int) -> TimeWindow:
