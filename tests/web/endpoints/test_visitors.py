@@ -37,10 +37,10 @@ def test_increments_bring_visitors(web: Web, redis_client: redis.Redis) -> None:
     assert post(web, {"counter": "visitors", "key": "/", "visitor": "ann"}).status_code == 202
     batch = [
         {"counter": "visitors", "key": "/", "visitor": "ann", "at": AT},
-        {"counter": "visitors", "key": {"page": "/"}, "visitor": "bob\u00e9"},
-        {"counter": "visitors", "key": "/", "visitor": ""},
-        {"counter": "visitors", "key": "/", "visitor": None},
-        {"counter": "hits", "key": "/", "amount": 1},
+        {"counter": "visitors", "key": {"page": "/"}, "at": AT, "visitor": "bob\u00e9"},
+        {"counter": "visitors", "key": "/", "visitor": "", "at": AT},
+        {"counter": "visitors", "key": "/", "visitor": None, "at": AT},
+        {"counter": "hits", "key": "/", "amount": 1, "at": AT},
     ]
     assert post(web, batch).json() == {"accepted": 5}
     for _ in range(3):
