@@ -42,9 +42,8 @@ from tests.reads.test_windows import (
     date_of,
     midnight,
     moment,
-    now_minute,
 )
-from tests.support.traffic import now_ms, send
+from tests.support.traffic import now_minute, now_ms, send
 
 Event = tuple[str, int, str]
 """(key, minute, member)."""
