@@ -99,18 +99,18 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
     view = own.view(selection.time_zone)
     widths = [width for width in map(WIDTH.__getitem__, FINER) if last.minutes % width == 0]
     windows = [_whole(last, width, minute) for width in widths if width >= WIDTH[policy.resolution]]
-    told = [window for window in windows if _tells(view, window)]
     if last.again:
-        told = [each for each in told if _tells(view, each.before)] or told
+        for window in windows:
+            if _tells(view, window) and (window.before is None or _tells(view, window.before)):
+                return window
     # Whoever reads one that is not told is told why not.
-    return (told or windows)[0]
+    return next((window for window in windows if _tells(view, window)), windows[0])
 
 
-def _tells(view: View, window: TimeWindow | None) -> bool:
-    """Whether a window begins and ends where no bucket goes on; None: it is before all buckets."""
+def _tells(view: View, window: TimeWindow) -> bool:
+    """Whether a window begins and ends where no bucket goes on."""
     with suppress(InexactZone):
-        if window is not None:
-            view.require_range(window.start, window.end)
+        view.require_range(window.start, window.end)
         return True
     return False
 
