@@ -12,6 +12,7 @@ from countersink.store.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
+from tests.support.traffic import now_minute
 from tests.web.serving import Web
 
 DAYS = 75
@@ -86,7 +87,7 @@ def send(client: redis.Redis, rows: list[list[object]], *, version: int = 1) -> 
 
 def spoil(web: Web) -> None:
     """Bring three dead letters about: two that stay, and one of a newer version."""
-    minute = int(datetime.now(UTC).timestamp()) // 60
+    minute = now_minute()
     with connect(web.options.redis_url) as client:
         send(client, [["orders", "\ud800", minute, 1], ["orders", "a", -5, 1]])
         send(client, [["orders", "newer", minute, 7]], version=VERSION + 1)

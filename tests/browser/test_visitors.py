@@ -54,7 +54,7 @@ def told(web: Web, counter: str) -> dict[str, Any]:
 
 def test_different_visitors_stand_beside_the_total_of_the_days(browser: Browser, web: Web) -> None:
     web.store.counters.set("visitors", resolution="hour", salt_days=0)
-    saw(web, "visitors", range(3), 1)
+    saw(web, "visitors", range(3), days_ago=1)
     saw(web, "visitors", range(2, 5))
     saw(web, "visitors", range(1), key="/only")
     web.producer.increment("plain", "/")
@@ -126,7 +126,7 @@ def test_of_days_with_several_salts_the_reason_is_told_and_of_one_day_the_number
     # As if it had been set yesterday.
     session.execute("UPDATE visitor_salt SET ends = ends - 1440, begins = begins - 1440")
     session.execute("UPDATE visitor_salt SET begins = -2147483648 ORDER BY begins LIMIT 1")
-    saw(web, "visitors", range(3), 1)
+    saw(web, "visitors", range(3), days_ago=1)
     saw(web, "visitors", range(4))
     reason = (
         "Different visitors over all of these days are not known, as salts are renewed each day."
@@ -155,7 +155,7 @@ def test_visitors_of_hours_that_are_rolled_up_are_said_to_be_of_all_days(
     browser: Browser, web: Web
 ) -> None:
     web.store.counters.set("visitors", resolution="hour", keep="hour=2d", salt_days=0)
-    saw(web, "visitors", range(3), 5)
+    saw(web, "visitors", range(3), days_ago=5)
     saw(web, "visitors", range(2, 4))
     roll_up(partial(open_tables, web.options.mysql_url), rows=2_000)
     with looking(browser, web.url) as look:

@@ -8,6 +8,7 @@ from countersink.store import Store
 from countersink.worker import WorkerOptions, run
 from tests.clients.programs import output, redis_cli
 from tests.support.processes import PROJECT
+from tests.support.traffic import now_minute
 
 COUNT = 1_000
 
@@ -48,7 +49,7 @@ def test_the_recipe_for_sending_again(redis_url: str, mysql_url: str, store: Sto
 
 
 def test_a_thousand_rows_in_one_entry(redis_url: str, mysql_url: str, store: Store) -> None:
-    minute = int(time.time() // 60)
+    minute = now_minute()
     rows = json.dumps([["votes", f"für {n % 10}", minute, 1] for n in range(COUNT)])
     command, environment = redis_cli(redis_url)
     entry = ["XADD", "{countersink:0}:events", "*", "rows", rows]

@@ -24,6 +24,7 @@ from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
 from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.traffic import now_minute
 from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -426,7 +427,7 @@ def test_no_flush_says_stored_while_a_member_waits_for_a_salt_to_come(
     redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
-    now = int(datetime.now(UTC).timestamp()) // 60
+    now = now_minute()
     publish(redis_client, [Salt(1, FIRST, now + 60, SALT)])
     with Producer(redis_url, flush_interval=0.01) as producer:
         producer.seen("visitors", "/", "today")
@@ -443,7 +444,7 @@ def test_no_flush_says_stored_while_a_member_waits_for_a_salt_to_come(
 def test_a_member_of_days_ahead_is_dropped_and_said(
     redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = int(datetime.now(UTC).timestamp()) // 60
+    now = now_minute()
     publish(redis_client, [Salt(1, FIRST, now + 1500, SALT)])
     publish(redis_client, ENDLESS, "endless")
     ahead = datetime.now(UTC) + timedelta(days=3)

@@ -20,6 +20,7 @@ from countersink.store.connection import Session
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import applier as new_applier
 from tests.store.helpers import entry
+from tests.support.traffic import now_minute
 
 NAMES = ("country", "device", "page")
 VALUES: Mapping[str, Sequence[str]] = {
@@ -99,7 +100,7 @@ class Story:
 def test_totals_stay_whatever_jobs_do(mysql_url: str, store: Store, seed: int) -> None:
     rng = random.Random(seed)
     zone = rng.choice(["UTC", "Europe/Berlin", "America/New_York", "Pacific/Auckland"])
-    now = int(datetime.now(UTC).timestamp()) // 60
+    now = now_minute()
     store.counters.set(
         "views",
         dimensions=NAMES,

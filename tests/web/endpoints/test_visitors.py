@@ -35,16 +35,17 @@ def stored(web: Web, client: redis.Redis) -> tuple[int, set[bytes]]:
 def test_increments_bring_visitors(web: Web, redis_client: redis.Redis) -> None:
     publish(redis_client)
     assert post(web, {"counter": "visitors", "key": "/", "visitor": "ann"}).status_code == 202
-    batch = [
+    batch: list[dict[str, Any]] = [
         {"counter": "visitors", "key": "/", "visitor": "ann", "at": AT},
-        {"counter": "visitors", "key": {"page": "/"}, "at": AT, "visitor": "bob\u00e9"},
-        {"counter": "visitors", "key": "/", "visitor": "", "at": AT},
-        {"counter": "visitors", "key": "/", "visitor": None, "at": AT},
-        {"counter": "hits", "key": "/", "amount": 1, "at": AT},
+        {"counter": "visitors", "key": {"page": "/"}, "visitor": "bob\u00e9"},
+        {"counter": "visitors", "key": "/", "visitor": ""},
+        {"counter": "visitors", "key": "/", "visitor": None},
+        {"counter": "hits", "key": "/", "amount": 1},
     ]
     assert post(web, batch).json() == {"accepted": 5}
+    timed = [{**each, "at": AT} for each in batch]  # else a minute may end between them
     for _ in range(3):
-        answer = post(web, batch, **{"Idempotency-Key": "same"})
+        answer = post(web, timed, **{"Idempotency-Key": "same"})
         assert answer.json() == {"accepted": 5}
     assert stored(web, redis_client) == (11, set(map(hashed, ["ann", "bob\u00e9", ""])))
 

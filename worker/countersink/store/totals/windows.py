@@ -97,8 +97,11 @@ def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWind
     if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
         raise _inexact(own.counter, policy, last)
     view = own.view(selection.time_zone)
-    widths = [width for width in map(WIDTH.__getitem__, FINER) if last.minutes % width == 0]
-    windows = [_whole(last, width, minute) for width in widths if width >= WIDTH[policy.resolution]]
+    windows = [
+        _whole(last, width, minute)
+        for width in (WIDTH[resolution] for resolution in FINER)
+        if width >= WIDTH[policy.resolution] and last.minutes % width == 0
+    ]
     if last.again:
         for window in windows:
             if _tells(view, window) and (window.before is None or _tells(view, window.before)):
