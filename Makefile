@@ -65,7 +65,7 @@ test-mariadb: install ## all tests but those on clusters, on MariaDB; SHORT=1: t
 test-long: install ## on SERVER, the tests that `make test` leaves out for their length; a part of make soak
 	@scripts/servers.sh --tests
 	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=$(SERVER) $(PYTEST) -m 'long and not clusters' </dev/null
+	@COUNTERSINK_TEST_SERVER=$(SERVER) COUNTERSINK_TEST_EXAMPLES=many $(PYTEST) -m '(long or random) and not clusters' </dev/null
 
 test-mysql: install ## all tests that touch the database on a MySQL 9 of their own; SHORT=1: those of `make test`
 	@scripts/servers.sh --tests
