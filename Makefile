@@ -26,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters bench soak up clean lock
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage bench soak up clean lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -69,6 +69,13 @@ test-clusters: install ## the tests on clusters: Redis, Valkey, Sentinel, Galera
 	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
 	@scripts/valkey-tree.sh || [ $$? -eq 3 ]
 	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -n $(CLUSTER_JOBS) -m clusters $(ARGS) </dev/null
+
+coverage: install ## branch coverage of the product by the tests of `make test`, beside the figures kept in tests/coverage.json; KEEP=1 keeps the new ones
+	@scripts/servers.sh --tests
+	@rm -rf build/coverage
+	@COUNTERSINK_TEST_SERVER=both $(BIN)/python -m coverage run -m pytest -q -n $(JOBS) --dist worksteal -m 'not clusters and not long' $(ARGS) </dev/null || [ -n '$(ARGS)' ]
+	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage json -q
+	@$(BIN)/python scripts/coverage_table.py $(if $(KEEP),--keep)
 
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@scripts/servers.sh --bench
