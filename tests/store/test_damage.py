@@ -25,7 +25,7 @@ from countersink.store.migrate import migrate
 from countersink.store.verify import Difference, open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
 from tests.store.app import open_app
-from tests.store.helpers import entry, minute, row
+from tests.store.helpers import entry, keep, minute, restore, row
 from tests.support.databases import dropped, new_name
 
 DAY = "2026-11-21"
@@ -307,8 +307,7 @@ def _fill(mysql_url: str, redis_url: str, directory: Path) -> None:
     assert backfill(mysql_url, asked, redis_url=redis_url).corrections == 60
     with connect(mysql_url) as session:
         session.execute("UPDATE control SET pruned_before = 100, pruned_seal = 100")
-        for table in KEPT:
-            session.execute(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}")
+        keep(session, KEPT)
 
 
 @pytest.fixture
@@ -317,12 +316,6 @@ def site(url: str) -> Iterator[Session]:
     with connect(url) as session:
         yield session
         restore(session, KEPT)
-
-
-def restore(session: Session, tables: Iterable[str]) -> None:
-    for table in tables:
-        session.execute(f"DELETE FROM {table}")
-        session.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
 
 
 @contextmanager
