@@ -43,12 +43,14 @@ DRIVERS = [
     pytest.param(applications.on_connector, id="connector-c", marks=needs_c),
     pytest.param(applications.on_pure_connector, id="connector-pure"),
 ]
+other_connection = pytest.mark.long("one of the two connections that a library hands out will do")
 LIBRARIES = [
     *(
         pytest.param(
             partial(applications.on_sqlalchemy, driver=driver, raw=raw),
             id=f"sqlalchemy-{driver}{'-raw' * raw}",
-            marks=[needs_mysqlclient] if driver == "mysqldb" else [],
+            marks=[needs_mysqlclient] * (driver == "mysqldb")
+            + [other_connection] * (raw != (driver == "mysqldb")),
         )
         for driver in ("pymysql", "mysqldb", "mysqlconnector")
         for raw in (False, True)
@@ -57,7 +59,7 @@ LIBRARIES = [
         pytest.param(
             partial(applications.on_django, raw=raw),
             id=f"django{'-raw' * raw}",
-            marks=needs_mysqlclient,
+            marks=[needs_mysqlclient] + [other_connection] * raw,
         )
         for raw in (False, True)
     ),
@@ -110,7 +112,7 @@ def test_with_the_business_row_or_not_at_all(
         store.delete(app.connection, "orders", "b%")
         app.commit()
         assert keys(session, "orders") == {"ä".encode(): 4, b"b%s": 3, b"": 0, b"c": 1}
-        store.increment_many(app.connection, "orders", {f"k{n:04}": n for n in range(1500)})
+        store.increment_many(app.connection, "orders", {f"k{n:04}": n for n in range(1001)})
         app.rollback()
         assert store.totals.total("orders") == 8
     finally:
@@ -147,12 +149,12 @@ def test_without_a_transaction(
     app = open_app(mysql_url, autocommit=True)
     try:
         store.increment(app.connection, "orders", "a", 2)
-        store.increment_many(app.connection, "orders", {f"k{n:04}": 1 for n in range(1200)})
-        assert store.totals.total("orders") == 1202
+        store.increment_many(app.connection, "orders", {f"k{n:04}": 1 for n in range(1001)})
+        assert store.totals.total("orders") == 1003
         for days in range(3):
             store.increment(app.connection, "orders", "a", at=NOON + timedelta(days=days))
         store.delete(app.connection, "orders", "a")
-        assert store.totals.total("orders") == 1200
+        assert store.totals.total("orders") == 1001
     finally:
         app.close()
 

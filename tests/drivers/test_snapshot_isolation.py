@@ -9,7 +9,6 @@ import pytest
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.settings import Settings
-from countersink.store.verify import open_session, verify
 from tests.drivers import applications
 from tests.drivers.applications import App
 from tests.drivers.test_drivers import DRIVERS, needs_mysqlclient
@@ -57,13 +56,13 @@ def look(app: App) -> None:
     app.run("SELECT COUNT(*) FROM counter_policy")
 
 
-def agreed(url: str) -> bool:
-    with open_session(url) as session:
-        return verify(session).differences == []
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("open_app", OPENERS)
+@pytest.mark.parametrize(
+    ("open_app", "level"),
+    [
+        (applications.on_pymysql, LEVELS[1]),
+        *(pytest.param(*each.values, LEVELS[0], id=each.id, marks=each.marks) for each in OPENERS),
+    ],
+)
 def test_what_others_have_counted_since_is_not_in_the_way(
     open_app: Open, store: Store, mysql_url: str, level: str
 ) -> None:
@@ -92,7 +91,6 @@ def test_what_others_have_counted_since_is_not_in_the_way(
             assert store.totals.many("known", ["a", "b"]) == {"a": 4 * turn, "b": 2 * turn}
             assert store.totals.total(f"new-{turn}") == 1
             assert store.sequences.next(f"new {turn}") == 2
-    assert agreed(mysql_url)
 
 
 @pytest.mark.parametrize("open_app", OPENERS)
@@ -131,7 +129,7 @@ def test_who_runs_it_again_counts_everything_once_and_leaves_no_gap(
 
     def sell() -> list[int]:
         with opened(applications.on_pymysql, mysql_url, level) as app:
-            return [sale(app) for _ in range(5)]
+            return [sale(app) for _ in range(4)]
 
     def sale(app: App) -> int:
         while True:
@@ -147,28 +145,26 @@ def test_who_runs_it_again_counts_everything_once_and_leaves_no_gap(
                     raise
 
     sold = together(*[sell] * 4)
-    assert sorted(number for own in sold for number in own) == list(range(1, 21))
-    assert store.totals.total("orders", key="paid") == 20
-    assert agreed(mysql_url)
+    assert sorted(number for own in sold for number in own) == list(range(1, 17))
+    assert store.totals.total("orders", key="paid") == 16
 
 
 @pytest.mark.parametrize("open_app", OPENERS[:1])
 def test_triggers_count_what_others_have_changed_since(
-    open_app: Open, store: Store, mysql_url: str, app_database_url: str
+    open_app: Open, store: Store, app_database_url: str
 ) -> None:
     schema = Settings.parse(app_database_url).database
     with opened(open_app, app_database_url) as app, opened(open_app, app_database_url) as other:
         app.run("CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(9)) ENGINE = InnoDB")
         store.tracked.track(f"{schema}.orders", counter="rows", by=["status"], app_slots=1)
-        for turn in range(3):
+        for turn in range(2):
             app.run("SELECT COUNT(*) FROM orders")
             other.run(f"INSERT INTO orders VALUES ({2 * turn}, 'paid')")
             other.commit()
             app.run(f"INSERT INTO orders VALUES ({2 * turn + 1}, 'open')")
             app.run(f"UPDATE orders SET status = 'paid' WHERE id = {2 * turn + 1}")
             app.commit()
-        assert store.row_count(f"{schema}.orders", status="paid") == 6
-    assert agreed(mysql_url)
+        assert store.row_count(f"{schema}.orders", status="paid") == 4
 
 
 def test_a_user_who_may_not_make_the_row_of_a_new_counter_has_it_made(

@@ -28,6 +28,13 @@ def totals(mysql_url: str) -> Iterator[Totals]:
 
 
 @pytest.fixture
+def store_of_nowhere() -> Iterator[Store]:
+    """The store of a server that is not there: what is refused is refused before it is asked."""
+    with Store("mysql://nobody@127.0.0.1:1/nothing") as opened:
+        yield opened
+
+
+@pytest.fixture
 def verifying(mysql_url: str) -> Iterator[Session]:
     """A session to verify on."""
     with open_session(mysql_url) as opened:

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import TypeVar
 
@@ -71,6 +71,19 @@ def slots(session: Session) -> dict[str, int]:
 def guard_count(session: Session) -> int:
     """How many guards there are."""
     return int(session.query("SELECT COUNT(*) FROM applied_entry")[0][0])
+
+
+def keep(session: Session, tables: Iterable[str]) -> None:
+    """Copy tables, for :func:`restore`."""
+    for table in tables:
+        session.execute(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}")
+
+
+def restore(session: Session, tables: Iterable[str]) -> None:
+    """Let tables be as they were when they were copied."""
+    for table in tables:
+        session.execute(f"DELETE FROM {table}")
+        session.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
 
 
 def together(*works: Callable[[], T]) -> list[T]:

@@ -233,7 +233,7 @@ def test_a_newer_schema_is_refused(session: Session, applier: Applier) -> None:
         applier.apply([entry(rows(("/a", 1)))])
 
 
-@pytest.mark.long
+@pytest.mark.long("waits for a lock")
 def test_a_held_row_makes_the_batch_wait_and_leaves_nothing_half_done(
     mysql_url: str, session: Session
 ) -> None:

@@ -99,7 +99,9 @@ def questions(random: random.Random) -> Iterator[tuple[list[str], dict[str, str]
                 yield by, {name: random.choice(VALUES[name]) for name in rest}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.long("more random events")) for n in (1, 2))]
+)
 @pytest.mark.parametrize(
     "breakdowns",
     [

@@ -11,6 +11,7 @@ from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.policies import DEFAULT, Policies, Policy
 from countersink.store.sql import label_of, label_text, label_time
+from tests.support.examples import examples
 
 ZONES = (
     "UTC",
@@ -34,6 +35,7 @@ def minute(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp()) // 60
 
 
+@examples(few=30, many=100)
 @given(st.sampled_from(ZONES), st.sampled_from(RESOLUTIONS), st.integers(0, 59), SINCE_1980)
 def test_an_event_lies_in_its_bucket(
     zone: str, resolution: Resolution, number: int, at: int
@@ -50,6 +52,7 @@ def test_an_event_lies_in_its_bucket(
     )
 
 
+@examples(few=30, many=100)
 @given(st.sampled_from(ZONES), st.sampled_from(RESOLUTIONS), SINCE_1980)
 def test_where_a_bucket_ends_the_next_one_begins(
     zone: str, resolution: Resolution, at: int

@@ -2,7 +2,8 @@
 says where, as far as that can be told. What cannot be proved is named in docs/operations.md.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from functools import partial
@@ -13,16 +14,19 @@ import pytest
 
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
+from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
 from countersink.store.verify import Difference, open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
 from tests.store.app import open_app
-from tests.store.helpers import entry, minute, row
+from tests.store.helpers import entry, keep, minute, restore, row
+from tests.support.databases import dropped, new_name
 
 DAY = "2026-11-21"
 """The day of `minute()`."""
@@ -245,9 +249,22 @@ UNSEALED = {
 """Columns of backfills that may be changed by hand without being noticed."""
 
 
-@pytest.fixture
-def site(mysql_url: str, redis_url: str, tmp_path: Path) -> Iterator[Session]:
-    """A session on tables with something of everything."""
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of two logs that are counted."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def url(mysql_server: MySQLServer, redis_server: RedisServer, logs: Path) -> Iterator[str]:
+    """A database with something of everything, and a copy of each of its tables."""
+    with dropped(mysql_server, new_name()) as mysql_url:
+        migrate(mysql_url)
+        _fill(mysql_url, redis_server.url, logs)
+        yield mysql_url
+
+
+def _fill(mysql_url: str, redis_url: str, directory: Path) -> None:
     with Store(mysql_url) as store:
         store.counters.set("hours", resolution="hour")
         store.counters.set("old", keep_days=30)
@@ -283,37 +300,42 @@ def site(mysql_url: str, redis_url: str, tmp_path: Path) -> Iterator[Session]:
             app.commit()
     roll_up(partial(open_tables, mysql_url))
     hits = log(*(f"/{number}" for number in range(60)))
-    file = write(tmp_path / "a.log", hits)
+    file = write(directory / "a.log", hits)
     add(mysql_url, file, counter="logs")
-    add(mysql_url, write(tmp_path / "b.log", line("/y", minutes=-9) + hits), counter="logs")
+    add(mysql_url, write(directory / "b.log", line("/y", minutes=-9) + hits), counter="logs")
     asked = options(file, mode="reconcile", counter="corrected")
     assert backfill(mysql_url, asked, redis_url=redis_url).corrections == 60
     with connect(mysql_url) as session:
         session.execute("UPDATE control SET pruned_before = 100, pruned_seal = 100")
-        for table in KEPT:
-            session.execute(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}")
+        keep(session, KEPT)
+
+
+@pytest.fixture
+def site(url: str) -> Iterator[Session]:
+    """A session on these tables, which are afterwards as they were."""
+    with connect(url) as session:
         yield session
+        restore(session, KEPT)
 
 
 @contextmanager
-def damaged(session: Session, damage: Damage) -> Iterator[None]:
+def damaged(session: Session, damage: Damage, also: Iterable[str] = ()) -> Iterator[None]:
+    """The tables that are damaged, and ``also`` these, are afterwards as they were."""
     for statement in damage.statement.split(";"):
         session.execute(statement)
     try:
         yield
     finally:
-        for table in KEPT:
-            session.execute(f"DELETE FROM {table}")
-            session.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
+        restore(session, {*re.findall(r"\w+", damage.statement), *also} & {*KEPT})
 
 
 def said(one: Difference) -> tuple[str, str | None, str | None, str | None]:
     return one.problem, one.counter, None if one.day is None else str(one.day), one.key
 
 
-def test_every_damage_of_rows_is_found_and_located(site: Session, mysql_url: str) -> None:
+def test_every_damage_of_rows_is_found_and_located(site: Session, url: str) -> None:
     missed = {}
-    with open_session(mysql_url) as verifying:
+    with open_session(url) as verifying:
         assert verify(verifying).differences == []
         for name, damage in ALL.items():
             with damaged(site, damage):
@@ -338,13 +360,13 @@ def another_value(column: str, kind: str) -> str:
     return "'z'"
 
 
-def test_every_column_of_what_backfills_wrote_down_is_sealed(site: Session, mysql_url: str) -> None:
+def test_every_column_of_what_backfills_wrote_down_is_sealed(site: Session, url: str) -> None:
     columns = site.query(
         "SELECT table_name, column_name, data_type FROM information_schema.columns"
         " WHERE table_schema = DATABASE() AND table_name LIKE 'backfill\\_%%'"
     )
     missed, tried = [], set[str]()
-    with open_session(mysql_url) as verifying:
+    with open_session(url) as verifying:
         assert verify(verifying).differences == []
         for table, column, kind in columns:
             if table not in KEPT or {column, f"{table}.{column}"} & UNSEALED:
@@ -359,36 +381,35 @@ def test_every_column_of_what_backfills_wrote_down_is_sealed(site: Session, mysq
 
 
 def test_what_goes_on_does_not_seal_what_was_changed_by_hand(
-    site: Session, mysql_url: str, tmp_path: Path
+    site: Session, url: str, logs: Path
 ) -> None:
     def details() -> str:
         return "; ".join(one.detail for one in verify(verifying, "logs").differences)
 
     ((source, run),) = site.query("SELECT MIN(source), MIN(run) FROM backfill_chunk")
-    with open_session(mysql_url) as verifying:
+    with open_session(url) as verifying:
         site.execute("UPDATE backfill_source SET lines_to = lines_to + 1 WHERE id > %s", (source,))
         site.execute("UPDATE backfill_run SET sources = '[7]' WHERE id > %s", (run,))
         said = f"run {run + 1} was changed by hand; source {source + 1} was changed by hand"
         assert details() == said
-        grown = (tmp_path / "b.log").read_bytes() + line("/z", minutes=10)
-        add(mysql_url, write(tmp_path / "b.log", grown), counter="logs")
+        grown = (logs / "b.log").read_bytes() + line("/z", minutes=10)
+        add(url, write(logs / "b.log", grown), counter="logs")
         assert details() == said
         site.execute("UPDATE backfill_source SET lines_to = lines_to - 1 WHERE id > %s", (source,))
         for number in (run + 3, run + 1):
-            undo(mysql_url, number)
+            undo(url, number)
         assert details() == f"run {run + 1} was changed by hand"
         site.execute("UPDATE backfill_run SET seal = NULL")  # as before there were seals
         assert details() == ""
 
 
-def test_what_compaction_and_retention_find_damaged_stays_found(
-    site: Session, mysql_url: str
-) -> None:
-    opened = partial(open_tables, mysql_url)
+def test_what_compaction_and_retention_find_damaged_stays_found(site: Session, url: str) -> None:
+    opened = partial(open_tables, url)
+    moved = ("counter_slot", "counter_month", "counter_ledger", "app_ledger", "counter")
     missed = []
-    with open_session(mysql_url) as verifying:
+    with open_session(url) as verifying:
         for name, damage in ROWS.items():
-            with damaged(site, damage):
+            with damaged(site, damage, moved):
                 site.execute("UPDATE counter SET keep_days = 1")
                 compact(opened, CompactOptions(before=date(2027, 1, 1)))
                 roll_up(opened)
@@ -398,13 +419,11 @@ def test_what_compaction_and_retention_find_damaged_stays_found(
     assert missed == []
 
 
-def test_legal_changes_do_not_cover_up_what_was_changed_by_hand(
-    site: Session, mysql_url: str
-) -> None:
+def test_legal_changes_do_not_cover_up_what_was_changed_by_hand(site: Session, url: str) -> None:
     def problems() -> list[str]:
         return [one.problem for one in verify(verifying).differences]
 
-    with Store(mysql_url) as store, open_session(mysql_url) as verifying:
+    with Store(url) as store, open_session(url) as verifying:
         site.execute("UPDATE sequence SET value = value - 3")
         site.execute("UPDATE counter_policy SET time_zone = 'Asia/Tokyo'")
         site.execute("UPDATE control SET policy_version = policy_version - 1")

@@ -13,6 +13,7 @@ import pytest
 
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.cli.commands.repair.doctor import Finding
+from countersink.cli.servers import FAST
 from countersink.store import Store, connection, galera, hosts, sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.skipif(not installed(), reason="galera-4 or rsync is no
 @pytest.fixture(scope="module")
 def cluster(servers_directory: Path) -> Iterator[GaleraCluster]:
     """Three nodes, with the tables."""
-    with GaleraCluster(servers_directory) as started:
+    with GaleraCluster(servers_directory, extra=FAST) as started:
         migrate(started.url())
         started.level()
         yield started
@@ -497,11 +498,11 @@ def test_transactions_of_applications_count_through_any_node(
     with Store(cluster.url()) as store:
 
         def count(app: Connection) -> None:
-            for _ in range(40):
+            for _ in range(15):
                 until_committed(app, partial(store.increment, app, "orders", "paid"))
 
         together(*(partial(count, app) for app in apps))
-        assert store.totals.total("orders") == 120
+        assert store.totals.total("orders") == 45
         with open_session(cluster.url()) as session:
             assert verify(session).differences == []
 
@@ -550,13 +551,13 @@ def test_settings_do_not_wait_for_transactions_that_count_other_counters(
     with Store(cluster.url()) as store:
         store.increment(apps[0], "open", "a")
         apps[0].commit()
-        for number in range(50):
+        for number in range(20):
             store.increment(apps[0], f"others{number}", "a")
         # While the transaction is open.
         for app_slots in (4, 8):
             store.counters.set("open", app_slots=app_slots)
         apps[0].commit()
-        assert store.totals.total("others49") == 1
+        assert store.totals.total("others19") == 1
 
 
 def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
@@ -642,17 +643,17 @@ def test_sequences_never_give_a_value_twice_through_several_nodes(
         handed: list[int] = [store.sequences.next("invoice")]
 
         def own(app: Connection) -> None:
-            for _ in range(20):
+            for _ in range(8):
                 handed.append(
                     until_committed(app, partial(store.sequences.next_in, app, "invoice"))
                 )
 
         def ours() -> None:
-            for _ in range(60):
+            for _ in range(20):
                 handed.append(store.sequences.next("invoice"))
 
         together(ours, *(partial(own, app) for app in apps))
-        assert len(handed) == len(set(handed)) == 121
+        assert len(handed) == len(set(handed)) == 45
 
 
 def test_doctor_looks_at_all_nodes(cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]) -> None:

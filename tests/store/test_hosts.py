@@ -216,8 +216,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
-    first: MySQLServer, second: MySQLServer
+    first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hosts, "PROBE_S", 0.5)
+    monkeypatch.setattr(hosts, "SLOW_S", 0.2)
     run(second, "SET GLOBAL read_only = 1")
     url = url_of(first.port, second.port)
     with connect(url, database=False, read_timeout=300.0) as session:
@@ -453,9 +455,8 @@ def test_a_member_of_a_group_with_several_primaries_is_refused(servers_directory
                 "--loose-group-replication-start-on-boot=OFF",
             )
         )
-        database = new_name()
-        url = server.url.rpartition("/")[0] + f"/{database}"
-        migrate(url)
+        url = server.url_for("counts")
+        run(server, "CREATE DATABASE counts")
         connect(url).close()
         run(server, "SET GLOBAL group_replication_single_primary_mode = OFF")
         with pytest.raises(Refused, match="several primaries"):

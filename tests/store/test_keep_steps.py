@@ -291,23 +291,17 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
         ("FOREVER", "is no width with a time"),
     ],
 )
-def test_steps_that_cannot_be_are_refused(
-    store: Store, session: Session, steps: str, said: str
-) -> None:
-    before = everything(session)
+def test_steps_that_cannot_be_are_refused(store_of_nowhere: Store, steps: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as refused:
-        store.counters.set("v", resolution="minute", keep=steps)
+        store_of_nowhere.counters.set("v", resolution="minute", keep=steps)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
-    assert everything(session) == before
 
 
 @pytest.mark.parametrize("steps", [7, True, ["minute=2d"], {"minute": "2d"}, b"minute=2d"])
-def test_steps_are_a_text(store: Store, session: Session, steps: Any) -> None:
-    before = everything(session)
+def test_steps_are_a_text(store_of_nowhere: Store, steps: Any) -> None:
     with pytest.raises(TypeError, match="steps to keep are a str, not"):
-        store.counters.set("v", resolution="minute", keep=steps)
-    assert everything(session) == before
+        store_of_nowhere.counters.set("v", resolution="minute", keep=steps)
 
 
 def everything(session: Session) -> list[object]:

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store.apply.apply import Applier
@@ -10,6 +10,7 @@ from countersink.store.connection import Session
 from countersink.store.totals import many_counters, sums
 from countersink.store.totals.selection import Selection
 from tests.store.helpers import entry, keys, rows
+from tests.support.examples import examples
 
 LOOKALIKES = [
     "",
@@ -81,7 +82,7 @@ def test_names_are_case_sensitive(session: Session, applier: Applier) -> None:
     assert many_counters.counters(session, Selection()) == {"Views": 2, "views": 1}
 
 
-@settings(max_examples=40)
+@examples(few=10, many=40)
 @given(chosen=st.sets(st.text(st.characters(codec="utf-8"), max_size=60), min_size=1, max_size=20))
 def test_any_text_is_a_key(session: Session, applier: Applier, chosen: set[str]) -> None:
     counter = f"c{session.query('SELECT COUNT(*) FROM applied_entry')[0][0]}"

@@ -1,30 +1,38 @@
 """Statements stay below what the server takes at once."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from countersink.cli.servers import Kind
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import connect
-from countersink.store.migrate import migrate
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, keys, minute, now_ms, rows
+from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 
 PACKET = 65_536
 
 
-@pytest.fixture
-def small_url(own_mysql_server: MySQLFactory) -> str:
+@pytest.fixture(scope="module")
+def database(servers_directory: Path, server_kind: Kind) -> Iterator[KeptDatabase]:
     """A database on a server that takes 64 KB."""
-    server = own_mysql_server(fast=True, extra=(f"--max-allowed-packet={PACKET}",))
-    url = server.url_for("counts")
-    migrate(url)
-    return url
+    with MySQLFactory(servers_directory, server_kind) as make:
+        yield KeptDatabase(make(fast=True, extra=(f"--max-allowed-packet={PACKET}",)))
+
+
+@pytest.fixture
+def small_url(database: KeptDatabase) -> Iterator[str]:
+    """Its URL; it is empty."""
+    yield database.url()
+    database.clean()
 
 
 def test_a_large_batch_with_long_keys_bad_rows_and_many_counters(small_url: str) -> None:

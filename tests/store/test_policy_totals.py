@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store.apply.apply import Applier
@@ -19,6 +19,7 @@ from countersink.store.errors import InexactZone, Refused
 from countersink.store.totals import Totals
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import Change, brute_policy, put_policies
+from tests.support.examples import MANY, examples
 
 BEGIN = minute(date(2026, 3, 1), 0)
 LENGTH = 60 * 1440
@@ -95,7 +96,7 @@ def _hours_fit(changes: list[Change]) -> bool:
     return not any(zone in odd and resolution == "hour" for _, zone, resolution in changes)
 
 
-@settings(max_examples=12)
+@examples(few=3, many=12)
 @given(
     changes=_changes.filter(_hours_fit),
     seed=st.integers(0, 2**32),
@@ -127,7 +128,7 @@ def _compare(totals: Totals, made: Made, seed: int, zone: str | None) -> None:
     everything = sum(amount for (_, _, amount), _ in made.counted)
     assert totals.total("c", time_zone=zone) == everything
     ranges: list[tuple[date | None, date | None]] = [(None, None), (first, last)]
-    for _ in range(4):
+    for _ in range(4 if MANY else 1):
         begin = first + timedelta(days=chance.randrange(60))
         stop = begin + timedelta(days=chance.choice((0, 1, 2, 20)))
         ranges += [(begin, stop), (begin, None), (None, begin)]
@@ -175,6 +176,7 @@ FIXED: list[list[Change]] = [
 ]
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("changes", FIXED)
 @pytest.mark.parametrize("early", [1, 3])
 def test_days_over_chosen_changes(

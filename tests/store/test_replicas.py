@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import Kind
+from countersink.cli.servers import Kind, MySQLServer
 from countersink.reads import Reads
 from countersink.store import Store, replicas
 from countersink.store.connection import connect
@@ -103,7 +103,7 @@ def test_a_replica_answers_and_has_all_that_was_committed(
     store: Store, pair: ReplicatedPair, count: Count, redis_client: redis.Redis
 ) -> None:
     reads = Reads(store, redis_client)
-    for _ in range(20):
+    for _ in range(6):
         before = datetime.now(UTC)
         total = count()
         read = reads.total("views")
@@ -173,9 +173,14 @@ def test_a_replica_that_lags_is_waited_for(
 
 @pytest.mark.usefixtures("stop_applying")
 def test_what_is_pending_is_told_exactly(
-    store: Store, pair: ReplicatedPair, count: Count, redis_client: redis.Redis
+    store: Store,
+    pair: ReplicatedPair,
+    count: Count,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its guards are read where the writes go."""
+    monkeypatch.setattr(replicas, "CATCH_UP_S", 0.2)
     total = count()
     queue(redis_client, ("views", "/", 0, 5))
     apply_all(redis_client, pair.url, acknowledge=False)  # counted, and still in the queue
@@ -203,7 +208,7 @@ def test_a_frozen_replica_is_left(
 def test_one_reader_at_a_time_finds_out_whether_a_silent_replica_is_back(
     pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("countersink.store.connection.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("countersink.store.connection.CONNECT_TIMEOUT", 0.1)
     with Store(pair.url, read_url=read_url(pair)) as store:
         pool = store._replicas
         assert pool is not None
@@ -241,13 +246,9 @@ def test_several_replicas(pair: ReplicatedPair, count: Count) -> None:
         assert store.totals.total("views") == total
 
 
-def test_bad_read_urls(
-    pair: ReplicatedPair, own_mysql_server: MySQLFactory, count: Count, redis_url: str
-) -> None:
+def test_bad_read_urls(pair: ReplicatedPair, mysql_url: str, count: Count, redis_url: str) -> None:
     total = count()
     urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": pair.url}
-    other = own_mysql_server(fast=True)
-    migrate(other.url_for("counts"))
 
     def totals(url: str) -> tuple[int, str]:
         done = call("totals", "views", "--by", "total", "--format", "csv",
@@ -256,7 +257,7 @@ def test_bad_read_urls(
 
     assert totals(read_url(pair)) == (0, str(total))
     assert totals(read_url(pair, database="elsewhere")) == (0, str(total))
-    status, said = totals(other.url_for("counts"))
+    status, said = totals(mysql_url)
     assert status == 1
     assert "COUNTERSINK_MYSQL_READ_URL leads to tables of another installation" in said
     status, said = totals("mysql://app@localhost")
@@ -268,13 +269,10 @@ def test_bad_read_urls(
 
 
 def test_without_gtids_the_writer_answers(
-    own_mysql_server: MySQLFactory, caplog: pytest.LogCaptureFixture
+    mysql_url: str, mysql_server: MySQLServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = own_mysql_server(fast=True, extra=("--skip-log-bin",))
-    url = server.url_for("counts")
-    migrate(url)
-    with Store(url, read_url=url) as store:
-        assert store.replica_snapshot(port_of) == server.port
+    with Store(mysql_url, read_url=mysql_url) as store:
+        assert store.replica_snapshot(port_of) == mysql_server.port
     assert "keeps no GTIDs" in caplog.text
 
 

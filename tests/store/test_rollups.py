@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store.apply.apply import Applier
@@ -15,6 +15,7 @@ from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals import Totals
 from tests.store.helpers import entry, minute
 from tests.store.policy_rows import put_policies
+from tests.support.examples import examples
 
 BEGIN = date(2026, 1, 20)
 DAYS = [BEGIN + timedelta(days=n) for n in range(110)]
@@ -61,7 +62,7 @@ _cells = st.dictionaries(
 _ends = st.none() | st.sampled_from([*DAYS, *map(month_end, DAYS), date(2025, 3, 3)])
 
 
-@settings(max_examples=60)
+@examples(few=15, many=60)
 @given(
     cells=_cells,
     late=_cells,

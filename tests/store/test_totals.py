@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import date, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store import UnknownCounter
@@ -17,6 +17,7 @@ from countersink.store.sessions import Pool
 from countersink.store.totals import Totals, many_counters, series, sums
 from countersink.store.totals.selection import Selection
 from tests.store.helpers import MAX, entry, minute, rows
+from tests.support.examples import examples
 
 BASE = date(2026, 2, 25)
 DAYS = [BASE + timedelta(days=index) for index in range(12)]
@@ -49,7 +50,7 @@ _cells = st.dictionaries(
 _day = st.none() | st.sampled_from([BASE - timedelta(days=3), *DAYS, DAYS[-1] + timedelta(days=3)])
 
 
-@settings(max_examples=60)
+@examples(few=12, many=60)
 @given(
     cells=_cells,
     start=_day,

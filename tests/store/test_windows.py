@@ -60,9 +60,9 @@ def store(mysql_url: str) -> Iterator[Store]:
 
 @pytest.mark.parametrize(("asked", "kind", "says"), WRONG, ids=lambda it: str(it)[:60])
 def test_what_is_no_window_is_an_error_of_every_question(
-    store: Store, asked: dict[str, Any], kind: type[Exception], says: str
+    store_of_nowhere: Store, asked: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
-    totals = store.totals
+    totals = store_of_nowhere.totals
     for question in (
         totals.total,
         totals.daily,

@@ -19,7 +19,8 @@ import redis
 from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.errors import UnknownCounter
-from tests.support.processes import Children, countersink
+from tests.cli.command import call
+from tests.support.processes import Children
 from tests.support.waiting import eventually
 from tests.upgrade.contents import BIG_LINES, LOG_LINES, access_log, directory, write_big
 
@@ -43,11 +44,11 @@ class Installation:
     redis: redis.Redis
     store: Store
 
-    def run(self, *arguments: str, status: int = 0) -> str:
+    def run(self, *arguments: str) -> str:
         """What a command of this version prints."""
-        done = countersink(*arguments, environment=self.environment)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout
+        done = call(*arguments, **self.environment)
+        assert done.status == 0, done.out + done.err
+        return done.out
 
     def state(self, job: str) -> str:
         """Of the job's run."""

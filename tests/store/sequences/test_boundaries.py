@@ -17,6 +17,7 @@ from countersink.store.sequences.options import (
     place_at,
 )
 from countersink.store.sql import day_label, label_time
+from tests.support.examples import examples
 
 ZONES = (
     *("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"),
@@ -49,6 +50,7 @@ def test_the_period_at_a_moment(period: PeriodLength, zone: str, moment: str, fi
     assert first_day_at(Scheme(period, zone), _unix(moment)) == date.fromisoformat(first)
 
 
+@examples(few=30, many=100)
 @given(
     st.sampled_from(PERIODS[1:]),
     st.sampled_from(ZONES),
@@ -64,6 +66,7 @@ def test_the_local_date_is_in_the_period(period: PeriodLength, zone: str, moment
     assert local - first < timedelta(days={"day": 1, "month": 31, "year": 366}[period])
 
 
+@examples(few=30, many=100)
 @given(
     st.sampled_from(PERIODS[1:]),
     st.sampled_from(ZONES),

@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from tests.support.zone_files import write_zone
 
 SECONDS_AHEAD = 2
-PROCESSES = 3
+PROCESSES = 2
 ENOUGH = 100
 """Values of the new day."""
 

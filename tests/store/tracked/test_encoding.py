@@ -3,23 +3,26 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store.connection import Session, connect
 from countersink.store.tracked.encoding import decode, encode, key_sql
 from countersink.store.tracked.table import Column, read_columns
 from tests.store.tracked.application import App
+from tests.support.examples import examples
 
 VALUES = st.lists(st.none() | st.text(max_size=8) | st.text("\\|Na", max_size=6), max_size=4)
 CHARSETS = ("utf8mb4", "latin1", "ucs2", "utf16", "ascii", "gbk")
 
 
+@examples(few=30, many=100)
 @given(VALUES)
 def test_every_list_of_values_has_one_key_and_comes_back(values: list[str | None]) -> None:
     assert decode(encode(values), len(values)) == tuple(values)
 
 
+@examples(few=30, many=100)
 @given(VALUES, VALUES)
 def test_no_two_lists_of_values_have_the_same_key(
     some: list[str | None], others: list[str | None]
@@ -73,6 +76,7 @@ def keys(session: Session, table: str, chosen: Sequence[Column]) -> list[bytes]:
     return [bytes(key) for (key,) in found]
 
 
+@pytest.mark.random
 def test_the_server_makes_the_same_keys_of_any_text_in_any_character_set(app: App) -> None:
     own = ", ".join(f"c_{each} VARCHAR(10) CHARACTER SET {each}" for each in CHARSETS)
     app.run(f"CREATE TABLE texts (id INT PRIMARY KEY, {own})", "SET SESSION sql_mode = ''")
@@ -81,7 +85,7 @@ def test_the_server_makes_the_same_keys_of_any_text_in_any_character_set(app: Ap
     expression = key_sql([known[name] for name in names])
     marks = ", ".join(["%s"] * len(names))
 
-    @settings(max_examples=60)
+    @examples(few=20, many=60)
     @given(
         st.none()
         | st.text("\\|Naé😀ß\u0301\0 '\"%`", max_size=8)

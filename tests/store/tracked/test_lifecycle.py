@@ -1,5 +1,6 @@
 """Tracking and untracking: beside others, after a crash, and nothing but its own."""
 
+import re
 import threading
 
 import pytest
@@ -225,17 +226,27 @@ def test_it_waits_for_a_transaction_that_uses_the_table_and_lets_others_pass(
     assert orders.found() == []
 
 
-def test_it_gives_up_in_the_end_and_says_how_to_find_whoever_is_in_the_way(
-    orders: App, monkeypatch: pytest.MonkeyPatch
+def test_it_gives_up_in_the_end_and_says_by_which_query_to_find_whoever_is_in_the_way(
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert triggers.PAUSES[0] >= triggers.LOCK_WAIT
     monkeypatch.setattr(triggers, "LOCK_WAIT", 1)
     monkeypatch.setattr(triggers, "ATTEMPTS", 1)
-    with connect(orders.app_url) as session:
-        session.begin()
-        session.query("SELECT * FROM orders")
-        with pytest.raises(Conflict, match="KILL and that number"):
-            orders.track("orders", counter="c")
-    assert left(orders) == [0, 0, 0, 0, 0]
+    app.run("CREATE TABLE `it's` (id INT PRIMARY KEY)")
+    with connect(app.app_url) as other:
+        other.begin()
+        other.query("SELECT * FROM `it's`")
+        with pytest.raises(Conflict, match=r"metadata_lock.*KILL and that number") as refused:
+            app.track("`it's`", counter="c")
+        query = re.search(r"(SELECT .*?) says who uses", str(refused.value))
+        assert query, refused.value
+        ((own,),) = other.query("SELECT CONNECTION_ID()")
+        found = [who for who, *_ in app.own.query(query[1])]
+    if app.session.dialect.name == "mysql":
+        assert set(found) == {own}
+    else:
+        assert own in found  # of other tests, too
+    assert left(app) == [0, 0, 0, 0, 0]
 
 
 def test_one_counts_at_a_time_and_the_other_says_so(

@@ -3,12 +3,13 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.runtime.limits import cut_bytes
 from countersink.store.tracked.encoding import cut_values, encode, whole_key
 from tests.store.tracked.application import App
+from tests.support.examples import examples
 
 VALUES = [
     "short",
@@ -82,8 +83,8 @@ def test_what_can_be_told_of_long_values_is_and_the_rest_refused(app: App) -> No
     assert app.found() == []
 
 
+@examples(few=30, many=100)
 @given(st.lists(st.none() | st.text(alphabet="a|\\é😀", max_size=300), min_size=1, max_size=3))
-@settings(max_examples=100)
 def test_the_values_that_a_cut_key_still_tells(values: list[str | None]) -> None:
     key = whole_key(values)
     found = cut_values(key)

@@ -85,9 +85,9 @@ def test_several_columns_have_to_fit_together(app: App) -> None:
     app.track("orders", counter="c", by=["b", "c", "d"])
 
 
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
+def test_what_cannot_be_asked_for(app: App) -> None:
+    app.run(TABLE)
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"by": ["nothing"]}, "no column 'nothing'; it has id, status, placed"),
         ({"by": ["status", "STATUS"]}, "status is given twice"),
         ({"day": "status"}, "VARCHAR: a day is taken from a DATE"),
@@ -96,15 +96,9 @@ def test_several_columns_have_to_fit_together(app: App) -> None:
         ({"app_slots": 257}, "1 to 256"),
         ({"counter": "é"}, "A-Z a-z"),
         ({"counter": "c "}, "A-Z a-z"),
-    ],
-)
-def test_what_cannot_be_asked_for(app: App, how: dict[str, Any], why: str) -> None:
-    app.run(TABLE)
-    assert why in refusal(app, f"{app.schema}.orders", **{"counter": "c", **how})
-
-
-def test_columns_come_as_a_sequence(app: App) -> None:
-    app.run(TABLE)
+    ]
+    for how, why in wrong:
+        assert why in refusal(app, f"{app.schema}.orders", **{"counter": "c", **how})
     with pytest.raises(TypeError, match="one for each column"):
         app.track("orders", counter="c", by="status")
 

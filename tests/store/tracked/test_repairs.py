@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -247,27 +248,27 @@ def test_a_table_that_is_truncated_again_and_again_is_a_conflict(orders: App) ->
     assert problems(orders) == set()
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci",
-        "VARBINARY(20)",
-        "ENUM('z', 'a', 'm')",
-        "DECIMAL(10, 2)",
-    ],
-)
+FIRST_KEYS: dict[str, Sequence[object]] = {
+    "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci": "a|\\é%zB",
+    "ENUM('z', 'a', 'm')": "zam",
+    "DECIMAL(10, 2)": range(9),
+}
+
+
 def test_parts_of_a_table_are_right_whatever_its_primary_key_is(
-    app: App, monkeypatch: pytest.MonkeyPatch, key: str
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those that end between rows of one first key, too."""
     monkeypatch.setattr(check, "ROWS_PER_QUERY", 2)
-    values = ("z", "a", "m") if "ENUM" in key else range(9) if "DECIMAL" in key else "a|\\é%zB"
-    app.run(f"CREATE TABLE orders (id {key}, part INT, status INT, PRIMARY KEY (id, part))")
-    for value in values:
-        app.session.execute(
-            "INSERT INTO orders VALUES (%s, 1, 1), (%s, 2, 1), (%s, 3, 2)", (value,) * 3
-        )
-    app.track("orders", counter="c", by=["status"])
-    assert app.counts("c") == {
-        ("1970-01-01", b"1"): 2 * len(values),
-        ("1970-01-01", b"2"): len(values),
-    }
+    for number, (kind, values) in enumerate(FIRST_KEYS.items()):
+        table = f"orders{number}"
+        app.run(f"CREATE TABLE {table} (id {kind}, part INT, status INT, PRIMARY KEY (id, part))")
+        for value in values:
+            app.session.execute(
+                f"INSERT INTO {table} VALUES (%s, 1, 1), (%s, 2, 1), (%s, 3, 2)", (value,) * 3
+            )
+        app.track(table, counter=table, by=["status"])
+        assert app.counts(table) == {
+            ("1970-01-01", b"1"): 2 * len(values),
+            ("1970-01-01", b"2"): len(values),
+        }

@@ -15,6 +15,7 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
+from countersink.store.counters import deletion
 from countersink.store.counters.deletion import delete_key
 from countersink.store.errors import DamagedSketch
 from countersink.store.verify import verify
@@ -129,7 +130,7 @@ def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: S
     for slot in (3, 4):
         made: list[Sighting] = [
             ("fine", f"/{n % 3}", now - chosen.randrange(4 * 1440), f"v{chosen.randrange(150)}")
-            for n in range(400)
+            for n in range(150)
         ]
         see(mysql_url, session, made, slot)
     before, total = whole(session, "fine"), store.totals.unique("fine")
@@ -276,8 +277,11 @@ def test_an_application_deletes_a_key_with_its_sketches(
     beside(session)
 
 
-def test_many_keys_are_deleted_page_by_page(mysql_url: str, session: Session, store: Store) -> None:
-    made: list[Sighting] = [("visitors", f"/{n}", now_minute(), f"v{n}") for n in range(2500)]
+def test_many_keys_are_deleted_page_by_page(
+    mysql_url: str, session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "ROWS", 100)
+    made: list[Sighting] = [("visitors", f"/{n}", now_minute(), f"v{n}") for n in range(450)]
     see(mysql_url, session, made, 3)
     see(mysql_url, session, made, 4)
     store.counters.set("kept", salt_days=0)
@@ -293,7 +297,7 @@ def test_workers_go_on_while_sketches_are_moved(
     _, salt = salt_at(session, "visitors", now)
     entries = [
         seen_entry(session, [("visitors", f"/{n % 4}", now - 1440, f"v{n}-{m}") for m in range(30)])
-        for n in range(40)
+        for n in range(20)
     ]
 
     def work(slot: int) -> None:
@@ -302,7 +306,7 @@ def test_workers_go_on_while_sketches_are_moved(
                 one.apply([entry])
 
     def moving() -> None:
-        for _ in range(15):
+        for _ in range(8):
             compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
 
     together(lambda: work(0), lambda: work(1), moving)
@@ -310,13 +314,13 @@ def test_workers_go_on_while_sketches_are_moved(
     wanted = {
         f"/{key}": registers(
             sketch_of(
-                b"".join(hashed(f"v{n}-{m}", salt) for n in range(key, 40, 4) for m in range(30))
+                b"".join(hashed(f"v{n}-{m}", salt) for n in range(key, 20, 4) for m in range(30))
             )
         )
         for key in range(4)
     }
     assert whole(session) == wanted
-    assert keys(session, "visitors") == {f"/{key}".encode(): 300 for key in range(4)}
+    assert keys(session, "visitors") == {f"/{key}".encode(): 150 for key in range(4)}
     beside(session)
 
 
