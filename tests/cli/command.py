@@ -3,9 +3,19 @@
 import io
 import json
 import os
+import pty
 import subprocess
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import (
+    chdir,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,20 +45,14 @@ def environment(**variables: str) -> dict[str, str]:
     return {**child_environment(), "COLUMNS": "80", **variables}
 
 
-def countersink(
-    *arguments: str,
-    stdin: bytes = b"",
-    directory: Path = PROJECT,
-    variables: Mapping[str, str] | None = None,
-    **more: str,
-) -> Result:
+def countersink(*arguments: str, **variables: str) -> Result:
     """Run ``countersink ARGUMENTS`` with these environment variables, and wait for its end."""
     done = subprocess.run(
         [*COUNTERSINK, *arguments],
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
-        cwd=directory,
-        env=environment(**(variables or {}), **more),
+        cwd=PROJECT,
+        env=environment(**variables),
         timeout=90,
         check=False,
     )
@@ -59,14 +63,29 @@ def countersink(
     )
 
 
-def call(*arguments: str, **variables: str) -> Result:
-    """Run ``countersink ARGUMENTS`` in this process: the same code from the arguments on."""
+def call(
+    *arguments: str,
+    stdin: bytes | None = None,
+    directory: Path | None = None,
+    **variables: str,
+) -> Result:
+    """Run ``countersink ARGUMENTS`` in this process: the same code from the arguments on.
+
+    Args:
+        stdin: what comes through a pipe in place of standard input.
+        directory: where to run; default: here.
+    """
     kept = dict(os.environ)
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     os.environ.clear()
     os.environ.update(environment(**{"XDG_STATE_HOME": kept["XDG_STATE_HOME"], **variables}))
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with (
+            redirect_stdout(out),
+            redirect_stderr(err),
+            chdir(directory or Path.cwd()),
+            nullcontext() if stdin is None else piped(stdin),
+        ):
             status = run(list(arguments))
     finally:
         os.environ.clear()
@@ -80,6 +99,41 @@ def call(*arguments: str, **variables: str) -> Result:
     return Result(status, *texts)
 
 
+@contextmanager
+def piped(content: bytes) -> Iterator[None]:
+    """Let descriptor 0 be a pipe that this comes through."""
+
+    def feed() -> None:
+        with suppress(BrokenPipeError), open(writer, "wb") as file:
+            file.write(content)
+
+    kept = os.dup(0)
+    reader, writer = os.pipe()
+    feeder = threading.Thread(target=feed)
+    os.dup2(reader, 0)
+    os.close(reader)
+    feeder.start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        feeder.join()
+
+
+def answered(answer: str, *arguments: str, **variables: str) -> Result:
+    """Run ``countersink ARGUMENTS`` in this process, at a terminal where somebody types a line."""
+    ours, theirs = pty.openpty()
+    kept = sys.stdin
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        with open(theirs, encoding="utf-8") as sys.stdin:
+            return call(*arguments, **variables)
+    finally:
+        sys.stdin = kept
+        os.close(ours)
+
+
 @dataclass(frozen=True, slots=True)
 class Servers:
     """A command's two servers."""
@@ -87,13 +141,13 @@ class Servers:
     redis_url: str
     mysql_url: str
 
-    def run(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Result:
+    def run(self, *arguments: str, **variables: str) -> Result:
         """Run ``countersink ARGUMENTS`` on them, as a subprocess."""
-        return countersink(*arguments, stdin=stdin, variables=self.variables(**variables))
+        return countersink(*arguments, **self.variables(**variables))
 
-    def call(self, *arguments: str, **variables: str) -> Result:
+    def call(self, *arguments: str, stdin: bytes | None = None, **variables: str) -> Result:
         """Run ``countersink ARGUMENTS`` on them, in this process."""
-        return call(*arguments, **self.variables(**variables))
+        return call(*arguments, stdin=stdin, **self.variables(**variables))
 
     def variables(self, **more: str) -> dict[str, str]:
         """The environment that names them."""

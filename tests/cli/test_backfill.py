@@ -221,7 +221,7 @@ def test_a_source_that_cannot_be_read_does_not_keep_others_from_being_counted(
 
 def test_standard_input(servers: Servers, log: Path) -> None:
     content = gzip.compress(log.read_bytes())
-    done = servers.run("backfill", "-", "--counter", COUNTER, stdin=content)
+    done = servers.call("backfill", "-", "--counter", COUNTER, stdin=content)
     assert (done.status, done.err) == (0, "")
     assert "page_views: added 3." in done.out
     assert "added 0." in backfill(servers, str(log)).out, "known by its content"

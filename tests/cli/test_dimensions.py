@@ -42,7 +42,7 @@ def queued(client: redis.Redis) -> dict[RowKey, int]:
 
 
 def test_an_increment_with_dimensions_is_counted_in_its_breakdowns(declared: Servers) -> None:
-    done = declared.run(
+    done = declared.call(
         *("increment", "views", "--dimension", "page=/a=b", "--dimension", "country=DE"),
         *("--amount", "3"),
     )

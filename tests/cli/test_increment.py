@@ -19,7 +19,7 @@ def total(servers: Servers, *arguments: str) -> list[dict[str, object]]:
 
 
 def test_it_is_stored_then_counted(servers: Servers) -> None:
-    done = servers.run("increment", "votes", "/home", "--amount", "3")
+    done = servers.call("increment", "votes", "/home", "--amount", "3")
     assert (done.status, done.err) == (0, "")
     assert done.out == "votes /home +3 is in the queue\n"
     assert servers.call("increment", "votes").out == "votes +1 is in the queue\n"

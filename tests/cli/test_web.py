@@ -48,7 +48,7 @@ def test_what_cannot_be_stored_at_the_end_is_said_by_its_status(
 
 
 def test_beyond_loopback_it_takes_a_key_or_a_word(servers: Servers) -> None:
-    refused = servers.run("web", "--host", "0.0.0.0", "--port", "0")
+    refused = servers.call("web", "--host", "0.0.0.0", "--port", "0")
     assert "countersink key create" in one_sentence(refused, 1)
 
 

@@ -22,7 +22,8 @@ BEGINNINGS = {
     "icfp": "patched in a child of one that has counted",
     "picf": "patched, then forked",
 }
-SHORT = (("gevent", "pi"), ("gevent", "ifp"), ("eventlet", "pi"))
+SHORT = (("gevent", "ifp", "exit"), ("gevent", "pi", "SIGTERM"), ("eventlet", "pi", "SIGTERM"))
+LONG = pytest.mark.long("the matrix of libraries, beginnings and ends")
 
 
 def start(children: Children, library: str, beginning: str, end: str, url: str) -> Child:
@@ -39,12 +40,11 @@ def steps(child: Child) -> dict[str, tuple[object, int]]:
     return {step: (result, ticks) for step, result, ticks in said(child)}
 
 
-@pytest.mark.parametrize("end", ["exit", "SIGTERM"])
 @pytest.mark.parametrize(
-    ("library", "beginning"),
+    ("library", "beginning", "end"),
     [
-        pytest.param(*case, marks=() if case in SHORT else pytest.mark.long)
-        for case in product(LIBRARIES, BEGINNINGS)
+        pytest.param(*case, marks=() if case in SHORT else LONG)
+        for case in product(LIBRARIES, BEGINNINGS, ("exit", "SIGTERM"))
     ],
 )
 def test_greenlets_count_and_flush_and_their_process_ends(
