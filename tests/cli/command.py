@@ -8,14 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import (
-    chdir,
-    contextmanager,
-    nullcontext,
-    redirect_stderr,
-    redirect_stdout,
-    suppress,
-)
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,29 +56,14 @@ def countersink(*arguments: str, **variables: str) -> Result:
     )
 
 
-def call(
-    *arguments: str,
-    stdin: bytes | None = None,
-    directory: Path | None = None,
-    **variables: str,
-) -> Result:
-    """Run ``countersink ARGUMENTS`` in this process: the same code from the arguments on.
-
-    Args:
-        stdin: what comes through a pipe in place of standard input.
-        directory: where to run; default: here.
-    """
+def call(*arguments: str, **variables: str) -> Result:
+    """Run ``countersink ARGUMENTS`` in this process: the same code from the arguments on."""
     kept = dict(os.environ)
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     os.environ.clear()
     os.environ.update(environment(**{"XDG_STATE_HOME": kept["XDG_STATE_HOME"], **variables}))
     try:
-        with (
-            redirect_stdout(out),
-            redirect_stderr(err),
-            chdir(directory or Path.cwd()),
-            nullcontext() if stdin is None else piped(stdin),
-        ):
+        with redirect_stdout(out), redirect_stderr(err):
             status = run(list(arguments))
     finally:
         os.environ.clear()
@@ -100,25 +78,32 @@ def call(
 
 
 @contextmanager
-def piped(content: bytes) -> Iterator[None]:
-    """Let descriptor 0 be a pipe that this comes through."""
-
-    def feed() -> None:
-        with suppress(BrokenPipeError), open(writer, "wb") as file:
-            file.write(content)
-
+def redirected(source: int | Path) -> Iterator[None]:
+    """Let descriptor 0, which commands of this process read, be this file or descriptor."""
     kept = os.dup(0)
-    reader, writer = os.pipe()
-    feeder = threading.Thread(target=feed)
-    os.dup2(reader, 0)
-    os.close(reader)
-    feeder.start()
+    with open(source, "rb") as file:
+        os.dup2(file.fileno(), 0)
     try:
         yield
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-        feeder.join()
+
+
+@contextmanager
+def piped(content: bytes) -> Iterator[None]:
+    """Let it be a pipe that this comes through."""
+
+    def feed() -> None:
+        with suppress(BrokenPipeError), open(writer, "wb") as file:
+            file.write(content)
+
+    reader, writer = os.pipe()
+    feeder = threading.Thread(target=feed)
+    with redirected(reader):
+        feeder.start()
+        yield
+    feeder.join()
 
 
 def answered(answer: str, *arguments: str, **variables: str) -> Result:
@@ -145,9 +130,9 @@ class Servers:
         """Run ``countersink ARGUMENTS`` on them, as a subprocess."""
         return countersink(*arguments, **self.variables(**variables))
 
-    def call(self, *arguments: str, stdin: bytes | None = None, **variables: str) -> Result:
+    def call(self, *arguments: str, **variables: str) -> Result:
         """Run ``countersink ARGUMENTS`` on them, in this process."""
-        return call(*arguments, stdin=stdin, **self.variables(**variables))
+        return call(*arguments, **self.variables(**variables))
 
     def variables(self, **more: str) -> dict[str, str]:
         """The environment that names them."""

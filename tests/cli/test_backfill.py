@@ -3,16 +3,15 @@
 import gzip
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.cli.command import Result, Servers, Start, call, environment, one_sentence
+from tests.cli.command import Result, Servers, Start, call, one_sentence, piped, redirected
 from tests.producers.tailing import append, line, write
-from tests.support.processes import COUNTERSINK, Children
+from tests.support.processes import Children
 from tests.support.waiting import eventually
 
 COUNTER = "page_views"
@@ -182,16 +181,9 @@ def test_a_rejects_file_that_must_not_be_written_is_wrong_usage(
         (pipe, "is no regular file"),
     ):
         assert said in one_sentence(backfill(servers, str(log), "--rejects", str(rejects)), 2)
-    with log.open("rb") as stdin:
-        piped = subprocess.run(
-            [*COUNTERSINK, "backfill", "-", "--counter", COUNTER, "--rejects", str(log)],
-            stdin=stdin,
-            capture_output=True,
-            env=environment(**servers.variables()),
-            check=False,
-        )
-    assert piped.returncode == 2
-    assert b"is one of the sources (-)" in piped.stderr
+    with redirected(log):
+        refused = backfill(servers, "-", "--rejects", str(log))
+    assert "is one of the sources (-)" in one_sentence(refused, 2)
     assert log.read_bytes() == content
     assert totals(servers) == {}
 
@@ -221,7 +213,8 @@ def test_a_source_that_cannot_be_read_does_not_keep_others_from_being_counted(
 
 def test_standard_input(servers: Servers, log: Path) -> None:
     content = gzip.compress(log.read_bytes())
-    done = servers.call("backfill", "-", "--counter", COUNTER, stdin=content)
+    with piped(content):
+        done = backfill(servers, "-")
     assert (done.status, done.err) == (0, "")
     assert "page_views: added 3." in done.out
     assert "added 0." in backfill(servers, str(log)).out, "known by its content"

@@ -21,30 +21,32 @@ def absent(port: int) -> str:
 
 
 @pytest.fixture
-def toml(tmp_path: Path) -> Path:
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the directory that commands run in."""
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "countersink.toml"
 
 
-def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path, toml: Path) -> None:
+def test_a_flag_beats_the_environment_beats_the_file(toml: Path) -> None:
     toml.write_text(f'redis_url = "{absent(3)}"\n')
     flag = ("--redis-url", absent(1))
     variable = {"COUNTERSINK_REDIS_URL": absent(2)}
-    assert tried(call("info", *flag, directory=tmp_path, **variable)) == "1"
-    assert tried(call("info", directory=tmp_path, **variable)) == "2"
-    assert tried(call("info", directory=tmp_path)) == "3"
+    assert tried(call("info", *flag, **variable)) == "1"
+    assert tried(call("info", **variable)) == "2"
+    assert tried(call("info")) == "3"
     toml.unlink()
-    assert call("info", directory=tmp_path).status == 2
+    assert call("info").status == 2
 
 
-def test_an_empty_variable_is_none(tmp_path: Path, toml: Path) -> None:
+def test_an_empty_variable_is_none(toml: Path) -> None:
     toml.write_text(f'redis_url = "{absent(3)}"\n')
-    assert tried(call("info", directory=tmp_path, COUNTERSINK_REDIS_URL="")) == "3"
+    assert tried(call("info", COUNTERSINK_REDIS_URL="")) == "3"
 
 
-def test_a_commands_table_beats_the_top_of_the_file(tmp_path: Path, toml: Path) -> None:
+def test_a_commands_table_beats_the_top_of_the_file(toml: Path) -> None:
     toml.write_text(f'redis-url = "{absent(3)}"\n[info]\nredis-url = "{absent(4)}"\n')
-    assert tried(call("info", directory=tmp_path)) == "4"
-    assert tried(call("increment", "c", directory=tmp_path)) == "3"
+    assert tried(call("info")) == "4"
+    assert tried(call("increment", "c")) == "3"
 
 
 def test_the_file_can_be_named(tmp_path: Path) -> None:

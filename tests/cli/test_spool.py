@@ -225,7 +225,7 @@ def test_sigterm_leaves_the_rest_for_the_next_time(
     servers: Servers, tmp_path: Path, children: Children
 ) -> None:
     with RedisProxy.to(servers.redis_url) as proxy:
-        host(children, AWAY, tmp_path, 12_000).kill()
+        host(children, AWAY, tmp_path, 30_000).kill()
         held = proxy.when("XADD", Phase.BEFORE, Deed.HOLD, skip=4, times=1)
         environment = {"COUNTERSINK_REDIS_URL": proxy.url(servers.redis_url)}
         one = children.countersink("spool", "replay", str(tmp_path), environment=environment)
@@ -235,9 +235,9 @@ def test_sigterm_leaves_the_rest_for_the_next_time(
         assert one.wait() == 143, one.output()
         assert "stopped: run it again for the rest" in one.output()
     done = servers.call("spool", "replay", str(tmp_path), "--format", "json")
-    assert 0 < done.json["increments"] < 12_000
+    assert 0 < done.json["increments"] < 30_000
     with connect(servers.redis_url) as client:
-        assert total(client) == 12_000
+        assert total(client) == 30_000
 
 
 def test_the_help_needs_no_server() -> None:

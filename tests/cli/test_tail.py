@@ -13,7 +13,7 @@ import redis
 
 from countersink.stream.connection import connect
 from countersink.stream.names import stream_key
-from tests.cli.command import Result, Servers, Start, call, environment, one_sentence
+from tests.cli.command import Result, Servers, Start, call, environment, one_sentence, piped
 from tests.producers.tailing import append, counted, line, write
 from tests.support.factories import RedisFactory
 from tests.support.processes import COUNTERSINK, Child, Children
@@ -131,7 +131,8 @@ def test_each_kind_of_key(redis_url: str, redis_client: redis.Redis, log: Path, 
 def test_standard_input(servers: Servers, redis_client: redis.Redis) -> None:
     lines = b"".join(line(f"/{n % 3}") + b"\n" for n in range(3000)) + b"bad\n" + line("/end")
     for times, stdin in enumerate((lines, gzip.compress(lines)), 1):
-        done = servers.call("tail", "-", "--counter", COUNTER, stdin=stdin)
+        with piped(stdin):
+            done = servers.call("tail", "-", "--counter", COUNTER)
         assert done.status == 3
         assert done.out == "page_views: counted 3,001, rejected 1\n"
         assert "rejected: - line 3001:" in done.err
@@ -143,7 +144,8 @@ def test_damaged_standard_input_is_counted_as_far_as_it_goes(
     servers: Servers, redis_client: redis.Redis
 ) -> None:
     packed = gzip.compress(b"".join(line(f"/{n}") + b"\n" for n in range(20_000)))
-    done = servers.call("tail", "-", "--counter", COUNTER, stdin=packed[:-2000])
+    with piped(packed[:-2000]):
+        done = servers.call("tail", "-", "--counter", COUNTER)
     assert done.status == 1
     assert "the compressed input is damaged or cut off" in done.err
     assert 10_000 < counted(redis_client).total() < 20_000
@@ -189,10 +191,8 @@ def test_what_comes_slowly_and_compressed_is_stored_soon_and_a_stop_is_no_damage
 def test_several_compressed_members_in_a_pipe(servers: Servers) -> None:
     lines = b"".join(line("/a") + b"\n" for _ in range(4_000))
     for padding in (b"", bytes(700)):
-        done = servers.call(
-            *("tail", "-", "--counter", COUNTER),
-            stdin=gzip.compress(lines) + padding + gzip.compress(lines) + padding,
-        )
+        with piped((gzip.compress(lines) + padding) * 2):
+            done = servers.call("tail", "-", "--counter", COUNTER)
         assert (done.status, done.out) == (0, "page_views: counted 8,000, rejected 0\n")
 
 

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from countersink.runtime.members import MAX_HASHES, Salt
-from tests.cli.command import Result, call, one_sentence
+from tests.cli.command import Result, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
 
 CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
@@ -108,11 +108,8 @@ def test_tail_splits_many_visitors_of_one_key(
 
 def test_tail_reads_a_pipe(redis_url: str, redis_client: redis.Redis) -> None:
     publish(redis_client)
-    done = call(
-        *("tail", "-", "--counter", "visitors", "--visitor", "host,agent"),
-        stdin=line("192.0.2.1", "A") * 3,
-        COUNTERSINK_REDIS_URL=redis_url,
-    )
+    with piped(line("192.0.2.1", "A") * 3):
+        done = run(redis_url, "tail", "-", *("--counter", "visitors", "--visitor", "host,agent"))
     assert done.out == "visitors: counted 3, rejected 0\n"
     assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("192.0.2.1 A")}}
 

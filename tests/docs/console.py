@@ -117,11 +117,10 @@ def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
     ended = call(*words[1:], **variables)  # in this process: there are many
     shown = ""
     for stream, text in (("2", ended.err), ("1", ended.out)):
-        operator = next((each for each in files if _REDIRECTIONS[each][0] == stream), None)
-        if operator is None:
-            shown += text
-        else:
-            with open(files[operator], _REDIRECTIONS[operator][1], newline="") as file:
+        into = [each for each in files if _REDIRECTIONS[each][0] == stream]
+        shown += "" if into else text
+        for each in into:
+            with open(files[each], _REDIRECTIONS[each][1], newline="") as file:
                 file.write(text)
     return ended.status, shown
 
