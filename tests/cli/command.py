@@ -148,6 +148,10 @@ class Servers:
         assert done.status == 0, done.err
 
 
+NOWHERE = Servers("redis://127.0.0.1:1/0", "mysql://nobody@127.0.0.1:1/x")
+"""Servers that are not there: what is refused on them is refused before they are asked."""
+
+
 def one_sentence(result: Result, status: int | None = None) -> str:
     """What the command said on stderr: one line, no traceback, nothing on stdout. It ended with
     this status."""

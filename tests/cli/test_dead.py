@@ -9,7 +9,7 @@ from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
-from tests.cli.command import Servers, call, one_sentence
+from tests.cli.command import NOWHERE, Servers, one_sentence
 
 NOW = 1_795_000_000_000
 MINUTE = NOW // 60_000
@@ -123,10 +123,7 @@ def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
     ],
 )
 def test_a_wrong_selection_is_wrong_usage(command: str, arguments: list[str], said: str) -> None:
-    """Which is said before the tables are touched: there are none here."""
-    nowhere = "mysql://nobody@127.0.0.1:1/x"
-    refused = call("dead", command, *arguments, COUNTERSINK_MYSQL_URL=nowhere)
-    assert said in one_sentence(refused, 2)
+    assert said in one_sentence(NOWHERE.call("dead", command, *arguments), 2)
 
 
 def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:

@@ -15,7 +15,7 @@ import pytest
 from countersink.producers import Producer
 from countersink.reads.frames import frame
 from countersink.store import Store
-from tests.cli.command import Result, Servers, call, one_sentence
+from tests.cli.command import NOWHERE, Result, Servers, one_sentence
 from tests.support.oracle import Oracle
 
 EVENTS = [
@@ -192,7 +192,7 @@ def test_a_pipe_is_written_to_as_it_is(filled: Servers, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], why: str) -> None:
-    done = call("export", *arguments, COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x")
+    done = NOWHERE.call("export", *arguments)
     assert done.status == 2
     assert why in done.err
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from countersink.store import links
-from tests.cli.command import Servers, call, one_sentence
+from tests.cli.command import NOWHERE, Servers, one_sentence
 
 
 @pytest.fixture
@@ -65,5 +65,4 @@ def test_what_cannot_be_is_said(counted: Servers) -> None:
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
-    refused = call("link", *arguments, COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x")
-    assert said in one_sentence(refused, 2)
+    assert said in one_sentence(NOWHERE.call("link", *arguments), 2)

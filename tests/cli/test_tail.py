@@ -4,8 +4,8 @@ import gzip
 import os
 import random
 import signal
-import subprocess
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,18 @@ import redis
 
 from countersink.stream.connection import connect
 from countersink.stream.names import stream_key
-from tests.cli.command import Result, Servers, Start, call, environment, one_sentence, piped
+from tests.cli.command import (
+    Result,
+    Servers,
+    Start,
+    call,
+    one_sentence,
+    piped,
+    redirected,
+)
 from tests.producers.tailing import append, counted, line, write
 from tests.support.factories import RedisFactory
-from tests.support.processes import COUNTERSINK, Child, Children
+from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
 COUNTER = "page_views"
@@ -154,20 +162,19 @@ def test_damaged_standard_input_is_counted_as_far_as_it_goes(
 def test_what_comes_slowly_through_a_pipe_is_stored_soon(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
-    with subprocess.Popen(
-        [*COUNTERSINK, "tail", "-", "--counter", COUNTER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(COUNTERSINK_REDIS_URL=redis_url),
-    ) as process:
-        assert process.stdin is not None
-        for number in range(2):
-            process.stdin.write(line(f"/{number}") + b"\n")
-            process.stdin.flush()
-            _wait_for_hits(redis_client, number + 1)
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert out == b"page_views: counted 2, rejected 0\n"
+    reader, writer = os.pipe()
+
+    def write_slowly() -> None:
+        with open(writer, "wb", buffering=0) as pipe:
+            for number in range(2):
+                pipe.write(line(f"/{number}") + b"\n")
+                _wait_for_hits(redis_client, number + 1)
+
+    with redirected(reader), ThreadPoolExecutor() as threads:
+        writing = threads.submit(write_slowly)
+        done = tail(redis_url, "-")
+        writing.result()
+    assert (done.status, done.out) == (0, "page_views: counted 2, rejected 0\n")
 
 
 def test_what_comes_slowly_and_compressed_is_stored_soon_and_a_stop_is_no_damage(
@@ -197,13 +204,13 @@ def test_several_compressed_members_in_a_pipe(servers: Servers) -> None:
 
 
 def test_a_named_pipe_is_read_like_standard_input(
-    servers: Servers, redis_client: redis.Redis, tmp_path: Path, start: Start
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    child = start("tail", str(pipe), "--counter", COUNTER)
-    pipe.write_bytes(line("/a") + b"\n")  # waits for the reader
-    assert child.wait() == 0
+    with ThreadPoolExecutor() as threads:
+        threads.submit(pipe.write_bytes, line("/a") + b"\n")  # waits for the reader
+        assert tail(redis_url, str(pipe)).status == 0
     assert counted(redis_client) == {"/a": 1}
 
 

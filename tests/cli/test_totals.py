@@ -10,7 +10,7 @@ import redis
 from countersink.producers import Producer
 from countersink.stream.connection import command
 from countersink.stream.names import stream_key
-from tests.cli.command import Result, Servers, call, one_sentence
+from tests.cli.command import NOWHERE, Result, Servers, call, one_sentence
 
 DAYS = [
     ("2026-11-18", "/a", 5),
@@ -265,8 +265,7 @@ def no_such_day(text: str) -> str:
     ],
 )
 def test_wrong_usage(arguments: list[str], said: str) -> None:
-    refused = call("totals", *arguments, COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x")
-    assert said in one_sentence(refused, 2)
+    assert said in one_sentence(NOWHERE.call("totals", *arguments), 2)
 
 
 def test_the_table_has_bars_a_sum_and_a_time(filled: Servers) -> None:

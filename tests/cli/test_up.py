@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +17,13 @@ from pathlib import Path
 import pytest
 import redis
 
+from countersink.cli.commands.run import up as up_module
 from countersink.cli.commands.run.up import COMMANDS, STOP_SIGNALS, Restarter
 from countersink.cli.servers import RedisServer, base
+from countersink.producers import Producer
 from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
+from countersink.store import Store, StoreError
 from tests.cli.command import call, countersink, environment
 from tests.support.factories import RedisFactory
 from tests.support.processes import is_running
@@ -205,19 +209,47 @@ def total(urls: dict[str, str]) -> int | None:
 
 
 def test_configured_servers_are_used_and_never_stopped(
-    start_up: Start, redis_server: RedisServer, redis_url: str, empty_mysql_url: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    redis_server: RedisServer,
+    redis_url: str,
+    empty_mysql_url: str,
 ) -> None:
+    """In this process, and with a worker alone: the others are the same with private servers."""
+    monkeypatch.setattr(up_module, "COMMANDS", ("worker",))
+    monkeypatch.setattr(up_module, "WEB_MODULE", "no_web_is_installed")
     urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": empty_mysql_url}
-    up = start_up(**urls)
-    up.wait_for(r"countersink is up\.")
-    assert call("increment", "page_views", **urls).status == 0
-    eventually(lambda: total(urls) == 1)
-    assert up.stop(signal.SIGTERM) == 0
-    assert not up.data.exists()
+    with Producer(redis_url) as producer:
+        producer.increment("page_views")
+
+    def counted() -> bool:
+        try:
+            with Store(empty_mysql_url) as store:
+                return store.totals.total("page_views") == 1
+        except StoreError:
+            return False  # there are no tables yet
+
+    def end_when_counted() -> None:
+        try:
+            eventually(counted, 60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # should it end before
+    ending = threading.Thread(target=end_when_counted)
+    ending.start()
+    try:
+        data = tmp_path / "data"
+        done = call("up", "--data", str(data), "--statsd-port", "0", **urls)
+    finally:
+        ending.join()
+        signal.signal(signal.SIGTERM, before)
+    assert (done.status, "countersink is up." in done.out) == (0, True), done.err
+    assert counted()
+    assert not data.exists()
     assert redis_server.running
     with redis.Redis.from_url(redis_url) as client:
         assert client.ping()
-    assert total(urls) == 1
 
 
 @MARIADB_ONLY

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from countersink.producers import Producer
-from tests.cli.command import Servers, call, one_sentence
+from tests.cli.command import NOWHERE, Servers, one_sentence
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +20,8 @@ def filled(module_servers: Servers) -> Servers:
 
 
 def refused(*arguments: str) -> str:
-    """What is wrong usage, which no server is asked for."""
-    done = call(*arguments, COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x")
-    return one_sentence(done, 2)
+    """What is said of wrong usage."""
+    return one_sentence(NOWHERE.call(*arguments), 2)
 
 
 WRONG = {
