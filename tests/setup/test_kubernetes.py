@@ -162,7 +162,9 @@ def test_kustomizations_list_every_file(layer: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here to run kustomize by")
-@pytest.mark.parametrize("layer", ["base", "example"])
+@pytest.mark.parametrize(
+    "layer", [pytest.param("base", marks=pytest.mark.long("the example has it in it")), "example"]
+)
 def test_kustomize_puts_it_together(layer: str) -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(FOLDER / layer)], capture_output=True, text=True, check=False
