@@ -10,6 +10,7 @@ from countersink.store.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.test_doctor import lines
 
 NOW = 1_795_000_000_000
 MINUTE = NOW // 60_000
@@ -133,3 +134,7 @@ def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
         )
     for arguments in (["dead", "list"], ["totals", "c"], ["migrate"]):
         assert "upgrade countersink" in one_sentence(servers.call(*arguments), 1)
+    found = lines(servers.call("doctor", "--format", "json"))["schema"]
+    assert (found["status"], found["advice"]) == ("fail", "upgrade countersink")
+    with connect(servers.mysql_url) as session:  # it can be used again
+        session.execute("DELETE FROM schema_version WHERE version = 999")
