@@ -9,13 +9,14 @@ from benchmarks.results import merged
 from benchmarks.rows import CLUSTERS, PLACES
 
 QUICK_SECONDS = 0.2
+LONG = pytest.mark.long("measures, with servers of its own")
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param(place, marks=pytest.mark.long if place == "mariadb" else pytest.mark.clusters)
+        pytest.param(place, marks=LONG if place == "mariadb" else pytest.mark.clusters)
         for place in PLACES
     ],
 )
@@ -32,7 +33,7 @@ def test_a_backlog_is_applied_by_more_and_more_workers(place: str) -> None:
         assert min(cost.values()) >= 0
 
 
-@pytest.mark.long
+@LONG
 def test_constants_are_of_entries_rows_and_cells() -> None:
     found = constants.measure("mariadb", QUICK_SECONDS)
     assert found["name"] == "constants_mariadb"

@@ -69,6 +69,7 @@ SAMPLE = (
 )
 """At least a row of each kind; those that take their time to set up are left to `make soak`."""
 QUICK_RUN_S = 300
+QUICK = pytest.mark.long("needs a quick run of the benchmarks")
 pytestmark = pytest.mark.timeout(QUICK_RUN_S + 60)
 
 
@@ -113,7 +114,7 @@ def measured(whole: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in whole["rows"] if "missing" not in row]
 
 
-@pytest.mark.long
+@QUICK
 def test_has_its_rows_in_order(whole: dict[str, Any]) -> None:
     assert list(whole) == [
         "environment",
@@ -128,7 +129,7 @@ def test_has_its_rows_in_order(whole: dict[str, Any]) -> None:
     assert [row["name"] for row in whole["rows"]] == [name for name in NAMES if name in SAMPLE]
 
 
-@pytest.mark.long
+@QUICK
 def test_rows_of_a_server_that_is_not_there_say_why(whole: dict[str, Any]) -> None:
     missing = [row for row in whole["rows"] if "missing" in row]
     assert {row["name"] for row in missing} == {
@@ -139,14 +140,14 @@ def test_rows_of_a_server_that_is_not_there_say_why(whole: dict[str, Any]) -> No
     assert all(row["missing"] == f"left out by --without {OTHER}" for row in missing)
 
 
-@pytest.mark.long
+@QUICK
 def test_rows_have_a_rate_between_low_and_high(whole: dict[str, Any]) -> None:
     for row in measured(whole):
         assert 0 < row["low"] <= row["per_second"] <= row["high"], row
         assert len(row["runs"]) == len(row["seconds"]) == whole["environment"]["rounds"], row
 
 
-@pytest.mark.long
+@QUICK
 def test_rows_with_a_promise_have_a_ratio(whole: dict[str, Any]) -> None:
     promised = {row["name"] for row in measured(whole) if "ratio" in row}
     with_promise = {target.row for target in TARGETS} | {floor.row for floor in FLOORS}
@@ -157,7 +158,7 @@ def test_rows_with_a_promise_have_a_ratio(whole: dict[str, Any]) -> None:
     assert all(row["worker_megabytes"] > 0 for row in end_to_end)
 
 
-@pytest.mark.long
+@QUICK
 def test_writers_beside_our_compaction_lose_nothing(whole: dict[str, Any]) -> None:
     rows = {row["name"]: row for row in measured(whole)}
     for name in BESIDE:
@@ -172,7 +173,7 @@ def test_writers_beside_our_compaction_lose_nothing(whole: dict[str, Any]) -> No
             assert (row[DRIFT], row[WENT_DOWN], row["errors"]) == (0, 0, 0)
 
 
-@pytest.mark.long
+@QUICK
 def test_reads_are_timed_before_and_after_compaction(whole: dict[str, Any]) -> None:
     assert [row["name"] for row in whole["reads"]] == [
         on(server, query) for server in (SERVER, OTHER) for query in QUERIES
@@ -184,7 +185,7 @@ def test_reads_are_timed_before_and_after_compaction(whole: dict[str, Any]) -> N
             assert figures["repetitions"] >= 5
 
 
-@pytest.mark.long
+@QUICK
 def test_reads_by_http_are_timed_against_the_bare_query(whole: dict[str, Any]) -> None:
     assert [row["name"] for row in whole["http_reads"]] == [
         on(server, question) for server in (SERVER, OTHER) for question in HTTP_QUESTIONS
@@ -203,7 +204,7 @@ def test_reads_by_http_are_timed_against_the_bare_query(whole: dict[str, Any]) -
             assert row[when]["met"] is (row[when]["ratio"] <= 1.5)
 
 
-@pytest.mark.long
+@QUICK
 def test_different_members_are_timed_and_weighed_both_ways(whole: dict[str, Any]) -> None:
     rows = {row["name"]: row for row in measured(whole)}
     ours, theirs = rows["seen_repeated"], rows["peer_pfadd_repeated"]
@@ -213,7 +214,7 @@ def test_different_members_are_timed_and_weighed_both_ways(whole: dict[str, Any]
     assert ours["target"] == "≥ 5× peer_pfadd_repeated"
 
 
-@pytest.mark.long
+@QUICK
 def test_a_year_of_members_is_answered(whole: dict[str, Any]) -> None:
     ours, other = whole["unique_year"]
     assert (ours["name"], other["name"]) == (on(SERVER, "unique_year"), on(OTHER, "unique_year"))
@@ -225,7 +226,7 @@ def test_a_year_of_members_is_answered(whole: dict[str, Any]) -> None:
     assert ours["met"] is (ours["ms"]["median"] <= 50)
 
 
-@pytest.mark.long
+@QUICK
 def test_rows_are_counted_both_ways(whole: dict[str, Any]) -> None:
     ours, other = whole["row_counts"]
     assert (ours["name"], other["name"]) == (on(SERVER, "row_counts"), on(OTHER, "row_counts"))
@@ -236,7 +237,7 @@ def test_rows_are_counted_both_ways(whole: dict[str, Any]) -> None:
     assert ours["track_seconds"] > 0
 
 
-@pytest.mark.long
+@QUICK
 def test_environment_says_what_was_measured(whole: dict[str, Any]) -> None:
     environment = whole["environment"]
     for name in ("date", "cpu", "cores", "python", "redis", SERVER, "libraries"):

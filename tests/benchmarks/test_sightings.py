@@ -66,7 +66,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield found
 
 
-@pytest.mark.long
+@pytest.mark.long("servers of their own")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("fault", ["twice", "member", "key"])
 def test_a_sighting_too_many_in_the_tables_is_wrong(site: Site, fault: str) -> None:
@@ -95,7 +95,7 @@ def test_a_sighting_too_many_in_the_tables_is_wrong(site: Site, fault: str) -> N
             check_tables(url, "repeated", passes=PASSES, count=COUNT)
 
 
-@pytest.mark.long
+@pytest.mark.long("servers of their own")
 @pytest.mark.timeout(180)
 def test_a_key_too_few_in_redis_is_wrong(site: Site) -> None:
     keys, members = sightings("new", COUNT)

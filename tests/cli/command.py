@@ -3,9 +3,12 @@
 import io
 import json
 import os
+import pty
 import subprocess
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,20 +38,14 @@ def environment(**variables: str) -> dict[str, str]:
     return {**child_environment(), "COLUMNS": "80", **variables}
 
 
-def countersink(
-    *arguments: str,
-    stdin: bytes = b"",
-    directory: Path = PROJECT,
-    variables: Mapping[str, str] | None = None,
-    **more: str,
-) -> Result:
+def countersink(*arguments: str, **variables: str) -> Result:
     """Run ``countersink ARGUMENTS`` with these environment variables, and wait for its end."""
     done = subprocess.run(
         [*COUNTERSINK, *arguments],
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
-        cwd=directory,
-        env=environment(**(variables or {}), **more),
+        cwd=PROJECT,
+        env=environment(**variables),
         timeout=90,
         check=False,
     )
@@ -80,6 +77,48 @@ def call(*arguments: str, **variables: str) -> Result:
     return Result(status, *texts)
 
 
+@contextmanager
+def redirected(source: int | Path) -> Iterator[None]:
+    """Let descriptor 0, which commands of this process read, be this file or descriptor."""
+    kept = os.dup(0)
+    with open(source, "rb") as file:
+        os.dup2(file.fileno(), 0)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
+@contextmanager
+def piped(content: bytes) -> Iterator[None]:
+    """Let it be a pipe that this comes through."""
+
+    def feed() -> None:
+        with suppress(BrokenPipeError), open(writer, "wb") as file:
+            file.write(content)
+
+    reader, writer = os.pipe()
+    feeder = threading.Thread(target=feed)
+    with redirected(reader):
+        feeder.start()
+        yield
+    feeder.join()
+
+
+def answered(answer: str, *arguments: str, **variables: str) -> Result:
+    """Run ``countersink ARGUMENTS`` in this process, at a terminal where somebody types a line."""
+    ours, theirs = pty.openpty()
+    kept = sys.stdin
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        with open(theirs, encoding="utf-8") as sys.stdin:
+            return call(*arguments, **variables)
+    finally:
+        sys.stdin = kept
+        os.close(ours)
+
+
 @dataclass(frozen=True, slots=True)
 class Servers:
     """A command's two servers."""
@@ -87,9 +126,9 @@ class Servers:
     redis_url: str
     mysql_url: str
 
-    def run(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Result:
+    def run(self, *arguments: str, **variables: str) -> Result:
         """Run ``countersink ARGUMENTS`` on them, as a subprocess."""
-        return countersink(*arguments, stdin=stdin, variables=self.variables(**variables))
+        return countersink(*arguments, **self.variables(**variables))
 
     def call(self, *arguments: str, **variables: str) -> Result:
         """Run ``countersink ARGUMENTS`` on them, in this process."""
@@ -107,6 +146,10 @@ class Servers:
         """Let a worker apply all that is in the queue."""
         done = self.call("worker", "--drain")
         assert done.status == 0, done.err
+
+
+NOWHERE = Servers("redis://127.0.0.1:1/0", "mysql://nobody@127.0.0.1:1/x")
+"""Servers that are not there: what is refused on them is refused before they are asked."""
 
 
 def one_sentence(result: Result, status: int | None = None) -> str:

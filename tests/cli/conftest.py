@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+import redis
 
+from countersink.cli.servers import MySQLServer, RedisServer
 from tests.cli.command import Servers, Start
+from tests.support.databases import KeptDatabase
 from tests.support.processes import Child, Children
 
 
@@ -12,6 +15,24 @@ from tests.support.processes import Child, Children
 def servers(redis_url: str, mysql_url: str) -> Servers:
     """An empty Redis and a migrated database, for the real command."""
     return Servers(redis_url, mysql_url)
+
+
+@pytest.fixture(scope="session")
+def modules_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
+    """A migrated database that modules use one after another, beside that of single tests."""
+    kept = KeptDatabase(mysql_server)
+    yield kept
+    kept.drop()
+
+
+@pytest.fixture(scope="module")
+def module_servers(redis_server: RedisServer, modules_database: KeptDatabase) -> Iterator[Servers]:
+    """Redis and an empty database, for the tests of a module that only ask, or that count in
+    counters of their own."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    yield Servers(redis_server.url, modules_database.url())
+    modules_database.clean()
 
 
 @pytest.fixture

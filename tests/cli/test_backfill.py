@@ -3,16 +3,15 @@
 import gzip
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.cli.command import Result, Servers, Start, call, environment, one_sentence
+from tests.cli.command import Result, Servers, Start, call, one_sentence, piped, redirected
 from tests.producers.tailing import append, line, write
-from tests.support.processes import COUNTERSINK, Children
+from tests.support.processes import Children
 from tests.support.waiting import eventually
 
 COUNTER = "page_views"
@@ -182,16 +181,9 @@ def test_a_rejects_file_that_must_not_be_written_is_wrong_usage(
         (pipe, "is no regular file"),
     ):
         assert said in one_sentence(backfill(servers, str(log), "--rejects", str(rejects)), 2)
-    with log.open("rb") as stdin:
-        piped = subprocess.run(
-            [*COUNTERSINK, "backfill", "-", "--counter", COUNTER, "--rejects", str(log)],
-            stdin=stdin,
-            capture_output=True,
-            env=environment(**servers.variables()),
-            check=False,
-        )
-    assert piped.returncode == 2
-    assert b"is one of the sources (-)" in piped.stderr
+    with redirected(log):
+        refused = backfill(servers, "-", "--rejects", str(log))
+    assert "is one of the sources (-)" in one_sentence(refused, 2)
     assert log.read_bytes() == content
     assert totals(servers) == {}
 
@@ -221,7 +213,8 @@ def test_a_source_that_cannot_be_read_does_not_keep_others_from_being_counted(
 
 def test_standard_input(servers: Servers, log: Path) -> None:
     content = gzip.compress(log.read_bytes())
-    done = servers.run("backfill", "-", "--counter", COUNTER, stdin=content)
+    with piped(content):
+        done = backfill(servers, "-")
     assert (done.status, done.err) == (0, "")
     assert "page_views: added 3." in done.out
     assert "added 0." in backfill(servers, str(log)).out, "known by its content"
@@ -472,30 +465,27 @@ def test_the_counter_of_a_tracked_table_is_refused(
     assert servers.call("untrack", f"{schema}.orders").status == 0
 
 
-@pytest.mark.parametrize(
-    ("allowed", "status"),
-    [(None, 3), ("1", 3), ("2", 0), ("49%", 3), ("50%", 0), ("100%", 0)],
-)
-def test_some_lines_may_be_rejected(
-    servers: Servers, tmp_path: Path, allowed: str | None, status: int
-) -> None:
+def test_some_lines_may_be_rejected(servers: Servers, tmp_path: Path) -> None:
     """Two of four, for `backfill` and `tail` alike, by option and by setting."""
     log = tmp_path / "access.log"
     write(log, "/a", "/b")
     log.write_bytes(log.read_bytes() + b"nonsense\nmore nonsense\n")
-    given = () if allowed is None else ("--allow-rejects", allowed)
-    if allowed is not None:
-        settings = {"COUNTERSINK_BACKFILL_ALLOW_REJECTS": allowed}
-        assert backfill(servers, str(log), "--dry-run", **settings).status == status
-        settings = {"COUNTERSINK_TAIL_ALLOW_REJECTS": allowed}
-        set_so = servers.call("tail", str(log), "--counter", "set_so", **settings)
-        assert set_so.status == status, set_so.err
-    for arguments in (("--dry-run",), ("--rejects", str(tmp_path / "rejects"))):
-        done = backfill(servers, str(log), *arguments, *given)
-        assert done.status == status
-        assert "2 lines were rejected: " in done.err
-    tailed = servers.call("tail", str(log), "--counter", "tailed", *given)
-    assert tailed.status == status, tailed.err
+    rejects = ("--rejects", str(tmp_path / "rejects"))
+    for number, (allowed, status) in enumerate(
+        [(None, 3), ("1", 3), ("2", 0), ("49%", 3), ("50%", 0), ("100%", 0)]
+    ):
+        given = () if allowed is None else ("--allow-rejects", allowed)
+        dry = ("backfill", str(log), "--dry-run", "--counter", f"filled{number}")
+        tail = ("tail", str(log), "--counter")
+        names = ("COUNTERSINK_BACKFILL_ALLOW_REJECTS", "COUNTERSINK_TAIL_ALLOW_REJECTS")
+        if allowed is not None:
+            for command in (dry, (*tail, f"set{number}")):
+                done = servers.call(*command, **dict.fromkeys(names, allowed))
+                assert done.status == status, (allowed, command, done.err)
+        for command in (dry, (*dry[:2], *rejects, *dry[3:]), (*tail, f"tailed{number}")):
+            done = servers.call(*command, *given)
+            assert done.status == status, (allowed, command, done.err)
+            assert command[0] == "tail" or "2 lines were rejected: " in done.err
 
 
 @pytest.mark.parametrize("allowed", ["50", "100%"])

@@ -3,17 +3,13 @@
 import csv
 import io
 import json
-import os
-import pty
-import subprocess
 from collections.abc import Mapping
 
 import pytest
 
 from countersink.producers import Producer
 from countersink.store import Store
-from tests.cli.command import Servers, environment, one_sentence
-from tests.support.processes import COUNTERSINK, PROJECT
+from tests.cli.command import Servers, answered, one_sentence
 
 EVENTS: list[tuple[dict[str, str], int]] = [
     ({"page": "/home", "country": "DE", "device": "phone"}, 5),
@@ -30,8 +26,7 @@ def produce(servers: Servers, *events: tuple[Mapping[str, str], int]) -> None:
             producer.increment("views", dimensions, amount)
 
 
-@pytest.fixture
-def declared(servers: Servers) -> Servers:
+def declare(servers: Servers) -> Servers:
     """A counter with two breakdowns."""
     done = servers.call(
         *("counter", "set", "views", "--dimensions", "page,country,device"),
@@ -47,11 +42,24 @@ def declared(servers: Servers) -> Servers:
 
 
 @pytest.fixture
+def declared(servers: Servers) -> Servers:
+    return declare(servers)
+
+
+@pytest.fixture
 def counted(declared: Servers) -> Servers:
     """The same, with counts."""
     produce(declared, *EVENTS)
     declared.apply()
     return declared
+
+
+@pytest.fixture(scope="module")
+def asked(module_servers: Servers) -> Servers:
+    """The same, for tests that only ask."""
+    produce(declare(module_servers), *EVENTS)
+    module_servers.apply()
+    return module_servers
 
 
 def rows(servers: Servers, *arguments: str) -> list[dict[str, object]]:
@@ -62,45 +70,45 @@ def rows(servers: Servers, *arguments: str) -> list[dict[str, object]]:
     return found
 
 
-def test_totals_by_dimensions(counted: Servers) -> None:
-    assert rows(counted, "totals", "views", "--by", "country") == [
+def test_totals_by_dimensions(asked: Servers) -> None:
+    assert rows(asked, "totals", "views", "--by", "country") == [
         {"country": "DE", "total": 10},
         {"country": "AT", "total": 3},
     ]
-    assert rows(counted, "totals", "views", "--by", "page", "--where", "country=DE") == [
+    assert rows(asked, "totals", "views", "--by", "page", "--where", "country=DE") == [
         {"page": "/home", "total": 5},
         {"page": "/about", "total": 4},
         {"page": "", "total": 1},
     ]
-    assert rows(counted, "totals", "views", "--by", "country,page", "--top", "2") == [
+    assert rows(asked, "totals", "views", "--by", "country,page", "--top", "2") == [
         {"country": "DE", "page": "/home", "total": 5},
         {"country": "DE", "page": "/about", "total": 4},
     ]
-    assert rows(counted, "top", "views", "--by", "page", "--top", "1") == [
+    assert rows(asked, "top", "views", "--by", "page", "--top", "1") == [
         {"page": "/home", "total": 8}
     ]
-    assert rows(counted, "totals", "views", "--by", "total", "--where", "page=") == [{"total": 1}]
-    assert rows(counted, "totals", "views", "--by", "total") == [{"total": 13}]
-    (day,) = rows(counted, "totals", "views", "--where", "country=AT", "--where", "page=/home")
+    assert rows(asked, "totals", "views", "--by", "total", "--where", "page=") == [{"total": 1}]
+    assert rows(asked, "totals", "views", "--by", "total") == [{"total": 13}]
+    (day,) = rows(asked, "totals", "views", "--where", "country=AT", "--where", "page=/home")
     assert day["total"] == 3
 
 
-def test_totals_by_dimensions_for_people_and_as_csv(counted: Servers) -> None:
-    shown = counted.call("totals", "views", "--by", "page,country")
+def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:
+    shown = asked.call("totals", "views", "--by", "page,country")
     assert [line.split()[:3] for line in shown.out.splitlines()[:3]] == [
         ["page", "country", "total"],
         ["/home", "DE", "5"],
         ["/about", "DE", "4"],
     ]
-    table = counted.call("totals", "views", "--by", "page,country", "--format", "csv").out
+    table = asked.call("totals", "views", "--by", "page,country", "--format", "csv").out
     assert list(csv.reader(io.StringIO(table)))[:2] == [
         ["page", "country", "total"],
         ["/home", "DE", "5"],
     ]
 
 
-def test_against_the_window_before(counted: Servers) -> None:
-    found = rows(counted, "top", "views", "--by", "page", "--last", "1d", "--against", "previous")
+def test_against_the_window_before(asked: Servers) -> None:
+    found = rows(asked, "top", "views", "--by", "page", "--last", "1d", "--against", "previous")
     assert found[0] == {"page": "/home", "total": 8, "previous": 0}
 
 
@@ -136,10 +144,10 @@ def test_an_undeclared_dimension_is_a_dead_letter_until_it_is_declared(declared:
     assert declared.call("verify").status == 0
 
 
-def test_a_question_that_no_breakdown_answers(counted: Servers) -> None:
-    said = one_sentence(counted.call("totals", "views", "--by", "device"))
+def test_a_question_that_no_breakdown_answers(asked: Servers) -> None:
+    said = one_sentence(asked.call("totals", "views", "--by", "device"))
     assert "--breakdowns country page,country device" in said
-    said = one_sentence(counted.call("totals", "views", "--by", "colour"))
+    said = one_sentence(asked.call("totals", "views", "--by", "colour"))
     assert "no dimension 'colour'" in said
 
 
@@ -154,16 +162,14 @@ def test_a_question_that_no_breakdown_answers(counted: Servers) -> None:
         (("--where", "page=a", "--where", "page=b"), "once"),
     ],
 )
-def test_questions_that_are_none(
-    counted: Servers, arguments: tuple[str, ...], message: str
-) -> None:
-    done = counted.call("totals", "views", *arguments)
+def test_questions_that_are_none(asked: Servers, arguments: tuple[str, ...], message: str) -> None:
+    done = asked.call("totals", "views", *arguments)
     assert done.status != 0
     assert message in done.err
 
 
-def test_an_export_by_dimensions(counted: Servers) -> None:
-    done = counted.call("export", "views", "--by", "page", "--where", "country=DE")
+def test_an_export_by_dimensions(asked: Servers) -> None:
+    done = asked.call("export", "views", "--by", "page", "--where", "country=DE")
     assert done.status == 0, done.err
     assert list(csv.reader(io.StringIO(done.out))) == [
         ["counter", "page", "total"],
@@ -171,7 +177,7 @@ def test_an_export_by_dimensions(counted: Servers) -> None:
         ["views", "/about", "4"],
         ["views", "/home", "5"],
     ]
-    done = counted.call("export", "views", "--by", "total", "--where", "country=DE")
+    done = asked.call("export", "views", "--by", "total", "--where", "country=DE")
     assert list(csv.reader(io.StringIO(done.out)))[1:] == [["views", "10"]]
 
 
@@ -209,29 +215,17 @@ def test_words_that_belong_to_nothing(servers: Servers) -> None:
     assert "breakdowns" in done.err
 
 
-def test_breakdowns_have_no_rows_in_lists(counted: Servers) -> None:
-    listed = counted.call("counter", "list", "--format", "json").json["counters"]
+def test_breakdowns_have_no_rows_in_lists(asked: Servers) -> None:
+    listed = asked.call("counter", "list", "--format", "json").json["counters"]
     assert [each["counter"] for each in listed] == ["views"]
-    assert rows(counted, "totals", "--all") == [{"counter": "views", "total": 13}]
+    assert rows(asked, "totals", "--all") == [{"counter": "views", "total": 13}]
 
 
 def test_before_a_breakdown_is_deleted_a_terminal_is_asked(counted: Servers) -> None:
     arguments = ("counter", "set", "views", "--breakdowns", "country")
-    for answer, left in (b"n\n", ["country", "page,country"]), (b"y\n", ["country"]):
-        master, slave = pty.openpty()
-        child = subprocess.Popen(
-            [*COUNTERSINK, *arguments],
-            stdin=slave,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=PROJECT,
-            env=environment(**counted.variables()),
-        )
-        os.close(slave)
-        os.write(master, answer)
-        _, said = child.communicate(timeout=60)
-        os.close(master)
-        assert b"Delete the breakdowns page,country of views" in said
-        assert (child.returncode == 0) is (answer == b"y\n")
+    for answer, left in ("n", ["country", "page,country"]), ("y", ["country"]):
+        asking = answered(answer, *arguments, **counted.variables())
+        assert "Delete the breakdowns page,country of views" in asking.err
+        assert (asking.status == 0) is (answer == "y")
         with Store(counted.mysql_url) as store:
             assert [each.text for each in store.counters.show("views").breakdowns] == left

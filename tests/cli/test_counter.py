@@ -1,16 +1,12 @@
 """`countersink counter`: making, seeing and deleting counters."""
 
-import os
-import pty
-import subprocess
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from countersink.store import Store
-from tests.cli.command import Servers, environment, one_sentence
-from tests.support.processes import COUNTERSINK, PROJECT
+from tests.cli.command import Servers, answered, one_sentence
 
 FIRST = {"from": None, "time_zone": "UTC", "resolution": "day", "in_force": True}
 
@@ -27,7 +23,7 @@ def count(servers: Servers, *counters: str) -> None:
 
 
 def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
-    made = servers.run(
+    made = servers.call(
         *("counter", "set", "views", "--time-zone", "Europe/Berlin", "--resolution", "quarter"),
         *("--keep-days", "30", "--max-keys", "5000", "--app-slots", "4", "--format", "json"),
     )
@@ -149,7 +145,7 @@ def test_steps_that_do_not_fit_leave_a_counter_as_it_is(servers: Servers) -> Non
 
 
 def test_what_has_no_room_is_shown(servers: Servers) -> None:
-    assert servers.run("counter", "max-keys").out.startswith("a day of a counter may have any")
+    assert servers.call("counter", "max-keys").out.startswith("a day of a counter may have any")
     assert servers.call("counter", "max-keys", "2").out.startswith("a day of a counter may have 2")
     assert servers.call("counter", "max-keys", "--format", "json").json == {"max_keys": 2}
     servers.call("counter", "set", "clicks", "--max-keys", "1")
@@ -189,7 +185,7 @@ def test_deleting_a_key_and_a_counter(servers: Servers) -> None:
     for key in ("/a", "/a", "/b", "\x1b[2J"):
         servers.call("increment", "views", key)
     servers.apply()
-    gone = servers.run("counter", "delete", "views", "--key", "/a")
+    gone = servers.call("counter", "delete", "views", "--key", "/a")
     assert gone.out == "deleted key /a of views: 1 rows, in all 2\n"
     bad = servers.call("counter", "delete", "views", "--key", "\x1b[2J")
     assert bad.out == "deleted key \\x1b[2J of views: 1 rows, in all 1\n"
@@ -206,24 +202,10 @@ def test_on_a_terminal_it_asks_first(
     servers: Servers, answer: str, status: int, left: list[str]
 ) -> None:
     count(servers, "views")
-    ours, theirs = pty.openpty()
-    try:
-        asking = subprocess.Popen(
-            [*COUNTERSINK, "counter", "delete", "views"],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=PROJECT,
-            env=environment(**servers.variables()),
-        )
-        os.write(ours, f"{answer}\n".encode())
-        _, said = asking.communicate(timeout=60)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert b"Delete counter views for good? [y/N]" in said
-    assert (b"nothing was deleted" in said) is bool(left)
-    assert asking.returncode == status
+    asking = answered(answer, "counter", "delete", "views", **servers.variables())
+    assert "Delete counter views for good? [y/N]" in asking.err
+    assert ("nothing was deleted" in asking.err) is bool(left)
+    assert asking.status == status
     with Store(servers.mysql_url) as store:
         assert [one.name for one in store.counters.list()] == left
 

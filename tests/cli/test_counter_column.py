@@ -32,7 +32,9 @@ def _write(form: str, path: Path) -> tuple[str, ...]:
     return ("backfill", str(path), "--counter-column", "counter", "--input-format", form, *columns)
 
 
-@pytest.mark.parametrize("form", ["csv", "ndjson"])
+@pytest.mark.parametrize(
+    "form", ["csv", pytest.param("ndjson", marks=pytest.mark.long("another format, the same way"))]
+)
 def test_an_export_of_several_counters_counts_once_and_is_undone(
     form: str, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

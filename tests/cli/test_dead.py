@@ -9,7 +9,8 @@ from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
-from tests.cli.command import Servers, one_sentence
+from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.test_doctor import lines
 
 NOW = 1_795_000_000_000
 MINUTE = NOW // 60_000
@@ -52,22 +53,18 @@ def listed(servers: Servers, *arguments: str) -> dict[str, str]:
     return {row["reason"]: row["ref"] for row in rows}
 
 
-def test_they_are_listed_with_their_reasons(servers: Servers, dead: dict[str, str]) -> None:
-    document = servers.run("dead", "list", "--format", "json").json
+def test_they_are_listed_with_their_reasons_and_the_table_is_safe_to_look_at(
+    servers: Servers, dead: dict[str, str]
+) -> None:
+    document = servers.call("dead", "list", "--format", "json").json
     assert {row["reason"]: row["ref"] for row in document["rows"]} == dead
     assert document["by_reason"] == {"bad_key": 1, "bad_minute": 1, "newer_version": 1}
     assert document["total"] == 3
     assert document["rows"][0]["created"].endswith("Z")
-
-
-def test_a_list_can_be_narrowed(servers: Servers, dead: dict[str, str]) -> None:
     assert listed(servers, "--reason", "bad_key") == {"bad_key": dead["bad_key"]}
     assert listed(servers, dead["newer_version"]) == {"newer_version": dead["newer_version"]}
     assert len(listed(servers, dead["bad_key"].partition(":")[0])) == 2
     assert len(listed(servers, "--limit", "1")) == 1
-
-
-def test_the_table_is_safe_to_look_at(servers: Servers, dead: dict[str, str]) -> None:
     shown = servers.call("dead", "list").out
     assert "\x1b" not in shown
     assert dead["bad_key"] in shown
@@ -89,12 +86,6 @@ def test_what_can_be_counted_now_is_and_the_rest_stays(
     assert rows == [{"key": "again", "total": 7}, {"key": "good", "total": 1}]
     assert servers.call("dead", "retry", ref).status == 0
     assert servers.call("dead", "retry", dead["newer_version"]).status == 3
-
-
-def test_a_retry_that_succeeds_is_status_0(servers: Servers) -> None:
-    ref = good_again(servers)
-    done = servers.run("dead", "retry", ref)
-    assert (done.status, done.out) == (0, "retried 1 (1 rows counted), failed 0\n")
 
 
 def test_what_may_be_counted_already_is_left_out_unless_asked_for(servers: Servers) -> None:
@@ -132,11 +123,8 @@ def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
         (["ab" * 16 + ":x"], "names no dead row"),
     ],
 )
-def test_a_wrong_selection_touches_nothing(
-    servers: Servers, dead: dict[str, str], command: str, arguments: list[str], said: str
-) -> None:
-    assert said in one_sentence(servers.call("dead", command, *arguments), 2)
-    assert len(listed(servers)) == 3
+def test_a_wrong_selection_is_wrong_usage(command: str, arguments: list[str], said: str) -> None:
+    assert said in one_sentence(NOWHERE.call("dead", command, *arguments), 2)
 
 
 def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
@@ -146,3 +134,7 @@ def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
         )
     for arguments in (["dead", "list"], ["totals", "c"], ["migrate"]):
         assert "upgrade countersink" in one_sentence(servers.call(*arguments), 1)
+    found = lines(servers.call("doctor", "--format", "json"))["schema"]
+    assert (found["status"], found["advice"]) == ("fail", "upgrade countersink")
+    with connect(servers.mysql_url) as session:  # it can be used again
+        session.execute("DELETE FROM schema_version WHERE version = 999")

@@ -7,7 +7,7 @@ import pytest
 
 from countersink.cli.errors import Exit
 from countersink.producers.access_log.formats.line_format import COMBINED
-from tests.cli.command import countersink
+from tests.cli.command import call
 from tests.cli.reference import PAGES, commands, page, settings_of
 from tests.support.processes import PROJECT
 
@@ -32,7 +32,7 @@ def test_every_command_is_documented(path: tuple[str, ...]) -> None:
 
 
 def test_the_generated_help_is_what_the_command_prints() -> None:
-    shown = countersink("totals", "--help").out
+    shown = call("totals", "--help").out
     assert "\n".join(line.rstrip() for line in shown.splitlines()) in CLI
 
 

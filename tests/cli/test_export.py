@@ -6,15 +6,16 @@ import json
 import os
 import stat
 import subprocess
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from countersink.producers import Producer
 from countersink.reads.frames import frame
 from countersink.store import Store
-from tests.cli.command import Result, Servers, one_sentence
+from tests.cli.command import NOWHERE, Result, Servers, one_sentence
 from tests.support.oracle import Oracle
 
 EVENTS = [
@@ -33,16 +34,19 @@ BY_KEY_AND_DAY = [
 ]
 
 
-@pytest.fixture
-def filled(servers: Servers) -> Servers:
+def fill(servers: Servers) -> Servers:
     """Two counters with known totals."""
-    for counter, key, amount, day in EVENTS:
-        done = servers.call(
-            "increment", counter, key, "--amount", str(amount), "--at", f"{day}T12:00Z"
-        )
-        assert done.status == 0, done.err
+    with Producer(servers.redis_url) as producer:
+        for counter, key, amount, day in EVENTS:
+            producer.increment(counter, key, amount, at=datetime.fromisoformat(f"{day}T12:00Z"))
     servers.apply()
     return servers
+
+
+@pytest.fixture(scope="module")
+def filled(module_servers: Servers) -> Servers:
+    """For tests that only ask."""
+    return fill(module_servers)
 
 
 def lines(result: Result) -> list[list[str]]:
@@ -187,13 +191,14 @@ def test_a_pipe_is_written_to_as_it_is(filled: Servers, tmp_path: Path) -> None:
         (("no blanks",), "counter name"),
     ],
 )
-def test_wrong_usage(servers: Servers, arguments: tuple[str, ...], why: str) -> None:
-    done = servers.call("export", *arguments)
+def test_wrong_usage(arguments: tuple[str, ...], why: str) -> None:
+    done = NOWHERE.call("export", *arguments)
     assert done.status == 2
     assert why in done.err
 
 
-def test_days_in_months_are_told(filled: Servers) -> None:
+def test_days_in_months_are_told(servers: Servers) -> None:
+    filled = fill(servers)
     with Oracle(filled.mysql_url) as oracle:
         oracle.rows(
             "INSERT INTO counter (name, keep_days, rolled_up_to, created)"

@@ -97,7 +97,7 @@ def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
     assert web.wait() == 0
 
 
-@pytest.mark.long
+@pytest.mark.long("like web, the other listener")
 def test_statsd_counts(start: Start, redis_client: redis.Redis) -> None:
     port = free_port(socket.SOCK_DGRAM)
     statsd = start("statsd", "--port", port)
@@ -112,7 +112,7 @@ def test_statsd_counts(start: Start, redis_client: redis.Redis) -> None:
     assert statsd.wait() == 0
 
 
-@pytest.mark.long
+@pytest.mark.long("like a worker, two more processes")
 def test_jobs_are_planned_and_run(start: Start, mysql_url: str) -> None:
     scheduler = start("scheduler", COUNTERSINK_SCHEDULER_VERIFY_CRON="* * * * * *")
     jobs = start("jobs")

@@ -18,43 +18,45 @@ def total(servers: Servers, *arguments: str) -> list[dict[str, object]]:
     return rows
 
 
-def test_it_is_stored_then_counted(servers: Servers) -> None:
-    done = servers.run("increment", "votes", "/home", "--amount", "3")
+def test_it_is_stored_then_counted(module_servers: Servers) -> None:
+    done = module_servers.call("increment", "votes", "/home", "--amount", "3")
     assert (done.status, done.err) == (0, "")
     assert done.out == "votes /home +3 is in the queue\n"
-    assert servers.call("increment", "votes").out == "votes +1 is in the queue\n"
-    servers.apply()
-    rows = total(servers, "votes", "--by", "key")
+    assert module_servers.call("increment", "votes").out == "votes +1 is in the queue\n"
+    module_servers.apply()
+    rows = total(module_servers, "votes", "--by", "key")
     assert rows == [{"key": "/home", "total": 3}, {"key": "", "total": 1}]
 
 
-def test_its_time_decides_the_day(servers: Servers) -> None:
+def test_its_time_decides_the_day(module_servers: Servers) -> None:
     for at in ("2026-11-21T00:30:00+01:00", "2026-11-21T08:00Z", "2026-11-21 23:59:59.999+00:00"):
-        assert servers.call("increment", "c", "--at", at).status == 0
-    servers.apply()
-    assert total(servers, "c") == [
+        assert module_servers.call("increment", "timed", "--at", at).status == 0
+    module_servers.apply()
+    assert total(module_servers, "timed") == [
         {"day": "2026-11-20", "total": 1},
         {"day": "2026-11-21", "total": 2},
     ]
 
 
-def test_without_a_time_it_is_now(servers: Servers) -> None:
+def test_without_a_time_it_is_now(module_servers: Servers) -> None:
     before = datetime.now(UTC).date()
-    servers.call("increment", "c")
-    servers.apply()
-    day = datetime.fromisoformat(str(total(servers, "c")[0]["day"])).date()
+    module_servers.call("increment", "now")
+    module_servers.apply()
+    day = datetime.fromisoformat(str(total(module_servers, "now")[0]["day"])).date()
     assert before <= day <= before + timedelta(days=1)
 
 
-def test_amounts_and_keys_are_what_they_are(servers: Servers) -> None:
+def test_amounts_and_keys_are_what_they_are(module_servers: Servers) -> None:
     amounts = (-7, 0, 2, 2**63 - 1, -(2**63))
     keys = ("", "x" * 255, "a\nb", "a ", "A", "a", "á", "a\u0301", "😀", "-", "=1+1", "%00")
     expected = {f"amount {amount}": amount for amount in amounts} | dict.fromkeys(keys, 1)
     for key, amount in expected.items():
-        done = servers.call("increment", "c", "--amount", str(amount), "--", key)
+        done = module_servers.call("increment", "amounts", "--amount", str(amount), "--", key)
         assert done.status == 0, done.err
-    servers.apply()
-    assert {row["key"]: row["total"] for row in total(servers, "c", "--by", "key")} == expected
+    module_servers.apply()
+    assert {
+        row["key"]: row["total"] for row in total(module_servers, "amounts", "--by", "key")
+    } == expected
 
 
 @pytest.mark.parametrize(
@@ -86,10 +88,10 @@ def test_bad_input_is_wrong_usage_and_stores_nothing(
     assert redis_client.xlen(stream_key(0)) == 0
 
 
-def test_the_far_future_is_counted_there(servers: Servers) -> None:
-    assert servers.call("increment", "c", "--at", "9999-12-25T23:59Z").status == 0
-    servers.apply()
-    assert total(servers, "c") == [{"day": "9999-12-25", "total": 1}]
+def test_the_far_future_is_counted_there(module_servers: Servers) -> None:
+    assert module_servers.call("increment", "far", "--at", "9999-12-25T23:59Z").status == 0
+    module_servers.apply()
+    assert total(module_servers, "far") == [{"day": "9999-12-25", "total": 1}]
 
 
 def test_a_lost_reply_does_not_count_twice(servers: Servers) -> None:

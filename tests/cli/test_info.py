@@ -5,7 +5,7 @@ from tests.support.waiting import eventually
 
 
 def test_an_empty_queue(servers: Servers) -> None:
-    document = servers.run("info", "--format", "json").json
+    document = servers.call("info", "--format", "json").json
     assert document["backlog"] == document["pending"] == document["lag_ms"] == 0
     assert document["oldest"] is None
     assert document["dead"] == 0

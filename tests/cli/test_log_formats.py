@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Servers
-from tests.support.log_samples import SAMPLES, Sample
+from tests.support.log_samples import SAMPLES
 
 KEY = "{host} {path} {status}"
 
@@ -16,36 +16,38 @@ def _totals(servers: Servers, counter: str, by: str) -> Counter[str]:
     return Counter({row[by]: row["total"] for row in rows if row["total"]})
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_a_log_as_its_writer_documents_it(sample: Sample, servers: Servers, tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
-    log.write_text(sample.text)
-    days = Counter(day for day, *_ in sample.expected)
-    keys = Counter(" ".join(others) for _, *others in sample.expected)
-    assert len(keys) > 1
+def test_logs_as_their_writers_document_them(servers: Servers, tmp_path: Path) -> None:
+    """A log of each format, in counters of its own."""
+    for sample in SAMPLES:
+        log = tmp_path / sample.name
+        log.write_text(sample.text)
+        options = (*sample.options, "--key", KEY)
+        tailed = servers.call("tail", str(log), "--counter", f"tailed:{sample.name}", *options)
+        said = f"counted {len(sample.expected)}, rejected {len(sample.bad)}\n"
+        assert (tailed.out, tailed.status) == (f"tailed:{sample.name}: {said}", 3), tailed.err
+        done = servers.call(
+            *("backfill", str(log), "--counter", f"filled:{sample.name}", "--format", "json"),
+            *(*options, "--rejects", str(tmp_path / "rejects.ndjson")),
+        )
+        assert done.status == 3, done.err
+        found = done.json["counted"], done.json["rejected"]
+        assert found == (len(sample.expected), len(sample.bad)), sample.name
 
-    options = (*sample.options, "--key", KEY)
-    tailed = servers.call("tail", str(log), "--counter", "tailed", *options)
-    said = f"tailed: counted {len(sample.expected)}, rejected {len(sample.bad)}\n"
-    assert (tailed.out, tailed.status) == (said, 3), tailed.err
+        first = sample.expected[0][1:]
+        left = servers.call(
+            *("tail", str(log), "--counter", "some", *options, "--where", f"status={first[2]}"),
+            *("--where", f"path={first[1]}"),
+        )
+        alike = sum(1 for _, _, path, status in sample.expected if (path, status) == first[1:])
+        assert left.out.startswith(f"some: counted {alike}, rejected "), sample.name
     servers.apply()
-    done = servers.call(
-        *("backfill", str(log), "--counter", "backfilled", "--format", "json", *options),
-        *("--rejects", str(tmp_path / "rejects.ndjson")),
-    )
-    assert done.status == 3, done.err
-    assert (done.json["counted"], done.json["rejected"]) == (len(sample.expected), len(sample.bad))
-    for counter in ("tailed", "backfilled"):
-        assert _totals(servers, counter, "day") == days
-        assert _totals(servers, counter, "key") == keys
-
-    first = sample.expected[0][1:]
-    left = servers.call(
-        *("tail", str(log), "--counter", "some", *options, "--where", f"status={first[2]}"),
-        *("--where", f"path={first[1]}"),
-    )
-    alike = sum(1 for _, _, path, status in sample.expected if (path, status) == first[1:])
-    assert left.out.startswith(f"some: counted {alike}, rejected ")
+    for sample in SAMPLES:
+        days = Counter(day for day, *_ in sample.expected)
+        keys = Counter(" ".join(others) for _, *others in sample.expected)
+        assert len(keys) > 1
+        for counter in (f"tailed:{sample.name}", f"filled:{sample.name}"):
+            assert _totals(servers, counter, "day") == days, counter
+            assert _totals(servers, counter, "key") == keys, counter
 
 
 def test_a_growing_log_goes_on_with_the_directive_that_was_in_force(

@@ -211,7 +211,7 @@ def test_a_worker_in_front_of_a_frozen_redis_lives_and_is_not_ready(
         eventually(lambda: worker.ready() == 200)
 
 
-@pytest.mark.long
+@pytest.mark.long("stops and starts a database server")
 def test_a_worker_in_front_of_a_stopped_mysql_lives_and_is_not_ready(
     redis_url: str, own_mysql_server: MySQLFactory
 ) -> None:

@@ -207,7 +207,9 @@ def test_a_master_that_is_away_holds_up_nobody(
     assert total(servers, "sent") == 4
 
 
-@pytest.mark.parametrize("how", ["hangs", "dies"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("hangs", marks=pytest.mark.long("waits for time-outs")), "dies"]
+)
 def test_a_container_is_not_restarted_for_what_a_master_that_is_away_may_have(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -343,6 +345,49 @@ def test_the_http_interface_goes_on_without_a_master(
                 == [{"total": 4}]
             )
         )
+
+
+def test_a_master_without_a_partition_is_said_and_how_many_give_it_one(
+    cluster: RedisCluster,
+) -> None:
+    servers = Servers(cluster.url, "")
+    # Partitions 0 and 1 lie on two of three masters.
+    document = servers.call("partitions", "set", "2", "--format", "json").json
+    places = [cluster.master_of(partition) for partition in range(2)]
+    [bare] = [shard.master for shard in cluster.shards if shard.master not in places]
+    assert [each["node"] for each in document["streams"]] == [address(place) for place in places]
+    [warning] = document["warnings"]
+    said = re.fullmatch(
+        f"no partition lies on {address(bare)}, which takes no entries:"
+        r" countersink partitions set (\d+)",
+        warning,
+    )
+    assert said is not None
+    document = servers.call("partitions", "set", said[1], "--format", "json").json
+    assert document["warnings"] == []
+    assert {each["node"]: bool(each["partitions"]) for each in document["nodes"]} == {
+        address(shard.master): True for shard in cluster.shards
+    }
+
+
+def test_the_partitions_of_the_others_are_shown_while_a_master_is_away(
+    cluster: RedisCluster,
+) -> None:
+    servers = Servers(cluster.url, "")
+    # What is stored there is the number of partitions, or is not: both ways the rest is shown.
+    having = cluster.shard_of(PARTITIONS_KEY)
+    other = next(shard for shard in cluster.shards if shard is not having)
+    for shard, number in ((having, None), (other, PARTITIONS)):
+        shard.master.freeze()
+        document = servers.call("partitions", "--format", "json").json
+        shard.master.thaw()
+        unknown = [each for each in document["streams"] if each["entries"] is None]
+        assert {each["node"] for each in unknown} == {address(shard.master)}
+        [away] = [each for each in document["nodes"] if each["error"]]
+        assert away["node"] == address(shard.master)
+        assert any("is away" in each for each in document["warnings"])
+        assert document["partitions"] == number
+        eventually(cluster.is_whole)
 
 
 @pytest.mark.clusters

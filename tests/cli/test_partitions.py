@@ -2,26 +2,15 @@
 
 import csv
 import io
-import re
-from collections.abc import Iterator
 
 import pytest
 import redis
 
-from countersink.cli.servers import RedisServer
-from tests.cli.command import Servers, one_sentence
-from tests.support.redis_cluster import RedisCluster
-from tests.support.waiting import eventually
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    with RedisCluster(tmp_path_factory.mktemp("cluster"), replicas=0) as started:
-        yield started
+from tests.cli.command import NOWHERE, Servers, one_sentence
 
 
 def test_of_an_empty_redis_there_is_one(servers: Servers) -> None:
-    found = servers.run("partitions", "--format", "json").json
+    found = servers.call("partitions", "--format", "json").json
     assert found["partitions"] == 1
     assert found["nodes"] == found["warnings"] == []
     [stream] = found["streams"]
@@ -98,55 +87,11 @@ def test_a_number_that_is_none_is_mended(servers: Servers, redis_client: redis.R
         (["3"], "'3'"),
     ],
 )
-def test_wrong_arguments_are_refused(servers: Servers, arguments: list[str], said: str) -> None:
-    assert said in one_sentence(servers.call("partitions", *arguments), 2)
+def test_wrong_arguments_are_refused(arguments: list[str], said: str) -> None:
+    assert said in one_sentence(NOWHERE.call("partitions", *arguments), 2)
 
 
 def test_info_says_where_streams_lie(servers: Servers) -> None:
     found = servers.call("info", "--format", "json").json
     assert found["away"] == []
     assert [(each["partition"], each["node"]) for each in found["streams"]] == [(0, None)]
-
-
-def test_a_master_without_any_is_said_and_how_many_give_it_one(cluster: RedisCluster) -> None:
-    servers = Servers(cluster.url, "")
-    # Partitions 0 and 1 lie on two of three masters.
-    document = servers.call("partitions", "set", "2", "--format", "json").json
-    places = [cluster.master_of(partition) for partition in range(2)]
-    [bare] = [shard.master for shard in cluster.shards if shard.master not in places]
-    assert [each["node"] for each in document["streams"]] == [address(place) for place in places]
-    [warning] = document["warnings"]
-    said = re.fullmatch(
-        f"no partition lies on {address(bare)}, which takes no entries:"
-        r" countersink partitions set (\d+)",
-        warning,
-    )
-    assert said is not None
-    document = servers.call("partitions", "set", said[1], "--format", "json").json
-    assert document["warnings"] == []
-    assert {each["node"]: bool(each["partitions"]) for each in document["nodes"]} == {
-        address(shard.master): True for shard in cluster.shards
-    }
-
-
-def test_a_master_that_is_away_holds_up_none_of_the_others(cluster: RedisCluster) -> None:
-    servers = Servers(cluster.url, "")
-    servers.call("partitions", "set", "12")
-    # What is stored there is the number of partitions, or is not: both ways the rest is shown.
-    for shard in cluster.shards:
-        shard.master.freeze()
-        document = servers.call("partitions", "--format", "json").json
-        shard.master.thaw()
-        unknown = [each for each in document["streams"] if each["entries"] is None]
-        assert unknown
-        assert {each["node"] for each in unknown} == {address(shard.master)}
-        [away] = [each for each in document["nodes"] if each["error"]]
-        assert away["node"] == address(shard.master)
-        assert any("is away" in each for each in document["warnings"])
-        has_number = cluster.shard_of("countersink:partitions") is shard
-        assert document["partitions"] == (None if has_number else 12)
-        eventually(cluster.is_whole)
-
-
-def address(server: RedisServer) -> str:
-    return f"127.0.0.1:{server.port}"

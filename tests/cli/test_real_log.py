@@ -36,17 +36,17 @@ def log() -> Path:
 
 
 def test_the_totals_of_a_real_log_are_the_known_ones(servers: Servers, log: Path) -> None:
-    done = servers.run("tail", str(log), "--counter", "page_views")
+    done = servers.call("tail", str(log), "--counter", "page_views")
     assert done.status == 3
     assert done.out == "page_views: counted 9,999, rejected 1\n"
     assert f"{log} line 8899: the line is cut off" in done.err
-    again = servers.run("tail", str(log), "--counter", "page_views")
+    again = servers.call("tail", str(log), "--counter", "page_views")
     assert (again.status, again.out) == (0, "page_views: counted 0, rejected 0\n")
 
     before = servers.call("totals", "page_views", "--include-pending", "--format", "json")
     assert before.json["rows"] == DAILY
     servers.apply()
-    totals = servers.run("totals", "page_views", "--by", "day", "--format", "json")
+    totals = servers.call("totals", "page_views", "--by", "day", "--format", "json")
     assert totals.json["counter"] == "page_views"
     assert totals.json["rows"] == DAILY
     keys = servers.call("totals", "page_views", "--by", "key", "--format", "json").json["rows"]

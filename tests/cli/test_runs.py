@@ -6,7 +6,7 @@ import io
 import pytest
 
 from countersink.store.connection import connect
-from tests.cli.command import Servers, Start, call, one_sentence
+from tests.cli.command import NOWHERE, Servers, Start, call, one_sentence
 from tests.support.waiting import eventually
 
 
@@ -149,6 +149,6 @@ def test_the_processes_as_a_user_starts_them(servers: Servers, start: Start) -> 
     ],
 )
 def test_what_no_process_could_run_with_is_refused(
-    servers: Servers, command: str, option: str, value: str, said: str
+    command: str, option: str, value: str, said: str
 ) -> None:
-    assert said in one_sentence(servers.call(command, option, value), 2)
+    assert said in one_sentence(NOWHERE.call(command, option, value), 2)

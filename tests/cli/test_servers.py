@@ -30,6 +30,7 @@ from tests.support.processes import is_running
 from tests.support.templates import template
 from tests.support.waiting import eventually
 
+FLUSHES = "SELECT @@innodb_flush_log_at_trx_commit"
 NO_RETRY = Retry(NoBackoff(), 0)
 
 
@@ -97,11 +98,12 @@ def test_redis_asks_for_its_password(own_redis_server: RedisFactory) -> None:
         stranger.ping()
 
 
-def test_mysql_keeps_its_data_and_port_through_kill_and_restart(
+def test_mysql_keeps_its_commits_and_port_through_kill_and_restart(
     own_mysql_server: MySQLFactory,
 ) -> None:
     server = own_mysql_server()
     port = server.port
+    assert sql(server, FLUSHES) == [(1,)]
     sql(server, "CREATE DATABASE kept")
     server.kill()
     server.start()
@@ -109,14 +111,6 @@ def test_mysql_keeps_its_data_and_port_through_kill_and_restart(
     assert ("kept",) in sql(server, "SHOW DATABASES")
     server.restart()
     assert ("kept",) in sql(server, "SHOW DATABASES")
-
-
-def test_mysql_commits_are_durable_unless_a_test_asks_for_speed(
-    own_mysql_server: MySQLFactory,
-) -> None:
-    ask = "SELECT @@innodb_flush_log_at_trx_commit"
-    assert sql(own_mysql_server(), ask) == [(1,)]
-    assert sql(own_mysql_server(fast=True), ask) == [(0,)]
 
 
 def test_mysql_listens_on_loopback_and_asks_for_its_password(mysql_server: MySQLServer) -> None:
@@ -127,11 +121,12 @@ def test_mysql_listens_on_loopback_and_asks_for_its_password(mysql_server: MySQL
         pymysql.connect(unix_socket=str(mysql_server.socket), user="root", password="")
 
 
-def test_each_mysql_has_its_own_directory_for_temporary_tables(
+def test_a_fast_mysql_has_its_own_directory_for_temporary_tables_and_flushes_seldom(
     mysql_server: MySQLServer, own_mysql_server: MySQLFactory
 ) -> None:
     other = own_mysql_server(fast=True)
     assert sql(mysql_server, "SELECT @@tmpdir") != sql(other, "SELECT @@tmpdir")
+    assert sql(other, FLUSHES) == [(0,)]
 
 
 def test_the_server_is_of_the_kind_that_was_asked_for(
@@ -185,9 +180,9 @@ def test_stopping_twice_and_killing_a_stopped_server_do_nothing(
 
 
 def test_a_password_is_readable_by_its_owner_alone_and_not_shown(
-    own_redis_server: RedisFactory, own_mysql_server: MySQLFactory
+    redis_server: RedisServer, mysql_server: MySQLServer
 ) -> None:
-    for server in (own_redis_server(), own_mysql_server(fast=True)):
+    for server in (redis_server, mysql_server):
         shown = repr(server) + Path(f"/proc/{server.pid}/cmdline").read_text()
         assert server.password not in shown
         secrets = [f for f in server.directory.iterdir() if f.is_file() and f.suffix != ".log"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Result, call, countersink, one_sentence
+from tests.cli.command import Result, call, one_sentence
 
 ABSENT = "redis://127.0.0.1:1/0"
 """Nobody listens there: the error names the port that was tried."""
@@ -21,43 +21,45 @@ def absent(port: int) -> str:
 
 
 @pytest.fixture
-def toml(tmp_path: Path) -> Path:
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the directory that commands run in."""
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "countersink.toml"
 
 
-def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path, toml: Path) -> None:
+def test_a_flag_beats_the_environment_beats_the_file(toml: Path) -> None:
     toml.write_text(f'redis_url = "{absent(3)}"\n')
     flag = ("--redis-url", absent(1))
     variable = {"COUNTERSINK_REDIS_URL": absent(2)}
-    assert tried(countersink("info", *flag, directory=tmp_path, variables=variable)) == "1"
-    assert tried(countersink("info", directory=tmp_path, variables=variable)) == "2"
-    assert tried(countersink("info", directory=tmp_path)) == "3"
+    assert tried(call("info", *flag, **variable)) == "1"
+    assert tried(call("info", **variable)) == "2"
+    assert tried(call("info")) == "3"
     toml.unlink()
-    assert countersink("info", directory=tmp_path).status == 2
+    assert call("info").status == 2
 
 
-def test_an_empty_variable_is_none(tmp_path: Path, toml: Path) -> None:
+def test_an_empty_variable_is_none(toml: Path) -> None:
     toml.write_text(f'redis_url = "{absent(3)}"\n')
-    assert tried(countersink("info", directory=tmp_path, COUNTERSINK_REDIS_URL="")) == "3"
+    assert tried(call("info", COUNTERSINK_REDIS_URL="")) == "3"
 
 
-def test_a_commands_table_beats_the_top_of_the_file(tmp_path: Path, toml: Path) -> None:
+def test_a_commands_table_beats_the_top_of_the_file(toml: Path) -> None:
     toml.write_text(f'redis-url = "{absent(3)}"\n[info]\nredis-url = "{absent(4)}"\n')
-    assert tried(countersink("info", directory=tmp_path)) == "4"
-    assert tried(countersink("increment", "c", directory=tmp_path)) == "3"
+    assert tried(call("info")) == "4"
+    assert tried(call("increment", "c")) == "3"
 
 
 def test_the_file_can_be_named(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(f'redis_url = "{absent(5)}"\n')
-    assert tried(countersink("--config", str(other), "info")) == "5"
-    assert tried(countersink("info", COUNTERSINK_CONFIG=str(other))) == "5"
+    assert tried(call("--config", str(other), "info")) == "5"
+    assert tried(call("info", COUNTERSINK_CONFIG=str(other))) == "5"
 
 
 def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "redis-url"
     secret.write_text(f"{absent(6)}\n")
-    assert tried(countersink("info", COUNTERSINK_REDIS_URL_FILE=str(secret))) == "6"
+    assert tried(call("info", COUNTERSINK_REDIS_URL_FILE=str(secret))) == "6"
 
 
 def test_every_setting_of_a_command_has_its_variable_and_file(tmp_path: Path) -> None:

@@ -1,34 +1,37 @@
 """`countersink totals` by hour and month, in other time zones, and of days that are rolled up."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from countersink.producers import Producer
 from countersink.store.connection import connect
 from tests.cli.command import Result, Servers, one_sentence
 from tests.store.policy_rows import put_policies
 
 
-@pytest.fixture
-def filled(servers: Servers) -> Servers:
+@pytest.fixture(scope="module")
+def filled(module_servers: Servers) -> Servers:
     """`views` counts quarters in Berlin, `clicks` days in UTC."""
-    with connect(servers.mysql_url) as session:
+    with connect(module_servers.mysql_url) as session:
         put_policies(session, "views", [(0, "Europe/Berlin", "quarter")])
-    for at, amount in (
-        ("2026-10-24T23:30Z", 1),
-        ("2026-10-25T00:30Z", 10),
-        ("2026-10-25T01:30Z", 100),
-        ("2026-10-31T23:15Z", 1000),
-    ):
-        servers.call("increment", "views", "/", "--amount", str(amount), "--at", at)
-    servers.call("increment", "clicks", "/", "--amount", "7", "--at", "2026-10-24T23:30Z")
-    servers.apply()
-    return servers
+    with Producer(module_servers.redis_url) as producer:
+        for counter, at, amount in (
+            ("views", "2026-10-24T23:30Z", 1),
+            ("views", "2026-10-25T00:30Z", 10),
+            ("views", "2026-10-25T01:30Z", 100),
+            ("views", "2026-10-31T23:15Z", 1000),
+            ("clicks", "2026-10-24T23:30Z", 7),
+        ):
+            producer.increment(counter, "/", amount, at=datetime.fromisoformat(at))
+    module_servers.apply()
+    return module_servers
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rolled(filled: Servers) -> Servers:
-    """The days of `clicks` before 25 October are in months."""
+    """The days of `clicks` before 25 October are in months, for the tests that come last."""
     with connect(filled.mysql_url) as session:
         session.execute("DELETE FROM counter_slot WHERE counter = 'clicks'")
         session.execute("INSERT INTO counter_month VALUES ('clicks', '2026-10-01', '/', 7)")

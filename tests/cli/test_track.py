@@ -41,7 +41,7 @@ def triggers(session: Session) -> int:
 
 def test_from_track_to_untrack(servers: Servers, app: str) -> None:
     table = f"{schema(app)}.orders"
-    tracked = servers.run(
+    tracked = servers.call(
         "track", table, "--by", "status", "--day", "placed", "--counter", "orders", "--slots", "4"
     )
     assert (tracked.status, tracked.err) == (0, "")

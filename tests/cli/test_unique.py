@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.store.connection import Session, connect
 from tests.cli.command import Servers, one_sentence
 from tests.store.helpers import applier
 from tests.store.visitors.sightings import seen_entry
@@ -18,16 +18,21 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-@pytest.fixture
-def seen(servers: Servers, session: Session) -> Servers:
+def see(servers: Servers) -> Servers:
     """A counter with sightings, few of one key and many of another."""
     assert servers.call("counter", "set", "visitors", "--unique").status == 0
     now = now_minute()
     made = [("visitors", "/", now, f"v{n % 5}") for n in range(12)]
     made += [("visitors", "/many", now, f"v{n}") for n in range(1000)]
-    with closing(applier(servers.mysql_url)) as one:
+    with closing(applier(servers.mysql_url)) as one, connect(servers.mysql_url) as session:
         one.apply([seen_entry(session, made)])
     return servers
+
+
+@pytest.fixture(scope="module")
+def seen(module_servers: Servers) -> Servers:
+    """For tests that only ask."""
+    return see(module_servers)
 
 
 def answer(servers: Servers, *arguments: str) -> Any:
@@ -109,7 +114,8 @@ def test_days_of_several_salts_are_told_one_by_one(
     assert servers.call("totals", "v", "--unique", "--by", "total", "--last", "1d").status == 0
 
 
-def test_a_damaged_sketch_is_named_and_found(seen: Servers, session: Session) -> None:
+def test_a_damaged_sketch_is_named_and_found(servers: Servers, session: Session) -> None:
+    seen = see(servers)
     session.execute("UPDATE visitor_slot SET sketch = X'0100' WHERE counter_key = '/'")
     refused = seen.call("totals", "visitors", "--unique", "--by", "total")
     said = one_sentence(refused)

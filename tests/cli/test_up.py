@@ -9,19 +9,23 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pymysql
 import pytest
 import redis
 
-from countersink.cli.commands.run.up import STOP_SIGNALS, Restarter
+from countersink.cli.commands.run import up as up_module
+from countersink.cli.commands.run.up import COMMANDS, STOP_SIGNALS, Restarter
+from countersink.cli.servers import RedisServer, base
+from countersink.producers import Producer
 from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
-from tests.cli.command import countersink, environment
-from tests.support.factories import MySQLFactory, RedisFactory
+from countersink.store import Store, StoreError
+from tests.cli.command import call, countersink, environment
+from tests.support.factories import RedisFactory
 from tests.support.processes import is_running
 from tests.support.waiting import eventually
 
@@ -30,17 +34,8 @@ MARIADB_ONLY = pytest.mark.skipif(
 )
 
 
-LISTENERS = ("web", "statsd")
-STARTS = {
-    "worker": r"a worker starts .*pid=(\d+)",
-    "jobs": r"a job process starts .*pid=(\d+)",
-    "scheduler": r"a scheduler starts .*pid=(\d+)",
-}
-"""What each process says when it starts."""
-
-
-def process_of(parent: int, name: str) -> int | None:
-    """The number of the child that runs `countersink NAME`."""
+def process_of(parent: int, name: str) -> int:
+    """The number of the first child that runs `countersink NAME`."""
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
@@ -49,7 +44,7 @@ def process_of(parent: int, name: str) -> int | None:
             continue  # no process, or not any more
         if own and name.encode() in words:
             return int(entry.name)
-    return None
+    raise AssertionError(f"no process runs countersink {name}")
 
 
 class Up:
@@ -58,6 +53,7 @@ class Up:
     def __init__(self, directory: Path, arguments: list[str], variables: dict[str, str]) -> None:
         self.data = directory / "data"
         self._output = directory / "output"
+        self._begins = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "countersink.cli.entry", "up", *arguments],
@@ -70,13 +66,13 @@ class Up:
             )
 
     def output(self) -> str:
-        return self._output.read_text(errors="replace")
+        """What it has said, without what another one on the same data has said before."""
+        return self._output.read_bytes()[self._begins :].decode(errors="replace")
 
-    def wait_for(self, pattern: str, times: int = 1) -> str:
+    def wait_for(self, pattern: str) -> str:
         def found() -> str | None:
-            matches = re.findall(pattern, self.output())
-            if len(matches) >= times:
-                return str(matches[times - 1]) or "found"
+            if matches := re.findall(pattern, self.output()):
+                return str(matches[0]) or "found"
             assert self.process.poll() is None, f"it ended:\n{self.output()}"
             return None
 
@@ -123,13 +119,13 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     first = start_up()
     first.wait_for(r"countersink is up\.")
     urls = first.urls()
-    assert countersink("increment", "page_views", "/home", variables=urls).status == 0
+    assert call("increment", "page_views", "/home", **urls).status == 0
     pids = first.server_pids()
     assert len(pids) == 2
     eventually(lambda: total(urls) == 1)
     eventually(lambda: planned_jobs(urls) == set(JOBS))
     front_doors_count(first, urls)
-    assert first.stop() == 0
+    assert first.stop(signal.SIGINT) == 0
     assert not any(map(is_running, pids))
     ended = re.findall(r"(a (?:worker|job process|scheduler) ends)", first.output())
     assert ended == [
@@ -140,13 +136,29 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     ]
 
     second = start_up()
-    second.wait_for(r"countersink is up\.", times=2)
+    second.wait_for(r"countersink is up\.")
     assert second.urls() == urls  # the same ports and passwords
     assert total(urls) == 3
     another_is_refused(second)
-    assert second.stop(signal.SIGINT) == 0
-    assert not any(map(is_running, second.server_pids()))
+    what_dies_is_started_again(second)
+    pids = [*second.server_pids(), *(process_of(second.process.pid, name) for name in COMMANDS)]
+    assert all(map(is_running, pids))
+    second.process.kill()
+    second.process.wait()
+    eventually(lambda: not any(map(is_running, pids)))
     passwords_are_kept(second, urls)
+
+
+def what_dies_is_started_again(up: Up) -> None:
+    """One process that listens, one that does not, and a server."""
+    redis_pid, _ = up.server_pids()
+    killed = {name: process_of(up.process.pid, name) for name in ("worker", "web")}
+    for pid in (redis_pid, *killed.values()):
+        os.kill(pid, signal.SIGKILL)
+    for name in ("redis", *killed):
+        up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
+        up.wait_for(rf"the {name} runs again")
+    assert all(process_of(up.process.pid, name) != pid for name, pid in killed.items())
 
 
 def another_is_refused(up: Up) -> None:
@@ -185,71 +197,63 @@ def front_doors_count(up: Up, urls: dict[str, str]) -> None:
 
 
 def planned_jobs(urls: dict[str, str]) -> set[str]:
-    done = countersink("runs", "--format", "json", variables=urls)
+    done = call("runs", "--format", "json", **urls)
     return {run["job"] for run in done.json["next"]}
 
 
 def total(urls: dict[str, str]) -> int | None:
-    done = countersink("totals", "page_views", "--by", "total", "--format", "json", variables=urls)
+    done = call("totals", "page_views", "--by", "total", "--format", "json", **urls)
     if done.status != 0:
         return None  # an unknown counter, so far
     return int(done.json["rows"][0]["total"])
 
 
-@MARIADB_ONLY
-def test_what_dies_is_started_again_and_all_end_when_it_is_killed(start_up: Start) -> None:
-    up = start_up()
-    up.wait_for(r"countersink is up\.")
-    for name, starts in STARTS.items():
-        os.kill(int(up.wait_for(starts)), signal.SIGKILL)
-        up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
-    for name in LISTENERS:
-        pid = process_of(up.process.pid, name)
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
-    for name in (*STARTS, *LISTENERS):
-        up.wait_for(rf"the {name} runs again")
-    redis_pid = up.server_pids()[0]
-    os.kill(redis_pid, signal.SIGKILL)
-    up.wait_for(r"the redis was killed by SIGKILL; starting it again")
-    up.wait_for(r"the redis runs again")
-
-    again = [int(up.wait_for(starts, times=2)) for starts in STARTS.values()]
-    listeners = [process_of(up.process.pid, name) for name in LISTENERS]
-    pids = [*up.server_pids(), *again, *(pid for pid in listeners if pid is not None)]
-    assert len(pids) == 2 + len(STARTS) + len(LISTENERS)
-    assert all(map(is_running, pids))
-    up.process.kill()
-    up.process.wait()
-    eventually(lambda: not any(map(is_running, pids)))
-
-
 def test_configured_servers_are_used_and_never_stopped(
-    start_up: Start, own_redis_server: RedisFactory, own_mysql_server: MySQLFactory
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    redis_server: RedisServer,
+    redis_url: str,
+    empty_mysql_url: str,
 ) -> None:
-    queue, tables = own_redis_server(), own_mysql_server(fast=True)
-    urls = {
-        "COUNTERSINK_REDIS_URL": queue.url,
-        "COUNTERSINK_MYSQL_URL": tables.url_for("configured"),
-    }
-    up = start_up(**urls)
-    up.wait_for(r"countersink is up\.")
-    assert countersink("increment", "page_views", variables=urls).status == 0
-    eventually(lambda: total(urls) == 1)
-    assert up.stop() == 0
-    assert not up.data.exists()
-    assert queue.running
-    assert tables.running
-    with redis.Redis.from_url(queue.url) as client:
+    """In this process, and with a worker alone: the others are the same with private servers."""
+    monkeypatch.setattr(up_module, "COMMANDS", ("worker",))
+    monkeypatch.setattr(up_module, "WEB_MODULE", "no_web_is_installed")
+    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": empty_mysql_url}
+    with Producer(redis_url) as producer:
+        producer.increment("page_views")
+
+    def counted() -> bool:
+        try:
+            with Store(empty_mysql_url) as store:
+                return store.totals.total("page_views") == 1
+        except StoreError:
+            return False  # there are no tables yet
+
+    def end_when_counted() -> None:
+        try:
+            eventually(counted, 60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # should it end before
+    ending = threading.Thread(target=end_when_counted)
+    ending.start()
+    try:
+        data = tmp_path / "data"
+        done = call("up", "--data", str(data), "--statsd-port", "0", **urls)
+    finally:
+        ending.join()
+        signal.signal(signal.SIGTERM, before)
+    assert (done.status, "countersink is up." in done.out) == (0, True), done.err
+    assert counted()
+    assert not data.exists()
+    assert redis_server.running
+    with redis.Redis.from_url(redis_url) as client:
         assert client.ping()
-    pymysql.connect(
-        host="127.0.0.1", port=tables.port, user="root", password=tables.password
-    ).close()
 
 
 @MARIADB_ONLY
-@pytest.mark.long
+@pytest.mark.long("the six processes once more")
 def test_only_what_is_not_configured_is_started(
     start_up: Start, own_redis_server: RedisFactory
 ) -> None:
@@ -262,20 +266,13 @@ def test_only_what_is_not_configured_is_started(
     assert queue.running
 
 
-def test_a_missing_server_program_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
-    program = (
-        "from countersink.cli.servers import base; base.find_program = lambda name: None; "
-        "from countersink.cli.entry import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "up", "--data", str(tmp_path / "data")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
+def test_a_missing_server_program_is_one_line_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "find_program", lambda name: None)
+    done = call("up", "--data", str(tmp_path / "data"))
+    assert done.status == 1
+    assert done.err.splitlines()[-1] == (
         "countersink: redis-server is not installed: install the package redis-server"
     )
 

@@ -24,7 +24,7 @@ def execute(servers: Servers, statement: str) -> None:
 def test_when_all_agrees_it_says_of_how_many(servers: Servers) -> None:
     assert servers.call("verify").out == "All agree: 0 counters with 0 rows.\n"
     count(servers)
-    done = servers.run("verify")
+    done = servers.call("verify")
     assert (done.status, done.out) == (0, "All agree: 2 counters with 3 rows.\n")
     as_json = servers.call("verify", "--format", "json")
     assert as_json.json == {"counters": 2, "rows": 3, "tables": 0, "differences": []}

@@ -1,6 +1,5 @@
 """`--visitor` of `countersink increment`, `tail` and `backfill`."""
 
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import pytest
 import redis
 
 from countersink.runtime.members import MAX_HASHES, Salt
-from tests.cli.command import Result, call, environment, one_sentence
+from tests.cli.command import Result, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
-from tests.support.processes import COUNTERSINK
 
 CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
 MINUTE = int(datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()) // 60
@@ -110,14 +108,9 @@ def test_tail_splits_many_visitors_of_one_key(
 
 def test_tail_reads_a_pipe(redis_url: str, redis_client: redis.Redis) -> None:
     publish(redis_client)
-    done = subprocess.run(
-        [*COUNTERSINK, "tail", "-", "--counter", "visitors", "--visitor", "host,agent"],
-        input=line("192.0.2.1", "A") * 3,
-        capture_output=True,
-        check=True,
-        env=environment(COUNTERSINK_REDIS_URL=redis_url),
-    )
-    assert done.stdout == b"visitors: counted 3, rejected 0\n"
+    with piped(line("192.0.2.1", "A") * 3):
+        done = run(redis_url, "tail", "-", *("--counter", "visitors", "--visitor", "host,agent"))
+    assert done.out == "visitors: counted 3, rejected 0\n"
     assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("192.0.2.1 A")}}
 
 

@@ -5,7 +5,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import redis
 import requests
 
 from tests.cli.command import Servers, one_sentence
@@ -14,14 +13,17 @@ from tests.web.process import WebProcess
 
 
 def test_it_says_where_it_listens_and_stores_at_the_end_what_it_has_accepted(
-    servers: Servers, children: Children, redis_client: redis.Redis
+    servers: Servers, children: Children
 ) -> None:
+    """With a list from the environment, and logs as JSON."""
     web = WebProcess.start(
         children,
         servers.redis_url,
         servers.mysql_url,
         # Nothing is flushed by itself, but the first.
         COUNTERSINK_PRODUCER_FLUSH_INTERVAL="3600",
+        COUNTERSINK_WEB_ALLOWED_HOSTS="counters.example.com *.example.org",
+        COUNTERSINK_WEB_LOG_FORMAT="json",
     )
     assert web.url.startswith("http://127.0.0.1:")
     body: dict[str, Any] = {"counter": "page_views", "key": "/home", "amount": 3}
@@ -29,8 +31,17 @@ def test_it_says_where_it_listens_and_stores_at_the_end_what_it_has_accepted(
     assert first.json() == {"accepted": 1, "state": "stored"}
     answer = requests.post(f"{web.url}/v1/increments", json=body, timeout=20)
     assert (answer.status_code, answer.json()) == (202, {"accepted": 1})
+    for host, expected in (
+        ("counters.example.com", 200),
+        ("a.example.org:80", 200),
+        ("example.org", 421),
+    ):
+        answer = requests.get(f"{web.url}/livez", headers={"Host": host}, timeout=20)
+        assert answer.status_code == expected, host
     web.child.terminate()
     assert web.child.wait() == 0
+    lines = [line for line in web.child.output().splitlines() if line.startswith("{")]
+    assert {json.loads(line)["action"] for line in lines} >= {"started", "stopped"}
     servers.apply()
     totals = servers.call("totals", "page_views", "--by", "total", "--format", "json")
     assert totals.json["rows"][0]["total"] == 6
@@ -48,7 +59,7 @@ def test_what_cannot_be_stored_at_the_end_is_said_by_its_status(
 
 
 def test_beyond_loopback_it_takes_a_key_or_a_word(servers: Servers) -> None:
-    refused = servers.run("web", "--host", "0.0.0.0", "--port", "0")
+    refused = servers.call("web", "--host", "0.0.0.0", "--port", "0")
     assert "countersink key create" in one_sentence(refused, 1)
 
 
@@ -81,26 +92,3 @@ def test_without_tables_it_says_which_command_makes_them(
 ) -> None:
     refused = Servers(redis_url, empty_mysql_url).call("web", "--port", "0")
     assert "countersink migrate" in one_sentence(refused, 1)
-
-
-def test_lists_come_from_the_environment_and_logs_are_json(
-    servers: Servers, children: Children
-) -> None:
-    web = WebProcess.start(
-        children,
-        servers.redis_url,
-        servers.mysql_url,
-        COUNTERSINK_WEB_ALLOWED_HOSTS="counters.example.com *.example.org",
-        COUNTERSINK_WEB_LOG_FORMAT="json",
-    )
-    for host, expected in (
-        ("counters.example.com", 200),
-        ("a.example.org:80", 200),
-        ("example.org", 421),
-    ):
-        answer = requests.get(f"{web.url}/livez", headers={"Host": host}, timeout=20)
-        assert answer.status_code == expected, host
-    web.child.terminate()
-    assert web.child.wait() == 0
-    lines = [line for line in web.child.output().splitlines() if line.startswith("{")]
-    assert {json.loads(line)["action"] for line in lines} >= {"started", "stopped"}

@@ -4,17 +4,24 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.cli.command import Servers, one_sentence
+from countersink.producers import Producer
+from tests.cli.command import NOWHERE, Servers, one_sentence
 
 
-@pytest.fixture
-def filled(servers: Servers) -> Servers:
+@pytest.fixture(scope="module")
+def filled(module_servers: Servers) -> Servers:
     """`views` counts minutes, `clicks` days; both have counts of now."""
-    servers.call("counter", "set", "views", "--resolution", "minute")
-    for counter, amount in (("views", 3), ("clicks", 5)):
-        assert servers.call("increment", counter, "/", "--amount", str(amount)).status == 0
-    servers.apply()
-    return servers
+    module_servers.call("counter", "set", "views", "--resolution", "minute")
+    with Producer(module_servers.redis_url) as producer:
+        producer.increment("views", "/", 3)
+        producer.increment("clicks", "/", 5)
+    module_servers.apply()
+    return module_servers
+
+
+def refused(*arguments: str) -> str:
+    """What is said of wrong usage."""
+    return one_sentence(NOWHERE.call(*arguments), 2)
 
 
 WRONG = {
@@ -43,31 +50,31 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("given", "says"), WRONG.items(), ids=lambda it: str(it)[:60])
-def test_what_is_no_window_is_a_usage_error(
-    servers: Servers, given: tuple[str, ...], says: str
-) -> None:
-    for command in (("totals", "views"), ("top", "views"), ("export", "views")):
-        done = servers.call(*command, *given)
-        assert done.status == 2, (command, done.err)
-        assert says in one_sentence(done)
+def test_what_is_no_window_is_a_usage_error(given: tuple[str, ...], says: str) -> None:
+    assert says in refused("totals", "views", *given)
 
 
-def test_against_needs_a_window_and_something_to_hold_against(servers: Servers) -> None:
+def test_each_command_of_windows_refuses_one_that_is_none() -> None:
+    for command in ("top", "export"):
+        assert "is no window" in refused(command, "views", "--last", "0h")
+        assert "no time zone" in refused(command, "views", "--to", "2026-11-20T08:00")
+
+
+def test_against_needs_a_window_and_something_to_hold_against() -> None:
     for more in ((), ("--from", "2026-11-20"), ("--to", "2026-11-20T08:00Z")):
-        done = servers.call("top", "views", "--against", "previous", *more)
-        assert done.status == 2
-        assert "range that has both ends" in one_sentence(done)
-    done = servers.call("totals", "views", "--last", "24h", "--by", "hour", "--against", "previous")
-    assert done.status == 2
-    assert "not of hours" in one_sentence(done)
+        said = refused("top", "views", "--against", "previous", *more)
+        assert "range that has both ends" in said
+    said = refused("totals", "views", "--last", "24h", "--by", "hour", "--against", "previous")
+    assert "not of hours" in said
 
 
 def test_a_time_without_an_offset_is_of_the_time_zone_that_is_named(filled: Servers) -> None:
     at = "2026-11-20T08:30"
-    filled.call("increment", "views", "/x", "--at", f"{at}+05:30")
+    assert filled.call("counter", "set", "named", "--resolution", "minute").status == 0
+    filled.call("increment", "named", "/x", "--at", f"{at}+05:30")
     filled.apply()
     named = ("--time-zone", "Asia/Kolkata", "--from", at, "--to", "2026-11-20T08:31")
-    found = filled.call("totals", "views", *named, "--by", "total", "--format", "csv")
+    found = filled.call("totals", "named", *named, "--by", "total", "--format", "csv")
     assert (found.status, found.out.split()) == (0, ["total", "1"])
 
 

@@ -11,13 +11,13 @@ from tests.support.waiting import eventually
 
 def test_it_drains_and_ends(servers: Servers) -> None:
     servers.call("increment", "c")
-    done = servers.run("worker", "--drain")
+    done = servers.call("worker", "--drain")
     assert (done.status, done.out) == (0, "")
     assert servers.call("totals", "c", "--format", "json").json["rows"][0]["total"] == 1
 
 
 def test_its_logs_are_json_when_asked(servers: Servers) -> None:
-    done = servers.run("worker", "--drain", COUNTERSINK_WORKER_LOG_FORMAT="json")
+    done = servers.call("worker", "--drain", COUNTERSINK_WORKER_LOG_FORMAT="json")
     actions = [json.loads(line)["action"] for line in done.err.splitlines()]
     assert actions[0] == "started"
     assert "drained" in actions

@@ -25,6 +25,8 @@ _FENCE = re.compile(
     r"(?:^`(?P<file>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+_REDIRECTIONS = {">": ("1", "w"), ">>": ("1", "a"), "2>": ("2", "w")}
+"""Operator → stream, and how its file is opened."""
 _TIME = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
@@ -103,13 +105,31 @@ def check(page: Path, directory: Path, variables: Mapping[str, str]) -> int:
 
 def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
     words = shlex.split(command)
-    if words[0] == "countersink" and not {"|", ">", "2>", ">>"}.intersection(words):
-        ended = call(*words[1:], **variables)  # in this process: there are many
-        return ended.status, ended.err + ended.out
+    if words[0] != "countersink":
+        return _by_bash(command, variables)
+    if "|" in words:
+        ended = call(*words[1 : words.index("|")], **variables)
+        return _by_bash(command.partition(" | ")[2], variables, ended.out)
+    files: dict[str, str] = {}
+    while words[-2] in _REDIRECTIONS:
+        words, (operator, name) = words[:-2], words[-2:]
+        files[operator] = name
+    ended = call(*words[1:], **variables)  # in this process: there are many
+    shown = ""
+    for stream, text in (("2", ended.err), ("1", ended.out)):
+        into = [each for each in files if _REDIRECTIONS[each][0] == stream]
+        shown += "" if into else text
+        for each in into:
+            with open(files[each], _REDIRECTIONS[each][1], newline="") as file:
+                file.write(text)
+    return ended.status, shown
+
+
+def _by_bash(command: str, variables: Mapping[str, str], said: str = "") -> tuple[int, str]:
     done = subprocess.run(
         ["bash", "-c", command],
         env={**child_environment(), **variables},
-        stdin=subprocess.DEVNULL,
+        input=said.encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=60,

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ import pytest
 
 from tests.cli import reference
 from tests.cli.command import call
-from tests.support.processes import COUNTERSINK, PROJECT, Child, Children, child_environment
+from tests.support.processes import PROJECT, Children, child_environment
 
 DOCUMENTS = sorted(
     path.relative_to(PROJECT)
@@ -43,12 +42,6 @@ def environment(redis_url: str, mysql_url: str) -> dict[str, str]:
     return {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
 
 
-@pytest.fixture
-def worker(environment: dict[str, str]) -> Iterator[Child]:
-    with Children() as children:
-        yield children.start([*COUNTERSINK, "worker"], environment=environment, name="worker")
-
-
 def run(arguments: list[str], environment: dict[str, str], **options: str) -> str:
     done = subprocess.run(
         arguments,
@@ -67,13 +60,16 @@ def run(arguments: list[str], environment: dict[str, str], **options: str) -> st
 def countersink(line: str, environment: dict[str, str]) -> str:
     program, *arguments = shlex.split(line)
     assert program == "countersink"
-    return run([*COUNTERSINK, *arguments], environment)
+    done = call(*arguments, **environment)
+    assert done.status == 0, done.err
+    return done.out
 
 
-@pytest.mark.usefixtures("worker")
 def test_the_readmes_first_example_prints_what_it_says(environment: dict[str, str]) -> None:
     example, *_ = blocks("README.md", "python")
-    run([sys.executable, "-c", example], environment)
+    with Children() as children:
+        children.countersink("worker", environment=environment)
+        run([sys.executable, "-c", example], environment)
     shown, *_ = blocks("README.md", "console")
     command, _, output = shown.partition("\n")
     printed = countersink(command.removeprefix("$ "), environment)
@@ -82,8 +78,9 @@ def test_the_readmes_first_example_prints_what_it_says(environment: dict[str, st
     assert len(example.splitlines()) <= 10
 
 
-@pytest.mark.usefixtures("worker")
-def test_the_producers_example_runs(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_producers_example_runs(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     example, *_ = blocks("producers/README.md", "python")
     names = (
         "from datetime import UTC, datetime\n"
@@ -92,7 +89,10 @@ def test_the_producers_example_runs(environment: dict[str, str], tmp_path: Path)
     )
     example = example.replace("redis://localhost:6379/0", environment["COUNTERSINK_REDIS_URL"])
     example = example.replace("/var/spool/countersink", str(tmp_path))
-    run([sys.executable, "-c", names + example + "producer.flush(30, applied=True)"], environment)
+    for name, url in environment.items():
+        monkeypatch.setenv(name, url)
+    exec(names + example + "producer.close(30)", {})
+    countersink("countersink worker --drain", environment)
     assert (
         countersink("countersink totals stock --by total --format csv", environment)
         .split()[-1]
@@ -100,7 +100,6 @@ def test_the_producers_example_runs(environment: dict[str, str], tmp_path: Path)
     )
 
 
-@pytest.mark.usefixtures("worker")
 def test_the_redis_cli_recipes_count(environment: dict[str, str]) -> None:
     redis_cli = shutil.which("redis-cli")
     if redis_cli is None:
@@ -116,7 +115,6 @@ def test_the_redis_cli_recipes_count(environment: dict[str, str]) -> None:
     assert json.loads(counted)["rows"] == [{"total": 2}]
 
 
-@pytest.mark.usefixtures("worker")
 def test_the_readmes_tour_of_a_log_runs(environment: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text("".join(LOG_LINE.format(day=day, path="/a") for day in (17, 18, 18)))

@@ -7,6 +7,7 @@ database, `connection` (a PyMySQL connection of an application's) and the tables
 import doctest
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,11 +138,22 @@ def test_the_rights_that_the_page_names_are_enough(mysql_url: str, limited_url: 
             sequences.configure("tickets", step=2)
 
 
-def test_the_book_sales_show_duplicates_by_hand_and_none_by_sequence(mysql_url: str) -> None:
+@pytest.mark.parametrize(
+    "processes", [2, pytest.param(4, marks=pytest.mark.long("the four processes of the example"))]
+)
+def test_the_book_sales_show_duplicates_by_hand_and_none_by_sequence(
+    mysql_url: str, processes: int
+) -> None:
+    program = (
+        "import sys, book_sales\n"
+        "if __name__ == '__main__':\n"
+        f"    book_sales.PROCESSES = {processes}\n"
+        "    sys.exit(book_sales.main())\n"
+    )
     done = subprocess.run(
-        [sys.executable, "docs/examples/book_sales.py"],
+        [sys.executable, "-c", program],
         env={**child_environment(), "COUNTERSINK_MYSQL_URL": mysql_url},
-        cwd=PROJECT,
+        cwd=PROJECT / "docs/examples",
         capture_output=True,
         timeout=100,
         check=False,
@@ -157,21 +169,17 @@ def test_the_book_sales_show_duplicates_by_hand_and_none_by_sequence(mysql_url: 
     )
     assert by_hand[0] == "UPDATE, then SELECT"
     assert int(by_hand[3]) > 0
-    assert by_sequence == ("store.sequences.next", "1600", "1600", "0")
+    sold = str(processes * 400)
+    assert by_sequence == ("store.sequences.next", sold, sold, "0")
     with Store(mysql_url) as store:
         assert store.sequences.list() == []
     with connect(mysql_url) as tables:
         assert tables.query("SHOW TABLES LIKE 'book%%'") == []
 
 
-def test_the_book_sales_say_what_they_need() -> None:
-    done = subprocess.run(
-        [sys.executable, "docs/examples/book_sales.py"],
-        env=child_environment(),
-        cwd=PROJECT,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert b"COUNTERSINK_MYSQL_URL" in done.stderr
+def test_the_book_sales_say_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COUNTERSINK_MYSQL_URL", raising=False)
+    assert runpy.run_path(str(PROJECT / "docs/examples/book_sales.py"))["main"]() == 2
+    assert "COUNTERSINK_MYSQL_URL" in capsys.readouterr().err

@@ -22,7 +22,9 @@ BEGINNINGS = {
     "icfp": "patched in a child of one that has counted",
     "picf": "patched, then forked",
 }
-SHORT = (("gevent", "pi"), ("gevent", "ifp"), ("eventlet", "pi"))
+SHORT = (("gevent", "ifp", "exit"), ("gevent", "pi", "SIGTERM"), ("eventlet", "pi", "SIGTERM"))
+EITHER = ("gevent", pytest.param("eventlet", marks=pytest.mark.long("the other library")))
+LONG = pytest.mark.long("the matrix of libraries, beginnings and ends")
 
 
 def start(children: Children, library: str, beginning: str, end: str, url: str) -> Child:
@@ -39,12 +41,11 @@ def steps(child: Child) -> dict[str, tuple[object, int]]:
     return {step: (result, ticks) for step, result, ticks in said(child)}
 
 
-@pytest.mark.parametrize("end", ["exit", "SIGTERM"])
 @pytest.mark.parametrize(
-    ("library", "beginning"),
+    ("library", "beginning", "end"),
     [
-        pytest.param(*case, marks=() if case in SHORT else pytest.mark.long)
-        for case in product(LIBRARIES, BEGINNINGS)
+        pytest.param(*case, marks=() if case in SHORT else LONG)
+        for case in product(LIBRARIES, BEGINNINGS, ("exit", "SIGTERM"))
     ],
 )
 def test_greenlets_count_and_flush_and_their_process_ends(
@@ -60,7 +61,7 @@ def test_greenlets_count_and_flush_and_their_process_ends(
     assert total(redis_client) == 1_500
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", EITHER)
 def test_no_greenlet_goes_on_while_an_exit_stores_what_they_have_counted(
     library: str, redis_url: str, redis_client: redis.Redis
 ) -> None:
@@ -71,7 +72,7 @@ def test_no_greenlet_goes_on_while_an_exit_stores_what_they_have_counted(
     assert counted == total(redis_client, "busy")
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", EITHER)
 def test_other_greenlets_go_on_while_one_waits_for_a_frozen_redis(
     library: str, own_redis_server: RedisFactory
 ) -> None:
@@ -90,7 +91,7 @@ def test_other_greenlets_go_on_while_one_waits_for_a_frozen_redis(
         assert total(client) == 1_500
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", EITHER)
 def test_a_log_handler_that_counts_in_a_thread_of_the_producer_does_not_wait_for_the_end(
     library: str, own_redis_server: RedisFactory
 ) -> None:

@@ -19,17 +19,15 @@ CASES = [
     if outcome != NONE
 ]
 SHORT = {
-    ("uvicorn --workers 2", "SIGTERM", "handler"),
     ("uvicorn --workers 2", "SIGTERM", "middleware"),
     ("gunicorn -k gevent --preload", "SIGTERM", "handler"),
-    ("hypercorn", "SIGINT", "handler"),
-    ("daphne", "SIGQUIT", "handler"),
 }
+LONG = pytest.mark.long("the matrix of servers and their ends")
 
 
 @pytest.mark.parametrize(
     ("name", "end", "counts"),
-    [pytest.param(*case, marks=() if case in SHORT else pytest.mark.long) for case in CASES],
+    [pytest.param(*case, marks=() if case in SHORT else LONG) for case in CASES],
 )
 def test_every_answered_request_is_counted_unless_the_table_says_otherwise(
     name: str,

@@ -88,7 +88,7 @@ def count(redis_url: str, amount: int) -> None:
     [
         (True, 10 + 200 + 3000),  # by the guards: not once more from the saved queue
         # What came after the saving of Redis, and was not applied, is lost.
-        pytest.param(False, 10 + 200, marks=pytest.mark.long),
+        pytest.param(False, 10 + 200, marks=pytest.mark.long("the same way, and what it loses")),
     ],
 )
 def test_redis_first_then_mysql(

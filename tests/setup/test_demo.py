@@ -24,7 +24,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
+@pytest.mark.long("a whole demonstration, with servers of its own")
 def test_a_log_is_counted_exactly_though_a_worker_is_killed(tmp_path: Path) -> None:
     lines = [
         f"192.0.2.1 - - [{17 + n % 3}/May/2015:10:{n % 60:02}:00 +0000] "

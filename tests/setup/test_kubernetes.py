@@ -9,7 +9,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from countersink.producers.options import PREFIX, Options
 from countersink.schedules.options import JobsOptions, SchedulerOptions
 from countersink.store.migrate import migrate
 from countersink.worker.options import WorkerOptions
+from tests.cli.command import call
 from tests.cli.reference import commands, settings_of
-from tests.support.processes import PROJECT, Children, countersink
+from tests.support.processes import PROJECT, Children
 from tests.support.waiting import eventually
 
 FOLDER = PROJECT / "ops" / "kubernetes"
 LAYERS = ("base", "scaling", "example")
 VERSIONS = ("1.30", "1.33", "1.37")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SCALED_OBJECT = {
     "scaleTargetRef": {"name"},
     "pollingInterval": None,
@@ -52,19 +54,21 @@ OPTIONS: dict[str, Any] = {
 Document = dict[str, Any]
 
 
+@cache
 def documents(layer: str) -> list[tuple[Path, Document]]:
     """All documents of a layer, with their files; not the kustomization itself."""
     found = []
     for file in sorted((FOLDER / layer).glob("*.yaml")):
         if file.name != "kustomization.yaml":
-            for document in yaml.safe_load_all(file.read_text()):
+            for document in yaml.load_all(file.read_text(), LOADER):
                 found.append((file, document))
     return found
 
 
+@cache
 def kustomization(layer: str) -> Document:
     """A layer's kustomization.yaml."""
-    read: Document = yaml.safe_load((FOLDER / layer / "kustomization.yaml").read_text())
+    read: Document = yaml.load((FOLDER / layer / "kustomization.yaml").read_text(), LOADER)
     return read
 
 
@@ -102,7 +106,14 @@ def environment_of(container: Document) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    [
+        VERSIONS[0],
+        pytest.param(VERSIONS[1], marks=pytest.mark.long("between the oldest and the newest")),
+        VERSIONS[-1],
+    ],
+)
 def test_every_document_is_valid(layer: str, version: str) -> None:
     for file, document in documents(layer):
         if document["kind"] != "ScaledObject":
@@ -151,13 +162,15 @@ def test_kustomizations_list_every_file(layer: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here to run kustomize by")
-@pytest.mark.parametrize("layer", ["base", "example"])
+@pytest.mark.parametrize(
+    "layer", [pytest.param("base", marks=pytest.mark.long("the example has it in it")), "example"]
+)
 def test_kustomize_puts_it_together(layer: str) -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(FOLDER / layer)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    made: list[Document] = list(yaml.safe_load_all(done.stdout))
+    made: list[Document] = list(yaml.load_all(done.stdout, LOADER))
     assert {each["kind"] for each in made} >= {"Deployment", "StatefulSet", "Job", "ConfigMap"}
     for document in made:
         if document["kind"] != "ScaledObject":
@@ -321,21 +334,35 @@ def children() -> Iterator[Children]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("commands", "number_of_probes"),
+    [
+        pytest.param(("migrate", "worker", "web"), 4, id="some"),
+        pytest.param(
+            ("migrate", "worker", "scheduler", "jobs", "web", "statsd"),
+            10,
+            marks=pytest.mark.long("six processes"),
+            id="all",
+        ),
+    ],
+)
 def test_every_process_starts_as_it_is_told_to_and_is_ready(
-    redis_url: str, mysql_url: str, tmp_path: Path, children: Children
+    redis_url: str,
+    mysql_url: str,
+    tmp_path: Path,
+    children: Children,
+    commands: tuple[str, ...],
+    number_of_probes: int,
 ) -> None:
     """Command, variables and probes of each container, but on free ports."""
     migrate(mysql_url)
     urls = {"redis-url": redis_url, "jobs-redis-url": redis_url, "mysql-url": mysql_url}
     for name, url in urls.items():
         (tmp_path / name).write_text(url + "\n")
-    made = countersink(
-        *("key", "create", "me", "--scope", "admin"),
-        environment={"COUNTERSINK_MYSQL_URL": mysql_url},
-    )
-    assert made.returncode == 0, made.stderr
+    made = call("key", "create", "me", "--scope", "admin", COUNTERSINK_MYSQL_URL=mysql_url)
+    assert made.status == 0, made.err
     probes = []
-    for _, container in containers():
+    for container in (each for _, each in containers() if each["args"][0] in commands):
         environment = {}
         ports = {str(each["containerPort"]): each for each in container.get("ports", [])}
         chosen = {number: free_port() for number in ports}
@@ -351,7 +378,7 @@ def test_every_process_starts_as_it_is_told_to_and_is_ready(
                 asked = container[probe]["httpGet"]
                 [number] = [n for n, each in ports.items() if each["name"] == asked["port"]]
                 probes.append((child, f"http://127.0.0.1:{chosen[number]}{asked['path']}"))
-    assert len(probes) == 10
+    assert len(probes) == number_of_probes
     for child, url in probes:
         eventually(partial(_answers, url), 30, message=child.output)
 

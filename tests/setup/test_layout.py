@@ -4,7 +4,6 @@ import ast
 import re
 import runpy
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -31,16 +30,11 @@ MAP: Final = PROJECT / "docs" / "architecture.md"
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """A module."""
-    return ast.parse(path.read_text())
-
-
-def classes(path: Path) -> Iterator[ast.ClassDef]:
-    """The public classes of a module."""
-    for node in parsed(path).body:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield node
+def classes(path: Path) -> list[ast.ClassDef]:
+    """The heads of the public classes of a module."""
+    heads = re.findall(r"^class [^_].*?:(?=\n|  #)", path.read_text(), re.MULTILINE | re.DOTALL)
+    parsed = ast.parse("\n".join(f"{head} ..." for head in heads))
+    return [node for node in parsed.body if isinstance(node, ast.ClassDef)]
 
 
 def test_a_module_is_named_by_a_noun() -> None:

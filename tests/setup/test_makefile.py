@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ PROMISED = [
 ]
 
 
+@cache
 def make(*arguments: str) -> str:
     done = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory", *arguments],

@@ -98,26 +98,33 @@ class Site:
         return done.out + done.err
 
 
-@pytest.fixture
-def site(
-    mysql_server: MySQLServer, own_redis_server: RedisFactory, tmp_path: Path
+@pytest.fixture(scope="module")
+def made(
+    mysql_server: MySQLServer, servers_directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    users = tmp_path / "users.acl"
+    """With the users of the files, and without tables until the first test makes them."""
+    users = tmp_path_factory.mktemp("rights") / "users.acl"
     users.touch()  # until the server runs: it is not asked for a password
-    server = own_redis_server(extra=["--aclfile", str(users)])
-    users.write_text(re.sub(r">\S+", ">secret", (OPS / "redis" / "users.acl").read_text()))
-    with redis.Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "LOAD")
     name = new_name()
-    with dropped(mysql_server, name):
+    with RedisFactory(servers_directory) as own_redis_server, dropped(mysql_server, name):
+        server = own_redis_server(extra=["--aclfile", str(users)])
+        users.write_text(re.sub(r">\S+", ">secret", (OPS / "redis" / "users.acl").read_text()))
+        with redis.Redis.from_url(server.url) as client:
+            client.execute_command("ACL", "LOAD")
         site = Site(mysql_server, server.url, name)
         site.run_grants()
         try:
             yield site
         finally:
-            for child in site.children:
-                child.reap()
             site.drop_users()
+
+
+@pytest.fixture
+def site(made: Site) -> Iterator[Site]:
+    """Its processes end with the test."""
+    yield made
+    while made.children:
+        made.children.pop().reap()
 
 
 def test_every_process_does_its_work_under_the_documented_rights(
