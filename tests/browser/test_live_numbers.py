@@ -5,10 +5,9 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.chromium import Look, came, held, looking, routed, row
-from tests.support.waiting import eventually
+from tests.browser.chromium import Look, came, held, routed, row
 from tests.web.serving import Web
 
 LATER_MS = 6_000
@@ -129,23 +128,6 @@ def test_a_late_list_does_not_undo_what_was_heard(timed: Look, filled: Web) -> N
             waiting.pop(0).fulfill(response=old)
     expect(number(page, "live.late", ".all")).to_have_text("13")
     expect(number(page, "live.late", ".now")).to_have_text("13")
-
-
-def test_more_counters_stay_asked_for_when_another_comes(browser: Browser, web: Web) -> None:
-    for index in range(150):
-        web.producer.increment(f"c{index:03}")
-    web.apply()
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/")
-        rows = page.locator(".counters tbody tr")
-        expect(rows).to_have_count(100)
-        with held(page, re.compile(r"/v1/counters\?.*limit=200")) as waiting:
-            page.get_by_role("button", name="Show more").click()
-            came(page, waiting)
-            count(web, "another")
-            eventually(lambda: page.evaluate("1") and len(waiting) > 1)
-        expect(rows).to_have_count(151)
 
 
 def test_a_date_is_typed(look: Look) -> None:

@@ -46,21 +46,32 @@ def explored(
     seed: int,
     phases: str,
     keys: bool = True,
+    paths: str = "",
 ) -> str:
     """Explore a server on these two, in which something was counted: see :func:`explore`.
 
     Args:
         keys: whether it takes keys alone.
+        paths: a regular expression of those to explore; default: all.
     """
     with serving(redis_url, mysql_url, **NO_LIMITS) as web:
         key = web.key("admin") if keys else None
         web.producer.increment("page_views", "/home")
         web.apply()
-        return explore(web, key, directory, examples=examples, seed=seed, phases=phases)
+        return explore(
+            web, key, directory, examples=examples, seed=seed, phases=phases, paths=paths
+        )
 
 
 def explore(
-    web: Web, key: str | None, directory: Path, *, examples: int, seed: int, phases: str
+    web: Web,
+    key: str | None,
+    directory: Path,
+    *,
+    examples: int,
+    seed: int,
+    phases: str,
+    paths: str = "",
 ) -> str:
     """Let it run; what it found, empty if that is nothing.
 
@@ -71,6 +82,7 @@ def explore(
         examples: requests for each operation, about.
         seed: of its random choices.
         phases: its own, separated by commas.
+        paths: a regular expression of those to explore; default: all.
     """
     (directory / "schemathesis.toml").write_text(CONFIGURATION)
     done = subprocess.run(
@@ -81,6 +93,7 @@ def explore(
             "run",
             f"{web.url}/openapi.json",
             *([] if key is None else [f"--header=Authorization: Bearer {key}"]),
+            *([f"--include-path-regex={paths}"] if paths else []),
             f"--exclude-checks={REPLACED}",
             f"--max-examples={examples}",
             f"--seed={seed}",
