@@ -5,7 +5,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.axe import faults
 from tests.browser.chromium import Look
@@ -37,6 +37,13 @@ def counted(web: Web, now: datetime) -> dict[tuple[int, int], list[int]]:
     return oracle
 
 
+def cells(table: Locator) -> list[list[float]]:
+    """The numbers of each row."""
+    script = "(all) => all.map((tr) => [...tr.querySelectorAll('td')].map((td) => td.innerText))"
+    rows = table.locator("tbody tr").evaluate_all(script)
+    return [[float(cell) for cell in row if cell.strip()] for row in rows]
+
+
 def test_hours_by_weekdays_are_averages_of_those_that_are_over(fresh: Look, filled: Web) -> None:
     now = datetime.now(UTC)
     oracle = counted(filled, now)
@@ -48,10 +55,7 @@ def test_hours_by_weekdays_are_averages_of_those_that_are_over(fresh: Look, fill
     page.get_by_text("By weekday and hour").click()
     table = page.get_by_role("table", name="Averages by weekday and hour")
     expect(table.get_by_role("rowheader")).to_have_count(7)
-    wide = [
-        [float(cell) for cell in row.get_by_role("cell").all_inner_texts() if cell.strip()]
-        for row in table.locator("tbody tr").all()
-    ]
+    wide = cells(table)
     for weekday in range(7):
         for hour in range(24):
             amounts = oracle[weekday, hour]
@@ -61,11 +65,7 @@ def test_hours_by_weekdays_are_averages_of_those_that_are_over(fresh: Look, fill
     # On a phone it is turned, and fits.
     page.set_viewport_size({"width": 360, "height": 740})
     expect(table.get_by_role("rowheader")).to_have_count(24)
-    narrow = [
-        [float(cell) for cell in row.get_by_role("cell").all_inner_texts()]
-        for row in table.locator("tbody tr").all()
-    ]
-    assert narrow == [[wide[day][hour] for day in range(7)] for hour in range(24)]
+    assert cells(table) == [[wide[day][hour] for day in range(7)] for hour in range(24)]
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     clipped = "(one) => one.scrollWidth > one.clientWidth"
     assert not page.locator(".map").evaluate(clipped)

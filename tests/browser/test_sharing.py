@@ -56,7 +56,7 @@ def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, web: Web) -
             expect(other.page.get_by_role("button", name="7 days")).to_have_attribute(
                 "aria-pressed", "true"
             )
-            assert faults(other.page) == []
+            assert faults(other.page, "light", "header, .head, .figures") == []
             other.page.get_by_role("button", name="30 days").click()
             expect(other.page.get_by_role("button", name="30 days")).to_have_attribute(
                 "aria-pressed", "true"

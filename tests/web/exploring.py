@@ -38,29 +38,16 @@ NO_LIMITS: Final[dict[str, Any]] = {
 
 
 def explored(
-    redis_url: str,
-    mysql_url: str,
-    directory: Path,
-    *,
-    examples: int,
-    seed: int,
-    phases: str,
-    keys: bool = True,
-    paths: str = "",
+    redis_url: str, mysql_url: str, directory: Path, *, keys: bool = True, **how: Any
 ) -> str:
-    """Explore a server on these two, in which something was counted: see :func:`explore`.
-
-    Args:
-        keys: whether it takes keys alone.
-        paths: a regular expression of those to explore; default: all.
+    """Explore a server on these two, in which something was counted, and that takes keys alone or
+    none: see :func:`explore`.
     """
     with serving(redis_url, mysql_url, **NO_LIMITS) as web:
         key = web.key("admin") if keys else None
         web.producer.increment("page_views", "/home")
         web.apply()
-        return explore(
-            web, key, directory, examples=examples, seed=seed, phases=phases, paths=paths
-        )
+        return explore(web, key, directory, **how)
 
 
 def explore(

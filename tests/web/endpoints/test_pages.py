@@ -66,7 +66,7 @@ def test_a_page_has_only_scripts_in_it_that_its_policy_names(shared: Web) -> Non
     assert page.headers["Content-Security-Policy"].endswith(f"; script-src 'self' {named}")
 
 
-def test_no_page_has_other_script_or_style_in_it_or_asks_another_host(shared: Web) -> None:
+def test_no_page_has_other_script_or_style_in_it_or_asks_another_host() -> None:
     for path, asset in load().files.items():
         text = asset.body.decode()
         assert gzip.decompress(asset.packed) == asset.body
@@ -81,20 +81,14 @@ def test_no_page_has_other_script_or_style_in_it_or_asks_another_host(shared: We
             assert "innerHTML" not in text, path
 
 
-def test_the_licence_of_what_others_wrote_is_there(shared: Web) -> None:
-    version = load().version
-    answer = get(shared, f"/static/{version}/vendor/uplot/LICENSE.txt")
+def test_the_licence_of_what_others_wrote_is_there_and_nothing_else_is_served(shared: Web) -> None:
+    static = f"/static/{load().version}"
+    answer = get(shared, f"{static}/vendor/uplot/LICENSE.txt")
     assert answer.text.startswith("The MIT License")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
-
-
-def test_nothing_else_is_served(shared: Web) -> None:
-    version = load().version
     for path in ELSEWHERE:
-        assert get(shared, f"/static/{version}/{path}").status_code in (400, 404), path
-
-
-def test_a_page_of_another_version_gets_none_of_these_files(shared: Web) -> None:
+        assert get(shared, f"{static}/{path}").status_code in (400, 404), path
+    # A page of another version gets none of these files.
     assert get(shared, "/static/0123456789abcdef/js/app.js").status_code == 404
 
 
@@ -132,6 +126,6 @@ def test_the_system_says_what_info_says(web: Web) -> None:
     assert get(web, "/v1/system?x=1").status_code == 422
 
 
-def test_every_file_has_a_type(shared: Web) -> None:
+def test_every_file_has_a_type() -> None:
     kinds = {path.rpartition(".")[2] for path in load().files}
     assert kinds == set(MEDIA_TYPES)
