@@ -11,21 +11,24 @@ from tests.web.serving import Web
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 VIEWS = (
     "/",
-    "/#/counter/page_views?compare=1",
-    "/#/counter/signups?with=page_views&with=orders&exclude_key=app",
+    "/#/counter/page_views?range=7&compare=1",
+    "/#/counter/signups?range=7&with=page_views&with=orders&exclude_key=app",
     "/#/system",
     "/login?wrong=1",
 )
 
 
-def faults(page: Page, scheme: str) -> list[str]:
-    """What axe-core complains of, each with the first element that it is about."""
+def faults(page: Page, scheme: str = "light", part: str | None = None) -> list[str]:
+    """What axe-core complains of, each with the first element that it is about; of a part of the
+    page, a selector, where the whole page is looked at elsewhere.
+    """
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     # What asks the server once it is open is there.
     expect(page.locator("details.hours[open]:not([hidden]) > div:empty")).to_have_count(0)
     # In the dark only the colours differ.
     rules = TAGS if scheme == "light" else ["color-contrast"]
-    found = Axe().run(page, options={"runOnly": rules}).response["violations"]
+    options = {"runOnly": rules, "resultTypes": ["violations"]}
+    found = Axe().run(page, part, options).response["violations"]
     return [f"{one['impact']} {one['id']}: {one['nodes'][0]['html']}" for one in found]
 
 
@@ -34,7 +37,6 @@ def every_view(browser: Browser, filled: Web, scheme: str) -> None:
     with looking(browser, filled.url, color_scheme=scheme, reduced_motion="reduce") as look:
         page = look.page
         for path in VIEWS:
-            page.goto("about:blank")
             page.goto(path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             if path != "/login?wrong=1":

@@ -28,13 +28,8 @@ OTHERS = {
 """Counters, and how much a day has of each, about."""
 
 
-def fill(web: Web, *, keys: int = 0) -> None:
-    """Count something on each of the last days; the numbers are the same every time.
-
-    Args:
-        web: whose producer and worker do it.
-        keys: how many keys more ``downloads`` has.
-    """
+def fill(web: Web) -> None:
+    """Count something on each of the last days; the numbers are the same every time."""
     producer = web.producer
     now = datetime.now(UTC)
     web.store.counters.set("page_views", resolution="hour", time_zone="Europe/Berlin")
@@ -48,8 +43,13 @@ def fill(web: Web, *, keys: int = 0) -> None:
         producer.increment("signups", "app", int(_wave(back, 6)) + back % 5, at=at)
         for phase, (name, size) in enumerate(OTHERS.items()):
             producer.increment(name, "a", int(_wave(back + phase, size)) + 1, at=at)
+    web.apply()
+
+
+def fill_keys(web: Web, keys: int) -> None:
+    """Count ``downloads``, with so many keys."""
     for number in range(keys):
-        producer.increment("downloads", f"file-{number:05}.zip", number % 977 + 1)
+        web.producer.increment("downloads", f"file-{number:05}.zip", number % 977 + 1)
     web.apply()
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from countersink.cli.servers import FAST, MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.browser.chromium import looking, program, running
-from tests.browser.filled import fill, fill_minutes, spoil
+from tests.browser.filled import fill, fill_keys, fill_minutes, spoil
 from tests.support.processes import Children
 from tests.support.templates import SMALL, template
 from tests.web.serving import Web, serving
@@ -48,7 +48,8 @@ def main(directory: Path) -> None:
             mysql_url = mysql.url_for("pictures")
             migrate(mysql_url)
             with serving(redis_server.url, mysql_url) as web, running(path) as browser:
-                fill(web, keys=200)
+                fill(web)
+                fill_keys(web, 200)
                 fill_minutes(web)
                 spoil(web)
                 servers = {

@@ -11,6 +11,6 @@ def test_every_view(browser: Browser, filled: Web) -> None:
     every_view(browser, filled, "light")
 
 
-@pytest.mark.long
+@pytest.mark.long("axe looks at three more states of two views")
 def test_nothing_yet_and_dead_letters(browser: Browser, web: Web) -> None:
     nothing_yet_and_dead_letters(browser, web, "light")

@@ -13,13 +13,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from countersink.cli.servers import MySQLServer, RedisServer
-from countersink.store.migrate import migrate
+from countersink.cli.servers import MySQLServer
 from tests.browser.axe import faults
-from tests.browser.chromium import looking
+from tests.browser.chromium import Look, looking
 from tests.browser.compared import BERLIN, KEYS, NOW, Event, by_day, counted, fill
-from tests.support.databases import dropped, new_name
-from tests.web.serving import Web, serving
+from tests.browser.conftest import DESK, server
+from tests.web.serving import Web
 
 TODAY = NOW.date()
 DAYS = (date(2025, 1, 10), date(2025, 2, 8))
@@ -30,26 +29,28 @@ LEAP = date(2024, 2, 29)
 @pytest.fixture(scope="module")
 def compared(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
     """A server with the events of `tests.browser.compared`."""
-    with (
-        RedisServer(servers_directory / "redis-compared") as redis_server,
-        dropped(mysql_server, new_name()) as mysql_url,
-    ):
-        migrate(mysql_url)
-        with serving(redis_server.url, mysql_url) as served:
-            fill(served)
-            yield served
+    with server(servers_directory / "redis-compared", mysql_server) as served:
+        fill(served)
+        yield served
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, compared: Web) -> Iterator[Look]:
+    """A page whose clock says NOW, in New York."""
+    options: dict[str, Any] = {"viewport": DESK, "reduced_motion": "reduce"}
+    with looking(browser, compared.url, timezone_id="America/New_York", **options) as look:
+        look.page.clock.set_fixed_time(NOW)
+        yield look
 
 
 @pytest.fixture
-def page(browser: Browser, compared: Web, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page whose clock says NOW, in New York."""
-    options: dict[str, Any] = {"viewport": {"width": 1200, "height": 900}}
-    options |= getattr(request, "param", {})
-    with looking(browser, compared.url, timezone_id="America/New_York", **options) as look:
-        look.page.clock.set_fixed_time(NOW)
-        yield look.page
-        # What a counter cannot be told in is a 422, which Chromium writes to the console.
-        look.complaints[:] = [one for one in look.complaints if "422" not in one]
+def page(window: Look, compared: Web) -> Iterator[Page]:
+    """The page, at a view that has nothing of the test before."""
+    window.page.goto("/#/system")
+    yield window.page
+    # What a counter cannot be told in is a 422, which Chromium writes to the console.
+    window.complaints[:] = [one for one in window.complaints if "422" not in one]
+    window.settle(compared.url)
 
 
 def legend(page: Page) -> dict[str, str]:
@@ -466,20 +467,16 @@ VIEWS = (
 )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("page", "scheme"),
-    [
-        ({"viewport": {"width": 390, "height": 800}, "color_scheme": scheme}, scheme)
-        for scheme in ("light", "dark")
-    ],
-    indirect=["page"],
-)
-def test_it_fits_a_phone_and_axe_finds_nothing(page: Page, scheme: str) -> None:
+@pytest.mark.long("axe looks at four views, in light and in dark; test_accessibility at others")
+def test_it_fits_a_phone_and_axe_finds_nothing(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
     for path in VIEWS:
-        page.goto("about:blank")
         page.goto(path)
         expect(page.locator(".panel:not([aria-busy]) .u-over")).to_be_attached()
         expect(page.locator("#fresh.good")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-        assert faults(page, scheme) == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, path
+        assert faults(page) == [], path
+        page.emulate_media(color_scheme="dark")
+        assert faults(page, "dark") == [], path
+        page.emulate_media(color_scheme="light")
+    page.set_viewport_size(DESK)

@@ -9,9 +9,11 @@ from playwright.sync_api import Browser, expect
 
 from countersink.web.http import answers
 from tests.browser.chromium import Look, came, held, looking, routed, row
-from tests.browser.conftest import KEYS
+from tests.browser.filled import fill_keys
 from tests.support.waiting import eventually
 from tests.web.serving import Web
+
+KEYS = 10_000
 
 
 def number(text: str) -> int:
@@ -30,6 +32,14 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
         page.goto("/")
         expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
         expect(page.get_by_role("tabpanel")).to_contain_text(f"{web.url}/v1/increments")
+        for width in (360, 390, 1200):  # the button that copies covers no code
+            page.set_viewport_size({"width": width, "height": 740})
+            code = page.locator(".snippet pre").bounding_box()
+            button = page.get_by_role("button", name="Copy").bounding_box()
+            assert code
+            assert button
+            beside = button["x"] >= code["x"] + code["width"]
+            assert beside or button["y"] >= code["y"] + code["height"], width
         page.get_by_role("tab", name="curl").press("ArrowRight")
         expect(page.get_by_role("tab", name="Python")).to_be_focused()
         expect(page.get_by_role("tabpanel")).to_contain_text("Producer.from_env()")
@@ -46,16 +56,16 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
 
 
 def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
-    browser: Browser, web: Web, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, filled: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "FRESH_S", 3_600)
-    with looking(browser, web.url) as look:
+    with looking(browser, filled.url) as look:
         page = look.page
         page.goto("/")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
-        web.producer.increment("hello", "world")
-        web.apply()
-        expect(page.locator(f"{row('hello')} td.all")).to_have_text("1")
+        expect(page.locator(".counters tbody a").first).to_be_visible()
+        filled.producer.increment("page_views.copied", "world")
+        filled.apply()
+        expect(page.locator(f"{row('page_views.copied')} td.all")).to_have_text("1")
 
 
 def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:
@@ -126,7 +136,10 @@ def test_who_is_quicker_than_the_first_answer(look: Look) -> None:
     expect(table.locator("tbody tr")).to_have_count(7)
 
 
-def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(look: Look) -> None:
+def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(
+    look: Look, filled: Web
+) -> None:
+    fill_keys(filled, KEYS)
     page = look.page
     page.goto("/#/counter/downloads?range=7")
     keys = page.locator(".keys li")
@@ -164,11 +177,11 @@ def test_one_key_alone(look: Look, filled: Web) -> None:
     expect(page.locator(".figure dd > span").nth(2)).not_to_have_text(f"{total:,}")
 
 
-def test_counters_are_found_and_sorted(look: Look) -> None:
+def test_counters_are_found_and_sorted(look: Look, filled: Web) -> None:
     page = look.page
-    page.goto("/")
+    page.goto("/#/")
     links = page.locator(".counters tbody a")
-    expect(links.first).to_have_text("ad_clicks")
+    expect(links).to_have_text(sorted(filled.store.totals.counters()))
     expect(page.locator(".counters tbody td.all").first).to_have_text(re.compile(r"\d"))
     page.get_by_role("button", name="In all").click()
     expect(links.first).to_have_text("api:requests")
@@ -183,14 +196,13 @@ def test_counters_are_found_and_sorted(look: Look) -> None:
     expect(page.get_by_text("No counter has “<b>” in its name.")).to_be_visible()
 
 
-def test_an_unknown_counter_is_told_of(browser: Browser, filled: Web) -> None:
-    with looking(browser, filled.url) as look:
-        look.page.goto("/#/counter/nobody_counted_this")
-        expect(look.page.get_by_text("nobody_counted_this").last).to_be_visible()
-        expect(look.page.get_by_role("link", name="All counters").last).to_be_visible()
-        # Chromium itself writes a 404 to the console.
-        assert all("404" in one for one in look.complaints)
-        look.complaints.clear()
+def test_an_unknown_counter_is_told_of(look: Look) -> None:
+    look.page.goto("/#/counter/nobody_counted_this")
+    expect(look.page.get_by_text("nobody_counted_this").last).to_be_visible()
+    expect(look.page.get_by_role("link", name="All counters").last).to_be_visible()
+    # Chromium itself writes a 404 to the console.
+    assert all("404" in one for one in look.complaints)
+    look.complaints.clear()
 
 
 def test_a_server_that_is_away_is_told_of_and_its_numbers_stay(look: Look) -> None:
@@ -252,7 +264,6 @@ def test_it_fits_a_phone(browser: Browser, filled: Web) -> None:
     with looking(browser, filled.url, viewport=phone, is_mobile=True, has_touch=True) as look:
         page = look.page
         for path in ("/", "/#/counter/page_views?compare=1", "/#/system"):
-            page.goto("about:blank")
             page.goto(path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             expect(page.locator("#fresh.good")).to_be_visible()
@@ -292,20 +303,19 @@ def test_what_cannot_be_chosen_says_why_to_everybody(look: Look) -> None:
     expect(hours).to_have_attribute("aria-pressed", "false")
 
 
-def test_the_highest_of_what_is_below_zero_is_not_zero(browser: Browser, web: Web) -> None:
+def test_the_highest_of_what_is_below_zero_is_not_zero(look: Look, filled: Web) -> None:
     for amount in (-5, -3):
-        web.producer.increment("debts", "a", amount)
-    web.producer.increment("mixed", "a", -4, at=datetime.now(UTC) - timedelta(days=1))
-    web.producer.increment("mixed", "a", 9)
-    web.apply()
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/debts")
-        chart = page.get_by_role("slider")
-        expect(page.locator(".readout")).to_have_text(re.compile(r"^Lowest: -8, "))
-        expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Lowest: -8, "))
-        page.goto("/#/counter/mixed")
-        expect(page.locator(".readout")).to_have_text(re.compile(r"^Highest: 9, .*; lowest: -4, "))
+        filled.producer.increment("debts", "a", amount)
+    filled.producer.increment("mixed", "a", -4, at=datetime.now(UTC) - timedelta(days=1))
+    filled.producer.increment("mixed", "a", 9)
+    filled.apply()
+    page = look.page
+    page.goto("/#/counter/debts")
+    chart = page.get_by_role("slider")
+    expect(page.locator(".readout")).to_have_text(re.compile(r"^Lowest: -8, "))
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Lowest: -8, "))
+    page.goto("/#/counter/mixed")
+    expect(page.locator(".readout")).to_have_text(re.compile(r"^Highest: 9, .*; lowest: -4, "))
 
 
 def test_all_counters_are_sorted_also_where_there_are_more_than_a_page(
@@ -328,8 +338,14 @@ def test_all_counters_are_sorted_also_where_there_are_more_than_a_page(
         page.get_by_role("button", name="In all").click()
         largest = sorted(totals, key=lambda name: (-totals[name], name))
         expect(links).to_have_text(largest[:100])
-        page.get_by_role("button", name="Show more").click()
-        expect(links).to_have_text(largest)
+        # More of them stay asked for when another one comes.
+        with held(page, re.compile(r"/v1/counters\?.*limit=200")) as waiting:
+            page.get_by_role("button", name="Show more").click()
+            came(page, waiting)
+            web.producer.increment("another")
+            web.apply()
+            eventually(lambda: page.evaluate("1") and len(waiting) > 1)
+        expect(links).to_have_text([*largest, "another"])
         page.get_by_role("button", name="Change").click()
         expect(links.first).to_have_text("brand_new")
         expect(page.locator("td.change").first).to_have_text("new")
@@ -341,28 +357,27 @@ def test_all_counters_are_sorted_also_where_there_are_more_than_a_page(
         expect(links.first).to_have_text("c000")
 
 
-def test_top_keys_say_how_they_have_changed_and_which_are_new(browser: Browser, web: Web) -> None:
+def test_top_keys_say_how_they_have_changed_and_which_are_new(look: Look, filled: Web) -> None:
     now = datetime.now(UTC)
 
     def add(key: str, amount: int, back: int) -> None:
-        web.producer.increment("views", key, amount, at=now - timedelta(days=back))
+        filled.producer.increment("top_keys", key, amount, at=now - timedelta(days=back))
 
     for key, week, before in (("grown", 60, 40), ("shrunk", 30, 60), ("new", 20, 0)):
         add(key, week, 3)
         add(key, before, 8)
         add(key, 1_000, 0)  # today is not over
         add(key, 5_000, 15)  # too long ago
-    web.apply()
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/views?range=7")
-        items = page.locator(".keys li")
-        expect(items).to_have_count(3)
-        shown = {one.split("\n")[1]: one for one in items.all_inner_texts()}
-        assert "+50%" in shown["grown"]
-        assert "-50%" in shown["shrunk"]
-        assert "new" in shown["new"].split("\n")[2]
-        expect(page.get_by_text("today is not over, and left out")).to_be_visible()
-        page.goto("/#/counter/views?range=all")
-        expect(page.locator(".keys .total").first).to_have_text("6,100")
-        expect(page.locator(".keys .change").first).to_have_text("")
+    filled.apply()
+    page = look.page
+    page.goto("/#/counter/top_keys?range=7")
+    items = page.locator(".keys li")
+    expect(items).to_have_count(3)
+    shown = {one.split("\n")[1]: one for one in items.all_inner_texts()}
+    assert "+50%" in shown["grown"]
+    assert "-50%" in shown["shrunk"]
+    assert "new" in shown["new"].split("\n")[2]
+    expect(page.get_by_text("today is not over, and left out")).to_be_visible()
+    page.goto("/#/counter/top_keys?range=all")
+    expect(page.locator(".keys .total").first).to_have_text("6,100")
+    expect(page.locator(".keys .change").first).to_have_text("")

@@ -4,7 +4,6 @@ import json
 import re
 import time
 
-import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from countersink.stream.connection import connect
@@ -46,9 +45,9 @@ def back_and_forth(page: Page) -> None:
 
 
 def test_an_answer_that_has_not_changed_is_as_fresh_as_it_was_asked_for(
-    look: Look, filled: Web
+    fresh: Look, filled: Web
 ) -> None:
-    page = look.page
+    page = fresh.page
     page.add_init_script(NO_EVENTS)
     page.goto("/")
     before = said(page)
@@ -64,8 +63,7 @@ def test_an_answer_that_has_not_changed_is_as_fresh_as_it_was_asked_for(
     page.route("**/v1/**", _long_ago)
     back_and_forth(page)
     assert said(page)
-    # An answer that is still on its way would fail in the test after this one.
-    page.unroute_all(behavior="wait")
+    page.unroute_all(behavior="wait")  # an answer that is still on its way would fail
 
 
 def _long_ago(route: Route) -> None:
@@ -74,19 +72,19 @@ def _long_ago(route: Route) -> None:
     route.fulfill(response=answer, headers={**answer.headers, **then})
 
 
-@pytest.mark.parametrize("ahead", [WRONG_MS, -WRONG_MS])
 def test_a_wrong_clock_of_who_looks_is_neither_a_backlog_nor_hides_one(
-    browser: Browser, web: Web, ahead: int
+    browser: Browser, web: Web
 ) -> None:
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.add_init_script(CLOCK.replace("AHEAD_MS", str(ahead)))
-        page.goto("/")
-        expect(page.locator("#fresh.good")).to_be_visible()
-        assert GOOD.match(said(page))
+    with looking(browser, web.url) as one, looking(browser, web.url) as other:
+        for look, ahead in ((one, WRONG_MS), (other, -WRONG_MS)):
+            look.page.add_init_script(CLOCK.replace("AHEAD_MS", str(ahead)))
+            look.page.goto("/")
+            expect(look.page.locator("#fresh.good")).to_be_visible()
+            assert GOOD.match(said(look.page))
         left_waiting(web)
-        page.reload()
-        expect(page.locator("#fresh .text")).to_have_text(re.compile(r": 2\d min behind"))
+        for look in (one, other):
+            look.page.reload()
+            expect(look.page.locator("#fresh .text")).to_have_text(re.compile(r": 2\d min behind"))
 
 
 def left_waiting(web: Web) -> None:

@@ -1,16 +1,24 @@
 """Logging in to the dashboard, and out."""
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
+import pytest
 import requests
 from playwright.sync_api import Browser, Error, Route, expect
 
+from countersink.cli.servers import MySQLServer
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
 from tests.browser.chromium import Look, looking, routed
+from tests.browser.conftest import server
 from tests.browser.filled import set_aside
 from tests.web.serving import Web
+
+FAILURES = 3
+"""Wrong keys that may be shown in a minute."""
 
 
 def log_in(look: Look, key: str) -> None:
@@ -18,107 +26,114 @@ def log_in(look: Look, key: str) -> None:
     look.page.get_by_role("button", name="Log in").click()
 
 
-def test_in_and_out(browser: Browser, web: Web) -> None:
-    web.producer.increment("orders", "a", 5)
-    web.apply()
-    key = web.key("read", name="Ada")
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/")
-        expect(page).to_have_url(re.compile("/login$"))
-        log_in(look, "ck_nobody_nothing")
-        expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
-        for _ in range(web.options.failures_per_minute):
-            requests.post(f"{web.url}/login", data={"key": "ck_nobody_nothing"}, timeout=20)
-        log_in(look, "ck_nobody_nothing")
-        expect(page.get_by_role("alert")).to_contain_text("wait a minute")
+@pytest.fixture(scope="module")
+def guarded(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
+    """A server that takes keys alone."""
+    with server(
+        servers_directory / "redis-login", mysql_server, failures_per_minute=FAILURES
+    ) as served:
+        served.producer.increment("orders", "a", 5)
+        served.apply()
+        served.key("read", name="the first")
+        yield served
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, guarded: Web) -> Iterator[Look]:
+    with looking(browser, guarded.url) as look:
+        yield look
+
+
+@pytest.fixture
+def look(window: Look, guarded: Web) -> Iterator[Look]:
+    """A page of somebody who is not logged in."""
+    window.page.context.clear_cookies()
+    yield window
+    window.page.goto("/livez")
+    window.settle(guarded.url)
+
+
+def test_in_and_out(look: Look, guarded: Web) -> None:
+    key = guarded.key("read", name="Ada")
+    page = look.page
+    page.goto("/")
+    expect(page).to_have_url(re.compile("/login$"))
+    log_in(look, "ck_nobody_nothing")
+    expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
+    for _ in range(FAILURES):
+        requests.post(f"{guarded.url}/login", data={"key": "ck_nobody_nothing"}, timeout=20)
+    log_in(look, "ck_nobody_nothing")
+    expect(page.get_by_role("alert")).to_contain_text("wait a minute")
+    log_in(look, key)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Counters")
+    expect(page.locator(".counters tbody .now")).to_have_text("5")
+    (cookie,) = page.context.cookies()
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert page.evaluate("document.cookie") == ""
+    page.get_by_role("button", name="Log out Ada").click()
+    expect(page).to_have_url(re.compile("/login$"))
+    assert page.context.cookies() == []
+    # A link to a view leads there over the login, also where a key was wrong.
+    page.goto("/#/counter/orders?range=90")
+    expect(page).to_have_url(re.compile("/login#"))
+    log_in(look, "ck_nobody_nothing")
+    expect(page.get_by_role("alert")).to_contain_text("wait a minute")
+    log_in(look, key)
+    expect(page).to_have_url(f"{guarded.url}/#/counter/orders?range=90")
+    expect(page.get_by_role("button", name="90 days")).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_login_ends_with_its_key_and_begins_where_it_ended(look: Look, guarded: Web) -> None:
+    key = guarded.key("read", name="brief")
+    page = look.page
+    page.goto("/login")
+    log_in(look, key)
+    page.goto("/#/counter/orders?range=7")
+    expect(page.locator(".figure .now")).to_have_text("5")
+    # What the page asks by itself before the click would be answered 401, too.
+    held = list[Route]()
+    with routed(page, re.compile("/v1/(?!live)"), held.append):
+        with open_tables(guarded.options.mysql_url) as session:
+            api_keys.revoke(session, "brief")
+        guarded.look_again()
+        # The live stream ends, and what is asked next is answered 401.
+        expect(page.locator("#fresh")).to_have_class(re.compile("warn|bad"))
+        page.get_by_role("button", name="30 days").click()
+    for route in held:  # what the click asks for may wait for what was asked before
+        with suppress(Error):  # the page has gone to the login
+            route.continue_()
+    expect(page).to_have_url(re.compile("/login#/counter/orders"))
+    log_in(look, guarded.key("read", name="another"))
+    expect(page).to_have_url(re.compile("/#/counter/orders"))
+    look.complaints.clear()  # Chromium writes each 401 to the console
+
+
+def test_a_login_leads_to_views_alone(look: Look, guarded: Web) -> None:
+    key = guarded.key("read")
+    page = look.page
+    for elsewhere in ("#@example.org/", "#key", "#//example.org/"):
+        page.goto(f"/login{elsewhere}")
         log_in(look, key)
-        expect(page.get_by_role("heading", level=1)).to_contain_text("Counters")
-        expect(page.locator(".counters tbody .now")).to_have_text("5")
-        (cookie,) = page.context.cookies()
-        assert cookie["httpOnly"]
-        assert cookie["sameSite"] == "Strict"
-        assert page.evaluate("document.cookie") == ""
-        page.get_by_role("button", name="Log out Ada").click()
-        expect(page).to_have_url(re.compile("/login$"))
-        assert page.context.cookies() == []
-        page.goto("/")
-        expect(page).to_have_url(re.compile("/login$"))
-
-
-def test_a_login_ends_with_its_key_and_begins_where_it_ended(browser: Browser, web: Web) -> None:
-    web.producer.increment("orders", "a", 5)
-    web.apply()
-    key = web.key("read")
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/login")
-        log_in(look, key)
-        page.goto("/#/counter/orders?range=7")
-        expect(page.locator(".figure .now")).to_have_text("5")
-        # What the page asks by itself before the click would be answered 401, too.
-        held = list[Route]()
-        with routed(page, re.compile("/v1/(?!live)"), held.append):
-            with open_tables(web.options.mysql_url) as session:
-                api_keys.revoke(session, "test")
-            web.look_again()
-            # The live stream ends, and what is asked next is answered 401.
-            expect(page.locator("#fresh")).to_have_class(re.compile("warn|bad"))
-            page.get_by_role("button", name="30 days").click()
-        for route in held:  # what the click asks for may wait for what was asked before
-            with suppress(Error):  # the page has gone to the login
-                route.continue_()
-        expect(page).to_have_url(re.compile("/login#/counter/orders"))
-        log_in(look, web.key("read", name="another"))
-        expect(page).to_have_url(re.compile("/#/counter/orders"))
-        look.complaints.clear()  # Chromium writes each 401 to the console
-
-
-def test_a_link_to_a_view_leads_there_over_the_login(browser: Browser, web: Web) -> None:
-    web.producer.increment("orders", "a", 5)
-    web.apply()
-    key = web.key("read")
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/orders?range=90")
-        expect(page).to_have_url(re.compile("/login#"))
-        log_in(look, "ck_nobody_nothing")
-        expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
-        log_in(look, key)
-        expect(page).to_have_url(f"{web.url}/#/counter/orders?range=90")
-        expect(page.get_by_role("button", name="90 days")).to_have_attribute("aria-pressed", "true")
-
-
-def test_a_login_leads_to_views_alone(browser: Browser, web: Web) -> None:
-    key = web.key("read")
-    with looking(browser, web.url) as look:
-        page = look.page
-        for elsewhere in ("#@example.org/", "#key", "#//example.org/"):
-            page.goto("about:blank")
-            page.goto(f"/login{elsewhere}")
-            log_in(look, key)
-            expect(page.locator("#fresh.good")).to_be_visible()
-            assert page.evaluate("[location.origin, location.pathname]") == [web.url, "/"]
+        expect(page.locator("#fresh.good")).to_be_visible()
+        assert page.evaluate("[location.origin, location.pathname]") == [guarded.url, "/"]
 
 
 def test_a_key_for_some_counters_is_offered_nothing_of_all_of_them(
-    browser: Browser, web: Web
+    look: Look, guarded: Web
 ) -> None:
-    web.producer.increment_many("orders", {"a": 5})
-    web.apply()
-    set_aside(web, "a", 7)
-    key = web.key("read", counters=["orders"])
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/system")
-        log_in(look, key)
-        # An address that somebody has sent leads to what there is.
-        expect(page.locator(".counters tbody .now")).to_have_text("5")
-        expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Counters"])
-        expect(page.get_by_role("link", name="Counters", exact=True)).to_have_attribute(
-            "aria-current", "page"
-        )
-        expect(page.locator("#alert")).to_be_hidden()
-        expect(page.get_by_role("button", name="Try again")).to_have_count(0)
-        asked = [one.removeprefix(web.url) for one in look.requests]
-        assert not [one for one in asked if one.startswith(("/v1/system", "/v1/dead"))]
+    set_aside(guarded, "a", 7)
+    key = guarded.key("read", counters=["orders"])
+    page = look.page
+    page.goto("/#/system")
+    log_in(look, key)
+    # An address that somebody has sent leads to what there is.
+    expect(page.locator(".counters tbody .now")).to_have_text("5")
+    expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Counters"])
+    expect(page.get_by_role("link", name="Counters", exact=True)).to_have_attribute(
+        "aria-current", "page"
+    )
+    expect(page.locator("#alert")).to_be_hidden()
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+    asked = [one.removeprefix(guarded.url) for one in look.requests]
+    assert not [one for one in asked if one.startswith(("/v1/system", "/v1/dead"))]

@@ -2,13 +2,10 @@
 
 import re
 
-import pytest
 import requests
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from countersink.stream.connection import connect
-from tests.browser.chromium import looking, row
-from tests.browser.filled import send
+from tests.browser.chromium import Look, row
 from tests.web.serving import Web
 
 PLAIN = ("/home", "a b", "á", "[U+0020]/home", "naïve/日本語/שלום")
@@ -33,78 +30,49 @@ HOSTILE = {
 }
 
 
-@pytest.fixture
-def hostile(web: Web) -> Web:
+def test_no_key_looks_like_another_one(look: Look, filled: Web) -> None:
+    page = look.page
     for amount, key in enumerate([*PLAIN, *HOSTILE], start=1):
-        web.producer.increment("names", key, amount)
-    web.apply()
-    return web
+        filled.producer.increment("names", key, amount)
+    filled.apply()
+    page.goto("/#/counter/names")
+    keys = page.locator(".keys .key")
+    expect(keys).to_have_count(len({*PLAIN, *HOSTILE}))
+    shown = keys.all_inner_texts()
+    assert sorted(shown) == sorted(HOSTILE.get(key, key) for key in {*PLAIN, *HOSTILE})
+    keys.get_by_text("[U+202E]/emoh").first.click()
+    expect(page.locator(".chip")).to_contain_text("[U+202E]/emoh")
+    page.get_by_label("Find keys").fill("\u200b\u200b")
+    expect(page.get_by_text("No key has “[U+200B][U+200B]” in it.")).to_be_visible()
 
 
-def test_no_key_looks_like_another_one(browser: Browser, hostile: Web) -> None:
-    with looking(browser, hostile.url) as look:
-        page = look.page
-        page.goto("/#/counter/names")
-        keys = page.locator(".keys .key")
-        expect(keys).to_have_count(len({*PLAIN, *HOSTILE}))
-        shown = keys.all_inner_texts()
-        assert sorted(shown) == sorted(HOSTILE.get(key, key) for key in {*PLAIN, *HOSTILE})
-        keys.get_by_text("[U+202E]/emoh").first.click()
-        expect(page.locator(".chip")).to_contain_text("[U+202E]/emoh")
-        page.get_by_label("Find keys").fill("\u200b\u200b")
-        expect(page.get_by_text("No key has “[U+200B][U+200B]” in it.")).to_be_visible()
+def test_a_counter_that_there_cannot_be_is_named_visibly(look: Look) -> None:
+    page = look.page
+    page.goto("/#/counter/%E2%80%AEsweiv_egap%20")
+    told = "[U+202E]sweiv_egap[U+0020]"
+    expect(page.get_by_role("heading", level=1)).to_have_text(told)
+    expect(page).to_have_title(f"{told} · countersink")
+    expect(page.get_by_role("slider", include_hidden=True)).to_have_count(1)
+    expect(page.locator(".notice").first).to_contain_text(f"as {told}.")
+    expect(page.locator("#fresh.good")).to_be_visible()  # live numbers come all the same
+    look.complaints.clear()  # Chromium writes the 404 to the console
 
 
-def test_a_counter_that_there_cannot_be_is_named_visibly(browser: Browser, web: Web) -> None:
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/%E2%80%AEsweiv_egap%20")
-        told = "[U+202E]sweiv_egap[U+0020]"
-        expect(page.get_by_role("heading", level=1)).to_have_text(told)
-        expect(page).to_have_title(f"{told} · countersink")
-        expect(page.get_by_role("slider", include_hidden=True)).to_have_count(1)
-        expect(page.locator(".notice").first).to_contain_text(f"as {told}.")
-        expect(page.locator("#fresh.good")).to_be_visible()  # live numbers come all the same
-        look.complaints.clear()  # Chromium writes the 404 to the console
-
-
-def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(
-    browser: Browser, web: Web
-) -> None:
-    with connect(web.options.redis_url) as client:
-        send(client, [["page\u202eviews", "a", 1, 1]])
-        send(client, [["views", "k", -5, 1]])
-    web.apply()
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/system")
-        letter = page.locator(".letters li", has_text="No counter can have this name")
-        expect(letter.get_by_text("Mend what sends it")).to_be_visible()
-        raw = letter.get_by_text("bad_counter")
-        expect(raw).not_to_be_visible()
-        letter.get_by_text("Details").click()
-        expect(raw).to_be_visible()
-        assert "\u202e" not in letter.inner_text()
-        other = page.locator(".letters li", has_text="The time is none")
-        expect(other.get_by_text("before 1970")).to_be_visible()
-
-
-def test_counters_of_dots_alone_have_a_page_and_a_path(browser: Browser, web: Web) -> None:
+def test_counters_of_dots_alone_have_a_page_and_a_path(look: Look, filled: Web) -> None:
     names = (".", "..", "...")
     for amount, name in enumerate(names, start=1):
-        web.producer.increment(name, "a", amount)
-    web.apply()
-    with looking(browser, web.url) as look:
-        page = look.page
-        for amount, name in enumerate(names, start=1):
-            page.goto("/")
-            page.locator(row(name)).get_by_role("link").click()
-            expect(page.get_by_role("heading", level=1)).to_have_text(name)
-            expect(page.locator(".figure dd > span").nth(2)).to_have_text(str(amount))
-            expect(page.locator(".keys li")).to_have_text(re.compile(rf"a–100%{amount}$"))
+        filled.producer.increment(name, "a", amount)
+    filled.apply()
+    page = look.page
     for amount, name in enumerate(names, start=1):
-        got = requests.get(f"{web.url}/v1/counters/~{name}/totals?by=total", timeout=20).json()
+        page.goto("/#/")
+        page.locator(row(name)).get_by_role("link").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        expect(page.locator(".figure dd > span").nth(2)).to_have_text(str(amount))
+        expect(page.locator(".keys li")).to_have_text(re.compile(rf"a–100%{amount}$"))
+    for amount, name in enumerate(names, start=1):
+        got = requests.get(f"{filled.url}/v1/counters/~{name}/totals?by=total", timeout=20).json()
         assert got["rows"] == [{"total": amount}]
-    assert requests.get(f"{web.url}/hit/~../a.gif", timeout=20).status_code == 200
-    web.apply()
-    assert web.store.totals.total("..") == 3
+    assert requests.get(f"{filled.url}/hit/~../a.gif", timeout=20).status_code == 200
+    filled.apply()
+    assert filled.store.totals.total("..") == 3

@@ -4,7 +4,7 @@ from playwright.sync_api import Browser
 
 from tests.browser.visits import counted_once
 
-EACH = 200
+EACH = 50
 """`make soak` has more."""
 
 

@@ -8,21 +8,22 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
-import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, ViewportSize, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from tests.browser.axe import faults
-from tests.browser.chromium import looking, routed
+from tests.browser.chromium import Look, routed
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 
 ZONE = ZoneInfo("Asia/Kolkata")
 LATER_MS = 12_000
 """Longer than the page waits before it asks for the last hour, or for keys, again."""
+BUCKETS: Final[tuple[Literal["hour", "day"], ...]] = ("hour", "day")
 WIDTHS = (320, 360, 390, 1200)
 LARGE = 2**53 - 1
 BEYOND = """() => [...document.querySelectorAll(".recent td, .recent th")]
@@ -77,37 +78,35 @@ def trends(page: Page) -> Locator:
     return panel(page, "Trending in the last 24 hours").locator("tbody tr")
 
 
-def test_the_last_hour_is_shown_by_minute_and_moves_on(browser: Browser, web: Web) -> None:
-    web.store.counters.set("hits", resolution="minute", time_zone=ZONE.key)
-    oracle = count(web, "hits", 120)
-    with looking(browser, web.url, reduced_motion="reduce") as look:
-        page = look.page
-        page.clock.install()
-        page.goto("/#/counter/hits")
-        expect(page.get_by_text("Counted by minute in Asia/Kolkata")).to_be_visible()
-        chart = page.get_by_role("slider", name="Walk through the last hour")
-        expect(chart).to_have_attribute("aria-valuemax", "59")
-        shown = last_hour(page)
-        assert len(shown) == 60
-        asked = [one for one in look.requests if "/minutely" in one]
-        assert len(asked) == 1, asked
-        counted = {when: oracle[when] for when in shown}
-        # A minute that began since then has nothing.
-        assert shown == counted
-        assert sum(shown.values()) > 0
-        assert 0 in shown.values()
-        note = panel(page, "The last hour").locator(".legend p.soft")
-        expect(note).to_contain_text(f"{sum(shown.values()):,} since {min_label(shown)}")
-        expect(note).to_contain_text("The last minute is not over.")
-        # What is counted now is drawn without a reload.
-        with page.expect_response(re.compile("/minutely.*last=1h")) as answer:
-            web.producer.increment("hits", "a", 1_000_000)
-            web.apply()
-            expect(page.locator(".now")).to_have_text(re.compile(r"1,\d{3},\d{3}"))
-            page.clock.fast_forward(LATER_MS)
-        assert answer.value.status == 200
-        chart.press("Home")
-        expect(note).to_contain_text(re.compile(r"1,\d{3},\d{3} since"))
+def test_the_last_hour_is_shown_by_minute_and_moves_on(timed: Look, filled: Web) -> None:
+    filled.store.counters.set("recent.minutes", resolution="minute", time_zone=ZONE.key)
+    oracle = count(filled, "recent.minutes", 120)
+    page = timed.page
+    page.goto("/#/counter/recent.minutes")
+    expect(page.get_by_text("Counted by minute in Asia/Kolkata")).to_be_visible()
+    chart = page.get_by_role("slider", name="Walk through the last hour")
+    expect(chart).to_have_attribute("aria-valuemax", "59")
+    shown = last_hour(page)
+    assert len(shown) == 60
+    asked = [one for one in timed.requests if "/minutely" in one]
+    assert len(asked) == 1, asked
+    counted = {when: oracle[when] for when in shown}
+    # A minute that began since then has nothing.
+    assert shown == counted
+    assert sum(shown.values()) > 0
+    assert 0 in shown.values()
+    note = panel(page, "The last hour").locator(".legend p.soft")
+    expect(note).to_contain_text(f"{sum(shown.values()):,} since {min_label(shown)}")
+    expect(note).to_contain_text("The last minute is not over.")
+    # What is counted now is drawn without a reload.
+    with page.expect_response(re.compile("/minutely.*last=1h")) as answer:
+        filled.producer.increment("recent.minutes", "a", 1_000_000)
+        filled.apply()
+        expect(page.locator(".now")).to_have_text(re.compile(r"1,\d{3},\d{3}"))
+        page.clock.fast_forward(LATER_MS)
+    assert answer.value.status == 200
+    chart.press("Home")
+    expect(note).to_contain_text(re.compile(r"1,\d{3},\d{3} since"))
 
 
 def a_minute_on(route: Route) -> None:
@@ -128,45 +127,39 @@ def minute_at(chart: Locator) -> int:
     return int(found[1]) * 60 + int(found[2])
 
 
-def test_whoever_walks_through_the_last_hour_stays_at_their_minute(
-    browser: Browser, web: Web
-) -> None:
-    web.store.counters.set("hits", resolution="minute")
-    count(web, "hits", 60)
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/hits")
-        chart = page.get_by_role("slider", name="Walk through the last hour")
-        expect(page.locator(".recent .u-over")).to_be_attached()
-        # By their times, not by an index: a minute may begin meanwhile.
-        chart.press("End")
-        expect(panel(page, "The last hour").locator(".readout")).to_have_class(
-            re.compile("pointing")
-        )
-        last = minute_at(chart)
-        chart.press("ArrowLeft")
-        chart.press("ArrowLeft")
-        eventually(lambda: (last - minute_at(chart)) % 1440 == 2)
-        said = chart.get_attribute("aria-valuetext")
-        assert said is not None
-        assert "not over" not in said
-        # The window moves on.
-        with routed(page, re.compile("/minutely.*last=1h"), a_minute_on):
-            web.producer.increment("hits", "a", 5)
-            web.apply()
-            expect(chart).to_have_attribute("aria-valuemax", "58")
-        expect(panel(page, "The last hour").locator(".readout")).to_have_text(said)
+def test_whoever_walks_through_the_last_hour_stays_at_their_minute(look: Look, filled: Web) -> None:
+    filled.store.counters.set("recent.walked", resolution="minute")
+    count(filled, "recent.walked", 60)
+    page = look.page
+    page.goto("/#/counter/recent.walked")
+    chart = page.get_by_role("slider", name="Walk through the last hour")
+    expect(page.locator(".recent .u-over")).to_be_attached()
+    # By their times, not by an index: a minute may begin meanwhile.
+    chart.press("End")
+    expect(panel(page, "The last hour").locator(".readout")).to_have_class(re.compile("pointing"))
+    last = minute_at(chart)
+    chart.press("ArrowLeft")
+    chart.press("ArrowLeft")
+    eventually(lambda: (last - minute_at(chart)) % 1440 == 2)
+    said = chart.get_attribute("aria-valuetext")
+    assert said is not None
+    assert "not over" not in said
+    # The window moves on.
+    with routed(page, re.compile("/minutely.*last=1h"), a_minute_on):
+        filled.producer.increment("recent.walked", "a", 5)
+        filled.apply()
+        expect(chart).to_have_attribute("aria-valuemax", "58")
+    expect(panel(page, "The last hour").locator(".readout")).to_have_text(said)
 
 
-def test_a_counter_by_quarters_shows_four_of_them(browser: Browser, web: Web) -> None:
-    web.store.counters.set("hits", resolution="quarter", time_zone=ZONE.key)
-    oracle = count(web, "hits", 120)
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/hits?key=a&key=b")
-        chart = page.get_by_role("slider", name="Walk through the last hour")
-        expect(chart).to_have_attribute("aria-valuemax", "3")
-        shown = last_hour(page)
+def test_a_counter_by_quarters_shows_four_of_them(look: Look, filled: Web) -> None:
+    filled.store.counters.set("recent.quarters", resolution="quarter", time_zone=ZONE.key)
+    oracle = count(filled, "recent.quarters", 120)
+    page = look.page
+    page.goto("/#/counter/recent.quarters?key=a&key=b")
+    chart = page.get_by_role("slider", name="Walk through the last hour")
+    expect(chart).to_have_attribute("aria-valuemax", "3")
+    shown = last_hour(page)
     by_quarter = Counter[str]()
     for when, amount in oracle.items():
         by_quarter[f"{when[:3]}{int(when[3:]) // 15 * 15:02}"] += amount
@@ -174,161 +167,153 @@ def test_a_counter_by_quarters_shows_four_of_them(browser: Browser, web: Web) ->
     assert shown == {when: by_quarter[when] for when in shown}
 
 
-@pytest.mark.parametrize("resolution", ["hour", "day"])
-def test_a_counter_of_wider_buckets_says_why_there_is_no_last_hour(
-    browser: Browser, web: Web, resolution: str
-) -> None:
-    web.store.counters.set("hits", resolution="hour" if resolution == "hour" else "day")
-    count(web, "hits", 3)
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/hits")
+def test_a_counter_of_wider_buckets_says_why_there_is_no_last_hour(look: Look, filled: Web) -> None:
+    page = look.page
+    for resolution in BUCKETS:
+        filled.store.counters.set(f"recent.{resolution}", resolution=resolution)
+        filled.producer.increment_many(f"recent.{resolution}", {"a": 1, "b": 2})
+    filled.apply()
+    for resolution in BUCKETS:
+        page.goto(f"/#/counter/recent.{resolution}")
         expect(page.locator(".keys li")).to_have_count(2)
         part = panel(page, "The last hour")
         expect(part).not_to_have_attribute("open", "")
         part.get_by_text("The last hour", exact=True).click()
         expect(part).to_contain_text(f"counted by {resolution}, so its minutes are not known")
         expect(part.get_by_role("slider")).to_have_count(0)
-        if resolution == "day":
-            panel(page, "Trending in the last 24 hours").locator("summary").click()
-            expect(page.get_by_text("so its last 24 hours are not known")).to_be_visible()
-        assert not [one for one in look.requests if "last=1h" in one]
+    panel(page, "Trending in the last 24 hours").locator("summary").click()
+    expect(page.get_by_text("so its last 24 hours are not known")).to_be_visible()
+    assert not [one for one in look.requests if "last=1h" in one]
 
 
-def test_minutes_that_are_rolled_up_are_left_out_and_told_of(browser: Browser, web: Web) -> None:
-    web.store.counters.set("hits", resolution="minute", time_zone=ZONE.key)
-    web.store.counters.set("hits", keep="minute=10m,quarter=2d")
-    oracle = count(web, "hits", 60)
-    retain(web)
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/#/counter/hits")
-        expect(page.get_by_text("keeping minutes for 10 minutes, quarters for 2")).to_be_visible()
-        note = panel(page, "The last hour").locator(".legend p.soft")
-        expect(note).to_contain_text("are in wider buckets by now, and left out")
-        # Of the keys there are quarters and minutes: whole quarters of them.
-        expect(trends(page)).to_have_count(2)
-        shown = last_hour(page)
+def test_minutes_that_are_rolled_up_are_left_out_and_told_of(look: Look, filled: Web) -> None:
+    filled.store.counters.set("recent.rolled", resolution="minute", time_zone=ZONE.key)
+    filled.store.counters.set("recent.rolled", keep="minute=10m,quarter=2d")
+    oracle = count(filled, "recent.rolled", 60)
+    retain(filled)
+    page = look.page
+    page.goto("/#/counter/recent.rolled")
+    expect(page.get_by_text("keeping minutes for 10 minutes, quarters for 2")).to_be_visible()
+    note = panel(page, "The last hour").locator(".legend p.soft")
+    expect(note).to_contain_text("are in wider buckets by now, and left out")
+    # Of the keys there are quarters and minutes: whole quarters of them.
+    expect(trends(page)).to_have_count(2)
+    shown = last_hour(page)
     assert 10 <= len(shown) <= 26
     assert shown == {when: oracle[when] for when in shown}
 
 
-def test_hours_that_are_rolled_up_are_no_zeros(browser: Browser, web: Web) -> None:
-    web.store.counters.set("hits", resolution="hour", keep="hour=3d")
+def test_hours_that_are_rolled_up_are_no_zeros(fresh: Look, filled: Web) -> None:
+    filled.store.counters.set("recent.hours", resolution="hour", keep="hour=3d")
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     for back in range(1, 24 * 10):
-        web.producer.increment("hits", "a", 7, at=now - timedelta(hours=back))
-    web.apply()
-    retain(web)
-    with looking(browser, web.url) as look:
-        page = look.page
-        page.clock.set_fixed_time(now + timedelta(minutes=1))
-        first = (now - timedelta(days=3)).date()  # retention ran within this hour or the next
-        last = now.date()
-        week = f"range=custom&from={last - timedelta(days=7)}&to={last}"
-        page.goto(f"/#/counter/hits?{week}&by=hour&compare=1")
-        shown = page.locator(".panel .note").first
-        expect(shown).to_contain_text("are in wider buckets by now, and left out")
-        expect(shown).to_contain_text("Hours of the other period are in wider buckets by now.")
-        expect(page.locator(".figure dt").nth(1)).to_have_text("Hours shown")
-        hours = (last - first).days * 24 + now.hour
-        expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{hours * 7:,}")
-        expect(page.locator(".figure small").nth(1)).to_have_text("")
-        page.get_by_text("By weekday and hour").click()
-        table = page.get_by_role("table", name="Averages by weekday and hour")
-        expect(table).to_be_visible()
-        cells = [one for one in table.locator("td").all_inner_texts() if one.strip()]
-        assert set(cells) == {"7", "–"}
-        assert cells.count("7") == hours
-        expect(page.locator(".hours p").last).to_contain_text("left out")
-        # Nor is a part of the day that today is compared with.
-        page.goto("/#/counter/hits?range=7&compare=1")
-        expect(page.locator(".figure small").nth(1)).to_contain_text("without today 1,008")
-        # Of days before that there is nothing to tell, which is not that nothing happened.
-        gone = f"range=custom&from={last - timedelta(days=9)}&to={last - timedelta(days=6)}"
-        page.goto(f"/#/counter/hits?{gone}")
-        expect(page.locator(".hours p").first).to_contain_text("are in wider buckets by now")
-        expect(table.get_by_role("cell", name="7", exact=True)).to_have_count(0)
+        filled.producer.increment("recent.hours", "a", 7, at=now - timedelta(hours=back))
+    filled.apply()
+    retain(filled)
+    page = fresh.page
+    page.clock.set_fixed_time(now + timedelta(minutes=1))
+    first = (now - timedelta(days=3)).date()  # retention ran within this hour or the next
+    last = now.date()
+    week = f"range=custom&from={last - timedelta(days=7)}&to={last}"
+    page.goto(f"/#/counter/recent.hours?{week}&by=hour&compare=1")
+    shown = page.locator(".panel .note").first
+    expect(shown).to_contain_text("are in wider buckets by now, and left out")
+    expect(shown).to_contain_text("Hours of the other period are in wider buckets by now.")
+    expect(page.locator(".figure dt").nth(1)).to_have_text("Hours shown")
+    hours = (last - first).days * 24 + now.hour
+    expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{hours * 7:,}")
+    expect(page.locator(".figure small").nth(1)).to_have_text("")
+    page.get_by_text("By weekday and hour").click()
+    table = page.get_by_role("table", name="Averages by weekday and hour")
+    expect(table).to_be_visible()
+    cells = [one for one in table.locator("td").all_inner_texts() if one.strip()]
+    assert set(cells) == {"7", "–"}
+    assert cells.count("7") == hours
+    expect(page.locator(".hours p").last).to_contain_text("left out")
+    # Nor is a part of the day that today is compared with.
+    page.goto("/#/counter/recent.hours?range=7&compare=1")
+    expect(page.locator(".figure small").nth(1)).to_contain_text("without today 1,008")
+    # Of days before that there is nothing to tell, which is not that nothing happened.
+    gone = f"range=custom&from={last - timedelta(days=9)}&to={last - timedelta(days=6)}"
+    page.goto(f"/#/counter/recent.hours?{gone}")
+    expect(page.locator(".hours p").first).to_contain_text("are in wider buckets by now")
+    expect(table.get_by_role("cell", name="7", exact=True)).to_have_count(0)
 
 
 def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
-    browser: Browser, web: Web
+    timed: Look, filled: Web
 ) -> None:
-    web.store.counters.set("hits", resolution="hour")
+    filled.store.counters.set("recent.keys", resolution="hour")
     now = datetime.now(UTC)
     recent, before, older = (now - timedelta(hours=back) for back in (2, 30, 60))
     for key, *amounts in (("up", 12, 5, 90), ("new", 9, 0, 90), ("", 8, 16, 0), ("old", 0, 99, 9)):
         for at, amount in zip((recent, before, older), amounts, strict=True):
             if amount:
-                web.producer.increment("hits", str(key), int(amount), at=at)
-    web.apply()
-    with looking(browser, web.url, reduced_motion="reduce") as look:
-        page = look.page
-        page.clock.install()
-        page.goto("/#/counter/hits")
-        rows = trends(page)
-        expect(rows).to_have_text(
-            [
-                re.compile(r"up\s*12\s*5\s*\+140%"),
-                re.compile(r"new\s*9\s*0\s*new"),
-                re.compile(r"\(no key\)\s*8\s*16\s*-50%"),
-            ]
-        )
-        assert faults(page, "light") == []
-        with page.expect_download() as download:
-            page.get_by_role("link", name="Trending keys as CSV").click()
-        lines = download.value.path().read_text().splitlines()
-        assert lines == ["key,total,previous", "up,12,5", "new,9,0", ",8,16"]
-        web.producer.increment("hits", "new", 10)
-        web.apply()
-        expect(page.locator(".now")).to_have_text(re.compile(r"\d"))
-        page.clock.fast_forward(LATER_MS)
-        expect(rows.first).to_have_text(re.compile(r"new\s*19\s*0\s*new"))
-        # The choice of keys is for these, too; several lines have no keys.
-        rows.first.get_by_role("link", name="new").click()
-        expect(page.locator(".chip")).to_have_count(1)
-        expect(rows).to_have_count(1)
-        page.goto("/#/counter/hits?key=up&key=new&each=1")
-        expect(page.locator(".lines li")).to_have_count(2)
-        for title in ("The last hour", "Trending in the last 24 hours"):
-            expect(panel(page, title)).to_be_hidden()
+                filled.producer.increment("recent.keys", str(key), int(amount), at=at)
+    filled.apply()
+    page = timed.page
+    page.goto("/#/counter/recent.keys")
+    rows = trends(page)
+    expect(rows).to_have_text(
+        [
+            re.compile(r"up\s*12\s*5\s*\+140%"),
+            re.compile(r"new\s*9\s*0\s*new"),
+            re.compile(r"\(no key\)\s*8\s*16\s*-50%"),
+        ]
+    )
+    assert faults(page, "light", ".recent") == []
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Trending keys as CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines == ["key,total,previous", "up,12,5", "new,9,0", ",8,16"]
+    filled.producer.increment("recent.keys", "new", 10)
+    filled.apply()
+    expect(page.locator(".now")).to_have_text(re.compile(r"\d"))
+    page.clock.fast_forward(LATER_MS)
+    expect(rows.first).to_have_text(re.compile(r"new\s*19\s*0\s*new"))
+    # The choice of keys is for these, too; several lines have no keys.
+    rows.first.get_by_role("link", name="new").click()
+    expect(page.locator(".chip")).to_have_count(1)
+    expect(rows).to_have_count(1)
+    page.goto("/#/counter/recent.keys?key=up&key=new&each=1")
+    expect(page.locator(".lines li")).to_have_count(2)
+    for title in ("The last hour", "Trending in the last 24 hours"):
+        expect(panel(page, title)).to_be_hidden()
 
 
-def test_a_day_before_that_cannot_be_told_is_no_zero(browser: Browser, web: Web) -> None:
+def test_a_day_before_that_cannot_be_told_is_no_zero(look: Look, filled: Web) -> None:
     # It is about noon there, so that the window before begins within a day that is rolled up.
     ahead = 12 - datetime.now(UTC).hour
-    web.store.counters.set(
-        "hits", resolution="hour", time_zone=f"Etc/GMT{-ahead:+}", keep="hour=1d"
+    filled.store.counters.set(
+        "recent.before", resolution="hour", time_zone=f"Etc/GMT{-ahead:+}", keep="hour=1d"
     )
     now = datetime.now(UTC)
     for back in (2, 30, 45):
-        web.producer.increment("hits", "a", back, at=now - timedelta(hours=back))
-    web.apply()
-    retain(web)
-    with looking(browser, web.url) as look:
-        look.page.goto("/#/counter/hits")
-        expect(trends(look.page)).to_have_text([re.compile(r"a\s*2\s*–\s*–")])
-        expect(look.page.get_by_text("The 24 hours before cannot be told")).to_be_visible()
+        filled.producer.increment("recent.before", "a", back, at=now - timedelta(hours=back))
+    filled.apply()
+    retain(filled)
+    look.page.goto("/#/counter/recent.before")
+    expect(trends(look.page)).to_have_text([re.compile(r"a\s*2\s*–\s*–")])
+    expect(look.page.get_by_text("The 24 hours before cannot be told")).to_be_visible()
 
 
-def test_both_parts_fit_a_phone_and_have_contrast_in_the_dark(browser: Browser, web: Web) -> None:
-    web.store.counters.set("hits", resolution="minute")
-    count(web, "hits", 60, ("/a/key/of/some/length/that/goes/on/and/on", "b"))
+def test_both_parts_fit_a_phone_and_have_contrast_in_the_dark(look: Look, filled: Web) -> None:
+    filled.store.counters.set("recent.wide", resolution="minute")
+    count(filled, "recent.wide", 60, ("/a/key/of/some/length/that/goes/on/and/on", "b"))
     for back in (1, 30):
         at = datetime.now(UTC) - timedelta(hours=back)
-        web.producer.increment("hits", "b", LARGE // 4, at=at)
-    web.apply()
-    for scheme in ("light", "dark"):
-        viewport = ViewportSize(width=360, height=740)
-        with looking(
-            browser, web.url, viewport=viewport, color_scheme=scheme, reduced_motion="reduce"
-        ) as look:
-            page = look.page
-            page.goto("/#/counter/hits")
-            expect(trends(page)).to_have_count(2)
-            expect(page.locator(".recent .u-over")).to_be_attached()
-            assert faults(page, scheme) == []
-            for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": 740})
-                assert page.evaluate(BEYOND) == [], width
-                assert page.evaluate("document.documentElement.scrollWidth") == width
+        filled.producer.increment("recent.wide", "b", LARGE // 4, at=at)
+    filled.apply()
+    page = look.page
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto("/#/counter/recent.wide")
+    expect(trends(page)).to_have_count(2)
+    expect(page.locator(".recent .u-over")).to_be_attached()
+    assert faults(page, "light", ".recent") == []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 740})
+        assert page.evaluate(BEYOND) == [], width
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme="dark")
+    assert faults(page, "dark", ".recent") == []

@@ -114,9 +114,8 @@ def test_head_and_other_methods_and_paths(endpoint: Endpoint) -> None:
     assert requests.get(f"{endpoint.url}/../etc/passwd", timeout=60).status_code == 404
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
+def test_nonsense_is_refused_without_an_echo(endpoint: Endpoint) -> None:
+    for sent in (
         b"\x16\x03\x01\x02\x00\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET /metrics HTTP/9.9\r\n\r\n",
@@ -125,22 +124,20 @@ def test_head_and_other_methods_and_paths(endpoint: Endpoint) -> None:
         b"GET <script>alert(1)</script> HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
         b"GET /" + b"a" * MAX_HEAD,
-    ],
-)
-def test_nonsense_is_refused_without_an_echo(endpoint: Endpoint, sent: bytes) -> None:
-    with connected(endpoint) as connection:
-        connection.sendall(sent)
-        connection.shutdown(socket.SHUT_WR)
-        said = b""
-        try:
-            while part := connection.recv(65536):
-                said += part
-        except ConnectionResetError:
-            pass  # it closed with something of ours unread
-    assert not said or b" 4" in said[:13] or b" 5" in said[:13] or b"200" in said[:13]
-    assert b"<script" not in said
-    assert b"Traceback" not in said
-    assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
+    ):
+        with connected(endpoint) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            said = b""
+            try:
+                while part := connection.recv(65536):
+                    said += part
+            except ConnectionResetError:
+                pass  # it closed with something of ours unread
+        assert not said or b" 4" in said[:13] or b" 5" in said[:13] or b"200" in said[:13], sent
+        assert b"<script" not in said
+        assert b"Traceback" not in said
+        assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
 
 
 def test_a_head_that_drips_is_cut_off(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,31 +186,18 @@ def test_who_waits_for_other_servers_leaves_room_for_livez(told: Told) -> None:
             assert each.recv(65536).startswith(b"HTTP/1.0 200")
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("127.0.0.1", 200),
-        ("127.0.0.1:9100", 200),
-        ("localhost:9100", 200),
-        ("LOCALHOST.", 200),
-        ("worker.localhost", 200),
-        ("[::1]:9100", 200),
-        ("evil.example", 421),
-        ("evil.example:9100", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("localhost.evil.example", 421),
-        ("localhost@evil.example", 421),
-        ("0.0.0.0", 421),
-        ("[", 421),
-        ("", 421),
-    ],
-)
-def test_at_loopback_it_answers_to_names_of_loopback_alone(
-    endpoint: Endpoint, host: str, status: int
-) -> None:
-    for path in ("/metrics", "/livez", "/readyz", "/none"):
-        told = requests.get(endpoint.url + path, headers={"Host": host}, timeout=60)
-        assert told.status_code == (404 if status == 200 and path == "/none" else status)
+def test_at_loopback_it_answers_to_names_of_loopback_alone(endpoint: Endpoint) -> None:
+    known = "127.0.0.1 127.0.0.1:9100 localhost:9100 LOCALHOST. worker.localhost [::1]:9100"
+    unknown = (
+        "evil.example evil.example:9100 127.0.0.1.evil.example localhost.evil.example"
+        " localhost@evil.example 0.0.0.0 ["
+    )
+    hosts = {**dict.fromkeys(known.split(), 200), **dict.fromkeys([*unknown.split(), ""], 421)}
+    for host, status in hosts.items():
+        for path in ("/metrics", "/livez", "/readyz", "/none"):
+            told = requests.get(endpoint.url + path, headers={"Host": host}, timeout=60)
+            expected = 404 if status == 200 and path == "/none" else status
+            assert told.status_code == expected, (host, path)
 
 
 def test_beyond_loopback_it_answers_to_any_name(told: Told) -> None:

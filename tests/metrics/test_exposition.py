@@ -12,14 +12,17 @@ from countersink.metrics.table import METRICS, Sample
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def values(text: str, name: str, *, openmetrics: bool = False) -> dict[tuple[str, ...], float]:
+Values = dict[str, dict[tuple[str, ...], float]]
+
+
+def values(body: bytes, *, openmetrics: bool = False) -> Values:
+    """Values by the names of samples and by their labels."""
     parse = parse_openmetrics if openmetrics else parse_text
-    return {
-        tuple(sample.labels.values()): sample.value
-        for family in parse(text)
-        for sample in family.samples
-        if sample.name == name
-    }
+    found: Values = {}
+    for family in parse(body.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
 
 
 def one_of_each() -> list[Sample]:
@@ -35,10 +38,11 @@ def test_every_metric_can_be_read_back(accept: str) -> None:
     openmetrics = bool(accept)
     assert media_type.startswith("application/openmetrics-text" if accept else "text/plain")
     assert body.endswith(b"# EOF\n") == openmetrics
+    found = values(body, openmetrics=openmetrics)
     for name, metric in METRICS.items():
         shown = f"{name}_sum" if metric.kind == "summary" else name
         labels = tuple('a"b\\c\nd' for _ in metric.labels)
-        assert values(body.decode(), shown, openmetrics=openmetrics) == {labels: 2.5}
+        assert found[shown] == {labels: 2.5}
         assert f"# TYPE {name.removesuffix('_total') if accept else name} {metric.kind}" in (
             body.decode()
         )
@@ -46,7 +50,7 @@ def test_every_metric_can_be_read_back(accept: str) -> None:
 
 def test_the_process_itself_is_shown() -> None:
     body, _ = render([], "")
-    assert values(body.decode(), "process_resident_memory_bytes")[()] > 0
+    assert values(body)["process_resident_memory_bytes"][()] > 0
     assert b"python_info" in body
 
 
@@ -55,7 +59,7 @@ def test_samples_in_any_order_become_one_family_each() -> None:
     between = Sample("countersink_queue_entries", 7)
     body, _ = render([states[2], between, states[0], states[1]], OPENMETRICS)
     # OpenMetrics forbids a family in two pieces: its parser would refuse it.
-    found = values(body.decode(), "countersink_workers", openmetrics=True)
+    found = values(body, openmetrics=True)["countersink_workers"]
     assert found == {("a",): 0, ("b",): 1, ("c",): 2}
 
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
-from tests.support.databases import dropped, new_name
+from countersink.web.auth import register
+from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.processes import Children
 from tests.web.attacks.target import Target
 from tests.web.process import StartWeb, WebProcess
@@ -16,10 +18,55 @@ from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hasty() -> Iterator[None]:
+    """Nobody waits for the register to look again for a key that it does not know."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(register, "HASTE_S", 0.0)
+        yield
+
+
 @pytest.fixture
 def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
     """The server as it is for whoever begins: at loopback, no key made, an empty database."""
     with serving(redis_url, mysql_url) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def shared_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
+    """The database of `shared_urls`, which is emptied after each file."""
+    kept = KeptDatabase(mysql_server)
+    yield kept
+    kept.drop()
+
+
+@pytest.fixture(scope="session")
+def shared_redis(servers_directory: Path) -> Iterator[RedisServer]:
+    """The Redis of `shared_urls`: not that of `redis_url`, since a server that tests share may
+    still have to send what one was answered for.
+    """
+    with RedisServer(servers_directory / "redis-shared") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_urls(
+    shared_redis: RedisServer, shared_database: KeptDatabase
+) -> Iterator[tuple[str, str]]:
+    """URLs of a Redis and of a database that are empty where a file begins."""
+    with redis.Redis.from_url(shared_redis.url) as client:
+        client.flushall()  # of our own private server
+    yield shared_redis.url, shared_database.url()
+    shared_database.clean()
+
+
+@pytest.fixture(scope="module")
+def shared(shared_urls: tuple[str, str]) -> Iterator[Web]:
+    """A server that the tests of a file share: each counts under names of its own, and none makes
+    a key.
+    """
+    with serving(*shared_urls) as served:
         yield served
 
 

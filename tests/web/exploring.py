@@ -38,29 +38,27 @@ NO_LIMITS: Final[dict[str, Any]] = {
 
 
 def explored(
-    redis_url: str,
-    mysql_url: str,
-    directory: Path,
-    *,
-    examples: int,
-    seed: int,
-    phases: str,
-    keys: bool = True,
+    redis_url: str, mysql_url: str, directory: Path, *, keys: bool = True, **how: Any
 ) -> str:
-    """Explore a server on these two, in which something was counted: see :func:`explore`.
-
-    Args:
-        keys: whether it takes keys alone.
+    """Explore a server on these two, in which something was counted, and that takes keys alone or
+    none: see :func:`explore`.
     """
     with serving(redis_url, mysql_url, **NO_LIMITS) as web:
         key = web.key("admin") if keys else None
         web.producer.increment("page_views", "/home")
         web.apply()
-        return explore(web, key, directory, examples=examples, seed=seed, phases=phases)
+        return explore(web, key, directory, **how)
 
 
 def explore(
-    web: Web, key: str | None, directory: Path, *, examples: int, seed: int, phases: str
+    web: Web,
+    key: str | None,
+    directory: Path,
+    *,
+    examples: int,
+    seed: int,
+    phases: str,
+    paths: str = "",
 ) -> str:
     """Let it run; what it found, empty if that is nothing.
 
@@ -71,6 +69,7 @@ def explore(
         examples: requests for each operation, about.
         seed: of its random choices.
         phases: its own, separated by commas.
+        paths: a regular expression of those to explore; default: all.
     """
     (directory / "schemathesis.toml").write_text(CONFIGURATION)
     done = subprocess.run(
@@ -81,6 +80,7 @@ def explore(
             "run",
             f"{web.url}/openapi.json",
             *([] if key is None else [f"--header=Authorization: Bearer {key}"]),
+            *([f"--include-path-regex={paths}"] if paths else []),
             f"--exclude-checks={REPLACED}",
             f"--max-examples={examples}",
             f"--seed={seed}",

@@ -23,12 +23,14 @@ from tests.web.serving import Web
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
-KEYS = 20_000
+KEYS = 3_000
+MANY = pytest.mark.long("hundreds of sockets, and as many keys as somebody sends in a minute")
 OWN = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
 
 
-def test_slow_and_deaf_clients_by_the_hundred(target: Target) -> None:
-    slow_and_deaf_clients(target)
+@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=MANY)])
+def test_slow_and_deaf_clients_by_the_hundred(target: Target, share: float) -> None:
+    slow_and_deaf_clients(target, share)
 
 
 def test_large_bodies_that_never_end(target: Target) -> None:
@@ -90,14 +92,15 @@ def test_listeners_by_the_hundred(target: Target) -> None:
     eventually(lambda: requests.get(f"{target.url}/livez", timeout=20).status_code == 200)
 
 
-def test_badges_of_keys_that_nobody_knows(target: Target) -> None:
-    with crowd(target, 200) as visitors:
-        for number, each in enumerate(visitors):
+@pytest.mark.parametrize("number", [20, pytest.param(200, marks=MANY)])
+def test_badges_of_keys_that_nobody_knows(target: Target, number: int) -> None:
+    with crowd(target, number) as visitors:
+        for visitor, each in enumerate(visitors):
             drip(
                 [each],
                 b"".join(
                     b"GET /hit/public_badges/%d-%d.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                    % (number, key)
+                    % (visitor, key)
                     for key in range(5)
                 ),
             )
@@ -195,6 +198,7 @@ def test_pages_of_others_reach_nothing_where_no_key_is_needed(web: Web) -> None:
     assert web.store.totals.counters() == {}
 
 
-def test_new_keys_without_end(target: Target) -> None:
-    flood(target, "public_flood", KEYS)
-    flooded(target, "public_flood", KEYS)
+@pytest.mark.parametrize("keys", [KEYS, pytest.param(20_000, marks=MANY)])
+def test_new_keys_without_end(target: Target, keys: int) -> None:
+    flood(target, f"public_flood_{keys}", keys)
+    flooded(target, f"public_flood_{keys}", keys)

@@ -40,18 +40,18 @@ def flooded(target: Target, counter: str, keys: int) -> None:
     assert shown["overflown"] >= 1
 
 
-def slow_and_deaf_clients(target: Target) -> None:
-    """Hundreds of clients whose requests do not come to an end, or who do not take the answers: all
-    of them are given up."""
+def slow_and_deaf_clients(target: Target, share: float = 1.0) -> None:
+    """Hundreds of clients (or a share of them) whose requests do not come to an end, or who do not
+    take the answers: all of them are given up."""
     key = f"X-API-Key: {target.key}\r\n".encode()
     begin = b"POST /v1/increments HTTP/1.1\r\nHost: localhost\r\n" + key
     large = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     before = target.open_files()
     with (
-        crowd(target, 80) as heads,
-        crowd(target, 60) as bodies,
-        crowd(target, 60) as chunked,
-        crowd(target, 60, window=WINDOW_BYTES) as deaf,
+        crowd(target, int(80 * share)) as heads,
+        crowd(target, int(60 * share)) as bodies,
+        crowd(target, int(60 * share)) as chunked,
+        crowd(target, int(60 * share), window=WINDOW_BYTES) as deaf,
     ):
         drip(heads, begin + b"X-A: ")
         drip(bodies, begin + b"Content-Length: 100000\r\n\r\n")

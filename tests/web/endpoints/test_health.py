@@ -146,24 +146,24 @@ def test_a_frozen_redis(
             eventually(lambda: scraped(web)["countersink_producer_spool_bytes"] == {(): 0})
 
 
-def test_what_is_not_known_has_no_sample(web: Web) -> None:
-    document = dict(web.services.system())
-    document |= {"dead_by_reason": None, "overflown": None, "schedules": {"unknown": "no MySQL"}}
-    shown = {sample.name for sample in installation_samples(document)}
-    assert "countersink_queue_entries" in shown
-    assert not shown & {
+def test_what_is_not_known_has_no_sample(shared: Web) -> None:
+    known = dict(shared.services.system()) | {"workers": []}
+
+    def shown(**unknown: Any) -> set[str]:
+        return {sample.name for sample in installation_samples({**known, **unknown})}
+
+    unknown = {
         "countersink_dead_rows",
         "countersink_overflown_rows",
         "countersink_schedulers_in_charge",
         "countersink_job_runs",
     }
-
-
-def test_no_worker_is_not_told_while_a_node_is_away_that_may_hold_its_figures(web: Web) -> None:
-    document = dict(web.services.system()) | {"workers": []}
-    assert "countersink_workers" in {each.name for each in installation_samples(document)}
-    document["away"] = [{"node": "h3:6379", "error": "no answer"}]
-    assert "countersink_workers" not in {each.name for each in installation_samples(document)}
+    found = shown(dead_by_reason=None, overflown=None, schedules={"unknown": "no MySQL"})
+    assert found >= {"countersink_queue_entries", "countersink_workers"}
+    assert not found & unknown
+    # A node that is away may hold the figures of workers.
+    away = [{"node": "h3:6379", "error": "no answer"}]
+    assert "countersink_workers" not in shown(away=away)
 
 
 def test_runs_by_job_and_state(web: Web) -> None:

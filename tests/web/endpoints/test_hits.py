@@ -46,8 +46,8 @@ def counted(web: Web, counter: str) -> dict[str, int]:
     return dict(web.store.totals.by_key(counter))
 
 
-def test_the_pixel_is_a_transparent_gif_of_one_pixel_that_is_never_kept(web: Web) -> None:
-    answer = requests.get(f"{web.url}/hit/views/home.gif", timeout=20)
+def test_the_pixel_is_a_transparent_gif_of_one_pixel_that_is_never_kept(shared: Web) -> None:
+    answer = requests.get(f"{shared.url}/hit/views.pixel/home.gif", timeout=20)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"] == "image/gif"
     assert answer.headers["Cache-Control"] == "no-store"
@@ -56,67 +56,69 @@ def test_the_pixel_is_a_transparent_gif_of_one_pixel_that_is_never_kept(web: Web
     assert len(GIF) == 43
     assert GIF.startswith(b"GIF89a\x01\x00\x01\x00")
     assert GIF.endswith(b";")
-    assert counted(web, "views") == {"home": 1}
+    assert counted(shared, "views.pixel") == {"home": 1}
 
 
-def test_keys_are_whatever_the_path_says(web: Web) -> None:
+def test_keys_are_whatever_the_path_says(shared: Web) -> None:
     keys = ["", "/", "/a//b/", "a.gif", "a b", "ä", "日本", "%41", "?", "#", "a+b", ".."]
     for key in keys:
         path = quote(key, safe="/") if key != ".." else "%2e%2e"
-        answer = requests.get(f"{web.url}/hit/views/{path}.gif?x={len(path)}", timeout=20)
+        answer = requests.get(f"{shared.url}/hit/views.keys/{path}.gif?x={len(path)}", timeout=20)
         assert answer.status_code == 200, key
-    assert counted(web, "views") == dict.fromkeys(keys, 1)
+    assert counted(shared, "views.keys") == dict.fromkeys(keys, 1)
 
 
 def test_a_long_key_is_counted_in_the_form_of_all_interfaces_and_found_by_its_whole_text(
-    web: Web,
+    shared: Web,
 ) -> None:
     key = "/" + "ü" * 150 + "/end"
-    path = f"{web.url}/hit/views/{quote(key)}"
+    path = f"{shared.url}/hit/views.long/{quote(key)}"
     assert requests.get(f"{path}.gif", timeout=20).status_code == 200
     assert requests.post(path, timeout=20).status_code == 204
     # The picture's ending is a part of a beacon's key, so it is cut with it.
     assert requests.post(f"{path}.gif", timeout=20).status_code == 204
     assert requests.post(
-        f"{web.url}/v1/increments", json={"counter": "views", "key": key}, timeout=20
+        f"{shared.url}/v1/increments", json={"counter": "views.long", "key": key}, timeout=20
     ).ok
-    assert counted(web, "views") == {cut_key(key): 3, cut_key(f"{key}.gif"): 1}
+    assert counted(shared, "views.long") == {cut_key(key): 3, cut_key(f"{key}.gif"): 1}
     assert title(requests.get(f"{path}.svg?count=0", timeout=20).content) == "hits: 3"
     for question in ("totals?by=key&", "daily?", "totals?by=key&include_pending=true&"):
         answer = requests.get(
-            f"{web.url}/v1/counters/views/{question}key={quote(key)}", timeout=20
+            f"{shared.url}/v1/counters/views.long/{question}key={quote(key)}", timeout=20
         ).json()
         assert [row["total"] for row in answer["rows"]] == [3], question
     prefix = requests.get(
-        f"{web.url}/v1/counters/views/totals?by=key&prefix={quote(key)}", timeout=20
+        f"{shared.url}/v1/counters/views.long/totals?by=key&prefix={quote(key)}", timeout=20
     )
     assert prefix.status_code == 422  # in what was cut it cannot be told
 
 
-def test_what_there_cannot_be_is_not_counted(web: Web) -> None:
+def test_what_there_cannot_be_is_not_counted(shared: Web) -> None:
+    accepted = shared.producer.stats().accepted
     for path in ("no%20name/k.gif", f"{'c' * 65}/k.gif", "c/%E4%B8.svg"):
-        answer = requests.get(f"{web.url}/hit/{path}", timeout=20)
+        answer = requests.get(f"{shared.url}/hit/{path}", timeout=20)
         assert answer.status_code in (400, 422), path
         assert answer.headers["Content-Type"] == "application/problem+json"
-    assert requests.get(f"{web.url}/hit/c/k", timeout=20).status_code == 405
-    assert web.producer.stats().accepted == 0
+    assert requests.get(f"{shared.url}/hit/c/k", timeout=20).status_code == 405
+    assert shared.producer.stats().accepted == accepted
 
 
-@pytest.mark.parametrize("kind", ["gif", "svg"])
-def test_who_does_not_look_is_not_counted(web: Web, kind: str) -> None:
-    url = f"{web.url}/hit/views/home.{kind}"
-    assert requests.head(url, timeout=20).status_code == 200
-    for headers in (
-        {"Sec-Purpose": "prefetch"},
-        {"Sec-Purpose": "prefetch;prerender"},
-        {"Purpose": "prefetch"},
-    ):
-        assert requests.get(url, headers=headers, timeout=20).status_code == 200
-    assert web.producer.stats().accepted == 0
+def test_who_does_not_look_is_not_counted(shared: Web) -> None:
+    accepted = shared.producer.stats().accepted
+    for kind in ("gif", "svg"):
+        url = f"{shared.url}/hit/views/home.{kind}"
+        assert requests.head(url, timeout=20).status_code == 200
+        for headers in (
+            {"Sec-Purpose": "prefetch"},
+            {"Sec-Purpose": "prefetch;prerender"},
+            {"Purpose": "prefetch"},
+        ):
+            assert requests.get(url, headers=headers, timeout=20).status_code == 200
+    assert shared.producer.stats().accepted == accepted
 
 
-def test_the_badge_says_how_many_there_were_with_this_one(web: Web) -> None:
-    url = f"{web.url}/hit/views/home.svg"
+def test_the_badge_says_how_many_there_were_with_this_one(shared: Web) -> None:
+    url = f"{shared.url}/hit/views.badge/home.svg"
     with ThreadPoolExecutor(8) as pool:
         first = title(requests.get(url, timeout=20).content)
         assert first == "hits: 1"
@@ -126,26 +128,27 @@ def test_the_badge_says_how_many_there_were_with_this_one(web: Web) -> None:
     assert shown.headers["Content-Type"].startswith("image/svg+xml")
     assert shown.headers["Cache-Control"] == "no-store"
     assert title(shown.content) == "visits & more: 42"
-    assert counted(web, "views") == {"home": 42}
+    assert counted(shared, "views.badge") == {"home": 42}
     # Another server has not counted them, and knows of all the same.
-    with web.beside() as other:
-        answer = requests.get(f"{other.url}/hit/views/home.svg", timeout=20)
+    with shared.beside() as other:
+        answer = requests.get(f"{other.url}/hit/views.badge/home.svg", timeout=20)
         assert title(answer.content) == "hits: 43"
 
 
 def test_visits_that_come_while_the_number_is_read_are_not_shown_twice(
-    web: Web, monkeypatch: pytest.MonkeyPatch
+    shared: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"{web.url}/hit/views/home.svg"
+    url = f"{shared.url}/hit/views.meanwhile/home.svg"
     more = 5
+    accepted = shared.producer.stats().accepted
     others: list[Future[requests.Response]] = []
     read = HitNumbers._total
 
     def reading(numbers: HitNumbers, counter: str, key: str) -> tuple[int, bool] | None:
         if not others:
             others.extend(pool.submit(requests.get, url, timeout=20) for _ in range(more))
-            eventually(lambda: web.producer.stats().accepted == 1 + more)
-            web.producer.flush(20)
+            eventually(lambda: shared.producer.stats().accepted == accepted + 1 + more)
+            shared.producer.flush(20)
         return read(numbers, counter, key)
 
     monkeypatch.setattr("countersink.web.badges.PATIENCE_S", 20.0)
@@ -177,22 +180,21 @@ def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
         assert title(requests.get(url, timeout=20).content) == "hits: 5"
 
 
-def test_a_badge_falls_when_the_total_does(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_badge_falls_when_the_total_does(shared: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("countersink.web.badges.FRESH_S", 0.0)
-    url = f"{web.url}/hit/views/home.svg"
+    url = f"{shared.url}/hit/views.falls/home.svg"
     assert title(requests.get(url, timeout=20).content) == "hits: 1"
-    web.producer.increment("views", "home", -9)
+    shared.producer.increment("views.falls", "home", -9)
     assert title(requests.get(url, timeout=20).content) == "hits: -7"
-    web.apply()
+    shared.apply()
     assert title(requests.get(url, timeout=20).content) == "hits: -6"
 
 
-def test_a_badge_of_what_was_never_counted_says_0(web: Web) -> None:
-    answer = requests.get(f"{web.url}/hit/views/home.svg", params={"count": "0"}, timeout=20)
-    assert title(answer.content) == "hits: 0"
+def test_a_badge_of_what_was_never_counted_says_0(shared: Web) -> None:
+    url = f"{shared.url}/hit/views.never/home.svg"
+    assert title(requests.get(url, params={"count": "0"}, timeout=20).content) == "hits: 0"
     for query in ("count=2", "label=" + "x" * 65, "colour=red"):
-        answer = requests.get(f"{web.url}/hit/views/home.svg?{query}", timeout=20)
-        assert answer.status_code == 422, query
+        assert requests.get(f"{url}?{query}", timeout=20).status_code == 422, query
 
 
 def test_a_badge_without_its_number_is_still_a_badge_and_counts(
@@ -312,20 +314,20 @@ def test_a_key_may_add_to_what_is_its_to_name(guarded: Web) -> None:
         assert answer.status_code == status, counter
 
 
-def test_another_page_cannot_add_to_what_is_not_public_although_everybody_may(web: Web) -> None:
+def test_another_page_cannot_add_to_what_is_not_public_although_everybody_may(shared: Web) -> None:
     """No key was made yet: that the server is at loopback keeps no page out of the browser."""
     for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
-        url = f"{web.url}/hit/views/{path}"
+        url = f"{shared.url}/hit/views.cross/{path}"
         assert requests.request(method, url, headers=ELSEWHERE, timeout=20).status_code == 403
         own = {"Sec-Fetch-Site": "same-origin"}
         assert requests.request(method, url, headers=own, timeout=20).ok
-    assert counted(web, "views") == {"home": 3}
+    assert counted(shared, "views.cross") == {"home": 3}
 
 
-def test_beacons_are_counted_whatever_they_carry(web: Web) -> None:
-    url = f"{web.url}/hit/views/a/b"
+def test_beacons_are_counted_whatever_they_carry(shared: Web) -> None:
+    url = f"{shared.url}/hit/views.beacons/a/b"
     for body in (b"", b"\xff\x00", b"x" * 65_536):
         answer = requests.post(url, data=body, timeout=20)
         assert (answer.status_code, answer.content) == (204, b"")
     assert requests.post(url, data=b"x" * 65_537, timeout=20).status_code == 413
-    assert counted(web, "views") == {"a/b": 3}
+    assert counted(shared, "views.beacons") == {"a/b": 3}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.processes import Child, Children
+from tests.support.processes import Children
 from tests.support.proxies.http_proxy import HttpProxy
 from tests.support.proxies.redis_proxy import RedisProxy
 from tests.support.proxies.rules import Deed, Phase
-from tests.support.waiting import eventually
+from tests.web.process import WebProcess
 from tests.web.serving import Web, serving
 
 PATH = "/v1/increments"
@@ -119,23 +119,24 @@ def test_a_name_counts_at_most_once_when_some_of_its_rows_cannot_be(web: Web) ->
     assert web.store.totals.total("big") == 3 * 10**9
 
 
-def test_both_kinds_of_names_at_once_are_refused(web: Web) -> None:
-    answer = post(web.url, [{"counter": "sales"}, {"counter": "sales", "id": "1"}], "mine")
+def test_both_kinds_of_names_at_once_are_refused(shared: Web) -> None:
+    answer = post(shared.url, [{"counter": "sales"}, {"counter": "sales", "id": "1"}], "mine")
     assert answer.status_code == 422
     assert answer.json()["errors"] == [
         {"index": 1, "detail": "it has an id, and so has the batch: give either"}
     ]
 
 
-@pytest.mark.parametrize("name", ["", "ä", "x" * 256, "a\tb"])
-def test_names_that_cannot_be_are_refused(web: Web, name: str) -> None:
-    port = int(web.url.rpartition(":")[2])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+def test_names_that_cannot_be_are_refused(shared: Web) -> None:
+    accepted = shared.producer.stats().accepted
+    port = int(shared.url.rpartition(":")[2])
     body = b'{"counter":"sales"}'
-    connection.request("POST", PATH, body, {"Idempotency-Key": name.encode("latin-1")})
-    assert connection.getresponse().status == 422
-    connection.close()
-    assert web.producer.stats().accepted == 0
+    for name in ("", "ä", "x" * 256, "a\tb"):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("POST", PATH, body, {"Idempotency-Key": name.encode("latin-1")})
+        assert connection.getresponse().status == 422, name
+        connection.close()
+    assert shared.producer.stats().accepted == accepted
 
 
 def test_two_keys_names_never_meet(redis_url: str, mysql_url: str) -> None:
@@ -157,29 +158,13 @@ def test_two_keys_names_never_meet(redis_url: str, mysql_url: str) -> None:
         assert web.store.totals.total("sales") == 2 * (SUM + 10_000)
 
 
-def started(children: Children, redis_url: str, mysql_url: str) -> tuple[Child, str]:
-    """The real command, and its URL."""
-    child = children.countersink(
-        "web",
-        "--port",
-        "0",
-        environment={"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url},
-    )
-    said = "listening at "
-
-    def url() -> str:
-        assert child.running, child.output()
-        return child.output().partition(said)[2].partition("\n")[0].strip()
-
-    return child, eventually(url)
-
-
 @pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
 def test_a_killed_server_leaves_nothing_twice_and_what_it_called_stored_is_there(
     redis_url: str, mysql_url: str, phase: Phase
 ) -> None:
     with Children() as children, RedisProxy.to(redis_url) as proxy:
-        child, url = started(children, proxy.url(redis_url), mysql_url)
+        process = WebProcess.start(children, proxy.url(redis_url), mysql_url)
+        child, url = process.child, process.url
         assert post(url, BATCH, wait="stored").json()["state"] == "stored"
         held = proxy.when("XADD", phase, Deed.HOLD)
         with ThreadPoolExecutor(1) as pool:
@@ -198,10 +183,10 @@ def test_a_killed_server_leaves_nothing_twice_and_what_it_called_stored_is_there
 
 def test_what_was_accepted_survives_a_sigterm(redis_url: str, mysql_url: str) -> None:
     with Children() as children:
-        child, url = started(children, redis_url, mysql_url)
-        assert post(url, BATCH).status_code == 202
-        child.terminate()
-        assert child.wait(30) == 0
+        process = WebProcess.start(children, redis_url, mysql_url)
+        assert post(process.url, BATCH).status_code == 202
+        process.child.terminate()
+        assert process.child.wait(30) == 0
     with serving(redis_url, mysql_url) as web:
         web.apply()
         assert web.store.totals.total("sales") == SUM

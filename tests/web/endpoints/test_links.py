@@ -6,6 +6,7 @@ import hmac
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,25 +15,53 @@ import requests
 from countersink.store import links
 from countersink.store.sessions import open_tables
 from countersink.web.app import ROUTES
+from countersink.web.auth import register
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
 DAY = datetime(2026, 10, 20, 12, tzinfo=UTC)
+TRICKS = (
+    "/v1/counters/views.secret/daily",
+    "/v1/counters/public/daily",
+    "/v1/counters/views%2Esecret/daily",
+    "/v1/counters/views/../views.secret/daily",
+    "/v1/counters/views/%2e%2e/views.secret/daily",
+    "/v1/counters/views%2F..%2Fviews.secret/daily",
+    "/v1/counters/~views.secret/daily",
+    "/v1/counters/VIEWS/daily",
+    "/v1/counters/views%20/daily",
+    "/v1/counters/views%00/daily",
+    "/v1/counters/view*/daily",
+    "/v1/counters/*/daily",
+    "/v1//counters/views.secret/daily",
+    "/shared/../v1/counters/views.secret/daily",
+    "/v1/counters?search=views",
+    "/v1/totals",
+    "/v1/live?counter=views",
+    "/v1/export/openmetrics?counter=views",
+    "/v1/system",
+    "/v1/dead",
+    "/v1/links",
+    "/v1/notes",
+    "/v1/sequences/views",
+)
 
 
-@pytest.fixture
-def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
+@pytest.fixture(scope="module")
+def web(shared_urls: tuple[str, str]) -> Iterator[Web]:
     """A server that takes keys, with two counters."""
-    with serving(
-        redis_url, mysql_url, public_counters=("public",), failures_per_minute=10_000
-    ) as served:
-        for counter in ("views", "views.secret", "public"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        serving(*shared_urls, public_counters=("public",), failures_per_minute=10_000) as served,
+    ):
+        patch.setattr(register, "REFRESH_S", 0.2)
+        for counter in ("views", "views.secret", "public", "deleted"):
             served.producer.increment(counter, "/a", 3, at=DAY)
         served.apply()
         yield served
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def reader(web: Web) -> str:
     """A key that may read."""
     return web.key("read", name="reader")
@@ -112,44 +141,16 @@ def test_a_link_opens_nothing_else(web: Web, reader: str) -> None:
         assert page.url.endswith("/login")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/counters/views.secret/daily",
-        "/v1/counters/public/daily",
-        "/v1/counters/views%2Esecret/daily",
-        "/v1/counters/views/../views.secret/daily",
-        "/v1/counters/views/%2e%2e/views.secret/daily",
-        "/v1/counters/views%2F..%2Fviews.secret/daily",
-        "/v1/counters/~views.secret/daily",
-        "/v1/counters/VIEWS/daily",
-        "/v1/counters/views%20/daily",
-        "/v1/counters/views%00/daily",
-        "/v1/counters/view*/daily",
-        "/v1/counters/*/daily",
-        "/v1//counters/views.secret/daily",
-        "/shared/../v1/counters/views.secret/daily",
-        "/v1/counters?search=views",
-        "/v1/totals",
-        "/v1/live?counter=views",
-        "/v1/export/openmetrics?counter=views",
-        "/v1/system",
-        "/v1/dead",
-        "/v1/links",
-        "/v1/notes",
-        "/v1/sequences/views",
-    ],
-)
-def test_tricks_with_paths_lead_to_nothing_of_others(web: Web, reader: str, path: str) -> None:
+def test_tricks_with_paths_lead_to_nothing_of_others(web: Web, reader: str) -> None:
     token = make(web, reader)["token"]
-    for method in ("GET", "HEAD"):
-        session = requests.Session()
+    session = requests.Session()
+    for method, path in product(("GET", "HEAD"), TRICKS):
         prepared = session.prepare_request(requests.Request(method, web.url))
         prepared.url = f"{web.url}{path}"  # as it is, with its dots
         prepared.headers["Authorization"] = f"Bearer {token}"
         prepared.headers["Accept"] = "application/json"
         answer = session.send(prepared, timeout=20)
-        assert answer.status_code in (400, 403, 404), (method, answer.text)
+        assert answer.status_code in (400, 403, 404), (method, path, answer.text)
 
 
 def test_a_token_that_was_changed_is_none(web: Web, reader: str) -> None:
@@ -189,8 +190,8 @@ def test_a_token_that_was_changed_is_none(web: Web, reader: str) -> None:
     assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
 
 
-def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web, reader: str) -> None:
-    admin = web.key("admin", name="admin")
+def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web) -> None:
+    admin, reader = web.key("admin", name="admin"), web.key("read", name="brief")
     first, second, third = (make(web, reader) for _ in range(3))
     stranger = web.key("read", name="stranger")
     listed = web.ask("GET", "/v1/links", reader).json()["rows"]
@@ -198,7 +199,8 @@ def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web, reader: str
     assert "token" not in listed[0]
     assert web.ask("GET", "/v1/links", stranger).json()["rows"] == []
     assert web.ask("DELETE", f"/v1/links/{first['id']}", stranger).status_code == 404
-    assert len(web.ask("GET", "/v1/links", admin).json()["rows"]) == 3
+    everybodys = web.ask("GET", "/v1/links", admin).json()["rows"]
+    assert {one["id"] for one in everybodys} >= {one["id"] for one in listed}
 
     def works(link: dict[str, Any]) -> bool:
         return web.ask("GET", "/v1/counters/views/daily", link["token"]).status_code == 200
@@ -215,7 +217,7 @@ def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web, reader: str
     eventually(lambda: not works(second))
     assert works(third)
     with open_tables(web.options.mysql_url) as session:
-        session.execute("UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE name = 'reader'")
+        session.execute("UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE name = 'brief'")
     eventually(lambda: not works(third))
 
 
@@ -223,7 +225,7 @@ def test_links_of_the_command_line_end_all_at_once(web: Web, reader: str) -> Non
     with open_tables(web.options.mysql_url) as session:
         _, token = links.create(session, "views", datetime.now(UTC) + timedelta(days=1))
         assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
-        assert links.revoke_all(session) == 1
+        assert links.revoke_all(session) >= 1
         assert links.revoke_all(session) == 0
     path = "/v1/counters/views/daily"
     eventually(lambda: web.ask("GET", path, token).status_code == 401)
@@ -253,19 +255,20 @@ def test_who_may_not_see_a_counter_makes_no_link_to_it(web: Web, reader: str) ->
 
 
 def test_a_deleted_counter_takes_its_links_and_notes_along(web: Web, reader: str) -> None:
-    admin = web.key("admin", name="admin")
-    token = make(web, reader)["token"]
-    note = "/v1/counters/views/notes/2026-10-20"
+    admin = web.key("admin", name="another admin")
+    token = make(web, reader, "deleted")["token"]
+    note = "/v1/counters/deleted/notes/2026-10-20"
     assert web.ask("PUT", note, admin, json={"note": "x"}).status_code == 200
-    web.store.counters.delete("views")
+    web.store.counters.delete("deleted")
     with open_tables(web.options.mysql_url) as session:
         for table in ("share_link", "day_note"):
-            assert session.query(f"SELECT COUNT(*) FROM {table}")[0][0] == 0
-    web.producer.increment("views", "/a")
+            counted = f"SELECT COUNT(*) FROM {table} WHERE counter = 'deleted'"
+            assert session.query(counted) == [(0,)]
+    web.producer.increment("deleted", "/a")
     web.apply()
-    path = "/v1/counters/views/daily"
+    path = "/v1/counters/deleted/daily"
     eventually(lambda: web.ask("GET", path, token).status_code == 401)
-    assert web.ask("GET", "/v1/counters/views/notes", admin).json()["rows"] == []
+    assert web.ask("GET", "/v1/counters/deleted/notes", admin).json()["rows"] == []
 
 
 def test_a_link_is_told_nowhere_but_to_who_made_it(

@@ -20,6 +20,14 @@ from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
 
+@pytest.fixture(scope="module", autouse=True)
+def often() -> Iterator[None]:
+    """Numbers come more often than to others: nobody is to wait for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "EVERY_S", 0.1)
+        yield
+
+
 class Stream:
     """The events of one listener, as they come."""
 
@@ -230,16 +238,13 @@ def test_a_server_that_is_away_is_told_of_and_seen_again(
             assert next(event for event in stream.events() if "trouble" not in event)
 
 
-def test_a_bad_question_is_no_stream(web: Web) -> None:
+def test_a_bad_question_is_no_stream_and_head_is_answered_at_once(shared: Web) -> None:
     many = "&".join(f"counter=c{number}" for number in range(101))
     long = f"counter={'a' * 65}"
     for query in ("counters=a", "counter=", "counter=a%20", "counter=%00", long, many):
-        answer = requests.get(f"{web.url}/v1/live?{query}", timeout=20)
+        answer = requests.get(f"{shared.url}/v1/live?{query}", timeout=20)
         assert answer.status_code == 422, query
         assert answer.headers["Content-Type"] == "application/problem+json"
-
-
-def test_head_is_answered_at_once(web: Web) -> None:
-    answer = requests.head(f"{web.url}/v1/live", timeout=20)
+    answer = requests.head(f"{shared.url}/v1/live", timeout=20)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/event-stream")

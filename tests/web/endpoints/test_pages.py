@@ -30,8 +30,8 @@ def get(web: Web, path: str, **headers: str) -> requests.Response:
     return requests.get(f"{web.url}{path}", headers=headers, timeout=20, allow_redirects=False)
 
 
-def test_a_page_names_its_files_by_their_hash_and_they_are_kept_for_ever(web: Web) -> None:
-    page = get(web, "/")
+def test_a_page_names_its_files_by_their_hash_and_they_are_kept_for_ever(shared: Web) -> None:
+    page = get(shared, "/")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert page.headers["Cache-Control"] == "no-cache"
     for name, value in PAGE[:-1]:
@@ -39,26 +39,26 @@ def test_a_page_names_its_files_by_their_hash_and_they_are_kept_for_ever(web: We
     paths = re.findall(r'(?:src|href)="(/static/[^"]+)"', page.text)
     assert len(paths) >= 3
     for path in paths:
-        file = get(web, path)
+        file = get(shared, path)
         assert file.status_code == 200, path
         assert file.headers["Cache-Control"] == "public, max-age=31536000, immutable"
         assert file.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_what_a_browser_has_is_not_sent_again(web: Web) -> None:
+def test_what_a_browser_has_is_not_sent_again(shared: Web) -> None:
     for accepted in ("gzip", "identity"):
-        first = get(web, "/", **{"Accept-Encoding": accepted})
+        first = get(shared, "/", **{"Accept-Encoding": accepted})
         again = {"Accept-Encoding": accepted, "If-None-Match": f'"x", {first.headers["ETag"]}'}
-        kept = get(web, "/", **again)
+        kept = get(shared, "/", **again)
         assert kept.status_code == 304
         # What a 304 says of the page replaces what the browser has.
         assert "Content-Security-Policy" not in kept.headers
     other = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
-    assert get(web, "/", **other).status_code == 200
+    assert get(shared, "/", **other).status_code == 200
 
 
-def test_a_page_has_only_scripts_in_it_that_its_policy_names(web: Web) -> None:
-    page = get(web, "/")
+def test_a_page_has_only_scripts_in_it_that_its_policy_names(shared: Web) -> None:
+    page = get(shared, "/")
     scripts = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
     hashes = [b64encode(sha256(one.encode()).digest()).decode() for one in scripts]
     assert len(hashes) == 2
@@ -66,7 +66,7 @@ def test_a_page_has_only_scripts_in_it_that_its_policy_names(web: Web) -> None:
     assert page.headers["Content-Security-Policy"].endswith(f"; script-src 'self' {named}")
 
 
-def test_no_page_has_other_script_or_style_in_it_or_asks_another_host(web: Web) -> None:
+def test_no_page_has_other_script_or_style_in_it_or_asks_another_host() -> None:
     for path, asset in load().files.items():
         text = asset.body.decode()
         assert gzip.decompress(asset.packed) == asset.body
@@ -81,21 +81,15 @@ def test_no_page_has_other_script_or_style_in_it_or_asks_another_host(web: Web) 
             assert "innerHTML" not in text, path
 
 
-def test_the_licence_of_what_others_wrote_is_there(web: Web) -> None:
-    version = load().version
-    answer = get(web, f"/static/{version}/vendor/uplot/LICENSE.txt")
+def test_the_licence_of_what_others_wrote_is_there_and_nothing_else_is_served(shared: Web) -> None:
+    static = f"/static/{load().version}"
+    answer = get(shared, f"{static}/vendor/uplot/LICENSE.txt")
     assert answer.text.startswith("The MIT License")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
-
-
-def test_nothing_else_is_served(web: Web) -> None:
-    version = load().version
     for path in ELSEWHERE:
-        assert get(web, f"/static/{version}/{path}").status_code in (400, 404), path
-
-
-def test_a_page_of_another_version_gets_none_of_these_files(web: Web) -> None:
-    assert get(web, "/static/0123456789abcdef/js/app.js").status_code == 404
+        assert get(shared, f"{static}/{path}").status_code in (400, 404), path
+    # A page of another version gets none of these files.
+    assert get(shared, "/static/0123456789abcdef/js/app.js").status_code == 404
 
 
 def test_who_is_not_logged_in_is_led_to_the_login(web: Web) -> None:
@@ -115,8 +109,8 @@ def test_who_is_not_logged_in_is_led_to_the_login(web: Web) -> None:
     }
 
 
-def test_where_no_key_was_made_everybody_may_do_everything(web: Web) -> None:
-    who = get(web, "/v1/whoami").json()
+def test_where_no_key_was_made_everybody_may_do_everything(shared: Web) -> None:
+    who = get(shared, "/v1/whoami").json()
     assert who["key"] is None
     assert "admin" in who["scopes"]
 
@@ -132,6 +126,6 @@ def test_the_system_says_what_info_says(web: Web) -> None:
     assert get(web, "/v1/system?x=1").status_code == 422
 
 
-def test_every_file_has_a_type(web: Web) -> None:
+def test_every_file_has_a_type() -> None:
     kinds = {path.rpartition(".")[2] for path in load().files}
     assert kinds == set(MEDIA_TYPES)

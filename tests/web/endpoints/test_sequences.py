@@ -27,34 +27,39 @@ def peek(web: Web, name: str) -> Any:
     return answer.json()["value"]
 
 
-def test_everybody_gets_a_number_of_their_own(web: Web) -> None:
+def test_everybody_gets_a_number_of_their_own(shared: Web) -> None:
     with ThreadPoolExecutor(8) as pool:
-        values = [one["value"] for one in pool.map(lambda _: take(web, "invoice"), range(60))]
+        values = [one["value"] for one in pool.map(lambda _: take(shared, "invoice"), range(60))]
     assert sorted(values) == list(range(1, 61))
-    assert peek(web, "invoice") == 60
-    assert peek(web, "unknown") is None
+    assert peek(shared, "invoice") == 60
+    assert peek(shared, "unknown") is None
 
 
-def test_steps_starts_and_blocks(web: Web) -> None:
-    assert take(web, "a", step=10, start=-5) == {"name": "a", "value": -5}
-    assert take(web, "a", step=10) == {"name": "a", "value": 5}
-    assert take(web, "a", count=3) == {"name": "a", "first": 6, "last": 8, "step": 1}
-    assert take(web, "a", count=2, step=-4) == {"name": "a", "first": 4, "last": 0, "step": -4}
-    assert take(web, "a", step=None) == {"name": "a", "value": 1}
-    assert take(web, "big", start=2**63 - 1)["value"] == 2**63 - 1
+def test_steps_starts_and_blocks(shared: Web) -> None:
+    assert take(shared, "by", step=10, start=-5) == {"name": "by", "value": -5}
+    assert take(shared, "by", step=10) == {"name": "by", "value": 5}
+    assert take(shared, "by", count=3) == {"name": "by", "first": 6, "last": 8, "step": 1}
+    assert take(shared, "by", count=2, step=-4) == {
+        "name": "by",
+        "first": 4,
+        "last": 0,
+        "step": -4,
+    }
+    assert take(shared, "by", step=None) == {"name": "by", "value": 1}
+    assert take(shared, "big", start=2**63 - 1)["value"] == 2**63 - 1
 
 
-def test_names_may_hold_anything(web: Web) -> None:
+def test_names_may_hold_anything(shared: Web) -> None:
     for name in ("", "a/b", "next", "a/next", "ä b", "日本", "%2f"):
-        assert take(web, name) == {"name": name, "value": 1}
-        assert peek(web, name) == 1
-    take(web, "x" * 256, 422)
+        assert take(shared, name) == {"name": name, "value": 1}
+        assert peek(shared, name) == 1
+    take(shared, "x" * 256, 422)
 
 
-def test_what_cannot_be_is_told(web: Web) -> None:
-    take(web, "end", start=2**63 - 1)
-    assert "limits" in take(web, "end", 409)["detail"]
-    take(web, "end", 409, count=5)
+def test_what_cannot_be_is_told(shared: Web) -> None:
+    take(shared, "end", start=2**63 - 1)
+    assert "limits" in take(shared, "end", 409)["detail"]
+    take(shared, "end", 409, count=5)
     for asked in (
         {"step": 0},
         {"step": 2**63},
@@ -66,8 +71,8 @@ def test_what_cannot_be_is_told(web: Web) -> None:
         {"steps": 1},
         {"step": True},
     ):
-        take(web, "a", 422, **asked)
-    url = f"{web.url}/v1/sequences/a/next"
+        take(shared, "refused", 422, **asked)
+    url = f"{shared.url}/v1/sequences/refused/next"
     headers = {"Content-Type": "application/json"}
     for body, status in ((b"{", 400), (b"[]", 422), (b"[" * 100_000, 422), (b"\xff", 400)):
         answer = requests.post(url, data=body, headers=headers, timeout=20)
@@ -76,20 +81,20 @@ def test_what_cannot_be_is_told(web: Web) -> None:
     assert (answer.status_code, "twice" in answer.text) == (422, True)
     answer = requests.post(url, data={"step": "1"}, timeout=20)
     assert answer.status_code == 415
-    assert peek(web, "a") is None, "nothing was handed out"
+    assert peek(shared, "refused") is None, "nothing was handed out"
     answer = requests.post(url, data=b'{"start":7.0}', headers=headers, timeout=20)
     assert answer.json()["value"] == 7, "a whole number is one however it is written"
 
 
-def test_what_is_asked_for_in_the_query_takes_no_number(web: Web) -> None:
-    url = f"{web.url}/v1/sequences/a"
+def test_what_is_asked_for_in_the_query_takes_no_number(shared: Web) -> None:
+    url = f"{shared.url}/v1/sequences/query"
     for answer in (
         requests.post(f"{url}/next?count=5", timeout=20),
         requests.get(f"{url}?period=2026-11", timeout=20),
     ):
         assert answer.status_code == 422
         assert "no such parameter" in answer.text
-    assert peek(web, "a") is None, "nothing was handed out"
+    assert peek(shared, "query") is None, "nothing was handed out"
 
 
 def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
@@ -101,13 +106,13 @@ def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
     assert requests.get(url, headers=headers, timeout=20).status_code == 403, "that is to read"
 
 
-def test_a_retry_takes_another_number_and_none_is_given_twice(web: Web) -> None:
-    with HttpProxy.to(int(web.url.rpartition(":")[2])) as proxy:
-        proxy.when("POST /v1/sequences/a/next", Phase.AFTER, Deed.CUT)
+def test_a_retry_takes_another_number_and_none_is_given_twice(shared: Web) -> None:
+    with HttpProxy.to(int(shared.url.rpartition(":")[2])) as proxy:
+        proxy.when("POST /v1/sequences/retried/next", Phase.AFTER, Deed.CUT)
         values: list[int] = []
         while len(values) < 3:
             try:
-                answer = requests.post(f"{proxy.url}/v1/sequences/a/next", timeout=20)
+                answer = requests.post(f"{proxy.url}/v1/sequences/retried/next", timeout=20)
             except requests.ConnectionError:
                 continue
             values.append(answer.json()["value"])

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import requests
 
-from countersink.store.connection import Session
+from countersink.store.connection import connect
 from tests.store.helpers import applier
 from tests.store.visitors.sightings import seen_entry
 from tests.support.traffic import now_minute
@@ -16,16 +16,19 @@ from tests.web.serving import Web
 VISITORS = "/v1/counters/visitors"
 
 
-@pytest.fixture
-def filled(web: Web, session: Session, mysql_url: str) -> Web:
-    """`visitors` has 3 members of one key, and 1,000 of another."""
-    web.store.counters.set("visitors", resolution="minute", salt_days=0)
+@pytest.fixture(scope="module")
+def filled(shared: Web) -> Web:
+    """`visitors` has 3 members of one key, and 1,000 of another; `damaged` has one."""
     now = now_minute()
+    for counter in ("visitors", "damaged"):
+        shared.store.counters.set(counter, resolution="minute", salt_days=0)
     made = [("visitors", "/", now, f"v{n % 3}") for n in range(7)]
     made += [("visitors", "/many", now, f"v{n}") for n in range(1000)]
-    with closing(applier(mysql_url)) as one:
+    made += [("damaged", "/", now, "v")]
+    url = shared.options.mysql_url
+    with connect(url) as session, closing(applier(url)) as one:
         one.apply([seen_entry(session, made)])
-    return web
+    return shared
 
 
 def get(web: Web, path: str, **parameters: Any) -> requests.Response:
@@ -49,30 +52,28 @@ def test_members_are_told_with_their_bounds(filled: Web) -> None:
     assert [row["total"] for row in rows(filled, f"{VISITORS}/hourly", key="/")] == [3]
 
 
-@pytest.mark.parametrize("path", ["totals", "daily", "hourly", "minutely", "top"])
-def test_answers_are_as_their_schema_says(filled: Web, path: str) -> None:
+def test_answers_are_as_their_schema_says(filled: Web) -> None:
     document = requests.get(f"{filled.url}/openapi.json", timeout=20).json()
-    operation = document["paths"][f"/v1/counters/{{counter}}/{path}"]["get"]
-    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    answer = get(filled, f"{VISITORS}/{path}", unique="true")
-    assert answer.status_code == 200, answer.text
-    jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
-    assert set(answer.json()["rows"][0]) >= {"total", "estimate", "low", "high"}
+    for path in ("totals", "daily", "hourly", "minutely", "top"):
+        operation = document["paths"][f"/v1/counters/{{counter}}/{path}"]["get"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        answer = get(filled, f"{VISITORS}/{path}", unique="true")
+        assert answer.status_code == 200, answer.text
+        jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
+        assert set(answer.json()["rows"][0]) >= {"total", "estimate", "low", "high"}
 
 
-@pytest.mark.parametrize(
-    ("path", "more"),
-    [
+def test_what_is_not_told_of_members_is_422(filled: Web) -> None:
+    questions: tuple[tuple[str, dict[str, str]], ...] = (
         (f"{VISITORS}/totals", {"include_pending": "true"}),
         (f"{VISITORS}/top", {"against": "previous", "last": "24h"}),
         (f"{VISITORS}/top", {"also": "2026-10-01..2026-10-31"}),
         ("/v1/totals", {}),
-    ],
-)
-def test_what_is_not_told_of_members_is_422(filled: Web, path: str, more: dict[str, str]) -> None:
-    answer = get(filled, path, unique="true", **more)
-    assert answer.status_code == 422
-    assert "different members are not told" in answer.text
+    )
+    for path, more in questions:
+        answer = get(filled, path, unique="true", **more)
+        assert answer.status_code == 422, path
+        assert "different members are not told" in answer.text
 
 
 def test_a_counter_without_members_is_422_and_says_what_to_do(filled: Web) -> None:
@@ -82,9 +83,11 @@ def test_a_counter_without_members_is_422_and_says_what_to_do(filled: Web) -> No
     assert "countersink counter set plain --unique" in answer.text
 
 
-def test_a_damaged_sketch_is_an_error_that_names_it(filled: Web, session: Session) -> None:
-    session.execute("UPDATE visitor_slot SET checksum = 1 WHERE counter_key = '/'")
-    answer = get(filled, f"{VISITORS}/totals", unique="true", by="total")
+def test_a_damaged_sketch_is_an_error_that_names_it(filled: Web) -> None:
+    with connect(filled.options.mysql_url) as session:
+        session.execute("UPDATE visitor_slot SET checksum = 1 WHERE counter = 'damaged'")
+    path = "/v1/counters/damaged/totals"
+    answer = get(filled, path, unique="true", by="total")
     assert answer.status_code == 500
-    assert "'visitors', '/' in the bucket" in answer.json()["detail"]
-    assert get(filled, f"{VISITORS}/totals", by="total").json()["rows"] == [{"total": 1007}]
+    assert "'damaged', '/' in the bucket" in answer.json()["detail"]
+    assert get(filled, path, by="total").json()["rows"] == [{"total": 1}]

@@ -50,27 +50,25 @@ def test_increments_bring_visitors(web: Web, redis_client: redis.Redis) -> None:
     assert stored(web, redis_client) == (11, set(map(hashed, ["ann", "bob\u00e9", ""])))
 
 
-BAD = [
+BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"visitor": 5}, "visitor"),
     ({"visitor": ["ann"]}, "visitor"),
     ({"visitor": "secret", "amount": 2}, "amount is 1"),
     ({"visitor": "secret", "amount": 0}, "amount is 1"),
     ({"visitor": "secret", "counter": "plain"}, "countersink counter set plain --unique"),
-]
+)
 
 
-@pytest.mark.parametrize(("more", "said"), BAD)
-def test_what_is_not_valid_is_told_and_counts_nothing(
-    web: Web, redis_client: redis.Redis, more: dict[str, Any], said: str
-) -> None:
+def test_what_is_not_valid_is_told_and_counts_nothing(web: Web, redis_client: redis.Redis) -> None:
     publish(redis_client)
     good = {"counter": "visitors", "visitor": "ann"}
-    answer = post(web, [good, {"counter": "visitors", **more}])
-    assert answer.status_code == 422
-    (error,) = answer.json()["errors"]
-    assert error["index"] == 1
-    assert said in error["detail"]
-    assert "secret" not in answer.text
+    for more, said in BAD:
+        answer = post(web, [good, {"counter": "visitors", **more}])
+        assert answer.status_code == 422
+        (error,) = answer.json()["errors"]
+        assert error["index"] == 1
+        assert said in error["detail"]
+        assert "secret" not in answer.text
     assert stored(web, redis_client) == (0, set())
 
 
@@ -92,7 +90,8 @@ def test_hits_tell_address_and_user_agent_of_counters_that_are_named(
     for counter in ("visitors", "site.a", "other", "site.plain"):
         for ending in (".gif", ".svg"):
             url = f"{web.url}/hit/{counter}/home{ending}"
-            assert requests.get(url, headers=AGENT, timeout=20).status_code == 200
+            answer = requests.get(url, headers=AGENT, timeout=20)
+            assert (answer.status_code, "Set-Cookie" in answer.headers) == (200, False)
         url = f"{web.url}/hit/{counter}/home"
         assert requests.post(url, headers=AGENT, timeout=20).status_code == 204
     requests.head(f"{web.url}/hit/visitors/home.gif", headers=AGENT, timeout=20)
@@ -106,9 +105,3 @@ def test_hits_tell_address_and_user_agent_of_counters_that_are_named(
     assert totals == {"visitors": 3, "site.a": 3, "other": 3, "site.plain": 3}
     assert {counter for counter, *_ in hashes} == {"visitors", "site.a"}
     assert set().union(*hashes.values()) == {hashed("127.0.0.1 Browser/1.0")}
-
-
-def test_no_cookie_is_set(web: Web, redis_client: redis.Redis) -> None:
-    publish(redis_client)
-    answer = requests.get(f"{web.url}/hit/visitors/home.gif", headers=AGENT, timeout=20)
-    assert "Set-Cookie" not in answer.headers

@@ -1,52 +1,52 @@
 """Windows by HTTP: what is none is 422, and an answer with one is as its schema says."""
 
+from itertools import cycle
 from typing import Any
 
 import jsonschema
 import pytest
 import requests
 
-from tests.cli.command import call
 from tests.web.serving import Web
 
 VIEWS = "/v1/counters/views"
 
 
-@pytest.fixture
-def filled(web: Web, redis_url: str, mysql_url: str) -> Web:
+PATHS = ("totals", "daily", "hourly", "minutely", "top")
+
+
+@pytest.fixture(scope="module")
+def filled(shared: Web) -> Web:
     """`views` counts minutes, and has 3 of now."""
-    web.store.counters.set("views", resolution="minute")
-    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    for command in (("increment", "views", "/", "--amount", "3"), ("worker", "--drain")):
-        assert call(*command, **urls).status == 0
-    return web
+    shared.store.counters.set("views", resolution="minute")
+    shared.producer.increment("views", "/", 3)
+    shared.apply()
+    return shared
 
 
 def get(web: Web, path: str, **parameters: Any) -> requests.Response:
     return requests.get(f"{web.url}{path}", params=parameters, timeout=20)
 
 
-WRONG = {
-    "zero": ({"last": "0h"}, "is no window"),
-    "negative": ({"last": "-24h"}, "is no window"),
-    "unit": ({"last": "3w"}, "is no window"),
-    "no unit": ({"last": "24"}, "is no window"),
-    "huge": ({"last": "999999999d"}, "at most 36,500 days"),
-    "both": ({"last": "24h", "from": "2026-11-20"}, "not both"),
-    "naive": ({"from": "2026-11-20T08:00"}, "no time zone"),
-    "before 1970": ({"from": "1969-12-31T23:59Z"}, "from 1970-01-01 on"),
-    "seconds": ({"to": "2026-11-20T08:00:30Z"}, "whole minute"),
-    "no time": ({"from": "soon"}, "give a day"),
-    "backwards": ({"from": "2026-11-20T08:00Z", "to": "2026-11-20T07:00Z"}, "before it begins"),
-}
+WRONG: tuple[tuple[dict[str, str], str], ...] = (
+    ({"last": "0h"}, "is no window"),
+    ({"last": "-24h"}, "is no window"),
+    ({"last": "3w"}, "is no window"),
+    ({"last": "24"}, "is no window"),
+    ({"last": "999999999d"}, "at most 36,500 days"),
+    ({"last": "24h", "from": "2026-11-20"}, "not both"),
+    ({"from": "2026-11-20T08:00"}, "no time zone"),
+    ({"from": "1969-12-31T23:59Z"}, "from 1970-01-01 on"),
+    ({"to": "2026-11-20T08:00:30Z"}, "whole minute"),
+    ({"from": "soon"}, "give a day"),
+    ({"from": "2026-11-20T08:00Z", "to": "2026-11-20T07:00Z"}, "before it begins"),
+)
 
 
-@pytest.mark.parametrize(("given", "says"), WRONG.values(), ids=list(WRONG))
-def test_what_is_no_window_is_422_with_a_sentence(
-    web: Web, given: dict[str, str], says: str
-) -> None:
-    for path in ("/totals", "/daily", "/hourly", "/minutely", "/top"):
-        answer = get(web, f"{VIEWS}{path}", **given)
+def test_what_is_no_window_is_422_with_a_sentence(shared: Web) -> None:
+    """Each once; every path asks the same reader."""
+    for (given, says), path in zip(WRONG, cycle(PATHS), strict=False):
+        answer = get(shared, f"{VIEWS}/{path}", **given)
         assert answer.status_code == 422, (path, answer.text)
         assert answer.headers["Content-Type"] == "application/problem+json"
         (error,) = answer.json()["errors"]
@@ -54,35 +54,35 @@ def test_what_is_no_window_is_422_with_a_sentence(
         assert error["parameter"] in (*given, "to")
 
 
-def test_against_needs_a_window(web: Web) -> None:
+def test_against_needs_a_window(shared: Web) -> None:
     for given in ({}, {"from": "2026-11-20"}, {"last": "24h", "by": "day"}):
-        answer = get(web, f"{VIEWS}/totals", **{"by": "key", **given}, against="previous")
+        answer = get(shared, f"{VIEWS}/totals", **{"by": "key", **given}, against="previous")
         assert answer.status_code == 422
         (error,) = answer.json()["errors"]
         assert error["parameter"] == "against"
 
 
-def test_a_window_that_the_buckets_do_not_make_up_is_422_and_names_what_would(web: Web) -> None:
-    web.store.counters.set("clicks", resolution="day")
-    answer = get(web, "/v1/counters/clicks/totals", last="24h")
+def test_a_window_that_the_buckets_do_not_make_up_is_422_and_names_what_would(shared: Web) -> None:
+    shared.store.counters.set("clicks", resolution="day")
+    answer = get(shared, "/v1/counters/clicks/totals", last="24h")
     assert answer.status_code == 422
     assert "--resolution hour" in answer.text
 
 
-@pytest.mark.parametrize("path", ["totals", "daily", "hourly", "minutely", "top"])
-def test_answers_with_and_without_a_window_are_as_their_schema_says(filled: Web, path: str) -> None:
+def test_answers_with_and_without_a_window_are_as_their_schema_says(filled: Web) -> None:
     document = requests.get(f"{filled.url}/openapi.json", timeout=20).json()
-    operation = document["paths"][f"/v1/counters/{{counter}}/{path}"]["get"]
-    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    questions: list[dict[str, str]] = [{}, {"last": "24h"}, {"last": "2d"}]
-    if path == "top":
-        questions.append({"last": "24h", "against": "previous"})
-    for given in questions:
-        answer = get(filled, f"{VIEWS}/{path}", **given)
-        assert answer.status_code == 200, answer.text
-        jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
-        assert ("window" in answer.json()) == bool(given)
-        assert sum(row["total"] for row in answer.json()["rows"]) == 3
+    for path in PATHS:
+        operation = document["paths"][f"/v1/counters/{{counter}}/{path}"]["get"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        questions: list[dict[str, str]] = [{}, {"last": "24h"}, {"last": "2d"}]
+        if path == "top":
+            questions.append({"last": "24h", "against": "previous"})
+        for given in questions:
+            answer = get(filled, f"{VIEWS}/{path}", **given)
+            assert answer.status_code == 200, answer.text
+            jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
+            assert ("window" in answer.json()) == bool(given)
+            assert sum(row["total"] for row in answer.json()["rows"]) == 3
 
 
 def test_a_time_with_an_offset_may_have_its_plus_unescaped(filled: Web) -> None:

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import jsonschema
-import pytest
 import requests
 
 from countersink.web.app import ROUTES
@@ -18,7 +17,6 @@ OPERATIONS = [
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 ]
-NAMES = [f"{method} {path}" for path, method, _ in OPERATIONS]
 
 
 def references(value: Any) -> list[str]:
@@ -54,40 +52,36 @@ def test_names_of_operations_are_different() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
-def test_every_operation_is_whole(path: str, method: str, operation: dict[str, Any]) -> None:
-    assert operation["summary"]
-    named = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
-    assert named == set(re.findall(r"\{(\w+)\}", path))
-    for parameter in operation["parameters"]:
-        jsonschema.Draft202012Validator.check_schema(parameter["schema"])
-    statuses = operation["responses"]
-    assert any(status.startswith("2") for status in statuses)
-    assert {"400", "408", "421", "429", "431", "500", "503"} <= statuses.keys()
-    assert (not operation["security"]) or {"401", "403"} <= statuses.keys()
-    assert ("requestBody" not in operation) or {"413", "415"} <= statuses.keys()
-    for response in statuses.values():
-        assert "$ref" in response or response["description"]
-        for content in response.get("content", {}).values():
-            jsonschema.Draft202012Validator.check_schema(content["schema"])
+def test_every_operation_is_whole() -> None:
+    for path, method, operation in OPERATIONS:
+        assert operation["summary"], (method, path)
+        named = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
+        assert named == set(re.findall(r"\{(\w+)\}", path))
+        for parameter in operation["parameters"]:
+            jsonschema.Draft202012Validator.check_schema(parameter["schema"])
+        statuses = operation["responses"]
+        assert any(status.startswith("2") for status in statuses)
+        assert {"400", "408", "421", "429", "431", "500", "503"} <= statuses.keys()
+        assert (not operation["security"]) or {"401", "403"} <= statuses.keys()
+        assert ("requestBody" not in operation) or {"413", "415"} <= statuses.keys()
+        for response in statuses.values():
+            assert "$ref" in response or response["description"]
+            for content in response.get("content", {}).values():
+                jsonschema.Draft202012Validator.check_schema(content["schema"])
 
 
-def test_it_says_whether_a_key_is_needed(web: Web) -> None:
-    def needed() -> list[dict[str, Any]]:
-        served = requests.get(f"{web.url}/openapi.json", timeout=20).json()
-        found: list[dict[str, Any]] = served["paths"]["/v1/increments"]["post"]["security"]
-        return found
+def test_it_is_served_to_everybody_and_says_whether_a_key_is_needed(web: Web) -> None:
+    def served() -> Any:
+        answer = requests.get(f"{web.url}/openapi.json", timeout=20)
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"] == "application/json"
+        return answer.json()
+
+    def needed() -> Any:
+        return served()["paths"]["/v1/increments"]["post"]["security"]
 
     assert {} in needed()
     web.key("read")
     assert {} not in needed()
-
-
-def test_it_is_served_to_everybody(web: Web) -> None:
-    web.key("read")
-    answer = requests.get(f"{web.url}/openapi.json", timeout=20)
-    assert answer.status_code == 200
-    assert answer.headers["Content-Type"] == "application/json"
-    served = answer.json()
-    assert served["openapi"].startswith("3.1")
-    assert set(served["paths"]) == {*DOCUMENT["paths"], "/openapi.json"}
+    assert served()["openapi"].startswith("3.1")
+    assert set(served()["paths"]) == {*DOCUMENT["paths"], "/openapi.json"}

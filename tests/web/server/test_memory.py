@@ -111,7 +111,7 @@ def peak(process: WebProcess, pipelined: bytes) -> int:
         return resident(process, "VmHWM")
 
 
-@pytest.mark.long
+@pytest.mark.long("950 connections; test_room has the bounds themselves")
 @pytest.mark.parametrize("sent", BODIES)
 def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     process: WebProcess, before: int, sent: str
@@ -120,9 +120,8 @@ def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     eventually(lambda: resident(process) - before < MAX_HELD)
 
 
-@pytest.mark.parametrize(
-    "sent", [pytest.param("many requests", marks=pytest.mark.long), *list(HEADS)[1:]]
-)
+@pytest.mark.long("950 connections; test_room has the bounds themselves")
+@pytest.mark.parametrize("sent", HEADS)
 def test_requests_that_wait_in_pipelines_are_bounded(
     process: WebProcess, before: int, sent: str
 ) -> None:

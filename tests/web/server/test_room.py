@@ -174,7 +174,7 @@ def test_bodies_that_no_handler_takes_are_bounded(opened: Web) -> None:
         sent = b"GET /work HTTP/1.1\r\nHost: localhost\r\nContent-Length: 250000\r\n\r\n"
         body = bytes(250_000)
         many = []
-        for _ in range(900):
+        for _ in range(5 * MAX_HELD // len(body)):
             each = stack.enter_context(connected(web.url))
             each.sendall(sent)
             assert begun.acquire(timeout=20)

@@ -15,7 +15,7 @@ from tests.web.nginx import needs_nginx, nginx
 from tests.web.raw import connected, status
 from tests.web.serving import Web, serving
 
-ROUNDS = 5
+ROUNDS = 2
 VISITORS = {
     "plain": 'proxy_set_header Connection "";',
     # as nginx's documentation has it for WebSockets
@@ -128,7 +128,7 @@ def test_clients_that_offer_http_2_are_counted(behind: Web, tmp_path: Path, visi
     assert totals.total("honest") == 4 * ROUNDS
 
 
-@pytest.mark.long
+@pytest.mark.long("Java starts three times")
 @pytest.mark.skipif(not shutil.which("java"), reason="java is not installed")
 def test_java(behind: Web, tmp_path: Path) -> None:
     key = behind.key("ingest")

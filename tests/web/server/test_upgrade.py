@@ -82,12 +82,13 @@ def test_requests_before_and_after_it_are_answered_in_order(opened: Web, offer: 
     assert lengths(exchange(opened.url, sent)) == [5, size, 5, size, size, 4]
 
 
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.long("at each byte"))])
 @pytest.mark.parametrize("sent", ["with a length", "in chunks", "Java", "curl in chunks"])
-def test_wherever_the_network_cuts_it(opened: Web, sent: str) -> None:
+def test_wherever_the_network_cuts_it(opened: Web, sent: str, step: int) -> None:
     offer = OFFERS[sent].replace(b"/v1/increments", b"/live")
     size = body_length(offer)
     with connected(opened.url) as connection, requests.Session() as other:
-        for cut in range(1, len(offer)):
+        for cut in range(1, len(offer), step):
             connection.sendall(offer[:cut])
             assert other.get(f"{opened.url}/live", timeout=20).ok
             connection.sendall(offer[cut:])
