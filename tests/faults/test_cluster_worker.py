@@ -191,7 +191,8 @@ def _workers(
     cluster: RedisCluster, mysql_url: str, children: Children, count: int = 2
 ) -> list[Child]:
     """Some that read."""
-    made = [children.worker(cluster.url, mysql_url, **FAST_WORKER) for _ in range(count)]
+    url = f"{cluster.url}?socket_timeout=1"  # a node that hangs is soon known to
+    made = [children.worker(url, mysql_url, **FAST_WORKER) for _ in range(count)]
     for worker in made:
         eventually(lambda w=worker: " ready " in w.output(), message=worker.output)  # type: ignore[misc]
     return made

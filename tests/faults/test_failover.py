@@ -140,7 +140,7 @@ def test_all_that_counts_goes_on(
         print(report(f"{kind}: primary {fault}", promoted - began, load.finish()))
 
 
-@pytest.mark.long
+@pytest.mark.long("a server frozen for longer than a time-out")
 def test_the_primary_is_frozen(running: Run, pair: ReplicatedPair) -> None:
     pair.primary.freeze()
     pair.promote()

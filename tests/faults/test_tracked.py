@@ -10,6 +10,6 @@ def test_counters_equal_count_in_every_snapshot_beside_writers(stage: Stage) -> 
     scenarios.tracked_beside_writers(stage)
 
 
-@pytest.mark.long
+@pytest.mark.long("writers beside each damage")
 def test_what_fires_no_trigger_is_found_and_mended_beside_writers(stage: Stage) -> None:
     scenarios.damage_is_found_and_mended(stage)

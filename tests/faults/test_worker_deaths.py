@@ -5,19 +5,24 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.scenarios import worker_deaths as scenarios
+from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
+from tests.support.examples import MANY
 
 
-def test_killed_at_each_point_in_random_order(stage: Stage) -> None:
-    scenarios.killed_at_each_point(stage)
+@pytest.mark.random
+def test_killed_at_points_in_random_order(stage: Stage) -> None:
+    scenarios.killed_at_each_point(stage, POINTS if MANY else stage.random.sample(POINTS, 6))
 
 
+@pytest.mark.random
 def test_killed_while_entries_come_in_and_another_works(stage: Stage) -> None:
-    scenarios.killed_under_load(stage)
+    scenarios.killed_under_load(stage, kills=4 if MANY else 2)
 
 
+@pytest.mark.random
 def test_a_slow_owner_whose_entries_others_took(stage: Stage) -> None:
-    scenarios.paused_while_others_take_over(stage)
+    scenarios.paused_while_others_take_over(stage, points=3 if MANY else 1)
 
 
 def test_sigterm_finishes_the_batch_and_leaves_nothing_pending(stage: Stage) -> None:
@@ -28,6 +33,6 @@ def test_two_workers_given_the_same_entries_at_the_same_moment(stage: Stage) -> 
     scenarios.two_workers_at_the_same_moment(stage)
 
 
-@pytest.mark.long
+@pytest.mark.long("MySQL is frozen until the worker gives up waiting")
 def test_sigterm_ends_a_worker_whose_mysql_is_frozen(own_stage: Callable[[], Stage]) -> None:
     scenarios.terminated_while_mysql_is_frozen(own_stage())
