@@ -43,7 +43,7 @@ def lines_of(first: int, end: int, host: str = "a") -> list[bytes]:
 
 
 A, B, C = lines_of(0, 60), lines_of(60, 120), lines_of(120, 180)
-BIG = lines_of(0, 3000)
+BIG = lines_of(0, 1500)
 
 CASES: dict[str, tuple[list[list[bytes]], list[bytes]]] = {
     "both together": ([A, B], A + B),
@@ -55,9 +55,9 @@ CASES: dict[str, tuple[list[list[bytes]], list[bytes]]] = {
     "three, one of them new": ([A, C], A + B + C),
     "the last lines": ([A], A[-12:]),
     "the last lines and more": ([A], A[-12:] + B),
-    "the middle": ([BIG], BIG[1201:1261]),
-    "a part of many": ([BIG], BIG[1000:2500]),
-    "all, after a part": ([BIG[1000:2500]], BIG),
+    "the middle": ([BIG], BIG[601:661]),
+    "a part of many": ([BIG], BIG[500:1250]),
+    "all, after a part": ([BIG[500:1250]], BIG),
     "after a few of them": ([A[:9]], B + A),
 }
 
@@ -85,7 +85,7 @@ def test_lines_of_several_sources_of_a_run_count_once_in_small_chunks(
 ) -> None:
     """A dry run knows the lines of what it has read itself."""
     for name, (before, now) in CASES.items():
-        small_chunks(monkeypatch, lines=700 if BIG in before else 25)
+        small_chunks(monkeypatch, lines=400 if BIG in (*before, now) else 25)
         files = [
             write(tmp_path / f"{name}, {number}.log", b"".join(lines))
             for number, lines in enumerate([*before, now])
@@ -123,7 +123,7 @@ def merged(one: list[bytes], other: list[bytes]) -> list[bytes]:
 
 REFUSED: dict[str, tuple[list[bytes], list[bytes]]] = {
     "merged by time": (A, merged(A, lines_of(0, 60, "b"))),
-    "merged, much longer": (BIG, merged(BIG, lines_of(0, 3000, "b"))),
+    "merged, much longer": (BIG, merged(BIG, lines_of(0, 1500, "b"))),
     "every other line of it": (A, A[::2]),
     "all, after every other line": (A[::2], A),
     "changed in the midst": (A, A[:30] + C[:1] + A[31:]),
@@ -309,8 +309,8 @@ def test_sources_that_overlap_at_once(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many processes: which of them counts a line is open; none is counted twice."""
-    small_chunks(monkeypatch, lines=1500)
-    parts = [BIG[:1000], BIG[1000:2000], BIG, BIG[2000:], BIG[-900:]]
+    small_chunks(monkeypatch, lines=750)
+    parts = [BIG[:500], BIG[500:1000], BIG, BIG[1000:], BIG[-450:]]
     files = [write(tmp_path / f"{at}.log", b"".join(part)) for at, part in enumerate(parts)]
     with ThreadPoolExecutor(len(files)) as pool:
         reports = list(pool.map(partial(add, mysql_url), files))

@@ -239,8 +239,10 @@ class Stage:
 
     def wait_applied_by_worker(self) -> None:
         """Apply what there is with a worker nobody disturbs, in this process; it then ends."""
-        urls = {"redis_url": self.redis_server.url, "mysql_url": self.mysql_url}
-        assert run(WorkerOptions(**urls, **FAST_WORKER, drain=True)) == 0
+        options = WorkerOptions(
+            redis_url=self.redis_server.url, mysql_url=self.mysql_url, drain=True, **FAST_WORKER
+        )
+        assert run(options) == 0
 
     def finish(self, note: str = "") -> None:
         """Apply what is left with a worker nobody disturbs, then hold the tables to the books."""

@@ -12,7 +12,7 @@ from tests.support.examples import MANY
 
 @pytest.mark.random
 def test_killed_at_points_while_breakdowns_are_counted(stage: Stage) -> None:
-    scenarios.killed_with_breakdowns(stage, POINTS if MANY else stage.random.sample(POINTS, 2))
+    scenarios.killed_with_breakdowns(stage, POINTS if MANY else stage.random.sample(POINTS, 4))
 
 
 @pytest.mark.long("two servers die while one counter more is counted: with members it is short")

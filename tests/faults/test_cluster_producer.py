@@ -381,6 +381,7 @@ def test_the_place_of_a_position_does_not_depend_on_where_slots_lie(
         new = next(server for server in shared.servers if server is not old)
         shared.move(slot, slot, old, new)
         assert places() == before
+        shared.move(slot, slot, new, old)
 
 
 @pytest.mark.clusters
@@ -436,21 +437,26 @@ def test_slots_move_while_it_sends(
     draw = random.Random(seed)
     scene = begun(shared, tmp_path / "spool" if spooled else None)
     with scene.producer:
-        owners = {partition: shared.shard_of(partition).master for partition in range(12)}
         done, moved = Event(), []
 
-        def move() -> None:
+        def move(partition: int, source: ClusterServer, target: ClusterServer) -> None:
+            slot = key_slot(names.stream_key(partition).encode())
+            shared.move(slot, slot, source, target)
+            moved.append(slot)
+
+        def move_all() -> None:
+            """From its home to another server, to the third one, and back."""
             try:
-                for partition in draw.sample(range(12), 12) * 3:
-                    slot, source = key_slot(names.stream_key(partition).encode()), owners[partition]
-                    target = draw.choice([each for each in shared.servers if each is not source])
-                    shared.move(slot, slot, source, target)
-                    owners[partition] = target
-                    moved.append(slot)
+                homes = {partition: shared.shard_of(partition).master for partition in range(12)}
+                away = {n: draw.sample([*{*shared.servers} - {homes[n]}], 2) for n in homes}
+                for step in range(3):
+                    for n in draw.sample(range(12), 12):
+                        way = [homes[n], *away[n], homes[n]]
+                        move(n, way[step], way[step + 1])
             finally:
                 done.set()
 
-        mover = Thread(target=move)
+        mover = Thread(target=move_all)
         mover.start()
         scene.count_until(done.is_set)
         mover.join()

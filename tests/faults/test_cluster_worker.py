@@ -19,6 +19,7 @@ from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.faults.stage import FAST_WORKER
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
 from tests.support.redis_cluster import ClusterServer, RedisCluster
@@ -108,7 +109,7 @@ class Feeder:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 

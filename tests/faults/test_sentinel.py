@@ -11,6 +11,7 @@ from countersink.producers import Producer
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from tests.faults.stage import FAST_WORKER
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Children
 from tests.support.sentinels import Watched
@@ -36,7 +37,7 @@ def servers(servers_directory: Path) -> Iterator[Watched]:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 

@@ -12,7 +12,7 @@ from tests.support.examples import MANY
 
 @pytest.mark.random
 def test_killed_at_points_while_members_are_united(stage: Stage) -> None:
-    scenarios.killed_with_members(stage, POINTS if MANY else stage.random.sample(POINTS, 2))
+    scenarios.killed_with_members(stage, POINTS if MANY else stage.random.sample(POINTS, 4))
 
 
 @pytest.mark.random

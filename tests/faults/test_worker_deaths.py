@@ -5,24 +5,19 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.scenarios import worker_deaths as scenarios
-from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
-from tests.support.examples import MANY
 
 
-@pytest.mark.random
-def test_killed_at_points_in_random_order(stage: Stage) -> None:
-    scenarios.killed_at_each_point(stage, POINTS if MANY else stage.random.sample(POINTS, 6))
+def test_killed_at_each_point_in_random_order(stage: Stage) -> None:
+    scenarios.killed_at_each_point(stage)
 
 
-@pytest.mark.random
 def test_killed_while_entries_come_in_and_another_works(stage: Stage) -> None:
-    scenarios.killed_under_load(stage, kills=4 if MANY else 2)
+    scenarios.killed_under_load(stage)
 
 
-@pytest.mark.random
 def test_a_slow_owner_whose_entries_others_took(stage: Stage) -> None:
-    scenarios.paused_while_others_take_over(stage, points=3 if MANY else 1)
+    scenarios.paused_while_others_take_over(stage)
 
 
 def test_sigterm_finishes_the_batch_and_leaves_nothing_pending(stage: Stage) -> None:

@@ -33,7 +33,8 @@ from countersink.stream.names import process_key
 from tests.schedules.scheduling import at, run_row
 from tests.support import scheduled
 from tests.support.factories import RedisFactory
-from tests.support.processes import Child, Children
+from tests.support.forked import ForkedChildren
+from tests.support.processes import Child
 from tests.support.sentinels import Watched
 from tests.support.waiting import eventually
 
@@ -59,7 +60,7 @@ class Ground:
         self.mysql_url = mysql_url
         self.client = connect_redis(redis_url)
         self.runs = RunQueue(self.client)
-        self.children = Children()
+        self.children = ForkedChildren()
         scheduled.make_table(session)
 
     def process(self, **options: Any) -> Child:

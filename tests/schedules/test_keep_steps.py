@@ -474,7 +474,7 @@ def test_no_reader_sees_a_total_change(
     minutes_kept(store, "minute=1h,quarter=1d,hour=3d")
     now = now_minute()
     for start in range(0, 4 * 1440, 720):
-        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 9)})
+        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 18)})
     before = tables.totals()
     tables.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     rolling_up = threading.Thread(target=run, args=(tables.url, 10))

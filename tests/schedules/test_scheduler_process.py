@@ -18,6 +18,7 @@ from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import queued
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
@@ -29,7 +30,7 @@ ENDS_WITHIN = 10.0
 
 @pytest.fixture
 def children() -> Iterator[Children]:
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 

@@ -11,6 +11,7 @@ import redis
 from countersink.schedules.scheduler.leader import idle_seconds
 from countersink.store.connection import Session
 from tests.schedules.scheduling import queued
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
@@ -20,7 +21,7 @@ QUICK: dict[str, Any] = {"lease_s": 1.5, "renew_every_s": 0.3, "sweep_every_s": 
 
 @pytest.fixture
 def children() -> Iterator[Children]:
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 

@@ -24,7 +24,8 @@ from tests.support.processes import COUNTERSINK, PROJECT, Child, Children, child
 PRELOADED: Final = [
     *(f"tests.support.{name}" for name in ("run_worker", "run_moves", "run_chunks", "run_seller")),
     *("tests.support.run_table_writer", "tests.support.scheduled"),
-    *("countersink.cli.app", "countersink.backfill.run", "countersink.cli.commands.run.jobs"),
+    *(f"countersink.cli.commands.{name}" for name in ("count.backfill", "count.backfills")),
+    *(f"countersink.cli.commands.{name}" for name in ("run.schedules", "run.worker")),
 ]
 _PDEATHSIG: Final = 1
 

@@ -9,7 +9,7 @@ from countersink.cli.entry import main as countersink
 
 def main() -> object:
     """Run the command."""
-    task.LINES = int(sys.argv.pop(1))  # type: ignore[misc]
+    vars(task)["LINES"] = int(sys.argv.pop(1))
     return countersink()
 
 

@@ -36,9 +36,9 @@ POINTS = (
 )
 
 
-def killed_at_each_point(stage: Stage, points: Sequence[Point] = POINTS) -> None:
+def killed_at_each_point(stage: Stage) -> None:
     """SIGKILL at every point, in random order, a new worker after each."""
-    killed_at(stage, points, lambda: stage.send(stage.random.randint(1, 30)))
+    killed_at(stage, POINTS, lambda: stage.send(stage.random.randint(1, 30)))
     stage.finish("after deaths")
 
 
@@ -61,11 +61,11 @@ def killed_at(
         then()
 
 
-def killed_under_load(stage: Stage, kills: int = 4) -> None:
+def killed_under_load(stage: Stage) -> None:
     """The same at points drawn at random, while entries come in and another worker is alive."""
     with stage.trickle():
         companion = stage.worker(proxied=False)
-        for point in stage.random.choices(POINTS, k=kills):
+        for point in stage.random.choices(POINTS, k=4):
             stage.send(20)
             child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
             stage.wait_for(rule.done, point.name, child)
@@ -74,10 +74,10 @@ def killed_under_load(stage: Stage, kills: int = 4) -> None:
     stage.finish("after deaths under load")
 
 
-def paused_while_others_take_over(stage: Stage, points: int = 2) -> None:
+def paused_while_others_take_over(stage: Stage) -> None:
     """A live owner is too slow: its entries are claimed and applied, then it goes on."""
     for point in stage.random.sample(
-        [POINTS[0], Point("after COMMIT", "commit", Phase.AFTER), POINTS[-2]], points
+        [POINTS[0], Point("after COMMIT", "commit", Phase.AFTER), POINTS[-2]], 2
     ):
         stage.send(30)
         slow, rule = stage.victim_at(point.kind, point.phase, Deed.PASS, "stop")
