@@ -4,10 +4,15 @@ import pytest
 
 from tests.faults.scenarios import tracked as scenarios
 from tests.faults.stage import Stage
+from tests.support.examples import MANY
 
 
+@pytest.mark.random
 def test_counters_equal_count_in_every_snapshot_beside_writers(stage: Stage) -> None:
-    scenarios.tracked_beside_writers(stage)
+    if MANY:
+        scenarios.tracked_beside_writers(stage)
+    else:
+        scenarios.tracked_beside_writers(stage, 0.5, writers=3, snapshots=5)
 
 
 @pytest.mark.long("writers beside each damage")
