@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input.content import Content, Lookback, open_content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import SpanReader
+from tests.support.examples import examples
 
 MIB = 1024 * 1024
 
@@ -344,7 +345,7 @@ def test_what_came_through_a_pipe_before_the_stop_is_not_lost(tmp_path: Path, ki
     keeps=st.lists(st.booleans(), min_size=30, max_size=30),
     looks=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 90)), max_size=5),
 )
-@settings(deadline=None)
+@examples(few=20, many=100)
 def test_the_lookback_has_what_it_says(
     blocks: list[bytes], keeps: list[bool], looks: list[tuple[int, int]]
 ) -> None:
@@ -396,6 +397,7 @@ print(int(status["VmHWM"].split()[0]) // 1024)  # ru_maxrss would be at least th
 """
 
 HUGE = 120 * MIB
+BIG = pytest.mark.long("big inputs")
 
 
 def read_by_another(name: str, quoted: str, pieces: list[bytes]) -> tuple[str, int]:
@@ -412,7 +414,7 @@ def read_by_another(name: str, quoted: str, pieces: list[bytes]) -> tuple[str, i
     return said, int(peak)
 
 
-@pytest.mark.parametrize("quoted", ["lines", "quoted"])
+@pytest.mark.parametrize("quoted", [pytest.param("lines", marks=BIG), "quoted"])
 def test_memory_is_flat_over_a_huge_line_from_a_pipe(quoted: str) -> None:
     pieces = [b"a\n", *[b'"' + b"x" * (MIB - 1)] * (HUGE // MIB), b"\nb\n"]
     said, peak = read_by_another("-", quoted, pieces)
@@ -420,7 +422,9 @@ def test_memory_is_flat_over_a_huge_line_from_a_pipe(quoted: str) -> None:
     assert peak < 110
 
 
-@pytest.mark.parametrize("kind", ["nul", *PACKERS])
+@pytest.mark.parametrize(
+    "kind", ["nul", "gzip", *(pytest.param(kind, marks=BIG) for kind in ("bzip2", "zstd"))]
+)
 def test_memory_is_flat_over_what_unpacks_to_a_huge_line(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "huge"
     if kind == "nul":

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.formats import RecordTally, make_reader
@@ -20,6 +20,7 @@ from countersink.producers.access_log.formats.line_format import COMBINED
 from countersink.producers.access_log.formats.reader import Window
 from countersink.store.errors import Refused
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
+from tests.support.examples import examples
 from tests.support.processes import PROJECT
 
 LOG = PROJECT.parent / "shared" / "data" / "apache_access.log"
@@ -118,7 +119,7 @@ SOURCES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@examples(few=50, many=300)
 @given(SOURCES, st.sampled_from(KINDS), st.lists(st.integers(1, 4), max_size=3))
 def test_a_window_at_once_comes_to_the_same_as_line_by_line(
     lines: list[bytes], kind: str, sizes: list[int]
@@ -134,7 +135,7 @@ def test_a_window_at_once_comes_to_the_same_as_line_by_line(
     assert tally.lines == len(lines)
 
 
-@settings(max_examples=200)
+@examples(few=33, many=200)
 @given(SOURCES, st.integers(1, 100), st.sampled_from(["combined", "common"]))
 def test_a_line_that_was_broken_in_two_is_two_bad_lines(
     lines: list[bytes], cut: int, form: InputFormat
@@ -158,7 +159,7 @@ RECIPES = [
 ]
 
 
-@settings(max_examples=200)
+@examples(few=33, many=200)
 @given(SOURCES, st.sampled_from(RECIPES), st.booleans())
 def test_filters_and_templates_do_not_depend_on_what_stands_beside_a_line(
     lines: list[bytes], recipe: Recipe, ranged: bool
@@ -192,7 +193,7 @@ def beside(lines: list[bytes], *, good: bytes | None = None) -> list[bytes]:
     return [*around, *lines, *around]
 
 
-@settings(max_examples=300)
+@examples(few=50, many=300)
 @given(SOURCES, st.sampled_from(["path", "target"]), st.sampled_from([DAY, HOUR, QUARTER]))
 def test_a_window_of_one_period_comes_to_the_same_as_line_by_line(
     lines: list[bytes], kind: str, size: int
@@ -217,7 +218,7 @@ OF_REQUESTS = [
 ]
 
 
-@settings(max_examples=300)
+@examples(few=50, many=300)
 @given(
     SOURCES,
     st.sampled_from(OF_REQUESTS),
@@ -279,7 +280,7 @@ def test_a_reader_asks_again_where_other_buckets_hold() -> None:
         assert tally.counts == {("/a", MINUTE // size): 9}
 
 
-@settings(max_examples=200)
+@examples(few=33, many=200)
 @given(SOURCES)
 def test_a_range_of_minutes_leaves_out_every_line_with_another_time(lines: list[bytes]) -> None:
     parser, expected = Parser("status", input_format="combined"), 0

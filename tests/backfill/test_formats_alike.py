@@ -4,13 +4,14 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.formats import check
 from countersink.backfill.options import Recipe
 from countersink.producers.access_log.formats.detection import detect
 from tests.backfill.format_helpers import at, both, read, where
+from tests.support.examples import examples
 from tests.support.log_samples import SAMPLES
 
 NOON = at(2026, 3, 1, 12)
@@ -402,7 +403,7 @@ def logs(draw: st.DrawFn) -> tuple[Recipe, list[bytes]]:
     return recipe, made
 
 
-@settings(max_examples=150, deadline=None)
+@examples(few=25, many=150)
 @given(logs())
 def test_whatever_stands_in_a_log_comes_to_the_same(log: tuple[Recipe, list[bytes]]) -> None:
     both(*log)

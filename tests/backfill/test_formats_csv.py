@@ -5,7 +5,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.errors import BackfillError
@@ -14,6 +14,7 @@ from countersink.backfill.options import Recipe
 from countersink.producers.access_log.formats.reader import Window
 from countersink.producers.access_log.lines import LONGEST
 from tests.backfill.format_helpers import at, read, reasons, where
+from tests.support.examples import examples
 
 MINUTE = at(2015, 5, 17, 10, 5)
 WHEN = "2015-05-17T10:05:03Z"
@@ -261,7 +262,7 @@ def test_a_quote_that_is_never_closed_spoils_its_own_line_only() -> None:
     assert (tally.lines, tally.rejected[0].text) == (2, record.split(b"\n")[0])
 
 
-@settings(max_examples=150)
+@examples(few=25, many=150)
 @given(
     st.lists(
         st.tuples(
@@ -290,7 +291,7 @@ def test_what_a_csv_writer_writes_is_counted(
     assert (tally.counted, tally.rejected) == (len(records), [])
 
 
-@settings(max_examples=150)
+@examples(few=25, many=150)
 @given(st.binary(max_size=200), st.lists(st.integers(1, 3), max_size=3))
 def test_no_bytes_raise_anything_and_windows_make_no_difference(
     data: bytes, sizes: list[int]

@@ -4,12 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.options import InputFormat, Recipe
 from countersink.producers.access_log.formats import json_objects
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
+from tests.support.examples import examples
 
 MINUTE = at(2015, 5, 17, 10, 5)
 WHEN = "2015-05-17T10:05:03Z"
@@ -276,7 +277,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@examples(few=33, many=200)
 @given(
     st.dictionaries(
         st.sampled_from(["time", "path", "n", "request", "request_uri", "uri", "args", "msec"]),
@@ -291,7 +292,7 @@ def test_no_values_raise_anything(fields: dict[str, object], form: str) -> None:
         assert tally.counted + len(tally.rejected) == 1
 
 
-@settings(max_examples=100)
+@examples(few=20, many=100)
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything(data: bytes) -> None:
     for asked in (recipe(), Recipe(input_format="nginx-json")):

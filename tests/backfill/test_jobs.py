@@ -37,6 +37,7 @@ from tests.backfill.helpers import (
     write,
 )
 from tests.store.helpers import together as at_once
+from tests.support.forked import ForkedChildren
 from tests.support.processes import COUNTERSINK, Child, Children
 from tests.support.waiting import eventually
 
@@ -54,7 +55,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def children() -> Iterator[Children]:
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 
@@ -243,8 +244,10 @@ def test_without_redis_it_is_counted_here(ground: Ground, source: Path) -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_killed_in_the_midst_what_is_left_is_counted_all_the_same(
-    ground: Ground, source: Path, whole: bool
+    ground: Ground, source: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not whole:
+        monkeypatch.setattr(parallel, "PATIENCE_S", 60.0)  # what is left it counts itself
     (child,) = ground.start()
     killed: list[int] = []
 

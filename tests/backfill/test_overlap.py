@@ -23,6 +23,7 @@ from tests.backfill.helpers import (
     log,
     options,
     query,
+    require_verified,
     small_chunks,
     totals,
     write,
@@ -36,13 +37,13 @@ def total(mysql_url: str) -> int:
 def lines_of(first: int, end: int, host: str = "a") -> list[bytes]:
     """Lines of one server, each at another second."""
     return [
-        line(f"/{host}/{number}", at=NOON + timedelta(seconds=number))
+        line(f"/{host}/{number % 20}?{number}", at=NOON + timedelta(seconds=number))
         for number in range(first, end)
     ]
 
 
 A, B, C = lines_of(0, 60), lines_of(60, 120), lines_of(120, 180)
-BIG = lines_of(0, 3000)
+BIG = lines_of(0, 1500)
 
 CASES: dict[str, tuple[list[list[bytes]], list[bytes]]] = {
     "both together": ([A, B], A + B),
@@ -54,53 +55,65 @@ CASES: dict[str, tuple[list[list[bytes]], list[bytes]]] = {
     "three, one of them new": ([A, C], A + B + C),
     "the last lines": ([A], A[-12:]),
     "the last lines and more": ([A], A[-12:] + B),
-    "the middle": ([BIG], BIG[1201:1261]),
-    "a part of many": ([BIG], BIG[1000:2500]),
-    "all, after a part": ([BIG[1000:2500]], BIG),
+    "the middle": ([BIG], BIG[601:661]),
+    "a part of many": ([BIG], BIG[500:1250]),
+    "all, after a part": ([BIG[500:1250]], BIG),
     "after a few of them": ([A[:9]], B + A),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("chunk", [100_000, 25])
-def test_lines_of_several_sources_count_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, chunk: int
-) -> None:
-    if chunk == 25 and BIG in CASES[name][0]:
-        chunk = 700
-    small_chunks(monkeypatch, lines=chunk)
-    before, now = CASES[name]
-    for number, lines in enumerate(before):
-        add(mysql_url, write(tmp_path / f"part{number}", b"".join(lines)))
-    whole = write(tmp_path / "whole.gz", gzip.compress(b"".join(now)))
-    dry = add(mysql_url, whole, dry_run=True)
-    report = add(mysql_url, whole)
-    assert report.state == "done", details(report)
-    assert (dry.amount, dry.known_lines) == (report.amount, report.known_lines)
-    different = {one for lines in (*before, now) for one in lines}
-    assert total(mysql_url) == len(different)
-    assert report.lines + report.known_lines == len(now)
-    if before and report.lines < len(now) and "as lines of" in details(report):
-        assert "part" in details(report) or "whole" in details(report)
-    again = add(mysql_url, tmp_path / "whole.gz")
-    assert (again.state, again.lines) == ("done", 0)
-    assert total(mysql_url) == len(different)
+def test_lines_of_several_sources_count_once(mysql_url: str, tmp_path: Path) -> None:
+    for name, (before, now) in CASES.items():
+        for number, lines in enumerate(before):
+            part = write(tmp_path / f"{name}, part {number}", b"".join(lines))
+            add(mysql_url, part, counter=slug(name))
+        whole = write(tmp_path / f"{name}, whole.gz", gzip.compress(b"".join(now)))
+        dry = add(mysql_url, whole, counter=slug(name), dry_run=True)
+        report = add(mysql_url, whole, counter=slug(name))
+        assert report.state == "done", details(report)
+        assert (dry.amount, dry.known_lines) == (report.amount, report.known_lines), name
+        assert report.lines + report.known_lines == len(now), name
+        if before and report.lines < len(now) and "as lines of" in details(report):
+            assert "part" in details(report) or "whole" in details(report)
+        again = add(mysql_url, whole, counter=slug(name))
+        assert (again.state, again.lines) == ("done", 0), name
+    require_each_line_once(mysql_url)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_dry_run_knows_the_lines_of_what_it_has_read_itself(
-    mysql_url: str, tmp_path: Path, name: str
+def test_lines_of_several_sources_of_a_run_count_once_in_small_chunks(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = CASES[name]
-    files = [
-        write(tmp_path / f"{number}.log", b"".join(lines))
-        for number, lines in enumerate([*before, now])
-    ]
-    dry = add(mysql_url, *files, dry_run=True)
-    report = add(mysql_url, *files)
-    assert [(one.outcome, one.counted) for one in dry.sources] == [
-        (one.outcome, one.counted) for one in report.sources
-    ]
+    """A dry run knows the lines of what it has read itself."""
+    for name, (before, now) in CASES.items():
+        small_chunks(monkeypatch, lines=400 if BIG in (*before, now) else 25)
+        files = [
+            write(tmp_path / f"{name}, {number}.log", b"".join(lines))
+            for number, lines in enumerate([*before, now])
+        ]
+        dry = add(mysql_url, *files, counter=slug(name), dry_run=True)
+        report = add(mysql_url, *files, counter=slug(name))
+        assert report.state == "done", details(report)
+        assert [(one.outcome, one.counted) for one in dry.sources] == [
+            (one.outcome, one.counted) for one in report.sources
+        ], name
+        again = add(mysql_url, *files, counter=slug(name))
+        assert (again.state, again.lines) == ("done", 0), name
+    require_each_line_once(mysql_url)
+
+
+def require_each_line_once(mysql_url: str) -> None:
+    """Each case has a counter of its own, which has counted each of its lines."""
+    require_verified(mysql_url)
+    found = query(mysql_url, "SELECT counter, SUM(amount) FROM counter_slot GROUP BY counter")
+    assert {counter: int(amount) for counter, amount in found} == {
+        slug(name): len({line for lines in (*before, now) for line in lines})
+        for name, (before, now) in CASES.items()
+    }
+
+
+def slug(name: str) -> str:
+    """A name for a counter."""
+    return "".join(filter(str.isalpha, name))
 
 
 def merged(one: list[bytes], other: list[bytes]) -> list[bytes]:
@@ -110,7 +123,7 @@ def merged(one: list[bytes], other: list[bytes]) -> list[bytes]:
 
 REFUSED: dict[str, tuple[list[bytes], list[bytes]]] = {
     "merged by time": (A, merged(A, lines_of(0, 60, "b"))),
-    "merged, much longer": (BIG, merged(BIG, lines_of(0, 3000, "b"))),
+    "merged, much longer": (BIG, merged(BIG, lines_of(0, 1500, "b"))),
     "every other line of it": (A, A[::2]),
     "all, after every other line": (A[::2], A),
     "changed in the midst": (A, A[:30] + C[:1] + A[31:]),
@@ -118,21 +131,22 @@ REFUSED: dict[str, tuple[list[bytes], list[bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
 def test_lines_that_cannot_be_told_apart_are_refused_with_the_way_out(
-    mysql_url: str, tmp_path: Path, name: str
+    mysql_url: str, tmp_path: Path
 ) -> None:
-    before, now = REFUSED[name]
-    add(mysql_url, write(tmp_path / "before.log", b"".join(before)))
-    file = write(tmp_path / "now.log", b"".join(now))
-    for dry_run in True, False:
-        report = add(mysql_url, file, dry_run=dry_run)
-        assert (report.state, report.amount) == ("failed", 0)
-        assert "before.log" in details(report)
-        assert "--count-repeats" in details(report)
-    assert total(mysql_url) == len(before)
-    assert add(mysql_url, file, count_repeats=True).counted == len(now)
-    assert total(mysql_url) == len(before) + len(now)
+    for name, (before, now) in REFUSED.items():
+        first = write(tmp_path / f"{name}, before.log", b"".join(before))
+        add(mysql_url, first, counter=slug(name))
+        file = write(tmp_path / f"{name}, now.log", b"".join(now))
+        for dry_run in True, False:
+            report = add(mysql_url, file, counter=slug(name), dry_run=dry_run)
+            assert (report.state, report.amount) == ("failed", 0), name
+            assert "before.log" in details(report)
+            assert "--count-repeats" in details(report)
+        report = add(mysql_url, file, counter=slug(name), count_repeats=True)
+        assert report.counted == len(now), name
+        counted = totals(mysql_url, slug(name))
+        assert sum(counted.values()) == len(before) + len(now), name
 
 
 def csv(*rows: str) -> bytes:
@@ -295,8 +309,8 @@ def test_sources_that_overlap_at_once(
     mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many processes: which of them counts a line is open; none is counted twice."""
-    small_chunks(monkeypatch, lines=1500)
-    parts = [BIG[:1000], BIG[1000:2000], BIG, BIG[2000:], BIG[-900:]]
+    small_chunks(monkeypatch, lines=750)
+    parts = [BIG[:500], BIG[500:1000], BIG, BIG[1000:], BIG[-450:]]
     files = [write(tmp_path / f"{at}.log", b"".join(part)) for at, part in enumerate(parts)]
     with ThreadPoolExecutor(len(files)) as pool:
         reports = list(pool.map(partial(add, mysql_url), files))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from countersink.backfill.errors import Unreadable
@@ -24,6 +24,7 @@ from countersink.backfill.input.spans import (
 )
 from countersink.producers.access_log.formats.reader import Window
 from countersink.producers.access_log.lines import LONGEST
+from tests.support.examples import examples
 
 SMALL_WINDOW, SMALL_LONGEST = 8, 20
 CSV, COMMENTED = Quoting(","), Quoting(",", "#")
@@ -183,7 +184,7 @@ def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
 @example(data=b'a,"b\nc\n' + b"d\n" * 12, sizes=[30], limits=(6, 60), quoted=CSV)
 @example(data=b"a" * 30 + b"\nb\n" + b"c" * 40, sizes=[3], limits=(6, 60), quoted=None)
 @example(data=b"a\n" + b"\0" * 50 + b"b\n" + b"\0" * 9, sizes=[30], limits=(6, 60), quoted=CSV)
-@settings(max_examples=300, deadline=None)
+@examples(few=50, many=300)
 def test_spans_and_their_lines_are_those_of_the_definition(
     data: bytes, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
 ) -> None:
@@ -204,7 +205,7 @@ def test_spans_and_their_lines_are_those_of_the_definition(
 
 
 @given(data=BYTES, sizes=SIZES, others=SIZES, limits=LIMITS, quoted=QUOTED)
-@settings(max_examples=200, deadline=None)
+@examples(few=33, many=200)
 def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
     data: bytes,
     sizes: list[int],
@@ -238,7 +239,7 @@ def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
 
 @given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS, quoted=QUOTED)
 @example(data=b'a,"bcdefgh\nijk\nlmnopq\nrst\nu', at=16, sizes=[30], limits=(6, 60), quoted=CSV)
-@settings(max_examples=300, deadline=None)
+@examples(few=50, many=300)
 def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
     data: bytes, at: int, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
 ) -> None:
@@ -284,7 +285,7 @@ def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
 
 
 @given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=QUOTED)
-@settings(deadline=None)
+@examples(few=20, many=100)
 def test_lines_before_damage_are_read_and_then_it_is_told(
     data: bytes, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
 ) -> None:

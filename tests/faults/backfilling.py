@@ -3,12 +3,15 @@
 import gzip
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from countersink.backfill.count import task
 from countersink.store.verify import open_session, verify
 from tests.cli.command import Result, call
 from tests.faults.stage import Stage
@@ -50,11 +53,8 @@ class Backfills:
     def start(self, *arguments: str | Path, proxied: bool = False) -> Child:
         """Start `countersink backfill`, behind the proxy if asked for."""
         mysql_url = self.stage.mysql_url
-        return self.stage.children.countersink(
-            *self._arguments(arguments),
-            environment=self.environment(
-                self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
-            ),
+        return self._start(
+            arguments, (), self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
         )
 
     def run(self, *arguments: str | Path, proxied: bool = False) -> dict[str, Any]:
@@ -150,7 +150,8 @@ class Backfills:
 
     def _call(self, arguments: Sequence[str], mysql_url: str = "") -> Result:
         """`countersink ARGUMENTS` in this process: what is not to be killed begins faster here."""
-        return call(*arguments, **self.environment(mysql_url or self.stage.mysql_url))
+        with patch.object(task, "LINES", self.stage.chunk_lines):
+            return call(*arguments, **self.environment(mysql_url or self.stage.mysql_url))
 
     def _ended(self, child: Child) -> None:
         status = child.wait(ENDS_WITHIN)
@@ -160,8 +161,11 @@ class Backfills:
     def _start(
         self, arguments: Sequence[str | Path], command: Sequence[str], mysql_url: str
     ) -> Child:
-        return self.stage.children.countersink(
-            *(command or self._arguments(arguments)), environment=self.environment(mysql_url)
+        program = [sys.executable, "-m", "tests.support.run_chunks", str(self.stage.chunk_lines)]
+        return self.stage.children.start(
+            [*program, *(command or self._arguments(arguments))],
+            environment=self.environment(mysql_url),
+            name="backfill",
         )
 
     def _arguments(self, arguments: Sequence[str | Path]) -> list[str]:

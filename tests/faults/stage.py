@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from countersink.backfill.input.spans import LINES
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
@@ -19,8 +20,10 @@ from countersink.stream.connection import connect
 from countersink.stream.entry import Sealed, script
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
+from countersink.worker import WorkerOptions, run
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
-from tests.support.processes import Child, Children
+from tests.support.processes import Child
 from tests.support.proxies import Deed, MySQLProxy, Phase, RedisProxy, Request, Rule
 from tests.support.traffic import STREAM, Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
@@ -69,7 +72,9 @@ class Stage:
         self.redis = connect(redis_server.url)
         self.redis_proxy = RedisProxy.to(redis_server.url)
         self.mysql_proxy = MySQLProxy.to(mysql_url)
-        self.children = Children()
+        self.children = ForkedChildren()
+        self.chunk_lines = LINES
+        """Of a log, in one transaction of a backfill."""
         self.dead: set[tuple[str, int]] = set()
         """Dead letters there must be: (entry id, position)."""
         self.faults: Counter[str] = Counter()
@@ -233,9 +238,11 @@ class Stage:
             assert not missing, f"dead letters missing {note} (seed {self.seed}): {missing}"
 
     def wait_applied_by_worker(self) -> None:
-        """Apply what there is with a worker nobody disturbs, which then ends."""
-        child = self.worker(proxied=False, drain=True)
-        assert child.wait(2 * APPLIED_WITHIN) == 0, child.output()
+        """Apply what there is with a worker nobody disturbs, in this process; it then ends."""
+        options = WorkerOptions(
+            redis_url=self.redis_server.url, mysql_url=self.mysql_url, drain=True, **FAST_WORKER
+        )
+        assert run(options) == 0
 
     def finish(self, note: str = "") -> None:
         """Apply what is left with a worker nobody disturbs, then hold the tables to the books."""

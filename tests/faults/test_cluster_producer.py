@@ -181,8 +181,8 @@ def begun(cluster: RedisCluster, spool: Path | None = None) -> Scene:
     return scene
 
 
-def test_the_death_of_a_master_holds_up_nobody(alone: RedisCluster, short_absence: None) -> None:
-    scene = begun(alone)
+def test_the_death_of_a_master_holds_up_nobody(shared: RedisCluster, short_absence: None) -> None:
+    scene = begun(shared)
     with scene.producer:
         home, victim = scene.partition, scene.shard.master
         victim.kill()
@@ -193,8 +193,8 @@ def test_the_death_of_a_master_holds_up_nobody(alone: RedisCluster, short_absenc
         # It goes back, without a restart and without a word of anybody.
         scene.count_until(lambda: scene.partition == home)
         scene.settle()
-        eventually(alone.is_whole, 30)
-        with connect(alone.url) as client:
+        eventually(shared.is_whole, 30)
+        with connect(shared.url) as client:
             before = client.xlen(names.stream_key(home))
             scene.count()
             scene.settle()
@@ -367,22 +367,21 @@ def test_a_tail_of_a_pipe_goes_to_another_master(shared: RedisCluster, how: str)
 
 
 def test_the_place_of_a_position_does_not_depend_on_where_slots_lie(
-    servers_directory: Path,
+    shared: RedisCluster,
 ) -> None:
     """So two tails that begin while slots move meet, and one of them is refused."""
-    with (
-        RedisCluster(servers_directory, masters=2, replicas=0) as cluster,
-        connect(cluster.url) as client,
-    ):
+    with connect(shared.url) as client:
 
         def places() -> list[int]:
             return [Ledger(client, f"log {number}").partition for number in range(30)]
 
         before = places()
-        partition = next(n for n in range(8) if cluster.shard_of(n) is cluster.shards[0])
-        slot = key_slot(names.stream_key(partition).encode())
-        cluster.move(slot, slot, *(shard.master for shard in cluster.shards))
+        slot = key_slot(names.stream_key(0).encode())
+        old = shared.master_of(0)
+        new = next(server for server in shared.servers if server is not old)
+        shared.move(slot, slot, old, new)
         assert places() == before
+        shared.move(slot, slot, new, old)
 
 
 @pytest.mark.clusters
@@ -433,26 +432,31 @@ def test_a_master_is_replaced_by_its_replica(
     [pytest.param(False, id="memory"), pytest.param(True, id="spool", marks=pytest.mark.clusters)],
 )
 def test_slots_move_while_it_sends(
-    alone: RedisCluster, tmp_path: Path, seed: int, spooled: bool
+    shared: RedisCluster, tmp_path: Path, seed: int, spooled: bool
 ) -> None:
     draw = random.Random(seed)
-    scene = begun(alone, tmp_path / "spool" if spooled else None)
+    scene = begun(shared, tmp_path / "spool" if spooled else None)
     with scene.producer:
-        owners = {partition: alone.shard_of(partition).master for partition in range(12)}
         done, moved = Event(), []
 
-        def move() -> None:
+        def move(partition: int, source: ClusterServer, target: ClusterServer) -> None:
+            slot = key_slot(names.stream_key(partition).encode())
+            shared.move(slot, slot, source, target)
+            moved.append(slot)
+
+        def move_all() -> None:
+            """From its home to another server, to the third one, and back."""
             try:
-                for partition in draw.sample(range(12), 12) * 3:
-                    slot, source = key_slot(names.stream_key(partition).encode()), owners[partition]
-                    target = draw.choice([each for each in alone.servers if each is not source])
-                    alone.move(slot, slot, source, target)
-                    owners[partition] = target
-                    moved.append(slot)
+                homes = {partition: shared.shard_of(partition).master for partition in range(12)}
+                away = {n: draw.sample([*{*shared.servers} - {homes[n]}], 2) for n in homes}
+                for step in range(3):
+                    for n in draw.sample(range(12), 12):
+                        way = [homes[n], *away[n], homes[n]]
+                        move(n, way[step], way[step + 1])
             finally:
                 done.set()
 
-        mover = Thread(target=move)
+        mover = Thread(target=move_all)
         mover.start()
         scene.count_until(done.is_set)
         mover.join()

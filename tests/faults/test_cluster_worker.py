@@ -19,6 +19,7 @@ from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.faults.stage import FAST_WORKER
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
 from tests.support.redis_cluster import ClusterServer, RedisCluster
@@ -108,7 +109,7 @@ class Feeder:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 
@@ -191,7 +192,8 @@ def _workers(
     cluster: RedisCluster, mysql_url: str, children: Children, count: int = 2
 ) -> list[Child]:
     """Some that read."""
-    made = [children.worker(cluster.url, mysql_url, **FAST_WORKER) for _ in range(count)]
+    url = f"{cluster.url}?socket_timeout=1"  # a node that hangs is soon known to
+    made = [children.worker(url, mysql_url, **FAST_WORKER) for _ in range(count)]
     for worker in made:
         eventually(lambda w=worker: " ready " in w.output(), message=worker.output)  # type: ignore[misc]
     return made

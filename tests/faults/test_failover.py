@@ -19,6 +19,7 @@ from countersink.store.verify import open_session, verify
 from tests.support import group_replication
 from tests.support.factories import MySQLFactory
 from tests.support.failover_load import Load, report
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.run_app import CHUNK
@@ -47,7 +48,7 @@ def pair(own_mysql_server: MySQLFactory, server_kind: Kind) -> ReplicatedPair:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """Processes that are gone after the test."""
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 
@@ -140,7 +141,7 @@ def test_all_that_counts_goes_on(
         print(report(f"{kind}: primary {fault}", promoted - began, load.finish()))
 
 
-@pytest.mark.long
+@pytest.mark.long("a server frozen for longer than a time-out")
 def test_the_primary_is_frozen(running: Run, pair: ReplicatedPair) -> None:
     pair.primary.freeze()
     pair.promote()

@@ -25,6 +25,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import SequenceUncertain, StoreError
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
+from tests.support.forked import ForkedChildren
 from tests.support.galera import GaleraCluster, GaleraNode, installed
 from tests.support.processes import Child, Children
 from tests.support.run_app import CHUNK
@@ -60,7 +61,7 @@ def cluster(servers_directory: Path) -> Iterator[GaleraCluster]:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """Processes that are gone after the test."""
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 

@@ -21,6 +21,7 @@ from countersink.store.verify import open_session, verify
 from tests.reads.support import queue
 from tests.support import group_replication, mysql_router
 from tests.support.failover_load import WORKER, Load, report
+from tests.support.forked import ForkedChildren
 from tests.support.group_replication import GroupMember, ReplicationGroup
 from tests.support.mysql_router import MySQLRouter
 from tests.support.processes import Children
@@ -43,7 +44,7 @@ OPTIONS = ("--log-bin-trust-function-creators=1",)
 @pytest.fixture
 def children() -> Iterator[Children]:
     """Processes that are gone after the test."""
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 

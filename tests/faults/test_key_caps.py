@@ -10,6 +10,6 @@ def test_killed_while_taking_room(stage: Stage) -> None:
     scenarios.killed_with_a_cap(stage, stage.random.sample(scenarios.OWN_POINTS, 1))
 
 
-@pytest.mark.long
+@pytest.mark.long("thousands of new keys")
 def test_an_attack_of_new_keys(stage: Stage) -> None:
     scenarios.attacked_with_new_keys(stage, 20)

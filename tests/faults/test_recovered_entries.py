@@ -6,7 +6,7 @@ from tests.faults.scenarios import recovered_entries as scenarios
 from tests.faults.stage import Stage
 
 
-@pytest.mark.long
+@pytest.mark.long("the same as the stream deleted, which is played in `make test`")
 def test_the_group_is_deleted_while_a_reader_blocks(stage: Stage) -> None:
     scenarios.group_deleted_while_a_reader_blocks(stage)
 

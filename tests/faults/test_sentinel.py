@@ -2,7 +2,7 @@
 what is counted meanwhile, counts once."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from countersink.producers import Producer
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from tests.faults.stage import FAST_WORKER
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Children
 from tests.support.sentinels import Watched
@@ -18,7 +19,7 @@ from tests.support.waiting import eventually
 
 COUNTER = "failover"
 BEFORE = 2_000
-LEAST_DURING = 20_000
+LEAST_DURING = 5_000
 """Increments while there is no master; more if the failover takes longer."""
 
 
@@ -36,7 +37,7 @@ def servers(servers_directory: Path) -> Iterator[Watched]:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 
@@ -47,33 +48,43 @@ def _counted(mysql_url: str) -> int:
         )
 
 
-def _increment_until(producer: Producer, enough: Callable[[], bool]) -> int:
-    """Increment, at least LEAST_DURING times, until it is enough; how often."""
+def _increment(producers: Sequence[Producer], times: int = BEFORE) -> None:
+    """Increment so often by each, and wait until it is stored."""
+    for number in range(times):
+        for producer in producers:
+            producer.increment(COUNTER, f"key-{number % 10}")
+    for producer in producers:
+        assert producer.flush(timeout=60), producer.stats()
+
+
+def _increment_until(producers: Sequence[Producer], enough: Callable[[], bool]) -> int:
+    """Increment by each, at least LEAST_DURING times, until it is enough; how often by each."""
     done = 0
     while done < LEAST_DURING or not enough():
-        producer.increment(COUNTER, f"key-{done % 10}")
+        for producer in producers:
+            producer.increment(COUNTER, f"key-{done % 10}")
         done += 1
         if done > LEAST_DURING:
             threading.Event().wait(0.001)  # not a million of them
+    for producer in producers:
+        assert producer.flush(timeout=60), producer.stats()
     return done
 
 
-@pytest.mark.parametrize("spooled", [False, True], ids=["memory", "spool"])
 def test_the_master_is_killed(
-    servers: Watched, mysql_url: str, children: Children, tmp_path: Path, spooled: bool
+    servers: Watched, mysql_url: str, children: Children, tmp_path: Path
 ) -> None:
+    """One producer keeps what it cannot send in memory, another one in a spool."""
     workers = [children.worker(servers.url, mysql_url, **FAST_WORKER) for _ in range(2)]
-    with Producer(servers.url, spool=tmp_path / "spool" if spooled else None) as producer:
-        for number in range(BEFORE):
-            producer.increment(COUNTER, f"key-{number % 10}")
-        assert producer.flush(timeout=30)
+    with Producer(servers.url) as one, Producer(servers.url, spool=tmp_path / "spool") as other:
+        _increment((one, other))
         # Replication is asynchronous: what had not reached the replica would be lost.
         servers.wait_replicated()
         servers.master.kill()
-        during = _increment_until(producer, lambda: servers.is_master(servers.replica))
-        assert producer.flush(timeout=60), producer.stats()
-        assert producer.stats().dropped == 0
-    eventually(lambda: _counted(mysql_url) == BEFORE + during, 60, message=workers[0].output)
+        during = _increment_until((one, other), lambda: servers.is_master(servers.replica))
+        assert [each.stats().dropped for each in (one, other)] == [0, 0]
+    counted = 2 * (BEFORE + during)
+    eventually(lambda: _counted(mysql_url) == counted, 60, message=workers[0].output)
     _ends_clean(servers, mysql_url, children)
 
 
@@ -83,19 +94,14 @@ def test_the_master_freezes_and_comes_back(
     old, new = servers.master, servers.replica
     worker = children.worker(servers.url, mysql_url, **FAST_WORKER)
     with Producer(servers.url, socket_timeout=1.0) as producer:
-        for number in range(BEFORE):
-            producer.increment(COUNTER, f"key-{number % 10}")
-        assert producer.flush(timeout=30)
+        _increment((producer,))
         servers.wait_replicated()
         old.freeze()
-        counted = BEFORE + _increment_until(producer, lambda: servers.is_master(new))
-        assert producer.flush(timeout=60), producer.stats()
+        counted = BEFORE + _increment_until((producer,), lambda: servers.is_master(new))
         eventually(lambda: _counted(mysql_url) == counted, 60, message=worker.output)
         old.thaw()
         eventually(lambda: servers.is_replica(old))
-        for number in range(BEFORE):
-            producer.increment(COUNTER, f"key-{number % 10}")
-        assert producer.flush(timeout=60), producer.stats()
+        _increment((producer,))
     counted += BEFORE
     eventually(lambda: _counted(mysql_url) == counted, 60, message=worker.output)
     _ends_clean(servers, mysql_url, children)

@@ -13,12 +13,12 @@ def test_both_servers_are_killed_and_restarted(own_stage: Callable[[], Stage]) -
     scenarios.both_servers_killed(own_stage())
 
 
-@pytest.mark.long
+@pytest.mark.long("frozen for longer than a time-out")
 def test_a_server_freezes_for_longer_than_the_time_out(own_stage: Callable[[], Stage]) -> None:
     scenarios.servers_frozen(own_stage())
 
 
-@pytest.mark.long
+@pytest.mark.long("a replica of Redis")
 def test_a_promoted_replica_repeats_stream_ids(
     own_stage: Callable[[], Stage], own_redis_server: RedisFactory
 ) -> None:

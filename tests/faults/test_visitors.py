@@ -2,18 +2,22 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.faults.scenarios import visitors as scenarios
 from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
+from tests.support.examples import MANY
 
 
-def test_killed_at_each_point_while_members_are_united(stage: Stage) -> None:
-    # The soak plays all of them.
-    scenarios.killed_with_members(stage, stage.random.sample(POINTS, 5))
+@pytest.mark.random
+def test_killed_at_points_while_members_are_united(stage: Stage) -> None:
+    scenarios.killed_with_members(stage, POINTS if MANY else stage.random.sample(POINTS, 4))
 
 
+@pytest.mark.random
 def test_backfills_are_killed_while_members_are_united(stage: Stage) -> None:
-    scenarios.backfills_killed_with_members(stage, kills=2)
+    scenarios.backfills_killed_with_members(stage, kills=3 if MANY else 1, lines=5_000)
 
 
 def test_servers_are_killed_while_members_are_united(own_stage: Callable[[], Stage]) -> None:

@@ -12,6 +12,7 @@ from countersink.producers import Producer
 from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.redis_cluster import RedisCluster
 from tests.support.sentinels import Watched
@@ -24,7 +25,7 @@ WITHIN = 60.0
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 

@@ -28,6 +28,6 @@ def test_two_workers_given_the_same_entries_at_the_same_moment(stage: Stage) -> 
     scenarios.two_workers_at_the_same_moment(stage)
 
 
-@pytest.mark.long
+@pytest.mark.long("MySQL is frozen until the worker gives up waiting")
 def test_sigterm_ends_a_worker_whose_mysql_is_frozen(own_stage: Callable[[], Stage]) -> None:
     scenarios.terminated_while_mysql_is_frozen(own_stage())

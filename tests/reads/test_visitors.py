@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.reads import Reads
@@ -43,6 +43,7 @@ from tests.reads.test_windows import (
     midnight,
     moment,
 )
+from tests.support.examples import examples
 from tests.support.traffic import now_minute, now_ms, send
 
 Event = tuple[str, int, str]
@@ -219,44 +220,45 @@ class Sighted(Played):
                 self.require_told(visitors, span, None, day)
 
 
-@pytest.mark.parametrize(
-    "examples", [4, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(1200)])]
-)
+@pytest.mark.timeout(1200)
+@examples(few=2, many=40, phases=UNSHRUNK)
+@given(made=counters(), days=st.sampled_from((0, 0, 1, 2)), seed=st.integers(0, 2**32))
 def test_different_members_are_exact_or_refused(
-    session: Session, store: Store, redis_client: redis.Redis, servers: Servers, examples: int
+    session: Session,
+    store: Store,
+    redis_client: redis.Redis,
+    servers: Servers,
+    made: Any,
+    days: int,
+    seed: int,
 ) -> None:
-    @settings(max_examples=examples, phases=UNSHRUNK)
-    @given(made=counters(), days=st.sampled_from((0, 0, 1, 2)), seed=st.integers(0, 2**32))
-    def play(made: Any, days: int, seed: int) -> None:
-        chance = random.Random(seed)
-        played = Sighted(session, store, redis_client, servers, made, days)
-        members = [f"visitor {n}" for n in range(40)]
-        edges = [since for since, _, _ in played.oracle.changes[1:]]
-        for part in range(3):
-            now = now_minute()
-            at = [now - chance.randrange(BACK) for _ in range(60)]
-            at += [now - chance.randrange(200) for _ in range(40)]
-            at += [edge + chance.choice((-61, -16, -1, 0, 1, 14, 61)) for edge in edges]
-            played.see([(chance.choice(KEYS), min(one, now), chance.choice(members)) for one in at])
-            played.apply()
-            if part:
-                chance.choice((played.compact, played.retain))()
-        played.retain()
-        for _ in range(10):
-            now, width = now_minute(), chance.choice((1, 15, 60))
-            first = (now - chance.randrange(BACK)) // width * width
-            end = first + chance.choice((1, 2, 3, 7, 24)) * chance.choice((width, 60))
-            played.check_members({"start": moment(first), "end": moment(end)}, (first, end))
-            zone = chance.choice(HOURLY + ODD)
-            day = date_of(first, zone)
-            last = day + timedelta(days=chance.randrange(3))
-            span = midnight(day, zone), midnight(last + timedelta(days=1), zone)
-            played.check_members({"start": day, "end": last, "time_zone": zone}, span)
-            played.check_days(day, last, zone)
-        every = now_minute() - 2 * BACK, now_minute() + 1
-        played.check_members({}, every)
-
-    play()
+    chance = random.Random(seed)
+    played = Sighted(session, store, redis_client, servers, made, days)
+    members = [f"visitor {n}" for n in range(40)]
+    edges = [since for since, _, _ in played.oracle.changes[1:]]
+    for part in range(3):
+        now = now_minute()
+        at = [now - chance.randrange(BACK) for _ in range(60)]
+        at += [now - chance.randrange(200) for _ in range(40)]
+        at += [edge + chance.choice((-61, -16, -1, 0, 1, 14, 61)) for edge in edges]
+        played.see([(chance.choice(KEYS), min(one, now), chance.choice(members)) for one in at])
+        played.apply()
+        if part:
+            chance.choice((played.compact, played.retain))()
+    played.retain()
+    for _ in range(10):
+        now, width = now_minute(), chance.choice((1, 15, 60))
+        first = (now - chance.randrange(BACK)) // width * width
+        end = first + chance.choice((1, 2, 3, 7, 24)) * chance.choice((width, 60))
+        played.check_members({"start": moment(first), "end": moment(end)}, (first, end))
+        zone = chance.choice(HOURLY + ODD)
+        day = date_of(first, zone)
+        last = day + timedelta(days=chance.randrange(3))
+        span = midnight(day, zone), midnight(last + timedelta(days=1), zone)
+        played.check_members({"start": day, "end": last, "time_zone": zone}, span)
+        played.check_days(day, last, zone)
+    every = now_minute() - 2 * BACK, now_minute() + 1
+    played.check_members({}, every)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +287,8 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
     for part in range(3):
         now = now_minute()
         events: list[Event] = []
-        for key, most in (("a", 1200), ("/page", 500), ("ä", 30)):
-            minutes = [now - chance.randrange(BACK // 20) * 20 for _ in range(most)]
+        for key, most in (("a", 1000), ("/page", 200), ("ä", 30)):
+            minutes = [now - chance.randrange(BACK // 120) * 120 for _ in range(most)]
             minutes += [now - chance.randrange(BACK)] * (most // 3)
             events += [(key, minute, f"visitor {chance.randrange(most)}") for minute in minutes]
         played.see_many(events)

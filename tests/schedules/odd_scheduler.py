@@ -49,7 +49,12 @@ def play(trick: str) -> None:
         vars(module)["datetime"] = Clock
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Run the process until it is signalled."""
     play(sys.argv[1])
     set_up("json")
-    sys.exit(process.run(scheduler_options(json.loads(sys.argv[2]))))
+    return process.run(scheduler_options(json.loads(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.schedules.cron import Cron, parse
+from tests.support.examples import examples
 
 NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)  # a Saturday
 
@@ -179,7 +180,9 @@ def course_of(zone: ZoneInfo, start: datetime) -> tuple[tuple[int, timedelta | N
     return ((0, daily[0]), *changes)
 
 
-@pytest.mark.parametrize("year", [pytest.param(2011, marks=pytest.mark.long), 2017, 2026])
+@pytest.mark.parametrize(
+    "year", [2026, *(pytest.param(n, marks=pytest.mark.long("other years")) for n in (2011, 2017))]
+)
 def test_midnight_comes_once_on_every_date_that_exists_in_every_zone(year: int) -> None:
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     days = {date(year, 1, 3) + timedelta(days=n) for n in range(360)}
@@ -208,6 +211,7 @@ ZONES = st.sampled_from(
 )  # fmt: skip
 
 
+@examples(few=20, many=100)
 @given(
     st.sampled_from(["*/20 * * * *", "5 */2 * * *", "0,30 0,2,3 * * *", "59 23 * * *"]),
     ZONES,

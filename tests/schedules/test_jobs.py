@@ -33,7 +33,8 @@ from countersink.stream.names import process_key
 from tests.schedules.scheduling import at, run_row
 from tests.support import scheduled
 from tests.support.factories import RedisFactory
-from tests.support.processes import Child, Children
+from tests.support.forked import ForkedChildren
+from tests.support.processes import Child
 from tests.support.sentinels import Watched
 from tests.support.waiting import eventually
 
@@ -59,7 +60,7 @@ class Ground:
         self.mysql_url = mysql_url
         self.client = connect_redis(redis_url)
         self.runs = RunQueue(self.client)
-        self.children = Children()
+        self.children = ForkedChildren()
         scheduled.make_table(session)
 
     def process(self, **options: Any) -> Child:
@@ -144,6 +145,7 @@ def test_a_run_is_done_and_says_what_it_did_and_the_next_one_too(ground: Ground)
     assert "Traceback" not in child.output()
 
 
+@pytest.mark.long("a failover by sentinels, which workers and producers go through in `make test`")
 def test_runs_go_on_after_a_failover_of_redis(
     session: Session, runs_url: str, servers_directory: Path
 ) -> None:
@@ -163,29 +165,16 @@ def test_runs_go_on_after_a_failover_of_redis(
             assert "Traceback" not in child.output()
 
 
-def test_what_is_enqueued_twice_late_or_unplanned_starts_nothing(ground: Ground) -> None:
-    ground.process()
-    ground.plan("tick")
-    for _ in range(3):
-        ground.runs.enqueue("tick", NINE, 1, LIMIT_S)
-    ground.wait_state("tick", "done")
-    ground.runs.enqueue("tick", NINE, 1, LIMIT_S)
-    ground.runs.enqueue("tick", later("10:00:00"), 1, LIMIT_S)  # never planned
-    ground.plan("tick", later("11:00:00"))
-    ground.wait_state("tick", "done", later("11:00:00"))  # the queue is first in, first out
-    assert scheduled.starts(ground.session) == [
-        "tick-20991121T090000Z",
-        "tick-20991121T110000Z",
-    ]
-
-
 def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) -> None:
     child = ground.process()
     for second in range(3):
         ground.plan("breaks", later(f"09:00:0{second}"))
+    ground.plan("deaf", limit_s=1)
     ground.plan("tick")
     ground.plan("unknown")
     ground.wait_state("tick", "done")
+    row = ground.wait_state("deaf", "failed")
+    assert row["error"] == "it took longer than its limit of 1 s"
     row = ground.wait_state("breaks", "failed", later("09:00:02"))
     assert row["error"].startswith("RuntimeError: it broke: ¡ñandú! xxx")
     assert len(row["error"]) == 1000
@@ -198,26 +187,9 @@ def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) ->
     assert "rq" not in said(child)
 
 
-def test_what_a_job_finds_is_said_at_once_and_with_the_third_run_at_error_level(
+def test_what_a_job_finds_or_fails_in_again_is_said_at_once_and_the_third_time_at_error_level(
     ground: Ground,
 ) -> None:
-    child = ground.process()
-    for second in range(4):
-        ground.plan("finds", later(f"09:00:0{second}"))
-    row = ground.wait_state("finds", "failed", later("09:00:03"))
-    assert (row["error"], row["detail"]) == ("one thing differs", FOUND)
-    end(child)
-    lines = [json.loads(line) for line in child.output().splitlines() if line.startswith("{")]
-    told = [(x["action"], x["level"], x["error"]) for x in lines if "error" in x]
-    assert told == [
-        *[("run_failed", "warning", "one thing differs")] * 3,
-        ("failing", "error", "one thing differs"),
-        ("run_failed", "warning", "one thing differs"),
-        ("failing", "error", "one thing differs"),
-    ]
-
-
-def test_a_run_that_is_tried_again_is_said_to_keep_failing_once(ground: Ground) -> None:
     child = ground.process()
     for second in range(2):
         moment = later(f"09:00:0{second}")
@@ -226,9 +198,23 @@ def test_a_run_that_is_tried_again_is_said_to_keep_failing_once(ground: Ground) 
         for attempt in (2, 3):
             ground.runs.enqueue("breaks", moment, attempt, LIMIT_S)
             ground.wait_rq_failed("breaks", moment)
-    end(child)
     assert said(child).count("run_failed") == 6
     assert said(child).count("failing") == 2  # with the third attempt, and the fourth
+    before = len(child.output().splitlines())
+    for second in range(4):
+        ground.plan("finds", later(f"09:00:0{second}"))
+    row = ground.wait_state("finds", "failed", later("09:00:03"))
+    assert (row["error"], row["detail"]) == ("one thing differs", FOUND)
+    end(child)
+    after = child.output().splitlines()[before:]
+    lines = [json.loads(line) for line in after if line.startswith("{")]
+    told = [(x["action"], x["level"], x["error"]) for x in lines if "error" in x]
+    assert told == [
+        *[("run_failed", "warning", "one thing differs")] * 3,
+        ("failing", "error", "one thing differs"),
+        ("run_failed", "warning", "one thing differs"),
+        ("failing", "error", "one thing differs"),
+    ]
 
 
 def test_sigterm_tells_the_run_to_end_in_good_order(ground: Ground) -> None:
@@ -272,7 +258,7 @@ def test_a_killed_process_leaves_a_run_that_is_taken_over_after_its_lease(ground
     assert row["attempts"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.long("two runs that wait for each other")
 def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground: Ground) -> None:
     ground.process(wait_s=1.0)
     ground.process(wait_s=1.0)
@@ -284,17 +270,7 @@ def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground
     assert ground.wait_state("until_told", "done")["detail"] == "told to stop"
 
 
-def test_a_run_that_exceeds_its_limit_fails_with_the_reason(ground: Ground) -> None:
-    child = ground.process()
-    ground.plan("deaf", limit_s=1)
-    ground.plan("tick")
-    row = ground.wait_state("deaf", "failed")
-    assert row["error"] == "it took longer than its limit of 1 s"
-    ground.wait_state("tick", "done")
-    end(child)
-
-
-@pytest.mark.long
+@pytest.mark.long("leases that run out")
 def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Ground) -> None:
     slow = ground.process(lease_s=1.0, renew_every_s=0.3)
     ground.plan("until_told")
@@ -320,7 +296,7 @@ def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Gro
     end(slow)
 
 
-@pytest.mark.long
+@pytest.mark.long("leases that run out")
 def test_a_run_that_hangs_is_killed_once_its_lease_is_long_lost(ground: Ground) -> None:
     child = ground.process(lease_s=1.0, renew_every_s=0.3)
     ground.plan("until_told")
@@ -335,7 +311,7 @@ def test_a_run_that_hangs_is_killed_once_its_lease_is_long_lost(ground: Ground) 
     end(child)
 
 
-@pytest.mark.long
+@pytest.mark.long("a frozen Redis")
 def test_an_idle_process_ends_in_good_order_though_redis_does_not_answer(
     own_redis_server: RedisFactory, session: Session, runs_url: str
 ) -> None:
@@ -415,7 +391,9 @@ def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path
     assert "secret" not in child.output()
 
 
-def test_what_the_release_before_has_queued_still_runs(ground: Ground) -> None:
+def test_what_the_release_before_has_queued_still_runs_and_nothing_starts_twice(
+    ground: Ground,
+) -> None:
     ground.plan("tick")
     ground.client.flushdb()
     make_queue(ground.client).enqueue_call(
@@ -424,9 +402,19 @@ def test_what_the_release_before_has_queued_still_runs(ground: Ground) -> None:
         timeout=LIMIT_S,
         job_id=run_id("tick", NINE),
     )
-    child = ground.process()
+    ground.process()
     ground.wait_state("tick", "done")
-    end(child)
+    for _ in range(3):
+        ground.runs.enqueue("tick", NINE, 1, LIMIT_S)
+    ground.runs.enqueue("tick", later("10:00:00"), 1, LIMIT_S)  # never planned
+    ground.plan("tick", later("11:00:00"))
+    for _ in range(3):
+        ground.runs.enqueue("tick", later("11:00:00"), 1, LIMIT_S)
+    ground.plan("tick", later("12:00:00"))
+    ground.wait_state("tick", "done", later("12:00:00"))  # the queue is first in, first out
+    assert scheduled.starts(ground.session) == [
+        f"tick-20991121T{hour}0000Z" for hour in ("09", "11", "12")
+    ]
     pieces = RunJob.create(
         "countersink.schedules.pieces.perform",
         connection=ground.client,

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.schedules.jobs.move import open_tables
@@ -27,6 +27,7 @@ from countersink.store.verify import verify
 from tests.schedules.tables import MAX, Tables
 from tests.store.helpers import entry, together
 from tests.store.policy_rows import Change, brute_policy, put_policies
+from tests.support.examples import examples
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
@@ -205,7 +206,7 @@ def counters(draw: Any) -> tuple[str, str, list[tuple[int, str, str]], str]:
     return draw(zone), finest, later, steps
 
 
-@settings(max_examples=25)
+@examples(few=5, many=25)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_buckets_become_wider_step_by_step_and_no_total_changes(
     tables: Tables, store: Store, applier: Applier, made: Any, seed: int
@@ -281,7 +282,7 @@ def test_steps_that_come_and_go_only_ever_make_buckets_wider(
     tables: Tables, store: Store, applier: Applier
 ) -> None:
     hour = (now_minute() - 3 * 1440) // 60 * 60
-    events = {("a", hour + n): 1 for n in range(60)} | {("b", hour - 60 * n): 1 for n in range(99)}
+    events = {("a", hour + n): 1 for n in range(20)} | {("b", hour - 60 * n): 1 for n in range(30)}
     for steps in ("minute=2d,hour=90d", "minute=1d,quarter=30d", "forever", "quarter=1h"):
         minutes_kept(store, steps)
         count(applier, events)
@@ -473,7 +474,7 @@ def test_no_reader_sees_a_total_change(
     minutes_kept(store, "minute=1h,quarter=1d,hour=3d")
     now = now_minute()
     for start in range(0, 4 * 1440, 720):
-        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 2)})
+        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 18)})
     before = tables.totals()
     tables.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     rolling_up = threading.Thread(target=run, args=(tables.url, 10))
@@ -513,7 +514,7 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
 
     def work(applier: Applier, number: int) -> None:
         chance = random.Random(number)
-        for _ in range(60):
+        for _ in range(20):
             at = [now - chance.randrange(3 * 1440) for _ in range(40)]
             applier.apply([entry([(n, "v", f"{m % 5}", m, 1) for n, m in enumerate(at)])])
 
@@ -531,7 +532,7 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
     assert wrong == []
     assert sum(passes) > 0
     run(tables.url)
-    assert sum(tables.totals().values()) == 3 * 60 * 40
+    assert sum(tables.totals().values()) == 3 * 20 * 40
     tables.check_ledger()
     assert verified(tables.url) == []
 
@@ -548,7 +549,7 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
             run(tables.url, rows=3)
 
     def work(applier: Applier, number: int) -> None:
-        for turn in range(40):
+        for turn in range(15):
             names = ("a", "b", f"{number}/{turn}", f"of all/{turn}")
             rows = [(n, "v", name, days[n % 2] + turn, 1) for n, name in enumerate(names * 2)]
             rows += [(n + 8, "v", name, days[1] - turn, 1) for n, name in enumerate(names)]
@@ -565,7 +566,7 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
             one.close()
     run(tables.url)
     totals = tables.totals()
-    assert sum(totals.values()) == 3 * 40 * 12
+    assert sum(totals.values()) == 3 * 15 * 12
     for day in days:
         of_day = str(label("day", "UTC", day).date())
         keys = {key for bucket, key, _, _ in tables.slots() if bucket.startswith(of_day)}

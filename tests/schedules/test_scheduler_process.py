@@ -18,6 +18,7 @@ from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import queued
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
@@ -29,7 +30,7 @@ ENDS_WITHIN = 10.0
 
 @pytest.fixture
 def children() -> Iterator[Children]:
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 
@@ -78,19 +79,19 @@ def test_it_plans_every_second_and_another_takes_over_when_it_ends(
     wait_said(first, "leading")
     second = scheduler(children, redis_url, runs_url)
     wait_said(second, "standby")
-    wait_planned(session, 3, first)
-    eventually(lambda: len(queued(redis_client)) >= 3)
+    wait_planned(session, 2, first)
+    eventually(lambda: len(queued(redis_client)) >= 2)
     end(first)
     wait_said(second, "leading")
     before = session.query("SELECT COUNT(*) FROM job_run")[0][0]
-    wait_planned(session, before + 2, second)
+    wait_planned(session, before + 1, second)
     end(second)
     times = session.query("SELECT planned_at, token FROM job_run ORDER BY planned_at")
     assert [token for _, token in times] == sorted(token for _, token in times)
     assert {token for _, token in times} == {1, 2}
 
 
-@pytest.mark.long
+@pytest.mark.long("leases that run out")
 def test_cut_off_from_mysql_it_stops_planning_and_another_takes_over(
     session: Session, redis_url: str, runs_url: str, children: Children
 ) -> None:
@@ -117,18 +118,18 @@ def test_a_mysql_that_restarts_is_waited_for(
     migrate(url)
     wait_said(child, "leading")
     with connect(url) as session:
-        wait_planned(session, 2, child)
+        wait_planned(session, 1, child)
     server.stop()
     wait_said(child, "waiting", times=2)
     server.start()
     wait_said(child, "resumed", times=2)
     with connect(url) as session:
         count = session.query("SELECT COUNT(*) FROM job_run")[0][0]
-        wait_planned(session, count + 2, child)
+        wait_planned(session, count + 1, child)
     end(child)
 
 
-@pytest.mark.long
+@pytest.mark.long("servers that restart")
 def test_a_redis_that_goes_away_and_forgets_costs_no_run(
     own_redis_server: RedisFactory, session: Session, runs_url: str, children: Children
 ) -> None:

@@ -11,6 +11,7 @@ import redis
 from countersink.schedules.scheduler.leader import idle_seconds
 from countersink.store.connection import Session
 from tests.schedules.scheduling import queued
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
@@ -20,7 +21,7 @@ QUICK: dict[str, Any] = {"lease_s": 1.5, "renew_every_s": 0.3, "sweep_every_s": 
 
 @pytest.fixture
 def children() -> Iterator[Children]:
-    with Children() as made:
+    with ForkedChildren() as made:
         yield made
 
 
@@ -60,7 +61,7 @@ def wait_more_runs(session: Session, child: Child, count: int = 3) -> None:
     eventually(lambda: runs(session) >= enough, 30, message=child.output)
 
 
-@pytest.mark.long
+@pytest.mark.long("sessions that the server ends")
 def test_one_that_is_frozen_in_a_transaction_holds_up_no_takeover_for_long(
     session: Session, redis_url: str, runs_url: str, children: Children
 ) -> None:
@@ -90,7 +91,7 @@ def test_the_sessions_of_a_scheduler_end_well_before_its_lease() -> None:
     assert idle_seconds(1.5) == 3
 
 
-@pytest.mark.long
+@pytest.mark.long("five seconds each")
 @pytest.mark.parametrize("trick", ["clock:-7200", "clock:7200"])
 def test_a_step_of_the_hosts_clock_neither_stops_it_nor_dates_runs_ahead(
     session: Session, redis_client: redis.Redis, redis_url: str, runs_url: str,
@@ -119,7 +120,7 @@ def test_one_that_cannot_reach_redis_makes_room_for_one_that_can(
     assert any("jobs' Redis" in one["message"] for one in said(cut_off)), cut_off.output()
     count = runs(session)
     eventually(lambda: len(set(queued(redis_client))) >= count, 30, message=other.output)
-    wait_more_runs(session, other)
+    wait_more_runs(session, other, 1)
     assert [one["action"] for one in said(cut_off)].count("leading") == 1
     for child in (cut_off, other):
         child.terminate()
@@ -127,7 +128,7 @@ def test_one_that_cannot_reach_redis_makes_room_for_one_that_can(
         assert all(line.startswith("{") for line in child.output().splitlines() if line)
 
 
-@pytest.mark.long
+@pytest.mark.long("seconds without Redis")
 def test_one_that_is_alone_goes_on_without_redis(
     session: Session, runs_url: str, children: Children
 ) -> None:

@@ -15,17 +15,21 @@ from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 
 
+def move(what: str, mysql_url: str, rows: int = 2000) -> None:
+    """One pass."""
+    connect = partial(open_tables, mysql_url)
+    if what == "compact":
+        compact(connect, CompactOptions(before=date.max, rows=rows))
+    else:
+        roll_up(connect, rows=rows)
+
+
 def main() -> int:
     """The passes asked for; 0 when each was finished."""
     plan = json.loads(sys.argv[1])
-    connect = partial(open_tables, plan["mysql_url"])
-    rows = int(plan.get("rows", 2000))
-    passes = int(plan.get("passes", 1))
+    passes = plan.pop("passes")
     for _ in range(passes) if passes else count():
-        if plan["what"] == "compact":
-            compact(connect, CompactOptions(before=date.max, rows=rows))
-        else:
-            roll_up(connect, rows=rows)
+        move(**plan)
     return 0
 
 

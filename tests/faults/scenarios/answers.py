@@ -1,6 +1,9 @@
 """Replies that are lost, and errors in their place."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import cycle, product
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from countersink.producers import Producer
@@ -9,6 +12,8 @@ from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, Phase, Request
 from tests.support.traffic import FIRST_MINUTE, add
 from tests.support.waiting import eventually
+
+T = TypeVar("T")
 
 CONFLICTS = (1205, 1213, 1020)
 WAITS = (1290, 1836, 1792, 1142, 1021, 1114)
@@ -36,12 +41,11 @@ def statements_of_a_batch(stage: Stage) -> list[str]:
     return list(dict.fromkeys(kinds))
 
 
-def conflicts_at_every_statement(stage: Stage) -> None:
-    """1205, 1213 and 1020 in place of every statement of a batch, COMMIT too."""
+def conflicts_at_every_statement(stage: Stage, *, one_of_them: bool = False) -> None:
+    """1205, 1213 and 1020, or one of them, in place of every statement of a batch, COMMIT too."""
     worker = stage.worker()
     kinds = statements_of_a_batch(stage)
-    cases = [(kind, code) for kind in kinds for code in CONFLICTS]
-    stage.random.shuffle(cases)
+    cases = _cases(stage, kinds, CONFLICTS, one_of_them)
     for kind, code in cases:
         rule = stage.when(kind, Phase.BEFORE, Deed.ERROR, error=code)
         _send_with_a_poison_row(stage)
@@ -51,12 +55,11 @@ def conflicts_at_every_statement(stage: Stage) -> None:
     stage.end(worker)
 
 
-def connection_lost_at_every_statement(stage: Stage) -> None:
-    """The connection is cut before, and after, the server ran each statement of a batch."""
+def connection_lost_at_every_statement(stage: Stage, *, one_of_them: bool = False) -> None:
+    """The connection is cut before, and after, the server ran each statement of a batch; or at one
+    of the two."""
     worker = stage.worker()
-    cases = [(kind, phase) for kind in statements_of_a_batch(stage) for phase in Phase]
-    stage.random.shuffle(cases)
-    for kind, phase in cases:
+    for kind, phase in _cases(stage, statements_of_a_batch(stage), list(Phase), one_of_them):
         rule = stage.when(kind, phase, Deed.CUT)
         _send_with_a_poison_row(stage)
         stage.wait_for(rule.done, f"cut {phase.value} {kind}", worker)
@@ -76,10 +79,10 @@ def commit_replies_lost(stage: Stage) -> None:
     stage.check("COMMIT replies lost")
 
 
-def waiting_errors(stage: Stage) -> None:
+def waiting_errors(stage: Stage, errors: int = 3) -> None:
     """Errors that are nobody's fault but the server's: the worker waits, and loses nothing."""
     worker = stage.worker()
-    for code in stage.random.sample(WAITS, 3):
+    for code in stage.random.sample(WAITS, errors):
         kind = stage.random.choice(("guards", "slots", "ledger", "commit"))
         rule = stage.when(kind, Phase.BEFORE, Deed.ERROR, error=code, times=REFUSALS)
         stage.send(5)
@@ -151,6 +154,18 @@ def add_replies_lost(stage: Stage) -> None:
     assert lost.acted == 4
     assert unsent.acted == 2
     stage.finish("XADD replies lost")
+
+
+def _cases(
+    stage: Stage, kinds: Sequence[str], deeds: Sequence[T], one_of_them: bool
+) -> list[tuple[str, T]]:
+    """Each kind of statement with each deed, or with one of them, where each deed is taken equally
+    often; in random order."""
+    drawn = stage.random.sample(kinds, len(kinds))
+    if one_of_them:
+        return list(zip(drawn, cycle(stage.random.sample(deeds, len(deeds))), strict=False))
+    cases = list(product(drawn, deeds))
+    return stage.random.sample(cases, len(cases))
 
 
 def _is_error(_request: Request, reply: bytes) -> bool:

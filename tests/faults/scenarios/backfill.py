@@ -2,8 +2,6 @@
 once.
 """
 
-import json
-import sys
 import threading
 from collections import Counter
 
@@ -13,6 +11,7 @@ from tests.faults.stage import Stage
 from tests.support.logs import PATHS, Book, Writer
 from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, Phase
+from tests.support.run_moves import move
 from tests.support.traffic import COUNTERS, now_ms, send
 
 LINES = 150_000
@@ -27,11 +26,13 @@ RATES: tuple[tuple[str, ...], ...] = ((), ("--rate", "30000"))
 CHANGES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
 
 
-def killed_again_and_again(stage: Stage, kills: int = 4, book: Book | None = None) -> None:
+def killed_again_and_again(
+    stage: Stage, kills: int = 4, book: Book | None = None, lines: int = LINES
+) -> None:
     """Killed at random moments and run again, then twice more: as it is, and compressed."""
     backfills = Backfills(stage)
     if book is None:
-        book = Writer(stage.seed).write(stage.directory / "access.log", LINES)
+        book = Writer(stage.seed).write(stage.directory / "access.log", lines)
     backfills.enter(book)
     sources = [book.path, compressed(book.path, stage.directory)]
     for number in range(10 * kills):
@@ -210,10 +211,10 @@ def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) 
     run = backfills.run(book.path)["run"]
     live(stage, 10)
     stage.wait_applied_by_worker()
-    _move(stage, "compact")
+    move("compact", stage.mysql_url)
     backfills.undo(run, kills)
     backfills.check("undone")
-    _move(stage, "compact")
+    move("compact", stage.mysql_url)
     backfills.check("undone and compacted")
     backfills.enter(book)
     backfills.run(book.path)
@@ -235,12 +236,12 @@ def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> No
                 f" VALUES ('{counter}', '2030-01-01', '2020-01-01')"
                 " ON DUPLICATE KEY UPDATE rolled_up_to = '2030-01-01'"
             )
-    _move(stage, "retention")
+    move("retention", stage.mysql_url)
     live(stage, 10)
     stage.wait_applied_by_worker()
     backfills.undo(run, kills)
     _check_months(stage, "undone")
-    _move(stage, "retention")
+    move("retention", stage.mysql_url)
     _check_months(stage, "undone and rolled up")
     backfills.enter(book)
     backfills.run(book.path)
@@ -277,11 +278,3 @@ def live(stage: Stage, entries: int, rows: int = 20) -> None:
         ]
         send(stage.redis, stage.traffic.entry(now_ms(stage.redis), made))
     stage.send(entries)
-
-
-def _move(stage: Stage, what: str) -> None:
-    plan = {"what": what, "mysql_url": stage.mysql_url}
-    child = stage.children.start(
-        [sys.executable, "-m", "tests.support.run_moves", json.dumps(plan)], name=what
-    )
-    assert child.wait() == 0, child.output()

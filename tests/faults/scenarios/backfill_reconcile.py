@@ -16,7 +16,7 @@ from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.traffic import Row, now_ms, send
 
-LINES = 5_000
+LINES = 2_000
 EPOCH = date(1970, 1, 1)
 ELSEWHERE = FIRST.date() + timedelta(10)
 """A day that no log knows of."""

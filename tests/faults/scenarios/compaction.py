@@ -19,6 +19,7 @@ from tests.support.ledger import checks
 from tests.support.oracle import Oracle, connect
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase, Request
+from tests.support.run_moves import move
 from tests.support.traffic import (
     COUNTERS,
     DAYS,
@@ -34,7 +35,7 @@ from tests.support.waiting import eventually
 What = Literal["compact", "retention", "steps"]
 """``steps``: retention of minutes that become hours and days; it announces that by itself."""
 
-ROWS = 40
+ROWS = 20
 """Slot rows per transaction: small, so that a pass has many."""
 SLOTS = (3, 4, 5, 300)
 """The last one is of the app's own transactions."""
@@ -142,7 +143,7 @@ class Books:
         self.totals: dict[tuple[str, bytes], int] = {}
         self.days: dict[Cell, int] = {}
 
-    def fill(self, rows: int = 300) -> None:
+    def fill(self, rows: int = 120) -> None:
         """Rows of every slot, at random; late ones too, if there were some before."""
         for slot in SLOTS:
             made: list[Any] = (
@@ -252,8 +253,7 @@ def killed_at_each_point(
         stage.mysql_proxy.forget()
         books.check(f"after a death at {point.name}")
         done(f"killed {what} {number + 1}: {point.name}")
-    child = _start(stage, what, stage.mysql_url)
-    assert child.wait() == 0, child.output()
+    move(what, stage.mysql_url, ROWS)
     books.check("after a pass in peace")
     with Oracle(stage.mysql_url) as oracle:
         if what == "steps":
@@ -269,16 +269,6 @@ def killed_at_each_point(
     stage.faults["compaction killed"] += kills
 
 
-def retention_killed_at_each_point(stage: Stage) -> None:
-    """The same of retention."""
-    killed_at_each_point(stage, "retention")
-
-
-def steps_killed_at_each_point(stage: Stage) -> None:
-    """The same of retention that announces a time, and makes wider buckets of what is before it."""
-    killed_at_each_point(stage, "steps")
-
-
 def steps_killed_beside_workers(
     stage: Stage, kills: int = 6, done: Callable[[str], None] = print
 ) -> None:
@@ -290,7 +280,7 @@ def steps_killed_beside_workers(
     at = now_ms(stage.redis)
     for number in range(kills):
         point = stage.random.choice(points("steps")[3:])
-        child = _killed_at(stage, "steps", point, skip=stage.random.randrange(1, 20), passes=0)
+        child = _killed_at(stage, "steps", point, skip=stage.random.randrange(1, 9), passes=0)
         while child.running:
             rows = [row[1:] for row in _recent(stage, 40)]
             send(stage.redis, stage.traffic.entry(at, rows))
@@ -302,8 +292,7 @@ def steps_killed_beside_workers(
     for worker in workers:
         stage.end(worker)
     stage.finish("killed beside workers")
-    child = _start(stage, "steps", stage.mysql_url)
-    assert child.wait() == 0, child.output()
+    move("steps", stage.mysql_url, ROWS)
     stage.check("after a pass in peace")
     _verify(stage, f"after a pass in peace (seed {stage.seed})")
     with Oracle(stage.mysql_url) as oracle:
@@ -346,16 +335,13 @@ def _killed_at(stage: Stage, what: What, point: Point, skip: int, passes: int = 
         skip=skip,
         label=f"{what} killed",
     )
-    child = _start(stage, what, stage.mysql_proxy.url(stage.mysql_url), passes)
-    victim.set_result(child)
-    return child
-
-
-def _start(stage: Stage, what: What, mysql_url: str, passes: int = 1) -> Child:
-    plan = {"what": what, "mysql_url": mysql_url, "rows": ROWS, "passes": passes}
-    return stage.children.start(
+    url = stage.mysql_proxy.url(stage.mysql_url)
+    plan = {"what": what, "mysql_url": url, "rows": ROWS, "passes": passes}
+    child = stage.children.start(
         [sys.executable, "-m", "tests.support.run_moves", json.dumps(plan)], name=what
     )
+    victim.set_result(child)
+    return child
 
 
 def _keep(stage: Stage) -> None:

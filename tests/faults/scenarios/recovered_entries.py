@@ -60,9 +60,7 @@ def pending_with_nobody(stage: Stage) -> None:
 def group_position_ahead(stage: Stage) -> None:
     """The group was set past entries nobody has read (XGROUP SETID, a restore)."""
     stage.send(5)
-    worker = stage.worker()
-    stage.wait_applied()
-    stage.end(worker)
+    stage.wait_applied_by_worker()
     stage.send(20)
     stage.redis.xgroup_setid(STREAM, GROUP, "$")
     stage.faults["group moved"] += 1
