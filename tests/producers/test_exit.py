@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,11 @@ producer = Producer(sys.argv[1], flush_interval=3600)
 producer.increment("first")  # it is sent at once; what follows waits for the interval
 assert producer.flush(20)
 for _ in range(100):
-    producer.increment("hits")
+    producer.increment("{counter}")
 print("{{}}", flush=True)
 """
 FAST_EXIT = """
 Producer.__init__.__kwdefaults__["exit_timeout"] = 0.5
-"""
-EXIT_WHEN_ASKED = """
-signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
 """
 # Not signal.pause(): it sleeps on where a signal comes after the interpreter's last look for one
 # and before the system call, as happens when other threads want the interpreter, too.
@@ -49,9 +47,15 @@ def start(redis_url: str) -> Iterator[Start]:
     with Children() as children:
 
         def make(
-            url: str = redis_url, *, before: str = "", then: str = FOR_EVER, ready: bool = True
+            url: str = redis_url,
+            *,
+            before: str = "",
+            then: str = FOR_EVER,
+            ready: bool = True,
+            counter: str = "hits",
         ) -> Child:
-            child = run_script(children, BEGINNING.format(before=before) + then, url)
+            script = BEGINNING.format(before=before, counter=counter) + then
+            child = run_script(children, script, url)
             if ready:
                 eventually(lambda: said(child), message=child.output)
             return child
@@ -59,14 +63,48 @@ def start(redis_url: str) -> Iterator[Start]:
         yield make
 
 
-def test_an_exit_flushes(start: Start, redis_client: redis.Redis) -> None:
-    assert start(then="", ready=False).wait() == 0
-    assert total(redis_client) == 100
+@dataclass(frozen=True)
+class End:
+    """What a script does at its end, the status that it ends with, and what it has counted."""
+
+    then: str
+    status: int
+    counted: int = 100
 
 
-def test_an_unhandled_exception_flushes(start: Start, redis_client: redis.Redis) -> None:
-    assert start(then="1/0", ready=False).wait() == 1
-    assert total(redis_client) == 100
+FORK = "if os.fork(): os._exit(os.waitstatus_to_exitcode(os.wait()[1]))"
+COUNT_AND_EXIT = """
+producer.increment({counter!r})
+os._exit(7)
+"""
+EXEC = """
+try:
+    os.execlp("no such program", "x")
+except FileNotFoundError:
+    producer.increment({counter!r})
+os.execlp("true", "true")
+"""
+ENDS = {
+    "exit": End("", 0),
+    "unhandled": End("1/0", 1),
+    "os._exit": End(COUNT_AND_EXIT, 7, 101),
+    "os._exit-in-a-child": End(FORK + COUNT_AND_EXIT, 7, 101),
+    "exec": End(EXEC, 0, 101),
+}
+
+
+def test_every_end_flushes(start: Start, redis_client: redis.Redis) -> None:
+    """And an exec of a program that is not there ends nothing."""
+    children = {
+        name: start(then=end.then.format(counter=name), ready=False, counter=name)
+        for name, end in ENDS.items()
+    }
+    assert {name: child.wait() for name, child in children.items()} == {
+        name: end.status for name, end in ENDS.items()
+    }
+    assert {name: total(redis_client, name) for name in ENDS} == {
+        name: end.counted for name, end in ENDS.items()
+    }
 
 
 def test_counting_in_a_later_exit_hook_is_not_an_error(
@@ -92,11 +130,19 @@ atexit.register(lifecycle.close_all)
     assert total(redis_client) == 100
 
 
-def test_sigterm_flushes_and_ends_as_sigterm_does(start: Start, redis_client: redis.Redis) -> None:
-    child = start()
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
+def test_signals_flush_and_end_as_they_do(start: Start, redis_client: redis.Redis) -> None:
+    before = """
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+"""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
+    children = {number: start(before=before, counter=number.name) for number in numbers}
+    for number, child in children.items():
+        child.send(number)
+    for number, child in children.items():
+        assert child.wait() == -number
+        assert total(redis_client, number.name) == 100
 
 
 def test_sigterm_reaches_a_busy_process(start: Start, redis_client: redis.Redis) -> None:
@@ -109,30 +155,6 @@ while True:
     child.terminate()
     assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
-
-
-def test_a_second_sigterm_does_not_cut_the_flush_short(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    child = start(server.url)
-    server.freeze()
-    for _ in range(3):
-        child.terminate()
-    server.thaw()
-    assert child.wait() == -signal.SIGTERM
-    with redis.Redis.from_url(server.url) as client:
-        assert client.xlen("{countersink:0}:events") == 2
-
-
-def test_sigterm_ends_the_process_even_if_redis_is_frozen(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    child = start(server.url, before=FAST_EXIT)
-    server.freeze()
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
 
 
 def test_the_apps_own_handler_is_called(start: Start, redis_client: redis.Redis) -> None:
@@ -206,21 +228,6 @@ assert signal.getsignal(signal.SIGTERM) is own
     assert child.wait() == 0, child.output()
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
-def test_other_signals_flush_and_end_as_they_do(
-    start: Start, redis_client: redis.Redis, number: signal.Signals
-) -> None:
-    before = """
-import resource
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-"""
-    child = start(before=before)
-    child.send(number)
-    assert child.wait() == -number
-    assert total(redis_client) == 100
-
-
 def test_handlers_of_the_apps_for_other_signals_are_left_alone(start: Start) -> None:
     before = """
 def own(*_): pass
@@ -241,23 +248,19 @@ os.kill(os.getpid(), signal.SIGINT)
     assert "Current thread" in child.output()
 
 
-@pytest.mark.parametrize(
-    "again", ["signal.raise_signal(signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGTERM)"]
-)
-@pytest.mark.parametrize("thread", [False, True])
 def test_what_is_counted_until_a_server_ends_by_the_signal_it_had_caught_is_stored(
-    start: Start, redis_client: redis.Redis, again: str, thread: bool
+    start: Start, redis_client: redis.Redis
 ) -> None:
     """As uvicorn's workers do, and Twisted."""
     before = """
 asked = []
 default = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 """
-    then = f"""
+    then = """
 while not asked:
     time.sleep(0.001)
 time.sleep(0.05)  # longer than the flush that the signal has begun
-producer.increment("last")
+producer.increment({counter!r})
 signal.signal(signal.SIGTERM, default)
 def end():
     {again}
@@ -267,11 +270,21 @@ if {thread}:
     time.sleep(60)
 end()
 """
-    child = start(before=before, then=then)
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
-    assert total(redis_client, "last") == 1
+    calls = ("signal.raise_signal(signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGTERM)")
+    ways = [(again, thread) for again in calls for thread in (False, True)]
+    children = [
+        start(
+            before=before,
+            then=then.format(again=again, thread=thread, counter=f"way-{number}"),
+            counter=f"way-{number}",
+        )
+        for number, (again, thread) in enumerate(ways)
+    ]
+    for child in children:
+        child.terminate()
+    for number, child in enumerate(children):
+        assert child.wait() == -signal.SIGTERM, ways[number]
+        assert total(redis_client, f"way-{number}") == 101, ways[number]
 
 
 COUNTING = """
@@ -288,16 +301,25 @@ for place in range(4):
 """
 
 
+PLAIN = 'producer.increment("more")'
+
+
 @pytest.mark.parametrize(
-    "call", ['producer.increment("more")', 'producer.increment("more", "x", 1, at=AT)']
+    ("call", "end"),
+    [
+        (PLAIN, FOR_EVER),
+        (PLAIN, "time.sleep(0.1); os._exit(0)"),
+        (PLAIN, "time.sleep(0.1)"),
+        ('producer.increment("more", "x", 1, at=AT)', FOR_EVER),
+    ],
 )
-@pytest.mark.parametrize("end", [FOR_EVER, "time.sleep(0.3); os._exit(0)", "time.sleep(0.3)"])
 def test_no_call_that_returned_while_the_process_ended_is_lost(
     redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
 ) -> None:
     shared = tmp_path / "returned"
     shared.write_bytes(bytes(4096))
-    script = BEGINNING.format(before="from datetime import UTC, datetime\nAT = datetime.now(UTC)")
+    before = "from datetime import UTC, datetime\nAT = datetime.now(UTC)"
+    script = BEGINNING.format(before=before, counter="hits")
     script += COUNTING.format(call=call) + end
     with Children() as children:
         child = run_script(children, script, redis_url, str(shared))
@@ -310,23 +332,13 @@ def test_no_call_that_returned_while_the_process_ended_is_lost(
     assert returned <= total(redis_client, "more") <= returned + 4
 
 
-def test_what_cannot_be_stored_at_a_signal_is_said(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    before = "import logging; logging.basicConfig()"
-    child = start(server.url, before=before + FAST_EXIT)
-    server.freeze()
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert "100 increments could be stored neither" in child.output()
-
-
 def test_a_log_that_blocks_does_not_keep_a_signal_from_ending_the_process(
     start: Start, redis_client: redis.Redis
 ) -> None:
     before = """
 import logging
+from countersink.producers import lifecycle
+lifecycle.CLOSING_SECONDS = 1.0
 class Blocked(logging.Handler):
     def emit(self, record):
         time.sleep(3600)
@@ -360,33 +372,14 @@ def talk():
     assert total(redis_client) == 100
 
 
-@pytest.mark.parametrize("forked", [False, True])
-def test_os_exit_flushes(start: Start, redis_client: redis.Redis, forked: bool) -> None:
-    then = f"""
-if {forked} and os.fork():
-    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
-producer.increment("hits")
-os._exit(7)
+def test_signals_do_not_cut_the_last_flush_short(
+    start: Start, own_redis_server: RedisFactory
+) -> None:
+    server = own_redis_server()
+    before = """
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 """
-    assert start(then=then, ready=False).wait() == 7
-    assert total(redis_client) == 101
-
-
-def test_os_exit_ends_the_process_even_if_redis_is_frozen(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    child = start(server.url, before=FAST_EXIT + EXIT_WHEN_ASKED)
-    server.freeze()
-    child.send(signal.SIGUSR1)
-    assert child.wait() == 7
-
-
-def test_signals_do_not_cut_the_flush_of_os_exit_short(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    before = EXIT_WHEN_ASKED + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
     then = """
 def watch():
     from countersink.producers import lifecycle
@@ -395,15 +388,19 @@ def watch():
     print([], flush=True)
 threading.Thread(target=watch).start()
 """
-    child = start(server.url, before=before, then=then + FOR_EVER)
+    exiting = start(server.url, before=before, then=then + FOR_EVER)
+    terminated = start(server.url)
     server.freeze()
-    child.send(signal.SIGUSR1)
-    eventually(lambda: len(said(child)) == 2, message=child.output)
-    child.terminate()
+    exiting.send(signal.SIGUSR1)
+    eventually(lambda: len(said(exiting)) == 2, message=exiting.output)
+    for _ in range(3):
+        exiting.terminate()
+        terminated.terminate()
     server.thaw()
-    assert child.wait() == 7
+    assert exiting.wait() == 7
+    assert terminated.wait() == -signal.SIGTERM
     with redis.Redis.from_url(server.url) as client:
-        assert client.xlen("{countersink:0}:events") == 2
+        assert client.xlen("{countersink:0}:events") == 4
 
 
 def test_a_child_that_counts_nothing_leaves_at_once(
@@ -418,53 +415,45 @@ if pid == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """
     with Children() as children:
-        script = BEGINNING.format(before="") + then
+        script = BEGINNING.format(before="", counter="hits") + then
         child = run_script(children, script, redis_url, str(tmp_path))
         assert child.wait() == 0, child.output()
 
 
-def test_exec_flushes_and_a_program_that_is_not_there_ends_nothing(
-    start: Start, redis_client: redis.Redis
-) -> None:
-    then = """
-try:
-    os.execlp("no such program", "x")
-except FileNotFoundError:
-    producer.increment("hits")
-os.execlp("true", "true")
-"""
-    assert start(then=then, ready=False).wait() == 0
-    assert total(redis_client) == 101
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        'os.execlp("true", "true")',
-        """
+CLOSING = """
     threading.Thread(target=producer.close, args=(3600,), daemon=True).start()
     while producer._closing.acquire(blocking=False):
         producer._closing.release()
     os._exit(0)
-""",
-    ],
-    ids=["exec", "closing"],
-)
-def test_what_other_ends_do_not_store_is_said_too(
-    start: Start, own_redis_server: RedisFactory, end: str
+"""
+
+
+def test_with_redis_frozen_a_process_ends_and_says_what_is_not_stored(
+    start: Start, own_redis_server: RedisFactory
 ) -> None:
     server = own_redis_server()
-    before = f"""
-import logging; logging.basicConfig()
+    ends = {
+        "os._exit(7)": (7, "100 increments could be stored neither"),
+        'os.execlp("true", "true")': (0, "100 increments are not stored"),
+        CLOSING: (0, "100 increments are not stored"),
+    }
+    before = "import logging; logging.basicConfig()" + FAST_EXIT
+    at_usr1 = """
 def end(*_):
-    {end}
+    {}
 signal.signal(signal.SIGUSR1, end)
 """
-    child = start(server.url, before=before + FAST_EXIT)
+    children = [start(server.url, before=before + at_usr1.format(end)) for end in ends]
+    terminated = start(server.url, before=before)
     server.freeze()
-    child.send(signal.SIGUSR1)
-    assert child.wait() == 0
-    assert "100 increments are not stored" in child.output()
+    terminated.terminate()
+    for child in children:
+        child.send(signal.SIGUSR1)
+    for child, (status, said_then) in zip(children, ends.values(), strict=True):
+        assert child.wait() == status
+        assert said_then in child.output()
+    assert terminated.wait() == -signal.SIGTERM
+    assert "100 increments could be stored neither" in terminated.output()
 
 
 def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(start: Start) -> None:

@@ -18,6 +18,7 @@ from countersink.stream.entry import (
     new_entry_id,
     version_of,
 )
+from tests.support.examples import examples
 
 TEXT = st.text(
     st.one_of(
@@ -38,6 +39,7 @@ COUNTERS = st.from_regex(r"[A-Za-z0-9_.:\-]{1,8}", fullmatch=True)
 ROWS = st.lists(st.tuples(COUNTERS, KEYS, st.integers(0, 99), st.integers(-9, 9)), max_size=5)
 
 
+@examples(few=25, many=100)
 @given(ROWS)
 @example([("a", ",{", 1, 1), ("b", 'x",{', 1, 1)])
 def test_rows_come_back_as_they_were_sent_and_only_dimensions_need_version_2(

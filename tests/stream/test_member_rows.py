@@ -32,6 +32,7 @@ from countersink.stream.entry import (
     version_of,
 )
 from tests.stream.test_dimension_rows import COUNTERS, KEYS
+from tests.support.examples import examples
 
 # In any order, some of them twice: a union is the same.
 HASHES = st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=5).map(b"".join)
@@ -50,6 +51,7 @@ LOOK_ALIKES = st.tuples(
 )
 
 
+@examples(few=25, many=100)
 @given(st.lists(PLAIN | MEMBERS | LOOK_ALIKES, max_size=6))
 @example([("a", '1,"AAAA"]', 1, 1), ("a", "]", 1, 1)])
 def test_rows_come_back_as_they_were_sent_and_members_need_version_3(sent: list[Row]) -> None:
@@ -143,6 +145,7 @@ def test_an_entry_is_read_with_its_members() -> None:
     assert decoded.seen == {0: Seen(7, bytes(7) + b"\1")}
 
 
+@examples(few=25, many=100)
 @given(
     st.lists(
         st.recursive(
