@@ -15,6 +15,9 @@ from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic
 
+AWAY = "mysql://root@127.0.0.1:1/away"
+"""Where no server is."""
+
 
 class Running:
     """A worker on a thread; a context manager that stops it."""

@@ -39,13 +39,13 @@ def test_a_drain_counts_everything_and_leaves_nothing(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(1)
-    send(redis_client, *entries(redis_client, traffic, 300))
+    send(redis_client, *entries(redis_client, traffic, 120))
 
     assert drain(redis_url, mysql_url) == 0
 
     with Oracle(mysql_url) as oracle:
         oracle.check(traffic.expected)
-        assert oracle.guards() == 300
+        assert oracle.guards() == 120
     assert backlog(redis_client) == 0
     assert redis_client.xinfo_consumers(stream_key(0), GROUP) == []
     assert redis_client.keys("countersink:worker:*") == []
@@ -55,8 +55,8 @@ def test_what_arrives_while_the_worker_waits_is_applied_at_once(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(2)
-    with watched(redis_url, mysql_url, batch_wait_ms=1_000) as (_, worker, oracle):
-        for round_ in range(1, 6):
+    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
+        for round_ in range(1, 4):
             send(redis_client, *entries(redis_client, traffic, round_))
             eventually(lambda: not oracle.differences(traffic.expected))
         eventually(lambda: backlog(redis_client) == 0)
@@ -107,7 +107,7 @@ def test_workers_that_take_each_others_entries_count_them_once(
         Running(redis_url, mysql_url, batch_entries=5, **EAGER) as two,
         Running(redis_url, mysql_url, batch_entries=5, **EAGER) as three,
     ):
-        for _ in range(40):
+        for _ in range(12):
             send(redis_client, *entries(redis_client, traffic, 10))
         eventually(lambda: backlog(redis_client) == 0, timeout=60)
         assert [worker.end() for worker in (one, two, three)] == [0, 0, 0]

@@ -5,6 +5,7 @@ from threading import Event
 import pytest
 import redis
 
+from countersink.cli.servers import MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
@@ -12,7 +13,7 @@ from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY
 from countersink.worker import intake
-from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
@@ -58,11 +59,9 @@ def test_redis_away_at_the_start_and_again_later(
 
 
 def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(), Traffic(41)
-    url = server.url_for("later")
-    migrate(url)
+    (server, url), traffic = mysql_to_stop, Traffic(41)
     server.stop()
     started = Event()
     killed: list[str] = []
@@ -170,15 +169,14 @@ def kill_sessions(root: Session, user: str) -> None:
 
 
 def test_a_read_only_server_is_waited_for(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(fast=True), Traffic(46)
-    url = server.url_for("later")
-    migrate(url)
-    own = f"mysql://app:geheim@127.0.0.1:{server.port}/later"
+    (server, url), traffic = mysql_to_stop, Traffic(46)
+    database = Settings.parse(url).database
+    own = f"mysql://app:geheim@127.0.0.1:{server.port}/{database}"
     with Oracle(url) as oracle:
         oracle.rows("CREATE USER 'app'@'%' IDENTIFIED BY 'geheim'")
-        oracle.rows("GRANT ALL ON later.* TO 'app'@'%'")
+        oracle.rows(f"GRANT ALL ON {database}.* TO 'app'@'%'")
         with Records() as records, Running(redis_url, own) as worker:
             eventually(lambda: "ready" in records.actions())
             oracle.rows("SET GLOBAL read_only = 1")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.store.migrate import migrate
+from countersink.cli.servers import MySQLServer
 from countersink.stream.connection import command
 from countersink.stream.group import READ_BYTES
 from countersink.stream.names import GROUP, PARTITIONS_KEY, WORKER_KEY_PREFIX, stream_key
@@ -15,7 +15,6 @@ from countersink.stream.progress import Heartbeat
 from countersink.worker import loop, readers, report
 from countersink.worker.intake import Intake, ReadBatch
 from countersink.worker.report import Vitals
-from tests.support.factories import MySQLFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
@@ -54,7 +53,7 @@ def test_a_drain_counts_everything_and_leaves_nothing(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(200)
-    fill(redis_client, traffic, 200)
+    fill(redis_client, traffic, 60)
     assert drain(redis_url, mysql_url, batch_entries=7) == 0
     check(mysql_url, traffic)
     assert backlog(redis_client, PARTITIONS) == 0
@@ -78,13 +77,13 @@ def test_a_transaction_is_bounded_by_rows(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(202)
-    for number in range(40):
+    for number in range(20):
         entry = traffic.entry(now_ms(redis_client), rows=100)
         send(redis_client, entry, partition=number % PARTITIONS)
     with Records() as records:
         assert drain(redis_url, mysql_url, batch_rows=250) == 0
     batches = [fields["rows"] for fields in records.fields("batch")]
-    assert sum(batches) == 4000
+    assert sum(batches) == 2000
     assert max(batches) <= 300
     check(mysql_url, traffic)
 
@@ -110,7 +109,7 @@ def test_a_partition_that_cannot_be_read_holds_up_no_other(
     traffic, vitals = Traffic(203), Vitals()
     redis_client.set(stream_key(BROKEN), "no stream")
     with watched(redis_url, mysql_url, vitals=vitals) as (records, worker, oracle):
-        for _ in range(3):
+        for _ in range(2):
             fill(redis_client, traffic, without=BROKEN)
             eventually(lambda: settled(oracle, traffic))
         eventually(lambda: "waiting" in records.actions())
@@ -281,7 +280,7 @@ def test_a_stop_under_load_leaves_nothing_pending(
     with watched(redis_url, mysql_url, batch_entries=5) as (records, worker, oracle):
         feeder.start()
         try:
-            eventually(lambda: oracle.guards() > 100)
+            eventually(lambda: oracle.guards() > 30)
             assert worker.end() == 0
         finally:
             enough.set()
@@ -295,11 +294,9 @@ def test_a_stop_under_load_leaves_nothing_pending(
 
 
 def test_what_was_read_and_not_applied_at_a_stop_stays_pending_and_comes_again(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(), Traffic(208)
-    url = server.url_for("away")
-    migrate(url)
+    (server, url), traffic = mysql_to_stop, Traffic(208)
     with Records() as records, Running(redis_url, url) as worker:
         eventually(lambda: "ready" in records.actions())
         server.kill()
@@ -347,7 +344,7 @@ def test_workers_that_take_each_others_entries_count_them_once(
         Running(redis_url, mysql_url, batch_entries=5, **eager) as one,
         Running(redis_url, mysql_url, batch_entries=5, **eager) as two,
     ):
-        for _ in range(20):
+        for _ in range(6):
             fill(redis_client, traffic, 16)
         eventually(lambda: backlog(redis_client, PARTITIONS) == 0, timeout=60)
         assert [worker.end() for worker in (one, two)] == [0, 0]

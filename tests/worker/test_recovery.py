@@ -36,7 +36,7 @@ def test_a_drain_waits_for_the_entries_of_a_dead_worker(
     assert len(read_and_die(redis_client, 30)) == 30
 
     with Records() as records:
-        assert drain(redis_url, mysql_url, claim_idle_ms=1_500) == 0
+        assert drain(redis_url, mysql_url, claim_idle_ms=500) == 0
 
     check(mysql_url, traffic)
     assert backlog(redis_client) == 0
@@ -111,7 +111,7 @@ def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(24)
-    with watched(redis_url, mysql_url, batch_wait_ms=2_000) as (_, worker, oracle):
+    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         with redis_client.pipeline(transaction=True) as pipeline:
@@ -128,7 +128,7 @@ def test_a_stream_deleted_while_the_worker_waits_is_read_again_from_its_beginnin
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(25)
-    with watched(redis_url, mysql_url, batch_wait_ms=2_000) as (_, worker, oracle):
+    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         eventually(lambda: backlog(redis_client) == 0)
