@@ -70,14 +70,21 @@ GOOD_KEYS = [
 GOOD_AMOUNTS = [0, -1, 2**63 - 1, -(2**63)]
 
 
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Producer]:
+    made = Producer("redis://127.0.0.1:1/0")
+    yield made
+    made.close(0)
+
+
 @pytest.fixture
-def producer(redis_url: str) -> Iterator[Producer]:
-    with Producer(redis_url) as producer:
-        producer.increment("warm", "")  # so that the fast way is tried too
-        producer.increment("warm", "")
-        yield producer
-        stats = producer.stats()
-        assert (stats.accepted, stats.dropped) == (2, 0), "bad input counted"
+def producer(opened: Producer) -> Iterator[Producer]:
+    opened.increment("warm", "")  # so that the fast way is tried too
+    opened.increment("warm", "")
+    accepted = opened.stats().accepted
+    yield opened
+    stats = opened.stats()
+    assert (stats.accepted, stats.dropped) == (accepted, 0), "bad input counted"
 
 
 @pytest.mark.parametrize(("counter", "error"), BAD_COUNTERS)

@@ -356,6 +356,8 @@ def test_a_log_handler_that_counts_does_not_hold_the_end_up(
 ) -> None:
     before = """
 import logging
+from countersink.producers import lifecycle
+lifecycle.GRACE_SECONDS = 0.5
 class Counting(logging.Handler):
     def emit(self, record):
         producer.increment("records")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.producers import Producer
+from countersink.producers import Producer, redis_link
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import entry_id_of
@@ -136,8 +136,9 @@ def test_a_full_redis_is_waited_for(own_redis_server: RedisFactory) -> None:
 
 
 def test_a_stream_that_is_too_long_holds_entries_back(
-    redis_url: str, redis_client: redis.Redis
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_link, "HELD_BACK_SECONDS", 0.05)
     for _ in range(6):
         redis_client.xadd(STREAM, {"id": "0" * 32, "rows": "[]"})
     with Producer(redis_url, flush_interval=0.01, max_stream_length=5) as producer:

@@ -14,7 +14,7 @@ from tests.producers.job_app import DONE, app, sell
 from tests.producers.middleware.test_celery import another_database, idle
 from tests.support.processes import Children
 
-JOBS = 4
+JOBS = 2
 COUNTED = {("visits", ""): JOBS, ("sales", ""): JOBS}
 SECONDS = 60
 
@@ -52,7 +52,7 @@ def test_jobs_in_work_horses_of_rq_count(redis_url: str, redis_client: redis.Red
     assert totals(redis_client) == COUNTED
 
 
-@pytest.mark.long
+@pytest.mark.long("a pool of Celery, as in middleware/test_celery.py")
 def test_tasks_in_a_pool_of_celery_count(redis_url: str, redis_client: redis.Redis) -> None:
     broker = another_database(redis_url)
     app.conf.broker_url = broker

@@ -17,7 +17,7 @@ from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, watched
+from tests.worker.running import Records, Running, migrated_by_a_newer_version, watched
 
 
 def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> None:
@@ -108,9 +108,7 @@ def test_tables_of_a_newer_version_end_the_worker_at_once(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     fill(redis_client, Traffic(43))
-    with Oracle(mysql_url) as oracle:
-        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
-    with Records() as records:
+    with Oracle(mysql_url) as oracle, migrated_by_a_newer_version(oracle), Records() as records:
         assert Running(redis_url, mysql_url).start().join() == 1
     assert records.actions()[-2:] == ["schema_too_new", "stopped"]
     assert "upgrade countersink" in records.records[-2].getMessage()
@@ -124,14 +122,14 @@ def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(
     with watched(redis_url, mysql_url) as (records, worker, oracle):
         fill(redis_client, traffic)
         eventually(lambda: settled(oracle, traffic))
-        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
-        for (number,) in oracle.rows(
-            "SELECT id FROM information_schema.processlist"
-            " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        ):
-            oracle.rows(f"KILL {int(number)}")
-        fill(redis_client, traffic)
-        assert worker.join() == 1
+        with migrated_by_a_newer_version(oracle):
+            for (number,) in oracle.rows(
+                "SELECT id FROM information_schema.processlist"
+                " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+            ):
+                oracle.rows(f"KILL {int(number)}")
+            fill(redis_client, traffic)
+            assert worker.join() == 1
     assert "schema_too_new" in records.actions()
     assert backlog(redis_client) == 20
 

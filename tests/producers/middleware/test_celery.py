@@ -14,7 +14,7 @@ from tests.producers.middleware.celery_app import add, app, charge, ship
 from tests.support.processes import Children
 from tests.support.waiting import eventually
 
-ADDED, CHARGED, SHIPPED, EXPIRED = 40, 10, 5, 5
+ADDED, CHARGED, SHIPPED, EXPIRED = 6, 2, 1, 2
 DONE = "shop:done"
 SECONDS = 60
 
@@ -46,7 +46,7 @@ def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: red
         ship.delay()
     command = [
         *(sys.executable, "-m", "celery", "-A", "tests.producers.middleware.celery_app", "worker"),
-        *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "25", "-l", "critical"),
+        *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "6", "-l", "critical"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     ]
     with Children() as children, redis.Redis.from_url(broker, socket_timeout=2 * SECONDS) as client:
