@@ -4,6 +4,9 @@ Python takes a hundred times as long.
 A script runs as the main program of its process, which ends as any other does.
 """
 
+import builtins
+import ctypes
+import gc
 import json
 import os
 import select
@@ -14,21 +17,25 @@ import sys
 import tempfile
 from functools import cache
 
+import countersink.producers.spool  # noqa: F401
 from tests.support.processes import PROJECT, Child, child_environment
 
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
-class Forked:
-    """What of ``subprocess.Popen`` a ``Child`` uses, for a process that another has forked."""
 
-    stdin = None
+class Scripted(Child):
+    """A child that runs a script."""
 
-    def __init__(self, script: str, arguments: tuple[str, ...], output: int) -> None:
+    def __init__(self, script: str, *arguments: str) -> None:
+        self.name = "script"
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by reap)
         self._told, write = os.pipe()
         request = {"script": script, "arguments": arguments, "environment": child_environment()}
-        socket.send_fds(server()[1], [json.dumps(request).encode()], [output, write])
+        message = json.dumps(request).encode()
+        socket.send_fds(server()[1], [message], [self._output.fileno(), write])
         os.close(write)
-        self.pid = self._number()
-        self.returncode: int | None = None
+        self._pid = self._number()
+        self._status: int | None = None
 
     def _number(self) -> int:
         """The next line that is told: the process's id, then how it ended."""
@@ -39,35 +46,36 @@ class Forked:
             line += byte
         return int(line)
 
-    def poll(self) -> int | None:
-        return self._ended(0)
-
-    def wait(self, timeout: float | None = None) -> int:
-        if (status := self._ended(timeout)) is None:
-            raise subprocess.TimeoutExpired("a script", timeout or 0)
-        return status
-
-    def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
-            self.returncode = self._number()
+    def _ended(self, timeout: float) -> int | None:
+        if self._status is None and select.select([self._told], [], [], timeout)[0]:
+            self._status = self._number()
             os.close(self._told)
-        return self.returncode
+        return self._status
 
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        return self._ended(0) is None
+
+    def send(self, number: signal.Signals) -> None:
+        if self.running:
             os.kill(self.pid, number)
 
+    def wait(self, timeout: float = 60.0) -> int:
+        status = self._ended(timeout)
+        assert status is not None, f"it did not end within {timeout} s\n{self.output()}"
+        return status
+
     def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+        self.send(signal.SIGKILL)
+        self.wait()
 
-
-class Scripted(Child):
-    """A child that runs a script."""
-
-    def __init__(self, script: str, *arguments: str) -> None:
-        self.name = "script"
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by reap)
-        self._process = Forked(script, arguments, self._output.fileno())  # type: ignore[assignment]
+    def reap(self) -> None:
+        self.kill()
+        self._output.close()
 
 
 @cache
@@ -77,7 +85,7 @@ def server() -> tuple[subprocess.Popen[bytes], socket.socket]:
     with theirs:
         number = theirs.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.producers.forkserver_main", str(number)],
+            [sys.executable, "-m", "tests.producers.forkserver", str(number)],
             pass_fds=[number],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -86,3 +94,50 @@ def server() -> tuple[subprocess.Popen[bytes], socket.socket]:
             start_new_session=True,
         )
     return process, ours
+
+
+def process_told() -> str:
+    """The script of the next request, in a process of its own whose end is told by another one."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 2)
+        if not message:
+            sys.exit()
+        if not os.fork():
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+    requests.close()
+    output, told = descriptors
+    prctl = ctypes.CDLL(None).prctl
+    prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if child := os.fork():
+        os.write(told, b"%d\n" % child)
+        os.write(told, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os._exit(0)
+    prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    os.close(told)
+    os.setsid()
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
+    request = json.loads(message)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = ["-c", *request["arguments"]]
+    return str(request["script"])
+
+
+def run(script: str) -> None:
+    """Run it in place of this module."""
+    names, fresh = globals(), {"__name__": "__main__", "__builtins__": builtins}
+    names.clear()
+    names.update(fresh)
+    exec(compile(script, "<script>", "exec"), names)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    gc.freeze()
+    run(process_told())

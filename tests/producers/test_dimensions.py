@@ -31,7 +31,7 @@ from countersink.runtime.limits import cut_key
 from countersink.stream.connection import connect
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import MAX_ROWS_BYTES
-from tests.producers.helpers import distinct, entries, run_script, said
+from tests.producers.helpers import distinct, entries
 from tests.support.examples import MANY
 from tests.support.processes import Children
 from tests.support.waiting import eventually
@@ -123,11 +123,8 @@ def test_other_mappings_count_as_dicts_do_and_are_not_changed(
 
 BAD: list[tuple[Any, type[Exception], str]] = [
     ({"page": 1}, TypeError, "dimension 'page': a value is a str, not int"),
-    ({"page": None}, TypeError, "dimension 'page': a value is a str"),
-    ({"page": ["/"]}, TypeError, "dimension 'page': a value is a str, not list"),
     ({1: "/"}, TypeError, "a dimension's name is a str, not int"),
     ({"Page": "/"}, ValueError, "1 to 32 characters"),
-    ({"day": "/"}, ValueError, "--by"),
     ({"page": "\ud800"}, ValueError, "lone surrogate"),
     ({f"d{n}": "" for n in range(9)}, ValueError, "at most 8 dimensions"),
     ([("page", "/")], TypeError, "a key is a str or a mapping of dimensions, not list"),
@@ -338,39 +335,6 @@ def test_a_small_memory_drops_and_counts_what_does_not_fit() -> None:
     assert stats.accepted + stats.dropped == 2_000
     assert 50 < stats.accepted < 600
     producer.close(0)
-
-
-FILL = """
-import json, sys
-from countersink.producers import Producer, engine
-
-engine.DRAINING_SECONDS = 0.1
-
-def rss():
-    with open("/proc/self/status") as status:
-        (line,) = [line for line in status if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024
-
-producer = Producer("redis://127.0.0.1:1/0", max_bytes_in_memory=int(sys.argv[1]))
-producer.increment("warm")
-producer.stats()
-before = rss()
-number = 0
-while not producer.stats().dropped:
-    for number in range(number, number + 500):
-        producer.increment(
-            "hits", {"page": f"/page/{number:07}", "user": f"u{number}", "device": "mobile"}
-        )
-print(json.dumps({"took": rss() - before, "rows": producer.stats().pending_rows}), flush=True)
-"""
-
-
-def test_rows_with_dimensions_stay_within_the_memory_allowed(children: Children) -> None:
-    size = 12 << 20
-    child = run_script(children, FILL, str(size))
-    (found,) = eventually(lambda: said(child), timeout=60, message=child.output)
-    assert found["took"] < size * 1.25 + (8 << 20)  # and what the producer knows
-    assert found["rows"] > size // 2_000
 
 
 def test_dimensions_go_through_the_spool(

@@ -139,16 +139,6 @@ def test_increment_many_counts_each_item(redis_url: str, redis_client: redis.Red
     assert found["hits", "2999"] == 2999
 
 
-def test_more_counters_than_have_lists_of_their_own(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url) as producer:
-        for _ in range(3):
-            for number in range(1000):
-                producer.increment(f"counter-{number}", "k")
-    assert totals(redis_client) == {(f"counter-{number}", "k"): 3 for number in range(1000)}
-
-
 def test_threads_lose_nothing(redis_url: str, redis_client: redis.Redis) -> None:
     calls, workers = 5_000, 8
     switch = sys.getswitchinterval()

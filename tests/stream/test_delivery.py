@@ -34,10 +34,6 @@ def client(redis_url: str) -> redis.Redis:
 
 @pytest.fixture
 def group(client: redis.Redis) -> Group:
-    return new_group(client)
-
-
-def new_group(client: redis.Redis) -> Group:
     made = Group(client, [STREAM, stream_key(1)], "w")
     made.ensure()
     return made

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+import redis
+
 from countersink.worker import Stop, Vitals, WorkerOptions, run
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
-from tests.support.traffic import Traffic
+from tests.support.traffic import Traffic, now_ms, send
 
 AWAY = "mysql://root@127.0.0.1:1/away"
 """Where no server is."""
@@ -97,6 +99,16 @@ def migrated_by_a_newer_version(oracle: Oracle) -> Iterator[None]:
         yield
     finally:
         oracle.rows("DELETE FROM schema_version WHERE version = 9999")
+
+
+def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> list[str]:
+    """Send entries; their ids in the stream."""
+    return send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
+
+
+def settled(oracle: Oracle, traffic: Traffic) -> bool:
+    """Whether all of ``traffic``, and nothing else, was counted."""
+    return not oracle.differences(traffic.expected)
 
 
 def check(mysql_url: str, traffic: Traffic) -> None:

@@ -15,17 +15,16 @@ from countersink.stream.names import PARTITIONS_KEY
 from countersink.worker import intake
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
-from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.traffic import Traffic, backlog, now_ms
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, migrated_by_a_newer_version, watched
-
-
-def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> None:
-    send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
-
-
-def settled(oracle: Oracle, traffic: Traffic) -> bool:
-    return not oracle.differences(traffic.expected)
+from tests.worker.running import (
+    Records,
+    Running,
+    fill,
+    migrated_by_a_newer_version,
+    settled,
+    watched,
+)
 
 
 def waits_for(records: Records, service: str) -> bool:
@@ -273,19 +272,3 @@ def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
     last = len(actions) - actions[::-1].index("batch")
     assert "waiting" not in actions[:last]
     client.close()
-
-
-def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
-    traffic = Traffic(51)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
-        eventually(lambda: "ready" in records.actions())
-        redis_client.set(PARTITIONS_KEY, "many")
-        eventually(lambda: "chore_failed" in records.actions())
-        fill(redis_client, traffic)
-        eventually(lambda: settled(oracle, traffic))
-        assert worker.end() == 0
-    assert records.actions().count("chore_failed") == 1
-    assert "'many'" in records.fields("chore_failed")[0]["error"]

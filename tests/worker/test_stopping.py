@@ -13,15 +13,11 @@ from countersink.stream.names import GROUP, stream_key
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
-from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.traffic import Traffic, backlog
 from tests.support.waiting import eventually
-from tests.worker.running import AWAY, check, drain
+from tests.worker.running import AWAY, check, drain, fill
 
 STREAM = stream_key(0)
-
-
-def fill(client: redis.Redis, traffic: Traffic, count: int = 50) -> None:
-    send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
 
 
 def pending(client: redis.Redis) -> int:

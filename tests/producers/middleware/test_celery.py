@@ -33,7 +33,9 @@ def idle(app: Celery) -> None:
     eventually(lambda: not any((ask.active() or {"nobody": [True]}).values()))
 
 
-def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_pool_of_processes_counts_every_task_and_what_tasks_count(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
     broker = another_database(redis_url)
     app.conf.broker_url = broker
     for _ in range(EXPIRED):
@@ -72,6 +74,8 @@ def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: red
         ("tasks", "shop.charge failed"): CHARGED,
         ("tasks", "shop.ship retried"): 2 * SHIPPED,
         ("tasks", "shop.ship succeeded"): SHIPPED,
+        ("visits", ""): ADDED,
+        ("sales", ""): ADDED,
     }
 
 

@@ -38,7 +38,9 @@ def enqueue(queue: Queue, adds: int, others: int) -> None:
         queue.enqueue(rq_jobs.ship)
 
 
-def test_a_forking_worker_counts_every_job(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_forking_worker_counts_every_job_and_what_jobs_count(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
     broker = another_database(redis_url)
     with redis.Redis.from_url(broker) as client:
         queue = Queue("shop", connection=client)
@@ -66,6 +68,8 @@ def test_a_forking_worker_counts_every_job(redis_url: str, redis_client: redis.R
         ("jobs", f"{JOBS}.ship retried"): 2,
         ("jobs", f"{JOBS}.ship failed"): 1,
         ("jobs", f"{JOBS}.die failed"): 1,
+        ("visits", ""): 3,
+        ("sales", ""): 3,
     }
 
 
