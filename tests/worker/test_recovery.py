@@ -45,8 +45,8 @@ def test_more_entries_than_one_look_takes_over_come_back_too(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(21)
-    fill(redis_client, traffic, 120)
-    assert len(read_and_die(redis_client, 120)) == 120
+    fill(redis_client, traffic, 40)
+    assert len(read_and_die(redis_client, 40)) == 40
     assert drain(redis_url, mysql_url, claim_idle_ms=1, batch_entries=7) == 0
     check(mysql_url, traffic)
 
