@@ -3,14 +3,13 @@
 The figures are those published with the log, counted there line by line without countersink.
 """
 
-import json
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
+from tests.cli.command import Servers
 from tests.support.oracle import Oracle
-from tests.support.processes import PROJECT, countersink
+from tests.support.processes import PROJECT
 
 LOG = PROJECT.parent / "shared" / "data" / "apache_access.log"
 DAYS = [
@@ -31,6 +30,7 @@ TOP = [
     ("/robots.txt", 180),
     ("/projects/xdotool/xdotool.xhtml", 154),
 ]
+TAIL = ("tail", str(LOG), "--counter", "page_views")
 COUNTED = 9999
 KEYS = 1368
 DAYS_AND_KEYS = 2355
@@ -40,54 +40,47 @@ pytestmark = pytest.mark.skipif(not LOG.exists(), reason=f"the real log is not a
 
 
 @pytest.fixture
-def environment(redis_url: str, mysql_url: str) -> dict[str, str]:
-    """The settings of a deployment."""
-    return {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+def servers(redis_url: str, mysql_url: str) -> Servers:
+    return Servers(redis_url, mysql_url)
 
 
 def test_a_real_log_gives_its_published_figures_and_a_second_run_adds_nothing(
-    environment: dict[str, str],
+    servers: Servers,
 ) -> None:
-    first = _tail(environment)
-    assert first.returncode == 3, first.stderr  # done, but a line was rejected
-    assert str(REJECTED_LINE) in first.stderr, first.stderr
-    _drain(environment)
-    _has_the_published_figures(environment)
-    second = _tail(environment)
-    assert second.returncode == 0, second.stderr
-    _drain(environment)
-    _has_the_published_figures(environment)
+    first = servers.run(*TAIL)
+    assert first.status == 3, first.err  # done, but a line was rejected
+    assert str(REJECTED_LINE) in first.err, first.err
+    servers.apply()
+    _has_the_published_figures(servers)
+    second = servers.call(*TAIL)
+    assert second.status == 0, second.err
+    servers.apply()
+    assert _totals(servers, "--by", "day") == DAYS
+    _has_what_was_counted_once(servers)
 
 
-def _has_the_published_figures(environment: dict[str, str]) -> None:
-    assert _totals(environment, "--by", "day") == DAYS
-    assert [(row["key"], row["total"]) for row in _totals(environment, "--top", "10")] == TOP
-    by_key = _totals(environment, "--by", "key")
+def _has_the_published_figures(servers: Servers) -> None:
+    assert _totals(servers, "--by", "day") == DAYS
+    assert [(row["key"], row["total"]) for row in _totals(servers, "--top", "10")] == TOP
+    by_key = _totals(servers, "--by", "key")
     assert len(by_key) == KEYS
     assert sum(row["total"] for row in by_key) == COUNTED
     busiest = _totals(
-        environment, "--by", "key", "--from", "2015-05-19", "--to", "2015-05-19", "--top", "1"
+        servers, "--by", "key", "--from", "2015-05-19", "--to", "2015-05-19", "--top", "1"
     )
     assert busiest == [{"key": "/favicon.ico", "total": 245}]
-    with Oracle(environment["COUNTERSINK_MYSQL_URL"]) as oracle:
+    _has_what_was_counted_once(servers)
+
+
+def _has_what_was_counted_once(servers: Servers) -> None:
+    with Oracle(servers.mysql_url) as oracle:
         assert len(oracle.totals()) == DAYS_AND_KEYS
         assert oracle.ledger() == {"page_views": COUNTED}
         assert oracle.rows("SELECT COUNT(*) FROM dead_row") == [(0,)]
 
 
-def _tail(environment: dict[str, str]) -> CompletedProcess[str]:
-    return countersink("tail", str(LOG), "--counter", "page_views", environment=environment)
-
-
-def _drain(environment: dict[str, str]) -> None:
-    drained = countersink("worker", "--drain", environment=environment)
-    assert drained.returncode == 0, drained.stderr
-
-
-def _totals(environment: dict[str, str], *arguments: str) -> list[dict[str, Any]]:
-    shown = countersink(
-        "totals", "page_views", *arguments, "--format", "json", environment=environment
-    )
-    assert shown.returncode == 0, shown.stderr
-    rows: list[dict[str, Any]] = json.loads(shown.stdout)["rows"]
+def _totals(servers: Servers, *arguments: str) -> list[dict[str, Any]]:
+    shown = servers.call("totals", "page_views", *arguments, "--format", "json")
+    assert shown.status == 0, shown.err
+    rows: list[dict[str, Any]] = shown.json["rows"]
     return rows

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
+from tests.producers.forkserver import Scripted
 from tests.support.processes import Child, Children
 
 STREAM = "{countersink:0}:events"
@@ -70,7 +70,9 @@ def total(client: redis.Redis, counter: str = "hits") -> int:
 
 def run_script(children: Children, script: str, *arguments: str) -> Child:
     """Start a Python process that runs `script`, which finds `arguments` in `sys.argv[1:]`."""
-    return children.start([sys.executable, "-c", textwrap.dedent(script), *arguments])
+    child = Scripted(textwrap.dedent(script), *arguments)
+    children._children.append(child)
+    return child
 
 
 def said(child: Child) -> list[Any]:

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
+import pytest
 import redis
 
-from countersink.producers.access_log import Parser, Rejected
+from countersink.producers.access_log import Parser, Rejected, rotation, tail
 from countersink.producers.access_log.lines import Hits, Reporter, Summary
 from countersink.producers.access_log.position import Ledger
 from countersink.producers.access_log.position_file import Begin, PositionFile
@@ -158,11 +159,14 @@ class Tailing:
                 failures.append(error)
 
         thread = Thread(target=body, name="tail --follow")
-        thread.start()
-        try:
-            yield thread
-        finally:
-            self.stop.request()
-            thread.join(20)
+        with pytest.MonkeyPatch.context() as patch:
+            for module in tail, rotation:
+                patch.setattr(module, "POLL", 0.02)
+            thread.start()
+            try:
+                yield thread
+            finally:
+                self.stop.request()
+                thread.join(20)
         assert not thread.is_alive()
         assert not failures, failures

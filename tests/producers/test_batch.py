@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from countersink.cli.servers import RedisServer
-from countersink.producers import Increment, InvalidBatch, Producer
+from countersink.producers import Increment, InvalidBatch, Producer, engine
 from countersink.producers.testing import RecordingProducer
 from countersink.stream.connection import connect
 from countersink.stream.entry import id_for
@@ -140,8 +140,9 @@ def test_ids_and_sizes_that_cannot_be_are_refused(redis_url: str) -> None:
 
 
 def test_what_was_accepted_is_stored_and_what_was_refused_is_not_whatever_comes_beside_it(
-    own_redis_server: RedisFactory,
+    own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine, "DRAINING_SECONDS", 0.1)
     server: RedisServer = own_redis_server()
     producer = Producer(server.url, max_rows_in_memory=2_000, flush_interval=0.05)
     server.freeze()
@@ -177,8 +178,9 @@ def test_what_was_accepted_is_stored_and_what_was_refused_is_not_whatever_comes_
 
 
 def test_a_full_memory_takes_batches_again_once_redis_is_back(
-    own_redis_server: RedisFactory,
+    own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine, "DRAINING_SECONDS", 0.1)
     server: RedisServer = own_redis_server()
     with Producer(server.url, max_rows_in_memory=10, flush_interval=0.05) as producer:
         server.freeze()

@@ -23,14 +23,11 @@ producer = Producer(sys.argv[1], flush_interval=3600)
 producer.increment("first")  # it is sent at once; what follows waits for the interval
 assert producer.flush(20)
 for _ in range(100):
-    producer.increment("hits")
+    producer.increment("{counter}")
 print("{{}}", flush=True)
 """
 FAST_EXIT = """
 Producer.__init__.__kwdefaults__["exit_timeout"] = 0.5
-"""
-EXIT_WHEN_ASKED = """
-signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
 """
 # Not signal.pause(): it sleeps on where a signal comes after the interpreter's last look for one
 # and before the system call, as happens when other threads want the interpreter, too.
@@ -49,9 +46,15 @@ def start(redis_url: str) -> Iterator[Start]:
     with Children() as children:
 
         def make(
-            url: str = redis_url, *, before: str = "", then: str = FOR_EVER, ready: bool = True
+            url: str = redis_url,
+            *,
+            before: str = "",
+            then: str = FOR_EVER,
+            ready: bool = True,
+            counter: str = "hits",
         ) -> Child:
-            child = run_script(children, BEGINNING.format(before=before) + then, url)
+            script = BEGINNING.format(before=before, counter=counter) + then
+            child = run_script(children, script, url)
             if ready:
                 eventually(lambda: said(child), message=child.output)
             return child
@@ -59,14 +62,36 @@ def start(redis_url: str) -> Iterator[Start]:
         yield make
 
 
-def test_an_exit_flushes(start: Start, redis_client: redis.Redis) -> None:
-    assert start(then="", ready=False).wait() == 0
-    assert total(redis_client) == 100
+FORK = "if os.fork(): os._exit(os.waitstatus_to_exitcode(os.wait()[1]))"
+COUNT_AND_EXIT = """
+producer.increment({counter!r})
+os._exit(7)
+"""
+EXEC = """
+try:
+    os.execlp("no such program", "x")
+except FileNotFoundError:
+    producer.increment({counter!r})
+os.execlp("true", "true")
+"""
+# What a script does at its end, the status that it ends with, and what it has counted.
+ENDS = {
+    "exit": ("", 0, 100),
+    "unhandled": ("1/0", 1, 100),
+    "os._exit": (COUNT_AND_EXIT, 7, 101),
+    "os._exit-in-a-child": (FORK + COUNT_AND_EXIT, 7, 101),
+    "exec": (EXEC, 0, 101),
+}
 
 
-def test_an_unhandled_exception_flushes(start: Start, redis_client: redis.Redis) -> None:
-    assert start(then="1/0", ready=False).wait() == 1
-    assert total(redis_client) == 100
+def test_every_end_flushes(start: Start, redis_client: redis.Redis) -> None:
+    """And an exec of a program that is not there ends nothing."""
+    children = {
+        name: start(then=end.format(counter=name), ready=False, counter=name)
+        for name, (end, _, _) in ENDS.items()
+    }
+    for name, (_, status, counted) in ENDS.items():
+        assert (children[name].wait(), total(redis_client, name)) == (status, counted), name
 
 
 def test_counting_in_a_later_exit_hook_is_not_an_error(
@@ -92,11 +117,19 @@ atexit.register(lifecycle.close_all)
     assert total(redis_client) == 100
 
 
-def test_sigterm_flushes_and_ends_as_sigterm_does(start: Start, redis_client: redis.Redis) -> None:
-    child = start()
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
+def test_signals_flush_and_end_as_they_do(start: Start, redis_client: redis.Redis) -> None:
+    before = """
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+"""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
+    children = {number: start(before=before, counter=number.name) for number in numbers}
+    for number, child in children.items():
+        child.send(number)
+    for number, child in children.items():
+        assert child.wait() == -number
+        assert total(redis_client, number.name) == 100
 
 
 def test_sigterm_reaches_a_busy_process(start: Start, redis_client: redis.Redis) -> None:
@@ -109,30 +142,6 @@ while True:
     child.terminate()
     assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
-
-
-def test_a_second_sigterm_does_not_cut_the_flush_short(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    child = start(server.url)
-    server.freeze()
-    for _ in range(3):
-        child.terminate()
-    server.thaw()
-    assert child.wait() == -signal.SIGTERM
-    with redis.Redis.from_url(server.url) as client:
-        assert client.xlen("{countersink:0}:events") == 2
-
-
-def test_sigterm_ends_the_process_even_if_redis_is_frozen(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    child = start(server.url, before=FAST_EXIT)
-    server.freeze()
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
 
 
 def test_the_apps_own_handler_is_called(start: Start, redis_client: redis.Redis) -> None:
@@ -206,21 +215,6 @@ assert signal.getsignal(signal.SIGTERM) is own
     assert child.wait() == 0, child.output()
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
-def test_other_signals_flush_and_end_as_they_do(
-    start: Start, redis_client: redis.Redis, number: signal.Signals
-) -> None:
-    before = """
-import resource
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-"""
-    child = start(before=before)
-    child.send(number)
-    assert child.wait() == -number
-    assert total(redis_client) == 100
-
-
 def test_handlers_of_the_apps_for_other_signals_are_left_alone(start: Start) -> None:
     before = """
 def own(*_): pass
@@ -241,23 +235,19 @@ os.kill(os.getpid(), signal.SIGINT)
     assert "Current thread" in child.output()
 
 
-@pytest.mark.parametrize(
-    "again", ["signal.raise_signal(signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGTERM)"]
-)
-@pytest.mark.parametrize("thread", [False, True])
 def test_what_is_counted_until_a_server_ends_by_the_signal_it_had_caught_is_stored(
-    start: Start, redis_client: redis.Redis, again: str, thread: bool
+    start: Start, redis_client: redis.Redis
 ) -> None:
     """As uvicorn's workers do, and Twisted."""
     before = """
 asked = []
 default = signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 """
-    then = f"""
+    then = """
 while not asked:
     time.sleep(0.001)
 time.sleep(0.05)  # longer than the flush that the signal has begun
-producer.increment("last")
+producer.increment({counter!r})
 signal.signal(signal.SIGTERM, default)
 def end():
     {again}
@@ -267,11 +257,21 @@ if {thread}:
     time.sleep(60)
 end()
 """
-    child = start(before=before, then=then)
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
-    assert total(redis_client, "last") == 1
+    calls = ("signal.raise_signal(signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGTERM)")
+    ways = [(again, thread) for again in calls for thread in (False, True)]
+    children = [
+        start(
+            before=before,
+            then=then.format(again=again, thread=thread, counter=f"way-{number}"),
+            counter=f"way-{number}",
+        )
+        for number, (again, thread) in enumerate(ways)
+    ]
+    for child in children:
+        child.terminate()
+    for number, child in enumerate(children):
+        assert child.wait() == -signal.SIGTERM, ways[number]
+        assert total(redis_client, f"way-{number}") == 101, ways[number]
 
 
 COUNTING = """
@@ -288,16 +288,25 @@ for place in range(4):
 """
 
 
+PLAIN = 'producer.increment("more")'
+
+
 @pytest.mark.parametrize(
-    "call", ['producer.increment("more")', 'producer.increment("more", "x", 1, at=AT)']
+    ("call", "end"),
+    [
+        (PLAIN, FOR_EVER),
+        (PLAIN, "time.sleep(0.1); os._exit(0)"),
+        (PLAIN, "time.sleep(0.1)"),
+        ('producer.increment("more", "x", 1, at=AT)', FOR_EVER),
+    ],
 )
-@pytest.mark.parametrize("end", [FOR_EVER, "time.sleep(0.3); os._exit(0)", "time.sleep(0.3)"])
 def test_no_call_that_returned_while_the_process_ended_is_lost(
     redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
 ) -> None:
     shared = tmp_path / "returned"
     shared.write_bytes(bytes(4096))
-    script = BEGINNING.format(before="from datetime import UTC, datetime\nAT = datetime.now(UTC)")
+    before = "from datetime import UTC, datetime\nAT = datetime.now(UTC)"
+    script = BEGINNING.format(before=before, counter="hits")
     script += COUNTING.format(call=call) + end
     with Children() as children:
         child = run_script(children, script, redis_url, str(shared))
@@ -310,23 +319,13 @@ def test_no_call_that_returned_while_the_process_ended_is_lost(
     assert returned <= total(redis_client, "more") <= returned + 4
 
 
-def test_what_cannot_be_stored_at_a_signal_is_said(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    before = "import logging; logging.basicConfig()"
-    child = start(server.url, before=before + FAST_EXIT)
-    server.freeze()
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert "100 increments could be stored neither" in child.output()
-
-
 def test_a_log_that_blocks_does_not_keep_a_signal_from_ending_the_process(
     start: Start, redis_client: redis.Redis
 ) -> None:
     before = """
 import logging
+from countersink.producers import lifecycle
+lifecycle.CLOSING_SECONDS = 1.0
 class Blocked(logging.Handler):
     def emit(self, record):
         time.sleep(3600)
@@ -344,6 +343,8 @@ def test_a_log_handler_that_counts_does_not_hold_the_end_up(
 ) -> None:
     before = """
 import logging
+from countersink.producers import lifecycle
+lifecycle.GRACE_SECONDS = 0.5
 class Counting(logging.Handler):
     def emit(self, record):
         producer.increment("records")
@@ -360,33 +361,14 @@ def talk():
     assert total(redis_client) == 100
 
 
-@pytest.mark.parametrize("forked", [False, True])
-def test_os_exit_flushes(start: Start, redis_client: redis.Redis, forked: bool) -> None:
-    then = f"""
-if {forked} and os.fork():
-    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
-producer.increment("hits")
-os._exit(7)
+def test_signals_do_not_cut_the_last_flush_short(
+    start: Start, own_redis_server: RedisFactory
+) -> None:
+    server = own_redis_server()
+    before = """
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 """
-    assert start(then=then, ready=False).wait() == 7
-    assert total(redis_client) == 101
-
-
-def test_os_exit_ends_the_process_even_if_redis_is_frozen(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    child = start(server.url, before=FAST_EXIT + EXIT_WHEN_ASKED)
-    server.freeze()
-    child.send(signal.SIGUSR1)
-    assert child.wait() == 7
-
-
-def test_signals_do_not_cut_the_flush_of_os_exit_short(
-    start: Start, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    before = EXIT_WHEN_ASKED + "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))"
     then = """
 def watch():
     from countersink.producers import lifecycle
@@ -395,15 +377,19 @@ def watch():
     print([], flush=True)
 threading.Thread(target=watch).start()
 """
-    child = start(server.url, before=before, then=then + FOR_EVER)
+    exiting = start(server.url, before=before, then=then + FOR_EVER)
+    terminated = start(server.url)
     server.freeze()
-    child.send(signal.SIGUSR1)
-    eventually(lambda: len(said(child)) == 2, message=child.output)
-    child.terminate()
+    exiting.send(signal.SIGUSR1)
+    eventually(lambda: len(said(exiting)) == 2, message=exiting.output)
+    for _ in range(3):
+        exiting.terminate()
+        terminated.terminate()
     server.thaw()
-    assert child.wait() == 7
+    assert exiting.wait() == 7
+    assert terminated.wait() == -signal.SIGTERM
     with redis.Redis.from_url(server.url) as client:
-        assert client.xlen("{countersink:0}:events") == 2
+        assert client.xlen("{countersink:0}:events") == 4
 
 
 def test_a_child_that_counts_nothing_leaves_at_once(
@@ -418,53 +404,45 @@ if pid == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """
     with Children() as children:
-        script = BEGINNING.format(before="") + then
+        script = BEGINNING.format(before="", counter="hits") + then
         child = run_script(children, script, redis_url, str(tmp_path))
         assert child.wait() == 0, child.output()
 
 
-def test_exec_flushes_and_a_program_that_is_not_there_ends_nothing(
-    start: Start, redis_client: redis.Redis
-) -> None:
-    then = """
-try:
-    os.execlp("no such program", "x")
-except FileNotFoundError:
-    producer.increment("hits")
-os.execlp("true", "true")
-"""
-    assert start(then=then, ready=False).wait() == 0
-    assert total(redis_client) == 101
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        'os.execlp("true", "true")',
-        """
+CLOSING = """
     threading.Thread(target=producer.close, args=(3600,), daemon=True).start()
     while producer._closing.acquire(blocking=False):
         producer._closing.release()
     os._exit(0)
-""",
-    ],
-    ids=["exec", "closing"],
-)
-def test_what_other_ends_do_not_store_is_said_too(
-    start: Start, own_redis_server: RedisFactory, end: str
+"""
+
+
+def test_with_redis_frozen_a_process_ends_and_says_what_is_not_stored(
+    start: Start, own_redis_server: RedisFactory
 ) -> None:
     server = own_redis_server()
-    before = f"""
-import logging; logging.basicConfig()
+    ends = {
+        "os._exit(7)": (7, "100 increments could be stored neither"),
+        'os.execlp("true", "true")': (0, "100 increments are not stored"),
+        CLOSING: (0, "100 increments are not stored"),
+    }
+    before = "import logging; logging.basicConfig()" + FAST_EXIT
+    at_usr1 = """
 def end(*_):
-    {end}
+    {}
 signal.signal(signal.SIGUSR1, end)
 """
-    child = start(server.url, before=before + FAST_EXIT)
+    children = [start(server.url, before=before + at_usr1.format(end)) for end in ends]
+    terminated = start(server.url, before=before)
     server.freeze()
-    child.send(signal.SIGUSR1)
-    assert child.wait() == 0
-    assert "100 increments are not stored" in child.output()
+    terminated.terminate()
+    for child in children:
+        child.send(signal.SIGUSR1)
+    for child, (status, said_then) in zip(children, ends.values(), strict=True):
+        assert child.wait() == status
+        assert said_then in child.output()
+    assert terminated.wait() == -signal.SIGTERM
+    assert "100 increments could be stored neither" in terminated.output()
 
 
 def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(start: Start) -> None:
@@ -566,7 +544,7 @@ assert os.WTERMSIG(status) == signal.SIGTERM, status
     assert total(redis_client, "child") == 2
 
 
-def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts(
+def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_counts(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
     script = """
@@ -576,6 +554,7 @@ def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts
     thread = threading.Thread(target=lambda: made.append(Producer(sys.argv[1], flush_interval=60)))
     thread.start()
     thread.join()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     for _ in range(100):
         made[0].increment("hits")
     print([], flush=True)
@@ -588,22 +567,6 @@ def test_a_producer_made_in_a_thread_handles_signals_once_the_main_thread_counts
         child.terminate()
         assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
-
-
-def test_a_producer_made_in_a_thread_installs_nothing(redis_url: str) -> None:
-    script = """
-import signal, sys, threading, time
-from countersink.producers import Producer
-made = []
-thread = threading.Thread(target=lambda: made.append(Producer(sys.argv[1])))
-thread.start()
-thread.join()
-assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-made[0].increment("hits")
-"""
-    with Children() as children:
-        child = run_script(children, script, redis_url)
-        assert child.wait() == 0, child.output()
 
 
 def test_a_child_that_is_terminated_flushes_its_own(

@@ -4,12 +4,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
 
-from countersink.producers import Producer
+from countersink.producers import Producer, redis_link
 from countersink.producers.redis_link import StoredMark, Trail
+from countersink.stream import names
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import entry_id_of
 from countersink.stream.group import Group
@@ -136,8 +138,9 @@ def test_a_full_redis_is_waited_for(own_redis_server: RedisFactory) -> None:
 
 
 def test_a_stream_that_is_too_long_holds_entries_back(
-    redis_url: str, redis_client: redis.Redis
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(redis_link, "HELD_BACK_SECONDS", 0.05)
     for _ in range(6):
         redis_client.xadd(STREAM, {"id": "0" * 32, "rows": "[]"})
     with Producer(redis_url, flush_interval=0.01, max_stream_length=5) as producer:
@@ -169,19 +172,23 @@ def test_the_stream_exceeds_its_limit_by_one_pipeline_at_most(
         producer.close(timeout=0.1)
 
 
-def test_a_producer_sticks_to_one_partition(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_producer_sticks_to_one_partition(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redis_client.set(PARTITIONS_KEY, 4)
-    used = set()
-    for _ in range(30):
+    shares, used = iter((0.7, 0.1, 0.9, 0.4)), []
+    drawn = SimpleNamespace(random=lambda: next(shares))
+    monkeypatch.setattr(names, "SystemRandom", lambda: drawn)
+    for _ in range(4):
         with Producer(redis_url) as producer:
             for _ in range(3):
                 producer.increment("hits")
                 assert producer.flush()
         lengths = [redis_client.xlen(stream_key(partition)) for partition in range(4)]
         assert sorted(lengths) == [0, 0, 0, 3]
-        used.add(lengths.index(3))
+        used.append(lengths.index(3))
         redis_client.delete(*[stream_key(partition) for partition in range(4)])
-    assert used == {0, 1, 2, 3}
+    assert used == [2, 0, 3, 1]
 
 
 def test_flush_applied_waits_until_the_workers_have_removed_the_entry(

@@ -139,18 +139,8 @@ def test_increment_many_counts_each_item(redis_url: str, redis_client: redis.Red
     assert found["hits", "2999"] == 2999
 
 
-def test_more_counters_than_have_lists_of_their_own(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url) as producer:
-        for _ in range(3):
-            for number in range(1000):
-                producer.increment(f"counter-{number}", "k")
-    assert totals(redis_client) == {(f"counter-{number}", "k"): 3 for number in range(1000)}
-
-
 def test_threads_lose_nothing(redis_url: str, redis_client: redis.Redis) -> None:
-    calls, workers = 20_000, 8
+    calls, workers = 5_000, 8
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -242,7 +232,7 @@ def test_a_finalizer_and_a_signal_handler_may_count(
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     gc.set_threshold(1)
-    for number in range(20_000):
+    for number in range(6_000):
         garbage = Counting()
         garbage.itself = garbage
         del garbage

@@ -100,7 +100,7 @@ def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
     assert len(piece.rows) == 2
 
 
-@pytest.mark.long
+@pytest.mark.long("fifty flushes beside a busy thread")
 def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
     """However much others count meanwhile, in lists that are folded before."""
     ended = threading.Event()
@@ -311,7 +311,7 @@ def test_an_exit_during_close_still_spools(silent_redis: str, tmp_path: Path) ->
             from countersink.producers import Producer
 
             signal.signal(signal.SIGALRM, lambda number, frame: sys.exit(0))
-            with Producer(sys.argv[1], spool=sys.argv[2]) as producer:
+            with Producer(sys.argv[1], spool=sys.argv[2], exit_timeout=0.5) as producer:
                 for _ in range(1000):
                     producer.increment("hits")
                 signal.setitimer(signal.ITIMER_REAL, 0.3)

@@ -22,50 +22,20 @@ def public(thing: object) -> list[str]:
 
 def test_public_names_are_pinned() -> None:
     assert countersink.producers.__all__ == [
-        "Increment",
-        "InvalidBatch",
-        "Options",
-        "Producer",
-        "Stats",
+        *("Increment", "InvalidBatch", "Options", "Producer", "Stats"),
     ]
     assert countersink.producers.spool.__all__ == [
-        "Replayed",
-        "SegmentInfo",
-        "SpoolError",
-        "list_segments",
-        "replay",
+        *("Replayed", "SegmentInfo", "SpoolError", "list_segments", "replay"),
     ]
     assert public(Producer) == [
-        "begin_flush",
-        "close",
-        "close_at_exit",
-        "counts_members",
-        "exit_timeout",
-        "flush",
-        "from_env",
-        "increment",
-        "increment_batch",
-        "increment_many",
-        "mark",
-        "seen",
-        "spool",
-        "start_over",
-        "stats",
-        "stop_counting",
-        "tell_of_loss",
-        "trail",
-        "unused",
+        *("begin_flush", "close", "close_at_exit", "counts_members", "exit_timeout"),
+        *("flush", "from_env", "increment", "increment_batch", "increment_many", "mark"),
+        *("seen", "spool", "start_over", "stats", "stop_counting", "tell_of_loss", "trail"),
+        *("unused",),
     ]
     assert [field.name for field in dataclasses.fields(Stats)] == [
-        "accepted",
-        "stored",
-        "resent",
-        "spooled",
-        "replayed",
-        "dropped",
-        "pending_rows",
-        "last_error",
-        "connected",
+        *("accepted", "stored", "resent", "spooled", "replayed", "dropped", "pending_rows"),
+        *("last_error", "connected"),
     ]
 
 
@@ -103,18 +73,9 @@ def test_the_recording_producer_has_the_real_ones_signatures(name: str) -> None:
 
 def test_log_actions_are_pinned() -> None:
     assert sorted(ACTIONS) == [
-        "connected",
-        "dropped",
-        "held_back",
-        "internal_error",
-        "left_over",
-        "no_salt",
-        "not_known",
-        "replayed",
-        "sigterm",
-        "spool_damaged",
-        "spool_failed",
-        "unavailable",
+        *("connected", "dropped", "held_back", "internal_error", "left_over", "no_salt"),
+        *("not_known", "replayed", "sigterm", "spool_damaged", "spool_failed"),
+        *("unavailable",),
     ]
 
 

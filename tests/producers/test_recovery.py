@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.producers import Producer
+from countersink.producers import Producer, engine
 from countersink.producers.buffer.events import Mode
 from countersink.producers.errors import SpoolError
+from countersink.producers.spool import writer
 from countersink.producers.spool.segment import Segment
 from countersink.stream.clock import RedisClock
 from tests.producers.helpers import run_script, total
@@ -47,7 +48,10 @@ def test_a_segment_that_cannot_be_created_leaves_nothing_open(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_the_spool_is_tried_again_though_nobody_asks(tmp_path: Path) -> None:
+def test_the_spool_is_tried_again_though_nobody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.05)
     directory = tmp_path / "spool"
     directory.write_text("in the way")
     producer = Producer(NOBODY, spool=directory, max_rows_in_memory=100)
@@ -75,6 +79,7 @@ def test_threads_are_tried_again(
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", seldom)
+    monkeypatch.setattr(engine, "RESTART_SECONDS", 0.05)
     with Producer(redis_url) as producer:
         producer.increment("hits")
         assert producer._engine.events.mode is Mode.ALONE
@@ -133,7 +138,7 @@ def test_a_wall_clock_that_is_set_does_not_matter(
     assert clock.stale()
 
 
-@pytest.mark.long
+@pytest.mark.long("two exit timeouts are waited for")
 def test_no_producer_waits_for_another_at_exit(tmp_path: Path) -> None:
     with Children() as children, socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
         child = run_script(

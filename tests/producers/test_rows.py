@@ -9,6 +9,7 @@ from countersink.producers.buffer.generations import RowChunk
 from countersink.producers.buffer.rows import NEVER, RowBuffer
 from countersink.runtime.dimensions import RowKey
 from countersink.stream.entry import Row
+from tests.support.examples import examples
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 MINUTES = st.integers(0, 1)
@@ -34,6 +35,7 @@ STEPS = st.lists(
 )
 
 
+@examples(few=40, many=100)
 @given(steps=STEPS, limit=st.integers(1, 12))
 def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], limit: int) -> None:
     buffer = RowBuffer(limit)

@@ -14,6 +14,7 @@ from countersink.producers.spool.directory import new_segment_path, segment_path
 from countersink.producers.spool.record import (
     FILE_HEADER_SIZE,
     FILE_MAGIC,
+    RECORD_HEADER_SIZE,
     SYNCED_MARK_OFFSET,
     file_header,
     pack_slot,
@@ -25,6 +26,7 @@ from countersink.producers.spool.writer import Spool
 from countersink.runtime.log import Log
 from countersink.stream.entry import encode_rows, new_entry_id
 from tests.producers.helpers import new_log
+from tests.support.examples import MANY
 from tests.support.waiting import eventually
 
 NOW = 1_795_000_000_000
@@ -80,6 +82,12 @@ def facts(parcels: list[Parcel]) -> list[tuple[str, bytes, int, int]]:
     return [(each.id, each.rows, each.row_count, each.increments) for each in parcels]
 
 
+def some(begin: int, end: int) -> list[int]:
+    """Offsets in a record: each one in `make test-long`, else those of its header and some more."""
+    step = 1 if MANY else 9
+    return sorted({*range(begin, begin + RECORD_HEADER_SIZE), *range(begin, end, step), end - 1})
+
+
 @pytest.fixture
 def held() -> Iterator[list[Segment]]:
     """Segments to be let go of at the end."""
@@ -99,6 +107,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert not path.exists(), "a finished segment is deleted"
 
 
+@pytest.mark.random
 def test_a_torn_tail_is_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     parcels = [parcel(number) for number in range(1, 4)]
     whole = written(tmp_path, parcels)
@@ -109,7 +118,9 @@ def test_a_torn_tail_is_cut_at_every_byte(tmp_path: Path, caplog: pytest.LogCapt
     second = segment.read(first.end)
     assert second is not None
     segment.close()
-    for size in range(len(content)):
+    edges = (FILE_HEADER_SIZE, first.end, second.end)
+    sizes = {*some(0, len(content)), *(end + more for end in edges for more in (-1, 0, 1))}
+    for size in sorted(sizes):
         torn = tmp_path / "torn.spool"
         torn.write_bytes(content[:size])
         caplog.clear()
@@ -132,6 +143,7 @@ def test_a_torn_tail_of_zeros_is_cut(tmp_path: Path) -> None:
     assert facts(sent) == facts(parcels)
 
 
+@pytest.mark.random
 def test_a_corrupt_record_in_the_middle_is_passed_over_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,7 +153,7 @@ def test_a_corrupt_record_in_the_middle_is_passed_over_and_told(
     size = (len(content) - FILE_HEADER_SIZE) // 5
     begin = FILE_HEADER_SIZE + 2 * size
     slot = range(begin + 12, begin + 24)  # a damaged slot reads as not set: the record is whole
-    for offset in range(begin, begin + size):
+    for offset in some(begin, begin + size):
         if offset in slot:
             continue
         caplog.clear()
@@ -157,6 +169,7 @@ def test_a_corrupt_record_in_the_middle_is_passed_over_and_told(
         kept.unlink()
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "of an earlier version"])
 def test_the_last_record_is_damaged_and_not_torn_whichever_byte_is_flipped(
     tmp_path: Path, marked: bool
@@ -167,7 +180,7 @@ def test_the_last_record_is_damaged_and_not_torn_whichever_byte_is_flipped(
     size = (len(content) - FILE_HEADER_SIZE) // 3
     begin = len(content) - size
     slot = range(begin + 12, begin + 24)
-    for offset in range(begin, len(content)):
+    for offset in some(begin, len(content)):
         if offset in slot:
             continue
         path = tmp_path / "bad.spool"

@@ -20,6 +20,7 @@ from countersink.runtime.dimensions import (
     width,
 )
 from countersink.runtime.limits import cut_key
+from tests.support.examples import examples
 
 CHARACTERS = st.one_of(
     st.sampled_from("\0\1\2~ aé\U0001f600"), st.characters(exclude_categories=["Cs"])
@@ -128,11 +129,13 @@ def test_composite_keys_never_change_as_rows_stand_under_them(
     assert values_of(key) == tuple(given_values)
 
 
+@examples(few=25, many=100)
 @given(values(SHORT))
 def test_a_composite_key_can_be_read_back(given_values: list[str]) -> None:
     assert values_of(composite(given_values)) == tuple(given_values)
 
 
+@examples(few=25, many=100)
 @given(st.data())
 def test_keys_sort_as_their_values_do(data: st.DataObject) -> None:
     number = data.draw(st.integers(1, MAX_DIMENSIONS))
@@ -144,6 +147,7 @@ def test_keys_sort_as_their_values_do(data: st.DataObject) -> None:
     assert (keys[0] == keys[1]) == (first == second)
 
 
+@examples(few=25, many=100)
 @given(st.lists(SHORT, min_size=2, max_size=MAX_DIMENSIONS), SHORT)
 def test_a_prefix_finds_the_keys_with_a_first_value_and_no_others(
     given_values: list[str], wanted: str
@@ -152,6 +156,7 @@ def test_a_prefix_finds_the_keys_with_a_first_value_and_no_others(
     assert composite(given_values).startswith(prefix) == (given_values[0] == wanted)
 
 
+@examples(few=25, many=100)
 @given(values(TEXT))
 @example(["\0" * 255])
 @example(["\1" * 300, "é" * 200])
@@ -163,6 +168,7 @@ def test_a_key_fits_the_column_and_is_cut_once(given_values: list[str]) -> None:
     assert composite(values_of(key)) == key
 
 
+@examples(few=25, many=100)
 @given(TEXT, values(TEXT), values(TEXT))
 def test_a_value_has_one_form_whatever_the_others_are(
     value: str, some: list[str], others: list[str]
@@ -175,6 +181,7 @@ def test_a_value_has_one_form_whatever_the_others_are(
     assert part(cut_key(value), count) == part(value, count)
 
 
+@examples(few=25, many=100)
 @given(TEXT, st.integers(1, MAX_DIMENSIONS))
 def test_a_value_that_fits_its_width_stays_whole(value: str, count: int) -> None:
     form = values_of(composite([value] * count))[0]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.runtime.limits import cut_bytes, cut_key
+from tests.support.examples import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=400)
 
@@ -15,6 +16,7 @@ def digest(key: str) -> str:
     return sha256(key.encode()).hexdigest()[:16]
 
 
+@examples(few=25, many=100)
 @given(TEXT)
 def test_a_key_is_cut_to_255_bytes_at_a_character_with_a_digest_of_the_whole(key: str) -> None:
     form = cut_key(key)
@@ -28,6 +30,7 @@ def test_a_key_is_cut_to_255_bytes_at_a_character_with_a_digest_of_the_whole(key
     assert len(start.encode()) <= 238 < len(key[: len(start) + 1].encode())
 
 
+@examples(few=25, many=100)
 @given(st.one_of(TEXT.map(str.encode), st.binary(max_size=600)))
 def test_bytes_and_text_are_cut_alike_and_once(key: bytes) -> None:
     form = cut_bytes(key)

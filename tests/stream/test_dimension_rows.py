@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from hypothesis import example, given
 from hypothesis import strategies as st
 
 from countersink.runtime.dimensions import MAX_DIMENSIONS, RESERVED, RowKey, check_row_key
@@ -12,11 +11,9 @@ from countersink.stream.decode import decode, decode_payload, decode_rows
 from countersink.stream.entry import (
     MAX_ROW_BYTES,
     Delivery,
-    Row,
     Sealed,
     encode_rows,
     new_entry_id,
-    version_of,
 )
 
 TEXT = st.text(
@@ -34,20 +31,7 @@ KEYS = st.one_of(
     st.sampled_from([",{", 'x",{', ",[[", 'x",[[', '"', "\\"]),
     st.dictionaries(NAMES, TEXT, max_size=MAX_DIMENSIONS).map(check_row_key),
 )
-COUNTERS = st.from_regex(r"[A-Za-z0-9_.:\-]{1,8}", fullmatch=True)
-ROWS = st.lists(st.tuples(COUNTERS, KEYS, st.integers(0, 99), st.integers(-9, 9)), max_size=5)
-
-
-@given(ROWS)
-@example([("a", ",{", 1, 1), ("b", 'x",{', 1, 1)])
-def test_rows_come_back_as_they_were_sent_and_only_dimensions_need_version_2(
-    sent: list[Row],
-) -> None:
-    raw = encode_rows(sent)
-    good, _, bad = decode_rows(raw)
-    assert [row[1:] for row in good] == sent
-    assert bad == []
-    assert version_of(raw) == (1 if all(isinstance(row[1], str) for row in sent) else 2)
+COUNTERS = st.from_regex(r"[A-Za-z0-9_.:\-]{1,64}", fullmatch=True)
 
 
 def test_the_bytes_of_an_entry_are_these() -> None:
@@ -82,15 +66,10 @@ def test_objects_are_read_in_entries_of_any_version(version: bytes | None) -> No
 
 BAD_KEYS = [
     ('{"page":1}', "a value is a str, not int"),
-    ('{"page":null}', "a value is a str, not NoneType"),
-    ('{"page":["/"]}', "a value is a str, not list"),
     ('{"page":{"a":"b"}}', "a value is a str, not dict"),
     ('{"page":"\\ud800"}', "lone surrogate"),
     ('{"Page":"/"}', "1 to 32 characters"),
-    ('{"":"/"}', "1 to 32 characters"),
-    ('{"a b":"/"}', "1 to 32 characters"),
     ('{"day":"/"}', "--by"),
-    (json.dumps({f"d{number}": "" for number in range(9)}), "at most 8 dimensions, not 9"),
     ('[["page","/"]]', "a str or a mapping of dimensions, not list"),
     ("null", "a str or a mapping of dimensions, not NoneType"),
     ("5", "a str or a mapping of dimensions, not int"),

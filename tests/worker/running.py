@@ -10,10 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+import redis
+
 from countersink.worker import Stop, Vitals, WorkerOptions, run
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
-from tests.support.traffic import Traffic
+from tests.support.traffic import Traffic, now_ms, send
+
+AWAY = "mysql://root@127.0.0.1:1/away"
+"""Where no server is."""
 
 
 class Running:
@@ -84,6 +89,26 @@ def watched(
         Oracle(mysql_url) as oracle,
     ):
         yield records, worker, oracle
+
+
+@contextmanager
+def migrated_by_a_newer_version(oracle: Oracle) -> Iterator[None]:
+    """For the time of the block; afterwards the tables are this version's again."""
+    oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
+    try:
+        yield
+    finally:
+        oracle.rows("DELETE FROM schema_version WHERE version = 9999")
+
+
+def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> list[str]:
+    """Send entries; their ids in the stream."""
+    return send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
+
+
+def settled(oracle: Oracle, traffic: Traffic) -> bool:
+    """Whether all of ``traffic``, and nothing else, was counted."""
+    return not oracle.differences(traffic.expected)
 
 
 def check(mysql_url: str, traffic: Traffic) -> None:

@@ -9,10 +9,10 @@ from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.progress import TTL_S
 from countersink.worker.report import WorkerFigures, heartbeat
-from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.factories import RedisFactory
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Running
+from tests.worker.running import AWAY, Running
 
 
 def published(client: redis.Redis) -> dict[str, str]:
@@ -43,12 +43,8 @@ def test_a_worker_publishes_what_it_does_and_takes_it_back_at_the_end(
     assert redis_client.keys("countersink:worker:*") == []
 
 
-def test_a_worker_that_waits_for_mysql_says_so(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
-) -> None:
-    server = own_mysql_server(fast=True)
-    server.stop()
-    with Running(redis_url, server.url_for("away")):
+def test_a_worker_that_waits_for_mysql_says_so(redis_url: str, redis_client: redis.Redis) -> None:
+    with Running(redis_url, AWAY):
         eventually(lambda: published(redis_client).get("state") == "waiting")
         found = published(redis_client)
     assert found["last_error"]

@@ -13,7 +13,7 @@ from countersink.stream.decode import Decoded, decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, PARTITIONS_KEY, stream_key
-from countersink.worker import intake, loop
+from countersink.worker import intake, loop, readers
 from countersink.worker.intake import incoming
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
@@ -29,6 +29,25 @@ def entries(client: redis.Redis, traffic: Traffic, count: int, rows: int = 20) -
     return [traffic.entry(now_ms(client), rows) for _ in range(count)]
 
 
+@pytest.fixture(params=["one thread", "a thread for each partition"])
+def partitions(
+    request: pytest.FixtureRequest, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """How many there are; workers read all in one thread, or as they do on a cluster."""
+    if request.param != "one thread":
+        monkeypatch.setattr(loop, "is_cluster", lambda url: True)
+    for module in intake, readers:
+        monkeypatch.setattr(module, "PARTITIONS_EVERY_S", 0.05)
+    redis_client.set(PARTITIONS_KEY, 4)
+    return 4
+
+
+def spread(client: redis.Redis, partitions: int, *sealed: Sealed) -> None:
+    """Send entries to all partitions in turn."""
+    for partition in range(partitions):
+        send(client, *sealed[partition::partitions], partition=partition)
+
+
 def dead_rows(mysql_url: str) -> list[tuple[str, int, bytes]]:
     with Oracle(mysql_url) as oracle:
         found = oracle.rows("SELECT reason, position, payload FROM dead_row ORDER BY 1, 2")
@@ -36,18 +55,19 @@ def dead_rows(mysql_url: str) -> list[tuple[str, int, bytes]]:
 
 
 def test_a_drain_counts_everything_and_leaves_nothing(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
 ) -> None:
     traffic = Traffic(1)
-    send(redis_client, *entries(redis_client, traffic, 300))
+    spread(redis_client, partitions, *entries(redis_client, traffic, 120))
 
-    assert drain(redis_url, mysql_url) == 0
+    assert drain(redis_url, mysql_url, batch_entries=50) == 0
 
     with Oracle(mysql_url) as oracle:
         oracle.check(traffic.expected)
-        assert oracle.guards() == 300
-    assert backlog(redis_client) == 0
-    assert redis_client.xinfo_consumers(stream_key(0), GROUP) == []
+        assert oracle.guards() == 120
+    assert backlog(redis_client, partitions) == 0
+    for partition in range(partitions):
+        assert redis_client.xinfo_consumers(stream_key(partition), GROUP) == []
     assert redis_client.keys("countersink:worker:*") == []
 
 
@@ -55,8 +75,8 @@ def test_what_arrives_while_the_worker_waits_is_applied_at_once(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(2)
-    with watched(redis_url, mysql_url, batch_wait_ms=1_000) as (_, worker, oracle):
-        for round_ in range(1, 6):
+    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
+        for round_ in range(1, 4):
             send(redis_client, *entries(redis_client, traffic, round_))
             eventually(lambda: not oracle.differences(traffic.expected))
         eventually(lambda: backlog(redis_client) == 0)
@@ -64,18 +84,17 @@ def test_what_arrives_while_the_worker_waits_is_applied_at_once(
 
 
 def test_copies_of_an_entry_count_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
 ) -> None:
     traffic = Traffic(3)
-    sealed = entries(redis_client, traffic, 30)
-    for partition in (0, 1, 0):
+    sealed = entries(redis_client, traffic, 12, rows=5)
+    for partition in (0, 3, 1, 0):
         send(redis_client, *sealed, partition=partition)
-    redis_client.set(PARTITIONS_KEY, 2)
 
-    assert drain(redis_url, mysql_url, batch_entries=7) == 0
+    assert drain(redis_url, mysql_url, batch_entries=5) == 0
 
     check(mysql_url, traffic)
-    assert backlog(redis_client, partitions=2) == 0
+    assert backlog(redis_client, partitions) == 0
 
 
 def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(
@@ -99,43 +118,60 @@ def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(
 
 
 def test_workers_that_take_each_others_entries_count_them_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
 ) -> None:
     traffic = Traffic(5)
     with (
+        Records() as records,
         Running(redis_url, mysql_url, batch_entries=5, **EAGER) as one,
         Running(redis_url, mysql_url, batch_entries=5, **EAGER) as two,
         Running(redis_url, mysql_url, batch_entries=5, **EAGER) as three,
     ):
-        for _ in range(40):
-            send(redis_client, *entries(redis_client, traffic, 10))
-        eventually(lambda: backlog(redis_client) == 0, timeout=60)
+        for _ in range(12):
+            spread(redis_client, partitions, *entries(redis_client, traffic, 10, rows=5))
+        eventually(lambda: backlog(redis_client, partitions) == 0, timeout=60)
         assert [worker.end() for worker in (one, two, three)] == [0, 0, 0]
 
     with Oracle(mysql_url) as oracle:
         oracle.check(traffic.expected)
-        slots = oracle.rows("SELECT COUNT(DISTINCT slot), MIN(slot), MAX(slot) FROM counter_slot")
-    assert slots[0][0] == 3
-    assert 1 <= slots[0][1] <= slots[0][2] <= 255
+        used = {slot for (slot,) in oracle.rows("SELECT DISTINCT slot FROM counter_slot")}
+    given = {fields["slot"] for fields in records.fields("ready")}
+    assert len(given) == 3
+    assert used <= given <= set(range(1, 256))
 
 
 def test_a_new_partition_is_read_without_a_restart_and_a_dropped_one_to_its_end(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
 ) -> None:
-    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.05)
     traffic = Traffic(6)
+    redis_client.set(PARTITIONS_KEY, 1)
     with watched(redis_url, mysql_url) as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
-        redis_client.set(PARTITIONS_KEY, 3)
-        for partition in range(3):
-            send(redis_client, *entries(redis_client, traffic, 20), partition=partition)
+        redis_client.set(PARTITIONS_KEY, partitions)
+        spread(redis_client, partitions, *entries(redis_client, traffic, 40))
         eventually(lambda: not oracle.differences(traffic.expected))
         redis_client.set(PARTITIONS_KEY, 1)
         send(redis_client, *entries(redis_client, traffic, 20), partition=2)
         eventually(lambda: not oracle.differences(traffic.expected))
         assert worker.end() == 0
-    assert records.fields("partitions")[0]["streams"] == 3
-    assert backlog(redis_client, partitions=3) == 0
+    told = records.fields("partitions")
+    assert sum(max(0, each["streams"] - each["before"]) for each in told) == partitions - 1
+    assert backlog(redis_client, partitions) == 0
+
+
+def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
+) -> None:
+    traffic = Traffic(51)
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
+        eventually(lambda: "ready" in records.actions())
+        redis_client.set(PARTITIONS_KEY, "many")
+        eventually(lambda: "chore_failed" in records.actions())
+        spread(redis_client, partitions, *entries(redis_client, traffic, 20))
+        eventually(lambda: not oracle.differences(traffic.expected))
+        assert worker.end() == 0
+    assert records.actions().count("chore_failed") == 1
+    assert "'many'" in records.fields("chore_failed")[0]["error"]
 
 
 def test_bad_rows_go_to_the_dead_letters_and_the_others_are_counted(
@@ -168,15 +204,16 @@ def test_bad_rows_go_to_the_dead_letters_and_the_others_are_counted(
 
 
 def test_a_transaction_is_bounded_by_rows_and_one_entry_is_never_split(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
 ) -> None:
     traffic = Traffic(7)
-    send(redis_client, *entries(redis_client, traffic, 20, rows=100))
+    spread(redis_client, partitions, *entries(redis_client, traffic, 20, rows=100))
     with Records() as records:
         assert drain(redis_url, mysql_url, batch_rows=250) == 0
     batches = [fields["rows"] for fields in records.fields("batch")]
     assert sum(batches) == 2000
     assert max(batches) == 300
+    assert not any(rows % 100 for rows in batches)
     check(mysql_url, traffic)
 
 

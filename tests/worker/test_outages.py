@@ -5,6 +5,7 @@ from threading import Event
 import pytest
 import redis
 
+from countersink.cli.servers import MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
@@ -12,19 +13,18 @@ from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY
 from countersink.worker import intake
-from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
-from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.traffic import Traffic, backlog, now_ms
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, watched
-
-
-def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> None:
-    send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
-
-
-def settled(oracle: Oracle, traffic: Traffic) -> bool:
-    return not oracle.differences(traffic.expected)
+from tests.worker.running import (
+    Records,
+    Running,
+    fill,
+    migrated_by_a_newer_version,
+    settled,
+    watched,
+)
 
 
 def waits_for(records: Records, service: str) -> bool:
@@ -58,11 +58,9 @@ def test_redis_away_at_the_start_and_again_later(
 
 
 def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(), Traffic(41)
-    url = server.url_for("later")
-    migrate(url)
+    (server, url), traffic = mysql_to_stop, Traffic(41)
     server.stop()
     started = Event()
     killed: list[str] = []
@@ -109,9 +107,7 @@ def test_tables_of_a_newer_version_end_the_worker_at_once(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     fill(redis_client, Traffic(43))
-    with Oracle(mysql_url) as oracle:
-        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
-    with Records() as records:
+    with Oracle(mysql_url) as oracle, migrated_by_a_newer_version(oracle), Records() as records:
         assert Running(redis_url, mysql_url).start().join() == 1
     assert records.actions()[-2:] == ["schema_too_new", "stopped"]
     assert "upgrade countersink" in records.records[-2].getMessage()
@@ -125,14 +121,14 @@ def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(
     with watched(redis_url, mysql_url) as (records, worker, oracle):
         fill(redis_client, traffic)
         eventually(lambda: settled(oracle, traffic))
-        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
-        for (number,) in oracle.rows(
-            "SELECT id FROM information_schema.processlist"
-            " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        ):
-            oracle.rows(f"KILL {int(number)}")
-        fill(redis_client, traffic)
-        assert worker.join() == 1
+        with migrated_by_a_newer_version(oracle):
+            for (number,) in oracle.rows(
+                "SELECT id FROM information_schema.processlist"
+                " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+            ):
+                oracle.rows(f"KILL {int(number)}")
+            fill(redis_client, traffic)
+            assert worker.join() == 1
     assert "schema_too_new" in records.actions()
     assert backlog(redis_client) == 20
 
@@ -170,15 +166,14 @@ def kill_sessions(root: Session, user: str) -> None:
 
 
 def test_a_read_only_server_is_waited_for(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(fast=True), Traffic(46)
-    url = server.url_for("later")
-    migrate(url)
-    own = f"mysql://app:geheim@127.0.0.1:{server.port}/later"
+    (server, url), traffic = mysql_to_stop, Traffic(46)
+    database = Settings.parse(url).database
+    own = f"mysql://app:geheim@127.0.0.1:{server.port}/{database}"
     with Oracle(url) as oracle:
         oracle.rows("CREATE USER 'app'@'%' IDENTIFIED BY 'geheim'")
-        oracle.rows("GRANT ALL ON later.* TO 'app'@'%'")
+        oracle.rows(f"GRANT ALL ON {database}.* TO 'app'@'%'")
         with Records() as records, Running(redis_url, own) as worker:
             eventually(lambda: "ready" in records.actions())
             oracle.rows("SET GLOBAL read_only = 1")
@@ -277,19 +272,3 @@ def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
     last = len(actions) - actions[::-1].index("batch")
     assert "waiting" not in actions[:last]
     client.close()
-
-
-def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
-    traffic = Traffic(51)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
-        eventually(lambda: "ready" in records.actions())
-        redis_client.set(PARTITIONS_KEY, "many")
-        eventually(lambda: "chore_failed" in records.actions())
-        fill(redis_client, traffic)
-        eventually(lambda: settled(oracle, traffic))
-        assert worker.end() == 0
-    assert records.actions().count("chore_failed") == 1
-    assert "'many'" in records.fields("chore_failed")[0]["error"]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import redis
 
 from countersink.stream.connection import command
@@ -9,13 +10,9 @@ from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, watched
+from tests.worker.running import Records, Running, check, drain, fill, watched
 
 STREAM = stream_key(0)
-
-
-def fill(client: redis.Redis, traffic: Traffic, count: int) -> list[str]:
-    return send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
 
 
 def read_and_die(client: redis.Redis, count: int, name: str = "died") -> list[str]:
@@ -36,7 +33,7 @@ def test_a_drain_waits_for_the_entries_of_a_dead_worker(
     assert len(read_and_die(redis_client, 30)) == 30
 
     with Records() as records:
-        assert drain(redis_url, mysql_url, claim_idle_ms=1_500) == 0
+        assert drain(redis_url, mysql_url, claim_idle_ms=500) == 0
 
     check(mysql_url, traffic)
     assert backlog(redis_client) == 0
@@ -48,8 +45,8 @@ def test_more_entries_than_one_look_takes_over_come_back_too(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(21)
-    fill(redis_client, traffic, 120)
-    assert len(read_and_die(redis_client, 120)) == 120
+    fill(redis_client, traffic, 40)
+    assert len(read_and_die(redis_client, 40)) == 40
     assert drain(redis_url, mysql_url, claim_idle_ms=1, batch_entries=7) == 0
     check(mysql_url, traffic)
 
@@ -111,7 +108,7 @@ def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(24)
-    with watched(redis_url, mysql_url, batch_wait_ms=2_000) as (_, worker, oracle):
+    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         with redis_client.pipeline(transaction=True) as pipeline:
@@ -124,28 +121,16 @@ def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning
         assert worker.end() == 0
 
 
-def test_a_stream_deleted_while_the_worker_waits_is_read_again_from_its_beginning(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+@pytest.mark.parametrize("lost", [("DEL", STREAM), ("FLUSHALL",)])
+def test_a_stream_lost_while_the_worker_waits_is_read_again_from_its_beginning(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, lost: tuple[str, ...]
 ) -> None:
     traffic = Traffic(25)
-    with watched(redis_url, mysql_url, batch_wait_ms=2_000) as (_, worker, oracle):
+    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         eventually(lambda: backlog(redis_client) == 0)
-        redis_client.delete(STREAM)
-        fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
-        assert worker.end() == 0
-
-
-def test_a_redis_that_lost_everything_is_taken_as_it_is(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    traffic = Traffic(26)
-    with watched(redis_url, mysql_url) as (_, worker, oracle):
-        fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
-        command(redis_client, "FLUSHALL")  # of the tests' own private server
+        command(redis_client, *lost)  # of the tests' own private server
         fill(redis_client, traffic, 5)
         eventually(lambda: not oracle.differences(traffic.expected))
         assert worker.end() == 0

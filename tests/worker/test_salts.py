@@ -85,7 +85,7 @@ def test_a_server_that_is_away_is_no_matter_of_salts(
 ) -> None:
     with Store(mysql_url) as store:
         store.counters.set("v", salt_days=0)
-        away = redis.Redis(port=1)
+        away = connect("redis://127.0.0.1:1/0")
         publisher = SaltPublisher(lambda: open_tables(mysql_url), away, LOG)
         publisher.keep()
         publisher.publish()

@@ -15,7 +15,7 @@ from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, watched
+from tests.worker.running import Records, migrated_by_a_newer_version, watched
 
 
 def slot(mysql_url: str, holder: str) -> Slot:
@@ -105,8 +105,10 @@ def test_tables_migrated_by_a_newer_version_are_noticed_without_a_new_connection
 ) -> None:
     held = slot(mysql_url, "one")
     held.take()
-    with Oracle(mysql_url) as oracle:
-        oracle.rows("INSERT INTO schema_version VALUES (9999, 'from the future', NOW(3))")
-        with pytest.raises(SchemaMismatch):
-            held.keep()
+    with (
+        Oracle(mysql_url) as oracle,
+        migrated_by_a_newer_version(oracle),
+        pytest.raises(SchemaMismatch),
+    ):
+        held.keep()
     held.release()

@@ -6,22 +6,18 @@ import threading
 import pytest
 import redis
 
-from countersink.store.migrate import migrate
+from countersink.cli.servers import MySQLServer
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import GROUP, stream_key
-from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
-from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.traffic import Traffic, backlog
 from tests.support.waiting import eventually
-from tests.worker.running import check, drain
+from tests.worker.running import AWAY, check, drain, fill
 
 STREAM = stream_key(0)
-
-
-def fill(client: redis.Redis, traffic: Traffic, count: int = 50) -> None:
-    send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
 
 
 def pending(client: redis.Redis) -> int:
@@ -40,9 +36,8 @@ def leases(oracle: Oracle) -> int:
     return int(oracle.rows(sql)[0][0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_under_load_leaves_nothing_pending(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, number: signal.Signals
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic, enough = Traffic(60), threading.Event()
 
@@ -57,8 +52,8 @@ def test_a_signal_under_load_leaves_nothing_pending(
         assert leases(oracle) == 1
         feeder.start()
         try:
-            eventually(lambda: oracle.guards() > 100)
-            child.send(number)
+            eventually(lambda: oracle.guards() > 30)
+            child.terminate()
             assert child.wait() == 0
         finally:
             enough.set()
@@ -78,17 +73,15 @@ def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> No
     with Children() as children:
         child = children.worker(redis_url, mysql_url)
         eventually(lambda: ready(child))
-        child.terminate()
+        child.send(signal.SIGINT)
         assert child.wait() == 0
 
 
-@pytest.mark.long
+@pytest.mark.long("a time-out is waited for")
 def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(fast=True), Traffic(61)
-    url = server.url_for("frozen")
-    migrate(url)
+    (server, url), traffic = mysql_to_stop, Traffic(61)
     with Children() as children:
         child = children.worker(redis_url, url, stop_within_s=2.0)
         eventually(lambda: ready(child))
@@ -105,11 +98,9 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
 
 
 def test_a_frozen_mysql_does_not_hold_up_the_end_of_a_quiet_worker(
-    redis_url: str, own_mysql_server: MySQLFactory
+    redis_url: str, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server = own_mysql_server(fast=True)
-    url = server.url_for("frozen")
-    migrate(url)
+    server, url = mysql_to_stop
     with Children() as children:
         child = children.worker(redis_url, url)
         eventually(lambda: ready(child))
@@ -120,11 +111,9 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_of_a_quiet_worker(
 
 
 def test_a_second_signal_ends_at_once(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(fast=True), Traffic(62)
-    url = server.url_for("frozen")
-    migrate(url)
+    (server, url), traffic = mysql_to_stop, Traffic(62)
     with Children() as children:
         child = children.worker(redis_url, url, stop_within_s=600.0)
         eventually(lambda: ready(child))
@@ -142,7 +131,7 @@ def test_a_second_signal_ends_at_once(
     check(url, traffic)
 
 
-@pytest.mark.long
+@pytest.mark.long("a time-out is waited for")
 def test_a_frozen_redis_does_not_hold_up_the_end(
     own_redis_server: RedisFactory, mysql_url: str
 ) -> None:
@@ -163,24 +152,18 @@ def test_a_frozen_redis_does_not_hold_up_the_end(
     client.close()
 
 
-def test_a_signal_while_waiting_for_a_server_ends_at_once(
-    redis_url: str, own_mysql_server: MySQLFactory
-) -> None:
-    server = own_mysql_server(fast=True)
-    server.stop()
+def test_a_signal_while_waiting_for_a_server_ends_at_once(redis_url: str) -> None:
     with Children() as children:
-        child = children.worker(redis_url, server.url_for("away"), log_format="json")
+        child = children.worker(redis_url, AWAY, log_format="json")
         eventually(lambda: '"waiting"' in child.output())
         child.terminate()
         assert child.wait() == 0  # nothing was read, so nothing stays pending
 
 
 def test_a_signal_with_a_batch_in_hand_and_mysql_away_ends_soon_with_status_1(
-    redis_url: str, redis_client: redis.Redis, own_mysql_server: MySQLFactory
+    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
-    server, traffic = own_mysql_server(), Traffic(64)
-    url = server.url_for("away")
-    migrate(url)
+    (server, url), traffic = mysql_to_stop, Traffic(64)
     with Children() as children:
         child = children.worker(redis_url, url)
         eventually(lambda: ready(child))
@@ -200,8 +183,8 @@ def test_a_killed_worker_s_entries_are_counted_by_the_next(
 ) -> None:
     traffic = Traffic(65)
     with Children() as children, Oracle(mysql_url) as oracle:
-        child = children.worker(redis_url, mysql_url)
-        fill(redis_client, traffic, 400)
+        child = children.worker(redis_url, mysql_url, batch_entries=10)
+        fill(redis_client, traffic, 150)
         eventually(lambda: oracle.guards() > 0)
         child.kill()
         assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0

@@ -13,6 +13,7 @@ from countersink.producers.access_log import (
     Rejected,
 )
 from countersink.runtime.limits import cut_key
+from tests.support.examples import examples
 
 WHEN = "17/May/2015:10:05:03 +0000"
 MINUTE = int(datetime(2015, 5, 17, 10, 5, tzinfo=UTC).timestamp()) // 60
@@ -218,6 +219,7 @@ def test_lines_are_counted_and_numbered() -> None:
     assert rejected == [Rejected(12, "there is no time such as [17/May/2015:10:05:03 +0000]")]
 
 
+@examples(few=25, many=100)
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_malformed(line: bytes) -> None:
     counts: Counts = {}
@@ -225,6 +227,7 @@ def test_no_bytes_raise_anything_but_malformed(line: bytes) -> None:
     assert len(rejected) + sum(counts.values()) <= 1
 
 
+@examples(few=25, many=100)
 @given(st.binary(max_size=200), st.sampled_from(["path", "target"]))
 def test_any_request_gives_a_valid_key_or_a_reason(request: bytes, kind: str) -> None:
     line = b'h - - [17/May/2015:10:05:03 +0000] "GET /' + request + b' HTTP/1.1" 200 1'

@@ -113,7 +113,12 @@ def test_going_on_from_the_file_sends_the_same_entries_again(tailing: Tailing) -
     assert tailing.run().counted == 1
 
 
-@pytest.mark.parametrize("runs", range(7))
+EACH_RUN = pytest.mark.long("each run of seven")
+
+
+@pytest.mark.parametrize(
+    "runs", [0, 3, 6, *(pytest.param(runs, marks=EACH_RUN) for runs in (1, 2, 4, 5))]
+)
 def test_an_older_redis_gets_what_it_lacks_as_it_was(
     tailing: Tailing, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from countersink.producers.access_log import template
 from countersink.producers.access_log.template import Field
+from tests.support.examples import examples
 
 
 def fill(text: str, **fields: str) -> str:
@@ -60,11 +61,13 @@ def test_a_field_without_a_name_is_refused(text: str) -> None:
         template.parse(text)
 
 
+@examples(few=25, many=100)
 @given(st.text(max_size=30))
 def test_any_text_can_be_written(text: str) -> None:
     assert fill("{a}" + text.replace("{", "{{").replace("}", "}}"), a="-") == "-" + text
 
 
+@examples(few=25, many=100)
 @given(st.text("{}ab ", max_size=12))
 def test_no_text_raises_anything_but_a_value_error(text: str) -> None:
     try:

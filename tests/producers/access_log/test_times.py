@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from countersink.producers.access_log import Malformed
 from countersink.producers.access_log.times import Clock
 from tests.backfill.format_helpers import at
+from tests.support.examples import examples
 
 MINUTE = at(2015, 5, 17, 10, 5)
 
@@ -163,6 +164,7 @@ def test_a_format_or_zone_that_cannot_be_is_refused(
         Clock(time_format, time_zone)
 
 
+@examples(few=25, many=100)
 @given(
     st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 25), timezones=st.just(UTC)),  # noqa: DTZ001
     st.sampled_from(["", "Asia/Tokyo"]),
@@ -177,6 +179,7 @@ def test_a_time_with_its_zone_is_what_it_says(when: datetime, zone: str) -> None
     )
 
 
+@examples(few=25, many=100)
 @given(st.text(max_size=80) | st.integers() | st.floats() | st.none())
 def test_nothing_raises_anything_but_malformed(time: object) -> None:
     for clock in (

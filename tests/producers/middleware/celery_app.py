@@ -11,6 +11,7 @@ from celery import Celery
 
 from countersink.producers import Producer
 from countersink.producers.integrations.celery import count_tasks
+from tests.producers.middleware.selling import sell
 
 BROKER = os.environ.get("SHOP_BROKER", "memory://")
 
@@ -23,7 +24,8 @@ if "COUNTERSINK_REDIS_URL" in os.environ:
 
 @app.task(name="shop.add")
 def add(one: int, other: int) -> int:
-    """Succeeds."""
+    """Succeeds, and counts by itself."""
+    sell()
     _done()
     return one + other
 

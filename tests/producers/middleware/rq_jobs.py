@@ -5,9 +5,12 @@ import signal
 
 from rq import Retry
 
+from tests.producers.middleware.selling import sell
+
 
 def add(one: int, other: int) -> int:
-    """Finishes."""
+    """Finishes, and counts by itself."""
+    sell()
     return one + other
 
 

@@ -8,14 +8,13 @@ ends on SIGTERM as any process does: what the producer then stores, it stores by
 """
 
 import asyncio
+import importlib
 import importlib.util
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
-
-import uvicorn
 
 
 class Silent(WSGIRequestHandler):
@@ -36,6 +35,7 @@ def main() -> None:
     spec.loader.exec_module(module)
     app = getattr(module, name)
     if asyncio.iscoroutinefunction(type(app).__call__):
+        uvicorn = importlib.import_module("uvicorn")  # late: the other servers need not wait for it
         with socket.create_server(("127.0.0.1", 0)) as listener:
             print(listener.getsockname()[1], flush=True)
             config = uvicorn.Config(app, log_level="warning", lifespan="off")

@@ -14,7 +14,7 @@ from tests.producers.middleware.celery_app import add, app, charge, ship
 from tests.support.processes import Children
 from tests.support.waiting import eventually
 
-ADDED, CHARGED, SHIPPED, EXPIRED = 40, 10, 5, 5
+ADDED, CHARGED, SHIPPED, EXPIRED = 6, 2, 1, 2
 DONE = "shop:done"
 SECONDS = 60
 
@@ -33,7 +33,9 @@ def idle(app: Celery) -> None:
     eventually(lambda: not any((ask.active() or {"nobody": [True]}).values()))
 
 
-def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_pool_of_processes_counts_every_task_and_what_tasks_count(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
     broker = another_database(redis_url)
     app.conf.broker_url = broker
     for _ in range(EXPIRED):
@@ -46,7 +48,7 @@ def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: red
         ship.delay()
     command = [
         *(sys.executable, "-m", "celery", "-A", "tests.producers.middleware.celery_app", "worker"),
-        *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "25", "-l", "critical"),
+        *("--pool", "prefork", "-c", "2", "--max-tasks-per-child", "6", "-l", "critical"),
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
     ]
     with Children() as children, redis.Redis.from_url(broker, socket_timeout=2 * SECONDS) as client:
@@ -72,6 +74,8 @@ def test_a_pool_of_processes_counts_every_task(redis_url: str, redis_client: red
         ("tasks", "shop.charge failed"): CHARGED,
         ("tasks", "shop.ship retried"): 2 * SHIPPED,
         ("tasks", "shop.ship succeeded"): SHIPPED,
+        ("visits", ""): ADDED,
+        ("sales", ""): ADDED,
     }
 
 

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from countersink.producers.middleware.count import BEYOND, KeyCounter, fitting
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_KEY_BYTES, check_key
+from tests.support.examples import examples
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
 
 
+@examples(few=25, many=100)
 @given(before=ANY_TEXT, name=ANY_TEXT, after=ANY_TEXT)
 def test_whatever_the_parts_are_it_counts_one(before: str, name: str, after: str) -> None:
     producer = RecordingProducer()

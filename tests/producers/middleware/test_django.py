@@ -1,7 +1,9 @@
-"""Django: by URL pattern, in both of its worlds. Each test is a process: settings are for good."""
+"""Django: by URL pattern, in both of its worlds. In a process of its own: settings are for good."""
 
 import json
 from typing import Any
+
+import pytest
 
 from tests.producers.helpers import run_script, said
 from tests.support.processes import Children
@@ -53,8 +55,8 @@ VIEWS = """
         path("broken/", broken),
     ]
 
-    def show():
-        print(json.dumps({key: total for (_, key), total in counting.producer.totals().items()}))
+    def shown():
+        return {key: total for (_, key), total in counting.producer.totals().items()}
 """
 PATHS = ["/", "/shop/a/orders/1/", "/shop/b/orders/2/", "/shop/a/orders/1", "/shop/a/missing/x/"]
 PATHS += ["/old/1999/", "/none", "/broken/"]
@@ -69,30 +71,26 @@ EXPECTED = {
 }
 
 
-def run(script: str, **environment: str) -> list[Any]:
-    with Children() as children:
-        child = run_script(children, script, json.dumps(PATHS))
-        assert child.wait() == 0, child.output()
-        return said(child)
-
-
-def test_every_request_counts_by_its_pattern() -> None:
-    script = """
+SCENARIOS = """
     configure()
-    from django.test import Client
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.wsgi import get_wsgi_application
+    from django.test import AsyncClient, Client, override_settings
 
-    client = Client(raise_request_exception=False)
-    for one in json.loads(sys.argv[1]):
-        client.get(one)
-    show()
-    """
-    assert run(SETTINGS + VIEWS + script) == [EXPECTED]
+    paths = json.loads(sys.argv[1])
 
+    def asked(**more):
+        counting.producer = RecordingProducer()
+        with override_settings(**more):
+            client = Client(raise_request_exception=False)
+            for one in paths:
+                client.get(one)
+        return shown()
 
-def test_the_same_under_asgi_and_what_is_cancelled() -> None:
-    script = """
-    configure(COUNTERSINK_COUNTER="api", COUNTERSINK_PRODUCER=counting.producer)
-    from django.test import AsyncClient
+    print(json.dumps({"patterns": asked()}))
+    dimensions = asked(COUNTERSINK_DIMENSIONS={"page": "route", "status": "status"})
+    broken = counting.producer.count("requests", {"page": "/broken/", "status": "500"})
+    print(json.dumps({"dimensions": [dimensions, broken]}))
 
     started = asyncio.Event()
 
@@ -104,7 +102,7 @@ def test_the_same_under_asgi_and_what_is_cancelled() -> None:
 
     async def main():
         client = AsyncClient(raise_request_exception=False)
-        for one in json.loads(sys.argv[1]):
+        for one in paths:
             await client.get(one)
         task = asyncio.ensure_future(client.get("/slow/"))
         await started.wait()
@@ -114,20 +112,13 @@ def test_the_same_under_asgi_and_what_is_cancelled() -> None:
         except asyncio.CancelledError:
             pass
 
-    asyncio.run(main())
+    counting.producer = RecordingProducer()
+    with override_settings(COUNTERSINK_COUNTER="api", COUNTERSINK_PRODUCER=counting.producer):
+        asyncio.run(main())
     assert counting.producer.totals("requests") == {}
-    show()
-    """
-    assert run(SETTINGS + VIEWS + script) == [{**EXPECTED, "GET /slow/ 499": 1}]
+    print(json.dumps({"asgi": shown()}))
 
-
-def test_what_cannot_be_used_is_said_at_the_start() -> None:
-    script = """
-    configure()
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.wsgi import get_wsgi_application
-    from django.test import override_settings
-
+    messages = []
     for wrong in (
         {"COUNTERSINK_PRODUCER": None},
         {"COUNTERSINK_PRODUCER": "counting.nothing"},
@@ -139,25 +130,34 @@ def test_what_cannot_be_used_is_said_at_the_start() -> None:
             try:
                 get_wsgi_application()
             except ImproperlyConfigured as error:
-                print(json.dumps([str(error)]))
-    """
-    messages = [message for [message] in run(SETTINGS + VIEWS + script)]
+                messages.append(str(error))
+    print(json.dumps({"wrong": messages}))
+"""
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[str, Any]:
+    """What was said of each scenario."""
+    with Children() as children:
+        child = run_script(children, SETTINGS + VIEWS + SCENARIOS, json.dumps(PATHS))
+        assert child.wait() == 0, child.output()
+        return {name: found for each in said(child) for name, found in each.items()}
+
+
+def test_every_request_counts_by_its_pattern(played: dict[str, Any]) -> None:
+    assert played["patterns"] == EXPECTED
+
+
+def test_the_same_under_asgi_and_what_is_cancelled(played: dict[str, Any]) -> None:
+    assert played["asgi"] == {**EXPECTED, "GET /slow/ 499": 1}
+
+
+def test_what_cannot_be_used_is_said_at_the_start(played: dict[str, Any]) -> None:
     expected = ["set COUNTERSINK_REDIS_URL", '"nothing"', "a Producer, not int", "counter name"]
     expected.append("there is no field 'path'")
-    assert len(messages) == len(expected)
-    for message, part in zip(messages, expected, strict=True):
+    for message, part in zip(played["wrong"], expected, strict=True):
         assert part in message
 
 
-def test_requests_may_have_dimensions_in_the_place_of_a_key() -> None:
-    script = """
-    configure(COUNTERSINK_DIMENSIONS={"page": "route", "status": "status"})
-    from django.test import Client
-
-    client = Client(raise_request_exception=False)
-    for one in json.loads(sys.argv[1]):
-        client.get(one)
-    show()
-    print(json.dumps([counting.producer.count("requests", {"page": "/broken/", "status": "500"})]))
-    """
-    assert run(SETTINGS + VIEWS + script) == [{"": len(PATHS)}, [1]]
+def test_requests_may_have_dimensions_in_the_place_of_a_key(played: dict[str, Any]) -> None:
+    assert played["dimensions"] == [{"": len(PATHS)}, 1]

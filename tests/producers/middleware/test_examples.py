@@ -12,7 +12,7 @@ from tests.producers.helpers import totals
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
-ROUNDS = 30
+ROUNDS = 4
 EXAMPLES = {
     "fastapi": ("fastapi_app.py", "app", "{number}", ""),
     "flask": ("flask_app.py", "app", "<int:number>", ""),

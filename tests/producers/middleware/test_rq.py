@@ -38,11 +38,13 @@ def enqueue(queue: Queue, adds: int, others: int) -> None:
         queue.enqueue(rq_jobs.ship)
 
 
-def test_a_forking_worker_counts_every_job(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_forking_worker_counts_every_job_and_what_jobs_count(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
     broker = another_database(redis_url)
     with redis.Redis.from_url(broker) as client:
         queue = Queue("shop", connection=client)
-        enqueue(queue, adds=10, others=2)
+        enqueue(queue, adds=3, others=1)
         queue.enqueue(rq_jobs.die)
         with Children() as children:
             worker = children.start(
@@ -60,12 +62,14 @@ def test_a_forking_worker_counts_every_job(redis_url: str, redis_client: redis.R
             )
             assert worker.wait(120) == 0, worker.output()
     assert totals(redis_client) == {
-        ("jobs", f"{JOBS}.add finished"): 10,
-        ("jobs", f"{JOBS}.charge failed"): 4,
-        ("jobs", f"{JOBS}.charge retried"): 4,
-        ("jobs", f"{JOBS}.ship retried"): 4,
-        ("jobs", f"{JOBS}.ship failed"): 2,
+        ("jobs", f"{JOBS}.add finished"): 3,
+        ("jobs", f"{JOBS}.charge failed"): 2,
+        ("jobs", f"{JOBS}.charge retried"): 2,
+        ("jobs", f"{JOBS}.ship retried"): 2,
+        ("jobs", f"{JOBS}.ship failed"): 1,
         ("jobs", f"{JOBS}.die failed"): 1,
+        ("visits", ""): 3,
+        ("sales", ""): 3,
     }
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from countersink.producers.errors import MalformedMetric
 from countersink.producers.statsd.line import MAX_NAME, MAX_VALUES, UNIT, is_other, parse
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,7 @@ def test_what_is_not_another_type(line: bytes) -> None:
     assert not is_other(line)
 
 
+@examples(few=25, many=100)
 @given(st.one_of(st.binary(max_size=80), st.text("ab:|c@#,;=.0123456789T-", max_size=40)))
 def test_whatever_comes_is_a_counter_or_malformed(sent: bytes | str) -> None:
     line = sent if isinstance(sent, bytes) else sent.encode()

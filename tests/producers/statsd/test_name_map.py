@@ -11,6 +11,7 @@ from countersink.producers.errors import MapError
 from countersink.producers.statsd.name_map import Rules, counter_name, load, read
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_counter, cut_key
+from tests.support.examples import examples
 
 MAP = r"""
 [[rule]]
@@ -158,6 +159,7 @@ def test_a_map_that_cannot_be_read(tmp_path: Path) -> None:
         load(tmp_path / "latin")
 
 
+@examples(few=25, many=100)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200))
 def test_any_name_is_a_valid_counter(name: str) -> None:
     check_counter(counter_name(name))
