@@ -38,7 +38,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-mariadb test-mysql test-long test-clusters bench soak up clean lock
+.PHONY: help install demo test check test-mariadb test-mysql test-long test-clusters mutations bench soak up clean lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -77,6 +77,10 @@ test-clusters: install ## the tests on clusters: Redis, Valkey, Sentinel, Galera
 	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
 	@scripts/valkey-tree.sh || [ $$? -eq 3 ]
 	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -n $(CLUSTER_JOBS) -m clusters $(ARGS) </dev/null
+
+mutations: install ## makes mistakes in the core, one by one, and names those that no test notices; ARGS=NAME makes one
+	@scripts/servers.sh --tests
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@scripts/servers.sh --bench
