@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _APPLY: Final = "worker/countersink/store/apply/"
+_KEY_CAPS: Final = "tests/store/test_key_caps.py"
 
 COUNTING: Final = (
     Mutation(
@@ -14,20 +15,6 @@ COUNTING: Final = (
         file=_APPLY + "guards.py",
         old="guards, IDS_PER_STATEMENT)",
         new='guards, IDS_PER_STATEMENT, " ON DUPLICATE KEY UPDATE keep_from = keep_from")',
-        tests=("tests/store/test_apply.py",),
-    ),
-    Mutation(
-        name="guards-of-the-first-thousand-entries-alone",
-        file=_APPLY + "guards.py",
-        old="for entry_id, at in sorted(entries)]",
-        new="for entry_id, at in sorted(entries)[:IDS_PER_STATEMENT]]",
-        tests=("tests/store/test_guards.py",),
-    ),
-    Mutation(
-        name="guard-kept-from-the-time-of-its-entry-alone",
-        file=_APPLY + "guards.py",
-        old="min(max(at, least), _MAX_BIGINT)",
-        new="min(at, _MAX_BIGINT)",
         tests=("tests/store/test_apply.py",),
     ),
     Mutation(
@@ -49,13 +36,6 @@ COUNTING: Final = (
         file=_APPLY + "guards.py",
         old="wanted = min(wanted, not_above_ms)",
         new="wanted = max(wanted, not_above_ms)",
-        tests=("tests/store/test_guards.py",),
-    ),
-    Mutation(
-        name="watermark-by-the-later-of-two-clocks",
-        file=_APPLY + "guards.py",
-        old="wanted = min(control.now, now_ms) - keep_ms",
-        new="wanted = max(control.now, now_ms) - keep_ms",
         tests=("tests/store/test_guards.py",),
     ),
     Mutation(
@@ -105,6 +85,57 @@ COUNTING: Final = (
         file="worker/countersink/store/connection.py",
         old="BaseException:\n            self.rollback_or_close()\n            raise",
         new="BaseException:\n            raise",
+        tests=("tests/store/test_session.py",),
+    ),
+    Mutation(
+        name="keys-remembered-before-the-commit",
+        file=_APPLY + "apply.py",
+        old='self._reached("before_commit")\n',
+        new='upserts.remember()\n                    self._reached("before_commit")\n',
+        tests=(_KEY_CAPS + "::test_a_connection_killed_before_the_commit_remembers_nothing",),
+    ),
+    Mutation(
+        name="amount-of-the-last-row-in-place-of-the-sum",
+        file=_APPLY + "amounts.py",
+        old="                    amounts[key] += amount",
+        new="                    amounts[key] = amount",
         tests=("tests/store/test_apply.py",),
+    ),
+    Mutation(
+        name="row-in-the-bucket-of-the-counter-before",
+        file=_APPLY + "amounts.py",
+        old="if minute != last_minute or counter != last_counter:",
+        new="if minute != last_minute:",
+        tests=("tests/store/test_isolation.py", "tests/store/test_packets.py"),
+    ),
+    Mutation(
+        name="amounts-of-two-overflowing-keys-not-added-up",
+        file=_APPLY + "amounts.py",
+        old="amounts[to] = amounts.get(to, 0) + moved",
+        new="amounts[to] = moved",
+        tests=("tests/store/test_key_caps.py",),
+    ),
+    Mutation(
+        name="savepoint-released-where-a-row-is-refused",
+        file=_APPLY + "cells.py",
+        old='f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}"',
+        new='f"RELEASE SAVEPOINT {_SAVEPOINT}"',
+        tests=(
+            "tests/store/test_breakdowns.py::test_a_row_that_one_cell_refuses_is_counted_in_none",
+        ),
+    ),
+    Mutation(
+        name="refused-row-counted-and-dead",
+        file=_APPLY + "refusals.py",
+        old="            entry = replace(entry, rows=left)\n",
+        new="",
+        tests=("tests/store/test_reconciled.py",),
+    ),
+    Mutation(
+        name="dead-row-retried-without-its-lock",
+        file=_APPLY + "dead.py",
+        old='AND position = %s FOR UPDATE", key',
+        new='AND position = %s", key',
+        tests=("tests/store/test_dead.py::test_two_retries_at_once_count_each_row_once",),
     ),
 )

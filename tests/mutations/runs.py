@@ -1,11 +1,12 @@
 """Runs of pytest in copies of the checkout, several at a time, and what each of them says."""
 
 import re
+import signal
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -14,13 +15,18 @@ from tests.mutations.copies import SourceCopy
 from tests.mutations.mutation import Mutation
 from tests.support.processes import Child
 
-PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
+PYTEST: Final = (
+    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header"),
+    *("-m", "not long and not clusters"),  # what `make test` notices
+)
 TIME_OUT_S: Final = 180.0
 """Seconds after which the tests of a mutation are ended."""
 POLL_S: Final = 0.05
+LEAVE_S: Final = 10.0
+"""Seconds in which tests that are to end may stop their servers and delete their files."""
 _FAILED: Final = 1
 """Exit status of pytest: tests were run, and some failed."""
-_SAID: Final = re.compile(r"^(FAILED|ERROR) (\S+)", re.MULTILINE)
+_SAID: Final = re.compile(r"^(FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 _NOT_SET_UP: Final = re.compile(r"^_+ ERROR at setup of ", re.MULTILINE)
 _TIMED_OUT: Final = re.compile(r"\+ Timeout \+|Failed: Timeout")
 
@@ -99,7 +105,7 @@ def run_unmutated(copy: SourceCopy, tests: Iterable[str], jobs: int) -> tuple[in
             time.sleep(POLL_S)
         return child.wait(), child.output()
     finally:
-        child.reap()
+        _end(child)
 
 
 def run_mutated(
@@ -157,7 +163,7 @@ class _Run:
             directory=Path(copy.directory),
             name=mutation.name,
         )
-        self._stack.callback(self._child.reap)
+        self._stack.callback(_end, self._child)
 
     def outcome(self, time_out_s: float) -> Outcome | None:
         """What came of it; None: it is not over."""
@@ -165,10 +171,19 @@ class _Run:
         if not self._child.running:
             return judge(self._mutation, self._child.wait(), self._child.output(), seconds)
         if seconds > time_out_s:
-            self._child.kill()
+            _end(self._child)
             return judge(self._mutation, None, self._child.output(), seconds)
         return None
 
     def end(self) -> None:
         """End the tests by their process id, and take the mutation back. Idempotent."""
         self._stack.close()
+
+
+def _end(child: Child) -> None:
+    """End tests by their process id, if need be by SIGKILL, with which their servers end, too."""
+    if child.running:
+        child.send(signal.SIGINT)
+        with suppress(AssertionError):
+            child.wait(LEAVE_S)
+    child.reap()
