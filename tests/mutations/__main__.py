@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.mutations.copies import SourceCopy
 from tests.mutations.mutation import Mutation, MutationError, problems
 from tests.mutations.repertoire import REPERTOIRE
-from tests.mutations.runs import TIME_OUT_S, Outcome, run_mutated, run_unmutated
+from tests.mutations.runs import TIME_OUT_S, Outcome, run_mutated, run_unmutated, without_repeats
 from tests.support.processes import PROJECT
 
 JOBS = 2
@@ -67,7 +67,8 @@ def _play(chosen: Sequence[Mutation], jobs: int, time_out_s: float) -> int:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="csm-") as parent:
         first = SourceCopy.of_checkout(Path(parent) / "0")
-        tests = [test for each in chosen for test in each.tests]
+        tests = without_repeats(test for each in chosen for test in each.tests)
+        print(f"{len(chosen)} mutations, first their tests without any", flush=True)
         status, output = run_unmutated(first, tests, jobs)
         print(f"without a mutation: {_last_line(output)}", flush=True)
         if status:

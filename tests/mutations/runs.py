@@ -98,7 +98,7 @@ def judge(mutation: Mutation, status: int | None, output: str, seconds: float) -
 
 def run_unmutated(copy: SourceCopy, tests: Iterable[str], jobs: int) -> tuple[int, str]:
     """Run tests on the code as it is; exit status and output of pytest."""
-    command = [*PYTEST, "-n", str(jobs), "--dist", "worksteal", *without_repeats(tests)]
+    command = [*PYTEST, "-n", str(jobs), "--dist", "worksteal", *tests]
     child = Child(command, environment=copy.environment, directory=copy.directory)
     try:
         while child.running:
@@ -171,7 +171,7 @@ class _Run:
         if not self._child.running:
             return judge(self._mutation, self._child.wait(), self._child.output(), seconds)
         if seconds > time_out_s:
-            _end(self._child)
+            _stop(self._child)
             return judge(self._mutation, None, self._child.output(), seconds)
         return None
 
@@ -180,10 +180,15 @@ class _Run:
         self._stack.close()
 
 
-def _end(child: Child) -> None:
+def _stop(child: Child) -> None:
     """End tests by their process id, if need be by SIGKILL, with which their servers end, too."""
+    child.send(signal.SIGINT)
+    with suppress(AssertionError):
+        child.wait(LEAVE_S)
     if child.running:
-        child.send(signal.SIGINT)
-        with suppress(AssertionError):
-            child.wait(LEAVE_S)
+        child.kill()
+
+
+def _end(child: Child) -> None:
+    _stop(child)
     child.reap()

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.mutations.__main__ import select
+from tests.mutations.copies import SourceCopy
 from tests.mutations.mutation import Mutation, MutationError, problems
 from tests.mutations.repertoire import REPERTOIRE
-from tests.mutations.runs import judge, without_repeats
+from tests.mutations.runs import Outcome, judge, run_mutated, without_repeats
 from tests.support.processes import PROJECT, SOURCE_ROOTS
 
 EXAMPLE = Mutation("one-for-two", "one.py", "ONE = 1", "ONE = 2", ("test_one.py::test_one",))
@@ -89,6 +90,33 @@ def test_a_mutation_is_caught_by_a_test_that_fails_alone(
     assert detail in outcome.detail
     assert outcome.caught == (fate in ("caught", "timed out"))
     assert str(outcome).startswith("one-for-two: ")
+
+
+def test_a_mutation_is_made_in_the_copy_and_taken_back(tree: Path) -> None:
+    file = tree / "one.py"
+    before = file.stat().st_mtime_ns
+    with SourceCopy(tree).mutated(EXAMPLE):
+        assert file.read_text() == "ONE = 2\n"
+    assert file.read_text() == "ONE = 1\n"
+    assert file.stat().st_mtime_ns == before
+
+
+def test_each_mutation_is_run_alone_and_told_as_it_ends(tree: Path) -> None:
+    (tree / "one.py").write_text("ONE = 1\nTWO = 2\n")
+    (tree / "test_one.py").write_text("import one\n\n\ndef test_one():\n    assert one.ONE == 1\n")
+    missed = Mutation("not-noticed", "one.py", "TWO = 2", "TWO = 3", EXAMPLE.tests)
+    endless = Mutation("without-end", "one.py", "ONE = 1", "while True: pass", EXAMPLE.tests)
+    told: list[Outcome] = []
+    copies = [SourceCopy(tree)]
+    outcomes = run_mutated(copies, [EXAMPLE, missed], told.append)
+    outcomes += run_mutated(copies, [endless], told.append, time_out_s=1.0)
+    assert outcomes == told
+    assert [(each.mutation.name, each.fate) for each in outcomes] == [
+        ("one-for-two", "caught"),
+        ("not-noticed", "not caught"),
+        ("without-end", "timed out"),
+    ]
+    assert (tree / "one.py").read_text() == "ONE = 1\nTWO = 2\n"
 
 
 def test_no_test_is_run_twice() -> None:
