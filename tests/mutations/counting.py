@@ -136,6 +136,6 @@ COUNTING: Final = (
         file=_APPLY + "dead.py",
         old='AND position = %s FOR UPDATE", key',
         new='AND position = %s", key',
-        tests=("tests/store/test_dead.py::test_two_retries_at_once_count_each_row_once",),
+        tests=("tests/store/test_dead.py::test_a_row_that_is_being_retried_is_locked",),
     ),
 )
