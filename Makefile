@@ -26,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage bench soak up clean lock
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up clean lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -76,6 +76,10 @@ coverage: install ## branch coverage of the product by the tests of `make test`,
 	@COUNTERSINK_TEST_SERVER=both $(BIN)/python -m coverage run -m pytest -q -n $(JOBS) --dist worksteal -m 'not clusters and not long' $(ARGS) </dev/null || [ -n '$(ARGS)' ]
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage json -q
 	@$(BIN)/python scripts/coverage_table.py $(if $(KEEP),--keep)
+
+mutations: install ## makes mistakes in the core, one by one, and names those that no test notices; ARGS=NAME makes one
+	@scripts/servers.sh --tests
+	@$(BIN)/python -m tests.mutations $(ARGS)
 
 bench: install ## the benchmarks; writes benchmarks/results.json
 	@scripts/servers.sh --bench

@@ -19,6 +19,7 @@ PROMISED = [
     "test",
     "test-mysql",
     "test-clusters",
+    "mutations",
     "bench",
     "soak",
     "up",
@@ -51,6 +52,9 @@ def test_options_reach_the_programs() -> None:
     assert "-m tests.soak --seconds 1800 --server mysql --seed 7" in soak
     act = make("-n", "soak", "SECONDS=600", "SEED=7", "ACT=tracked_for_a_minute")
     assert "-m tests.soak --act tracked_for_a_minute --seconds 600 --server mariadb --seed 7" in act
+    assert "-m tests.mutations --jobs 1 'guard*'" in make(
+        "-n", "mutations", "ARGS=--jobs 1 'guard*'"
+    )
     for name in clusters.ACTS:
         act = make("-n", "soak", "SECONDS=600", "SEED=7", f"ACT={name}")
         assert f"-m tests.soak.clusters {name} --seconds 600 --seed 7" in act

@@ -13,7 +13,8 @@ from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.dead import DeadRow, parse_ref
 from countersink.store.apply.dead_retry import Decode, Retried, retry
 from countersink.store.connection import Session, connect
-from countersink.stream.decode import decode_payload
+from countersink.store.errors import Conflict
+from countersink.stream.decode import ReadRows, decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
 
 
@@ -210,6 +211,20 @@ def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Sessio
             assert sum(result.retried for result in results) == 150
             assert keys(session) == {f"/{number}".encode(): round_ for number in range(150)}
     assert ledger(session) == slots(session)
+
+
+def test_a_row_that_is_being_retried_is_locked(mysql_url: str, session: Session) -> None:
+    _bury(session, _row(1))
+    looked: list[bool] = []
+
+    def read(raw: bytes) -> ReadRows:
+        with connect(mysql_url) as other, pytest.raises(Conflict):
+            other.query("SELECT 1 FROM dead_row FOR UPDATE NOWAIT")
+        looked.append(True)
+        return decode_payload(raw)
+
+    assert retry(session, slot=9, decode=read).retried == 1
+    assert looked == [True]
 
 
 def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:

@@ -110,6 +110,25 @@ def test_what_others_count_meanwhile_stays(
     assert store.totals.total("orders", key="a") == (10 if late[0] else 0)
 
 
+def test_what_another_slot_counts_meanwhile_in_the_same_bucket_stays(
+    store: Store, session: Session, applier: Applier, app: Connection, mysql_url: str
+) -> None:
+    """Its row comes between the look at the key's rows and their end, and was not looked at."""
+    fill(session, store, app, applier)
+
+    def count(_request: Request) -> None:
+        with connect(mysql_url, lock_wait=1) as other:
+            other.execute("INSERT INTO counter_slot VALUES ('orders', '2026-01-01', 'a', 77, 5)")
+
+    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
+        run(slow, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=count, where=partial(_begins, "DELETE"))
+        store.delete(slow, "orders", "a")
+        slow.commit()
+    post_planted(session)
+    assert store.totals.total("orders", key="a") == 5
+
+
 def _begins(start: str, request: Request, _reply: bytes) -> bool:
     return request.text.startswith(start)
 

@@ -15,6 +15,7 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
+from countersink.store.ledger.postings import buckets, move
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import NOON, add, line, options, write
 from tests.store.app import open_app
@@ -128,6 +129,22 @@ class Play:
             time_zone=self.draw.choice(("UTC", "Europe/Berlin")),
             start=start + timedelta(days=self.days),
         )
+
+
+def test_a_posting_that_an_open_transaction_adds_to_is_moved_after_its_commit(
+    mysql_url: str, store: Store
+) -> None:
+    with open_app(mysql_url) as app, open_tables(mysql_url) as moving:
+        store.increment(app, "views", "/a", 5, at=NOON)
+        app.commit()
+        store.increment(app, "views", "/a", 7, at=NOON)
+        [(counter, label)] = buckets(moving)
+        assert move(moving, counter, label, -1) is None
+        app.commit()
+        assert move(moving, counter, label, -1) is not None
+        assert buckets(moving) == []
+        assert posted(moving) == held(moving)
+    assert store.totals.total("views") == 12
 
 
 @pytest.mark.parametrize(
