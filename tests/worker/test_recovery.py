@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import redis
 
 from countersink.stream.connection import command
@@ -10,7 +9,7 @@ from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, fill, watched
+from tests.worker.running import Records, Running, check, drain, fill, settled, watched
 
 STREAM = stream_key(0)
 
@@ -104,35 +103,29 @@ def test_idle_consumers_with_nothing_pending_are_forgotten(
     assert consumers(redis_client) == ["busy"]
 
 
-def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning(
+def test_what_is_lost_while_the_worker_waits_is_made_again_and_read_from_its_beginning(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
+    """The group, then the stream, then all that is in Redis."""
     traffic = Traffic(24)
     with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
+
+        def is_counted() -> None:
+            eventually(lambda: settled(oracle, traffic))
+            eventually(lambda: backlog(redis_client) == 0)
+
         fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
+        is_counted()
         with redis_client.pipeline(transaction=True) as pipeline:
             pipeline.xgroup_destroy(STREAM, GROUP)
             for _ in range(5):
                 pipeline.xadd(STREAM, traffic.entry(now_ms(redis_client)).fields())
             pipeline.execute()
-        eventually(lambda: not oracle.differences(traffic.expected))
-        eventually(lambda: backlog(redis_client) == 0)
-        assert worker.end() == 0
-
-
-@pytest.mark.parametrize("lost", [("DEL", STREAM), ("FLUSHALL",)])
-def test_a_stream_lost_while_the_worker_waits_is_read_again_from_its_beginning(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, lost: tuple[str, ...]
-) -> None:
-    traffic = Traffic(25)
-    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
-        fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
-        eventually(lambda: backlog(redis_client) == 0)
-        command(redis_client, *lost)  # of the tests' own private server
-        fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
+        is_counted()
+        for lost in (("DEL", STREAM), ("FLUSHALL",)):
+            command(redis_client, *lost)  # of the tests' own private server
+            fill(redis_client, traffic, 5)
+            is_counted()
         assert worker.end() == 0
 
 
