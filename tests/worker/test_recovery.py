@@ -24,7 +24,7 @@ def consumers(client: redis.Redis) -> list[str]:
     return sorted(entry["name"].decode() for entry in client.xinfo_consumers(STREAM, GROUP))
 
 
-def test_a_drain_waits_for_the_entries_of_a_dead_worker(
+def test_a_drain_waits_for_the_entries_of_a_dead_worker_more_than_one_look_takes_over(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(20)
@@ -32,22 +32,12 @@ def test_a_drain_waits_for_the_entries_of_a_dead_worker(
     assert len(read_and_die(redis_client, 30)) == 30
 
     with Records() as records:
-        assert drain(redis_url, mysql_url, claim_idle_ms=500) == 0
+        assert drain(redis_url, mysql_url, claim_idle_ms=500, batch_entries=7) == 0
 
     check(mysql_url, traffic)
     assert backlog(redis_client) == 0
     assert "claimed" in records.actions()
     assert consumers(redis_client) == ["died"]
-
-
-def test_more_entries_than_one_look_takes_over_come_back_too(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    traffic = Traffic(21)
-    fill(redis_client, traffic, 40)
-    assert len(read_and_die(redis_client, 40)) == 40
-    assert drain(redis_url, mysql_url, claim_idle_ms=1, batch_entries=7) == 0
-    check(mysql_url, traffic)
 
 
 def test_old_entries_pending_with_nobody_are_applied(
