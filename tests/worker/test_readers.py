@@ -6,7 +6,6 @@ import threading
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer
 from countersink.stream.connection import command
 from countersink.stream.group import READ_BYTES
 from countersink.stream.names import GROUP, PARTITIONS_KEY, WORKER_KEY_PREFIX, stream_key
@@ -218,19 +217,19 @@ def test_a_stop_under_load_leaves_nothing_pending(
 
 
 def test_what_was_read_and_not_applied_at_a_stop_stays_pending_and_comes_again(
-    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
-    (server, url), traffic = mysql_to_stop, Traffic(208)
-    with Records() as records, Running(redis_url, url) as worker:
+    traffic = Traffic(208)
+    with watched(redis_url, mysql_url) as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
-        server.kill()
+        oracle.rows("RENAME TABLE counter_slot TO away")
         fill(redis_client, traffic)
         eventually(lambda: "waiting" in records.actions())
         assert worker.end() == 1
+        oracle.rows("RENAME TABLE away TO counter_slot")
     assert records.fields("stopped")[0]["pending"] == pending(redis_client) > 0
-    server.start()
-    assert drain(redis_url, url, claim_idle_ms=1) == 0
-    check(url, traffic)
+    assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
+    check(mysql_url, traffic)
 
 
 def test_what_was_applied_and_not_acknowledged_at_a_stop_counts_once(

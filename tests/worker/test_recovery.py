@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import redis
 
 from countersink.stream.connection import command
@@ -10,7 +9,7 @@ from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, fill, watched
+from tests.worker.running import Records, Running, check, drain, fill, settled, watched
 
 STREAM = stream_key(0)
 
@@ -25,7 +24,7 @@ def consumers(client: redis.Redis) -> list[str]:
     return sorted(entry["name"].decode() for entry in client.xinfo_consumers(STREAM, GROUP))
 
 
-def test_a_drain_waits_for_the_entries_of_a_dead_worker(
+def test_a_drain_waits_for_the_entries_of_a_dead_worker_more_than_one_look_takes_over(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(20)
@@ -33,22 +32,12 @@ def test_a_drain_waits_for_the_entries_of_a_dead_worker(
     assert len(read_and_die(redis_client, 30)) == 30
 
     with Records() as records:
-        assert drain(redis_url, mysql_url, claim_idle_ms=500) == 0
+        assert drain(redis_url, mysql_url, claim_idle_ms=500, batch_entries=7) == 0
 
     check(mysql_url, traffic)
     assert backlog(redis_client) == 0
     assert "claimed" in records.actions()
     assert consumers(redis_client) == ["died"]
-
-
-def test_more_entries_than_one_look_takes_over_come_back_too(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    traffic = Traffic(21)
-    fill(redis_client, traffic, 40)
-    assert len(read_and_die(redis_client, 40)) == 40
-    assert drain(redis_url, mysql_url, claim_idle_ms=1, batch_entries=7) == 0
-    check(mysql_url, traffic)
 
 
 def test_old_entries_pending_with_nobody_are_applied(
@@ -104,35 +93,29 @@ def test_idle_consumers_with_nothing_pending_are_forgotten(
     assert consumers(redis_client) == ["busy"]
 
 
-def test_a_group_destroyed_while_the_worker_waits_is_made_again_at_the_beginning(
+def test_what_is_lost_while_the_worker_waits_is_made_again_and_read_from_its_beginning(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
+    """The group, then the stream, then all that is in Redis."""
     traffic = Traffic(24)
     with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
+
+        def is_counted() -> None:
+            eventually(lambda: settled(oracle, traffic))
+            eventually(lambda: backlog(redis_client) == 0)
+
         fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
+        is_counted()
         with redis_client.pipeline(transaction=True) as pipeline:
             pipeline.xgroup_destroy(STREAM, GROUP)
             for _ in range(5):
                 pipeline.xadd(STREAM, traffic.entry(now_ms(redis_client)).fields())
             pipeline.execute()
-        eventually(lambda: not oracle.differences(traffic.expected))
-        eventually(lambda: backlog(redis_client) == 0)
-        assert worker.end() == 0
-
-
-@pytest.mark.parametrize("lost", [("DEL", STREAM), ("FLUSHALL",)])
-def test_a_stream_lost_while_the_worker_waits_is_read_again_from_its_beginning(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, lost: tuple[str, ...]
-) -> None:
-    traffic = Traffic(25)
-    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
-        fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
-        eventually(lambda: backlog(redis_client) == 0)
-        command(redis_client, *lost)  # of the tests' own private server
-        fill(redis_client, traffic, 5)
-        eventually(lambda: not oracle.differences(traffic.expected))
+        is_counted()
+        for lost in (("DEL", STREAM), ("FLUSHALL",)):
+            command(redis_client, *lost)  # of the tests' own private server
+            fill(redis_client, traffic, 5)
+            is_counted()
         assert worker.end() == 0
 
 
