@@ -4,6 +4,7 @@ import gzip
 import os
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from threading import Thread
 
@@ -232,7 +233,14 @@ class TestBegunWithNothingToCount:
 
     @pytest.mark.parametrize(
         ("copy", "packed", "times"),
-        [(False, False, 2), (False, True, 1), (True, False, 1), (True, True, 2)],
+        [
+            *((False, False, 2), (False, True, 1), (True, False, 1), (True, True, 2)),
+            *(
+                pytest.param(*others, marks=pytest.mark.long("the other combinations"))
+                for others in product((False, True), (False, True), (1, 2))
+                if sum(others) % 2 == 1
+            ),
+        ],
     )
     def test_what_was_rotated_since_is_counted_once(
         self, tailing: Tailing, begun: str, copy: bool, packed: bool, times: int
