@@ -284,11 +284,11 @@ def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
 
 def test_a_day_before_that_cannot_be_told_is_no_zero(look: Look, filled: Web) -> None:
     # It is about noon there, so that the window before begins within a day that is rolled up.
-    ahead = 12 - datetime.now(UTC).hour
+    now = datetime.now(UTC)
+    ahead = 12 - now.hour
     filled.store.counters.set(
         "recent.before", resolution="hour", time_zone=f"Etc/GMT{-ahead:+}", keep="hour=1d"
     )
-    now = datetime.now(UTC)
     for back in (2, 30, 45):
         filled.producer.increment("recent.before", "a", back, at=now - timedelta(hours=back))
     filled.apply()
