@@ -92,7 +92,7 @@ def look(window: Look, filled: Web) -> Iterator[Look]:
     """The page of the file, at a view that has nothing of the test before: whoever goes to another
     one of it loads no document."""
     window.page.goto("/#/system")
-    window.requests.clear()
+    window.begin()
     yield window
     window.page.set_viewport_size(DESK)
     window.page.emulate_media(color_scheme="light")
@@ -112,7 +112,7 @@ def timed(timed_window: Look, filled: Web) -> Iterator[Look]:
     """As `look`; the clock begins at the time that it is."""
     timed_window.page.clock.set_system_time(datetime.now(UTC))
     timed_window.page.goto("/#/system")
-    timed_window.requests.clear()
+    timed_window.begin()
     yield timed_window
     timed_window.page.set_viewport_size(DESK)
     timed_window.settle(filled.url)
