@@ -37,7 +37,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """Live numbers come more often than to others: nobody is to wait for them."""
+    """Live numbers come more often than to others, and new keys are looked for at once: nobody is
+    to wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "EVERY_S", 0.2)
         patch.setattr(live, "RECONNECT_MS", 200)
@@ -66,8 +67,8 @@ def server(directory: Path, mysql_server: MySQLServer, **options: Any) -> Iterat
 
 @pytest.fixture(scope="session")
 def filled(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
-    """A server with weeks of numbers. Tests may add counters to it, whose names come behind the
-    others, and count on nothing that others add."""
+    """A server with weeks of numbers. Tests may add counters of their own names, and count on
+    nothing that others add."""
     with server(servers_directory / "redis-browser", mysql_server) as served:
         fill(served)
         yield served
