@@ -37,7 +37,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """Live numbers come more often than to others: nobody is to wait for them."""
+    """Live numbers come more often than to others, and new keys are looked for at once: nobody is
+    to wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "EVERY_S", 0.2)
         patch.setattr(live, "RECONNECT_MS", 200)
@@ -66,8 +67,8 @@ def server(directory: Path, mysql_server: MySQLServer, **options: Any) -> Iterat
 
 @pytest.fixture(scope="session")
 def filled(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
-    """A server with weeks of numbers. Tests may add counters to it, whose names come behind the
-    others, and count on nothing that others add."""
+    """A server with weeks of numbers. Tests may add counters of their own names, and count on
+    nothing that others add."""
     with server(servers_directory / "redis-browser", mysql_server) as served:
         fill(served)
         yield served
@@ -92,6 +93,7 @@ def look(window: Look, filled: Web) -> Iterator[Look]:
     """The page of the file, at a view that has nothing of the test before: whoever goes to another
     one of it loads no document."""
     window.page.goto("/#/system")
+    window.begin()
     yield window
     window.page.set_viewport_size(DESK)
     window.page.emulate_media(color_scheme="light")
@@ -111,6 +113,7 @@ def timed(timed_window: Look, filled: Web) -> Iterator[Look]:
     """As `look`; the clock begins at the time that it is."""
     timed_window.page.clock.set_system_time(datetime.now(UTC))
     timed_window.page.goto("/#/system")
+    timed_window.begin()
     yield timed_window
     timed_window.page.set_viewport_size(DESK)
     timed_window.settle(filled.url)

@@ -13,7 +13,6 @@ from countersink.web.auth import register
 from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.processes import Children
 from tests.web.attacks.target import Target
-from tests.web.process import StartWeb, WebProcess
 from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving
 
@@ -102,23 +101,6 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 4_096), before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with Children() as started:
-        yield started
-
-
-@pytest.fixture
-def web_process(redis_url: str, mysql_url: str, children: Children) -> StartWeb:
-    """Starts ``countersink web`` as a process on a free port."""
-
-    def start(*arguments: str, **variables: str) -> WebProcess:
-        return WebProcess.start(children, redis_url, mysql_url, *arguments, **variables)
-
-    return start
 
 
 @pytest.fixture(scope="session")

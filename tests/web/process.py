@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
@@ -38,9 +37,3 @@ class WebProcess:
             return match[1] if match else None
 
         return cls(child, eventually(announced) or "")
-
-
-class StartWeb(Protocol):
-    """Starts ``countersink web`` with more arguments and settings."""
-
-    def __call__(self, *arguments: str, **variables: str) -> WebProcess: ...

@@ -1,11 +1,20 @@
 """No key, and a real nginx in front: nobody from outside is let in, as far as can be told."""
 
+import os
+import signal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 import requests
 
+from countersink.producers import Producer
+from countersink.store import api_keys
+from countersink.store.sessions import open_tables
+from countersink.web.options import WebOptions
+from countersink.web.server.process import run
 from tests.web.nginx import needs_nginx, nginx
-from tests.web.process import StartWeb
 from tests.web.serving import Web
 
 FORWARDED = {
@@ -34,16 +43,23 @@ def test_who_comes_through_nginx_is_not_let_in_without_a_key(opened: Web, tmp_pa
                 assert told.status_code == 401, name
 
 
-def test_a_server_without_a_key_says_at_its_start_what_a_proxy_needs(
-    web_process: StartWeb,
+def test_a_server_says_at_its_start_what_a_proxy_needs_and_one_with_a_key_nothing_of_it(
+    redis_url: str, mysql_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_ = web_process()
-    assert "there is no key" in open_.child.output()
-    assert "proxy" in open_.child.output()
-    by_intent = web_process("--without-keys")
-    assert "--without-keys was said" in by_intent.child.output()
+    def said(**options: Any) -> str:
+        """What a server says that ends as soon as it serves."""
+        chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, port=0, **options)
+        producer = partial(Producer, redis_url, handle_sigterm=False)
+        caplog.clear()
+        assert run(chosen, producer=producer, system=dict, announce=ended) == 0
+        return caplog.text
 
+    def ended(url: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
-def test_one_with_a_key_says_nothing_of_it(web: Web, web_process: StartWeb) -> None:
-    web.key("read")
-    assert "there is no key" not in web_process().child.output()
+    assert "there is no key: every program" in said()
+    assert "proxy" in caplog.text
+    assert "--without-keys was said" in said(without_keys=True)
+    with open_tables(mysql_url) as session:
+        api_keys.create(session, "reader", ["read"])
+    assert "there is no key" not in said()

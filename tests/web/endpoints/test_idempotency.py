@@ -183,7 +183,8 @@ def test_a_killed_server_leaves_nothing_twice_and_what_it_called_stored_is_there
 
 def test_what_was_accepted_survives_a_sigterm(redis_url: str, mysql_url: str) -> None:
     with Children() as children:
-        process = WebProcess.start(children, redis_url, mysql_url)
+        process = WebProcess.start(children, redis_url, mysql_url, "--without-keys")
+        assert "--without-keys was said" in process.child.output()
         assert post(process.url, BATCH).status_code == 202
         process.child.terminate()
         assert process.child.wait(30) == 0

@@ -343,7 +343,7 @@ def test_applied_is_answered_however_far_behind_the_workers_stay(
 ) -> None:
     monkeypatch.setattr("countersink.web.acknowledgement.ROUND_S", 0.05)
     stream = "{countersink:0}:events"
-    with serving(redis_url, mysql_url, wait_s=5.0) as web, ThreadPoolExecutor(1) as pool:
+    with serving(redis_url, mysql_url, wait_s=30.0) as web, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
         group = Group(web.services.redis, [stream], "behind")
         taken: list[Delivery] = []

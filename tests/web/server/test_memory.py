@@ -18,7 +18,11 @@ from tests.support.waiting import eventually
 from tests.web.process import WebProcess
 from tests.web.raw import answer, connected, status
 
-pytestmark = pytest.mark.usefixtures("many_files")
+pytestmark = [
+    pytest.mark.usefixtures("many_files"),
+    # The bounds themselves: test_room.py; the memory that one client takes: test_attacks.py.
+    pytest.mark.long("a process and 950 connections for each"),
+]
 
 CONNECTIONS = 950
 OTHERS = 64 << 20
@@ -111,7 +115,6 @@ def peak(process: WebProcess, pipelined: bytes) -> int:
         return resident(process, "VmHWM")
 
 
-@pytest.mark.long("950 connections; test_room has the bounds themselves")
 @pytest.mark.parametrize("sent", BODIES)
 def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     process: WebProcess, before: int, sent: str
@@ -120,7 +123,6 @@ def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     eventually(lambda: resident(process) - before < MAX_HELD)
 
 
-@pytest.mark.long("950 connections; test_room has the bounds themselves")
 @pytest.mark.parametrize("sent", HEADS)
 def test_requests_that_wait_in_pipelines_are_bounded(
     process: WebProcess, before: int, sent: str
