@@ -475,6 +475,7 @@ def test_some_lines_may_be_rejected(servers: Servers, tmp_path: Path) -> None:
         [(None, 3), ("1", 3), ("2", 0), ("49%", 3), ("50%", 0), ("100%", 0)]
     ):
         given = () if allowed is None else ("--allow-rejects", allowed)
+        command: tuple[str, ...]
         dry = ("backfill", str(log), "--dry-run", "--counter", f"filled{number}")
         tail = ("tail", str(log), "--counter")
         names = ("COUNTERSINK_BACKFILL_ALLOW_REJECTS", "COUNTERSINK_TAIL_ALLOW_REJECTS")
