@@ -382,8 +382,6 @@ def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:
         (["-", "--begin", "file"], "is always read from where it is: leave out --begin", 2),
         (["x", "--from-start", "--begin", "end"], "is the same as --begin start", 2),
         (["x", "--key", "{{status}}"], "names no field", 2),
-        (["x", "--key", ""], "an empty key names no field", 2),
-        (["x", "--key", "{path"], "stands alone", 2),
         (["x", "--log-format", "%h %y %t"], "%y at character 4", 2),
         (["x", "--log-format", "%h %t", "--input-format", "alb"], "give one", 2),
         (["x", "--input-format", "haproxy"], "say by --time-zone", 2),
