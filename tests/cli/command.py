@@ -59,7 +59,8 @@ def countersink(*arguments: str, **variables: str) -> Result:
 def call(*arguments: str, **variables: str) -> Result:
     """Run ``countersink ARGUMENTS`` in this process: the same code from the arguments on."""
     kept = dict(os.environ)
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+    encoding = variables.get("PYTHONIOENCODING", "utf-8")
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, newline="") for _ in range(2))
     os.environ.clear()
     os.environ.update(environment(**{"XDG_STATE_HOME": kept["XDG_STATE_HOME"], **variables}))
     try:
@@ -73,7 +74,7 @@ def call(*arguments: str, **variables: str) -> Result:
         stream.flush()
         raw = stream.buffer
         assert isinstance(raw, io.BytesIO)
-        texts.append(raw.getvalue().decode("utf-8", "surrogateescape"))
+        texts.append(raw.getvalue().decode(encoding, "surrogateescape"))
     return Result(status, *texts)
 
 

@@ -247,12 +247,11 @@ def test_without_job_processes_it_is_done_here(servers: Servers, log: Path) -> N
     assert totals(servers) == {"/a": 1, "/b": 2}
 
 
-@pytest.mark.parametrize("more", [(), ("--format", "json"), ("--dry-run",)])
-def test_days_that_are_left_out_are_said_once(
-    servers: Servers, log: Path, more: tuple[str, ...]
-) -> None:
-    done = backfill(servers, str(log), "--mode", "reconcile", "--grace", "0", *more)
-    assert done.err.count("left out, as the sources have no lines before and after them") == 1
+def test_days_that_are_left_out_are_said_once(servers: Servers, log: Path) -> None:
+    for more in (("--dry-run",), (), ("--format", "json")):
+        done = backfill(servers, str(log), "--mode", "reconcile", "--grace", "0", *more)
+        said = "left out, as the sources have no lines before and after them"
+        assert done.err.count(said) == 1, more
 
 
 def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) -> None:
@@ -451,17 +450,16 @@ def test_a_database_that_is_away(log: Path) -> None:
     assert "geheim" not in done.err
 
 
-@pytest.mark.parametrize("mode", ["add", "reconcile"])
 def test_the_counter_of_a_tracked_table_is_refused(
-    servers: Servers, app_database_url: str, log: Path, mode: str
+    servers: Servers, app_database_url: str, log: Path
 ) -> None:
     with connect(app_database_url) as app:
         app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
     schema = Settings.parse(app_database_url).database
     assert servers.call("track", f"{schema}.orders", "--counter", COUNTER).status == 0
-    done = backfill(servers, str(log), "--mode", mode)
-    assert done.status == 2
-    assert "triggers" in done.err
+    for mode in ("add", "reconcile"):
+        done = backfill(servers, str(log), "--mode", mode)
+        assert (done.status, "triggers" in done.err) == (2, True), mode
     assert servers.call("untrack", f"{schema}.orders").status == 0
 
 
@@ -475,6 +473,7 @@ def test_some_lines_may_be_rejected(servers: Servers, tmp_path: Path) -> None:
         [(None, 3), ("1", 3), ("2", 0), ("49%", 3), ("50%", 0), ("100%", 0)]
     ):
         given = () if allowed is None else ("--allow-rejects", allowed)
+        command: tuple[str, ...]
         dry = ("backfill", str(log), "--dry-run", "--counter", f"filled{number}")
         tail = ("tail", str(log), "--counter")
         names = ("COUNTERSINK_BACKFILL_ALLOW_REJECTS", "COUNTERSINK_TAIL_ALLOW_REJECTS")

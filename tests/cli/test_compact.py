@@ -1,15 +1,16 @@
 """`countersink compact`."""
 
+import io
 import os
 import pty
-import subprocess
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from tests.cli.command import NOWHERE, Servers, environment, one_sentence
+from countersink.cli.app import run
+from tests.cli.command import NOWHERE, Servers, one_sentence
 from tests.schedules.tables import DAY, MAX, Tables, spread
-from tests.support.processes import COUNTERSINK
 
 KEYS = [b"/%d" % number for number in range(20)]
 
@@ -109,22 +110,22 @@ def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     assert said in one_sentence(NOWHERE.call("compact", *arguments), 2)
 
 
-def test_on_a_terminal_a_bar_shows_how_far_it_is(servers: Servers, tables: Tables) -> None:
+def test_on_a_terminal_a_bar_shows_how_far_it_is(
+    servers: Servers, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables.plant(spread(KEYS, (1, 2, 3)))
+    for name, value in servers.variables(TERM="xterm").items():
+        monkeypatch.setenv(name, value)
     terminal, its_end = pty.openpty()
-    done = subprocess.run(
-        [*COUNTERSINK, "compact", "--format", "json"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=its_end,
-        env=environment(**servers.variables(TERM="xterm")),
-        timeout=90,
-        check=False,
-    )
-    os.close(its_end)
-    shown = os.read(terminal, 65_536).decode()
+    with (
+        open(its_end, "w") as stderr,
+        redirect_stderr(stderr),
+        redirect_stdout(io.StringIO()) as stdout,
+    ):
+        assert run(["compact", "--format", "json"]) == 0
+        stderr.flush()
+        shown = os.read(terminal, 65_536).decode()
     os.close(terminal)
-    assert done.returncode == 0
-    assert done.stdout.startswith(b'{"rows_before": 60')
+    assert stdout.getvalue().startswith('{"rows_before": 60')
     assert "compacting" in shown
     assert "%" in shown

@@ -1,5 +1,7 @@
 """`countersink info`: backlog, lag, rate, dead rows and workers."""
 
+import signal
+
 from tests.cli.command import Servers, Start, call, one_sentence
 from tests.support.waiting import eventually
 
@@ -26,7 +28,9 @@ def test_a_backlog_has_an_age(servers: Servers) -> None:
     assert "3 entries" in servers.call("info").out
 
 
-def test_each_worker_is_shown(servers: Servers, start: Start) -> None:
+def test_each_worker_is_shown_and_ends_by_a_signal_with_nothing_left_behind(
+    servers: Servers, start: Start
+) -> None:
     workers = [start("worker") for _ in range(2)]
     servers.call("increment", "c")
 
@@ -46,11 +50,12 @@ def test_each_worker_is_shown(servers: Servers, start: Start) -> None:
     shown = servers.call("info").out
     for worker in document["workers"]:
         assert worker["worker"] in shown
-    for process in workers:
-        process.terminate()
+    for process, number in zip(workers, (signal.SIGTERM, signal.SIGINT), strict=True):
+        process.send(number)
     for process in workers:
         assert process.wait() == 0
-    assert servers.call("info", "--format", "json").json["workers"] == []
+    left = servers.call("info", "--format", "json").json
+    assert (left["workers"], left["pending"]) == ([], 0)
 
 
 def test_without_mysql_the_rest_is_shown(servers: Servers) -> None:

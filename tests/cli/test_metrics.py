@@ -29,6 +29,10 @@ from tests.support.processes import Child
 from tests.support.waiting import eventually
 
 LOG_LINE = '203.0.113.9 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12 "-" "-"\n'
+SCHEDULE = {
+    "COUNTERSINK_SCHEDULER_VERIFY_CRON": "off",
+    "COUNTERSINK_SCHEDULER_TIME_ZONE": "Asia/Kathmandu",
+}
 SOMETIMES = {
     "countersink_worker_slot",
     "countersink_worker_last_batch_timestamp_seconds",
@@ -82,13 +86,14 @@ def test_every_process_shows_what_is_documented(
     log.write_text(LOG_LINE * 3 + "nonsense\n")
     commands = {
         "worker": [],
-        "scheduler": ["--compact-cron", "* * * * * *"],
+        "scheduler": ["--alarms-cron", "* * * * * *"],
         "jobs": [],
         "tail": [str(log), "--counter", "lines", "--follow"],
         "statsd": ["--port", "0"],
     }
     children_by_name = {
-        name: start(name, *options, "--metrics-port", "0") for name, options in commands.items()
+        name: start(name, *options, "--metrics-port", "0", **SCHEDULE)
+        for name, options in commands.items()
     }
     urls = {name: url_of(child) for name, child in children_by_name.items()}
     for url in urls.values():
@@ -118,12 +123,32 @@ def test_every_process_shows_what_is_documented(
     enqueued = scraped(urls["scheduler"])["countersink_scheduler_runs_enqueued_total"][()]
     assert enqueued >= 1
 
+    runs_are_shown(servers, children_by_name["scheduler"])
     for child in children_by_name.values():
         child.terminate()
-    for child in children_by_name.values():
-        child.wait()
+    for name, child in children_by_name.items():
+        assert child.wait() == (3 if name == "tail" else 0), child.output()
+        assert "Traceback" not in child.output()
     for url in urls.values():
         assert not _listens(url)
+
+
+def runs_are_shown(servers: Servers, scheduler: Child) -> None:
+    """Those that were done, those to come, and who plans them."""
+
+    def ran() -> bool:
+        runs = servers.call("runs", "--job", "alarms", "--format", "json").json["runs"]
+        return any(run["state"] in ("done", "failed") for run in runs)
+
+    eventually(ran, 30, message=scheduler.output)
+    upcoming = servers.call("runs", "--format", "json").json["next"]
+    by_job = {run["job"]: run for run in upcoming}
+    assert set(by_job) == {"compact", "retention", "prune", "alarms"}
+    assert by_job["retention"]["cron"] == "20 3 * * *"
+    assert by_job["retention"]["time_zone"] == "Asia/Kathmandu"
+    assert by_job["retention"]["at"][10:] == "T21:35:00Z"  # 5:45 ahead of UTC
+    leader = servers.call("info", "--format", "json").json["schedules"]["scheduler"]
+    assert f"-{scheduler.pid}-" in leader
 
 
 def _listens(url: str) -> bool:

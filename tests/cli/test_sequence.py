@@ -39,7 +39,7 @@ def listed(servers: Servers) -> dict[str, int | None]:
 
 
 def test_next_prints_the_value_and_nothing_else(servers: Servers) -> None:
-    first = servers.run("sequence", "next", "tickets")  # as a process: the console script's way
+    first = sequence(servers, "next", "tickets")
     assert (first.status, first.out, first.err) == (0, "1\n", "")
     assert values(servers, "tickets") == [2]
     assert values(servers, "tickets", "--step", "12") == [14]

@@ -245,7 +245,9 @@ def test_a_server_started_from_a_short_lived_thread_outlives_it(
         assert client.ping()
 
 
-@pytest.mark.parametrize("kind", ["redis", "mysql"])
+@pytest.mark.parametrize(
+    "kind", ["redis", pytest.param("mysql", marks=pytest.mark.long("ends in the same way"))]
+)
 def test_a_killed_process_leaves_no_server_behind(
     tmp_path: Path, kind: str, server_kind: Kind
 ) -> None:

@@ -286,7 +286,7 @@ def test_a_table_of_hostile_keys_is_harmless(servers: Servers) -> None:
     assert "\\x1b[2J\\u202e[bold]x" in shown
     assert "\x1b" not in shown
     assert asked(servers, "c", "--key", hostile, "--by", "key") == [{"key": hostile, "total": 1}]
-    old_terminal = servers.run("totals", "c", "--by", "key", PYTHONIOENCODING="latin-1")
+    old_terminal = servers.call("totals", "c", "--by", "key", PYTHONIOENCODING="latin-1")
     assert old_terminal.status == 0, old_terminal.err
     assert "/\\U0001f600" in old_terminal.out
 

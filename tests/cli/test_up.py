@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,15 @@ MARIADB_ONLY = pytest.mark.skipif(
     os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql", reason="`up` starts MariaDB"
 )
 
+PROGRAM = """
+from countersink.cli.commands.run import up
+from countersink.cli.entry import main
+up.COMMANDS = {}
+main()
+"""
+FEWER = ("worker", "web")
+"""A process that listens, and one that does not."""
+
 
 def process_of(parent: int, name: str) -> int:
     """The number of the first child that runs `countersink NAME`."""
@@ -50,13 +59,19 @@ def process_of(parent: int, name: str) -> int:
 class Up:
     """A running `countersink up`."""
 
-    def __init__(self, directory: Path, arguments: list[str], variables: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        arguments: list[str],
+        variables: dict[str, str],
+        commands: Sequence[str] = COMMANDS,
+    ) -> None:
         self.data = directory / "data"
         self._output = directory / "output"
         self._begins = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "countersink.cli.entry", "up", *arguments],
+                [sys.executable, "-c", PROGRAM.format(tuple(commands)), "up", *arguments],
                 cwd=directory,
                 env=environment(**variables),
                 stdin=subprocess.DEVNULL,
@@ -102,9 +117,9 @@ def start_up(tmp_path: Path) -> Iterator[Start]:
     """Starts `countersink up`, by default on data in the test's directory."""
     made: list[Up] = []
 
-    def start(*arguments: str, **variables: str) -> Up:
+    def start(commands: Sequence[str] = COMMANDS, **variables: str) -> Up:
         ports = ["--web-port", "0", "--statsd-port", "0"]  # the usual ones may be anybody's
-        up = Up(tmp_path, ["--data", str(tmp_path / "data"), *ports, *arguments], variables)
+        up = Up(tmp_path, ["--data", str(tmp_path / "data"), *ports], variables, commands)
         made.append(up)
         return up
 
@@ -135,13 +150,13 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
         "a worker ends",
     ]
 
-    second = start_up()
+    second = start_up(FEWER)
     second.wait_for(r"countersink is up\.")
     assert second.urls() == urls  # the same ports and passwords
     assert total(urls) == 3
     another_is_refused(second)
     what_dies_is_started_again(second)
-    pids = [*second.server_pids(), *(process_of(second.process.pid, name) for name in COMMANDS)]
+    pids = [*second.server_pids(), *(process_of(second.process.pid, name) for name in FEWER)]
     assert all(map(is_running, pids))
     second.process.kill()
     second.process.wait()
@@ -150,9 +165,9 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
 
 
 def what_dies_is_started_again(up: Up) -> None:
-    """One process that listens, one that does not, and a server."""
+    """Both processes, and a server."""
     redis_pid, _ = up.server_pids()
-    killed = {name: process_of(up.process.pid, name) for name in ("worker", "web")}
+    killed = {name: process_of(up.process.pid, name) for name in FEWER}
     for pid in (redis_pid, *killed.values()):
         os.kill(pid, signal.SIGKILL)
     for name in ("redis", *killed):

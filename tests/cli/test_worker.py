@@ -1,12 +1,10 @@
 """`countersink worker`: its options become the worker's."""
 
 import json
-import signal
 
 import pytest
 
-from tests.cli.command import Servers, Start, call, one_sentence
-from tests.support.waiting import eventually
+from tests.cli.command import Servers, call, one_sentence
 
 
 def test_it_drains_and_ends(servers: Servers) -> None:
@@ -21,18 +19,6 @@ def test_its_logs_are_json_when_asked(servers: Servers) -> None:
     actions = [json.loads(line)["action"] for line in done.err.splitlines()]
     assert actions[0] == "started"
     assert "drained" in actions
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_nothing_left_behind(
-    servers: Servers, number: signal.Signals, start: Start
-) -> None:
-    worker = start("worker")
-    eventually(lambda: "reading" in worker.output())
-    servers.call("increment", "c")
-    worker.send(number)
-    assert worker.wait() == 0
-    assert servers.call("info", "--format", "json").json["pending"] == 0
 
 
 @pytest.mark.parametrize(

@@ -23,34 +23,39 @@ def proxy_to(web: Web) -> HttpProxy:
     return HttpProxy.to(port)
 
 
-def test_curl_one_by_one(web: Web) -> None:
+def test_each_way_of_curl_counts_exactly(web: Web, tmp_path: Path) -> None:
+    for way in (one_by_one, by_pixels, from_a_file, sent_again):
+        way(web, tmp_path)
+    web.apply()
+    totals = web.store.totals
+    assert totals.total("votes") == REQUESTS
+    keys = [f"home-{number}" for number in range(1, 11)]
+    assert totals.many("page_views", keys) == dict.fromkeys(keys, REQUESTS // 10)
+    assert totals.total("downloads") == COUNT
+    assert totals.total("orders") == COUNT
+
+
+def one_by_one(web: Web, directory: Path) -> None:
     # What follows # is for curl alone: so many requests, on one connection.
     url = f"{web.url}/v1/increments#[1-{REQUESTS}]"
     answers = output(["curl", "-sS", "--retry", "9", "--json", '{"counter": "votes"}', url])
     assert answers.count('{"accepted":1}') == REQUESTS
-    web.apply()
-    assert web.store.totals.total("votes") == REQUESTS
 
 
-def test_curl_by_pixels(web: Web, tmp_path: Path) -> None:
+def by_pixels(web: Web, directory: Path) -> None:
     url = f"{web.url}/hit/page_views/home-[1-10].gif#[1-{REQUESTS // 10}]"
     output(["curl", "-sS", "--fail-early", "-f", "--retry", "9", "-o", "/dev/null", url])
-    web.apply()
-    keys = [f"home-{number}" for number in range(1, 11)]
-    assert web.store.totals.many("page_views", keys) == dict.fromkeys(keys, REQUESTS // 10)
 
 
-def test_curl_from_a_file(web: Web, tmp_path: Path) -> None:
-    batch = tmp_path / "increments.json"
+def from_a_file(web: Web, directory: Path) -> None:
+    batch = directory / "increments.json"
     rows = [{"counter": "downloads", "key": f"file-{n % 7}", "amount": 1} for n in range(COUNT)]
     batch.write_text(json.dumps(rows, indent=1), "utf-8")
     answer = output(["curl", "-sS", "--json", f"@{batch}", f"{web.url}/v1/increments?wait=stored"])
     assert json.loads(answer) == {"accepted": COUNT, "state": "stored"}
-    web.apply()
-    assert web.store.totals.total("downloads") == COUNT
 
 
-def test_curl_sends_again_and_it_counts_once(web: Web) -> None:
+def sent_again(web: Web, directory: Path) -> None:
     rows = json.dumps([{"counter": "orders"}] * COUNT)
     with proxy_to(web) as proxy:
         cut = proxy.when(SEND, Phase.AFTER, Deed.CUT)
@@ -64,8 +69,6 @@ def test_curl_sends_again_and_it_counts_once(web: Web) -> None:
         )
         assert cut.acted == 1
     assert json.loads(answer) == {"accepted": COUNT}
-    web.apply()
-    assert web.store.totals.total("orders") == COUNT
 
 
 def test_node_sends_again_and_it_counts_once(web: Web) -> None:

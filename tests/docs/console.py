@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.command import call
+from tests.clients.programs import program
 from tests.support.processes import PROJECT, child_environment
+from tests.web.serving import serving
 
 DIRECTORY = "/srv/shop"
 """What the pages call the directory they are played in."""
+SERVER = "http://127.0.0.1:8321"
+"""Where the pages say that it listens."""
 WIDTH = "120"
 _FENCE = re.compile(
     r"(?:^`(?P<file>[\w.-]+)`:\n\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
@@ -72,16 +76,16 @@ def play(
     page: Path, directory: Path, variables: Mapping[str, str]
 ) -> Iterator[tuple[Step, int, str]]:
     """Play a page; of each command what it was to do, how it ended and what it printed."""
-    program = directory.parent / "bin" / "countersink"
-    program.parent.mkdir()
-    program.write_text(
+    command = directory.parent / "bin" / "countersink"
+    command.parent.mkdir()
+    command.write_text(
         f"#!{sys.executable}\n"
         "import sys\n"
         "from countersink.cli.entry import main\n"
         "sys.exit(main())\n"
     )
-    program.chmod(0o755)
-    search = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    command.chmod(0o755)
+    search = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
     for part in parts(page):
         if not isinstance(part, Step):
             name, content = part
@@ -101,6 +105,17 @@ def check(page: Path, directory: Path, variables: Mapping[str, str]) -> int:
         assert status == step.status, where
         played += 1
     return played
+
+
+def check_served(text: str, redis_url: str, mysql_url: str, directory: Path) -> int:
+    """Play the text of a page while the server that it speaks of runs."""
+    program("curl")
+    shop, page = directory / "shop", directory / "page.md"
+    shop.mkdir()
+    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    with serving(redis_url, mysql_url) as web:
+        page.write_text(text.replace(SERVER, web.url), "utf-8")
+        return check(page, shop, variables)
 
 
 def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:

@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.programs import program
-from tests.docs.console import check
+from tests.docs.console import check_served
 from tests.support.oracle import connect
 from tests.support.processes import PROJECT
-from tests.web.serving import serving
 
 PAGE = PROJECT / "docs/asking.md"
-URL = "http://127.0.0.1:8321"
-"""Where the page says that it listens."""
 
 
 def fenced(language: str) -> list[str]:
@@ -27,17 +23,9 @@ def fenced(language: str) -> list[str]:
 def test_each_question_has_one_answer_by_every_way(
     redis_url: str, mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program("curl")
-    directory = tmp_path / "shop"
-    directory.mkdir()
-    page = tmp_path / "page.md"
-    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    with serving(redis_url, mysql_url) as web:
-        page.write_text(PAGE.read_text("utf-8").replace(URL, web.url), "utf-8")
-        played = check(page, directory, variables)
-    assert played >= 15
-    for name, url in variables.items():
-        monkeypatch.setenv(name, url)
+    assert check_served(PAGE.read_text("utf-8"), redis_url, mysql_url, tmp_path) >= 15
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", redis_url)
+    monkeypatch.setenv("COUNTERSINK_MYSQL_URL", mysql_url)
     for block in fenced("python"):
         shown = [
             said.strip() for said in re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)

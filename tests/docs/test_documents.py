@@ -6,15 +6,18 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from countersink.worker import Stop, WorkerOptions
+from countersink.worker import run as work
 from tests.cli import reference
 from tests.cli.command import call
-from tests.support.processes import PROJECT, Children, child_environment
+from tests.support.processes import PROJECT, child_environment
 
 DOCUMENTS = sorted(
     path.relative_to(PROJECT)
@@ -67,9 +70,18 @@ def countersink(line: str, environment: dict[str, str]) -> str:
 
 def test_the_readmes_first_example_prints_what_it_says(environment: dict[str, str]) -> None:
     example, *_ = blocks("README.md", "python")
-    with Children() as children:
-        children.countersink("worker", environment=environment)
-        run([sys.executable, "-c", example], environment)
+    stop = Stop()
+    options = WorkerOptions(
+        redis_url=environment["COUNTERSINK_REDIS_URL"],
+        mysql_url=environment["COUNTERSINK_MYSQL_URL"],
+    )
+    with ThreadPoolExecutor() as threads:
+        working = threads.submit(work, options, stop=stop)
+        try:
+            run([sys.executable, "-c", example], environment)
+        finally:
+            stop.request()
+        assert working.result() == 0
     shown, *_ = blocks("README.md", "console")
     command, _, output = shown.partition("\n")
     printed = countersink(command.removeprefix("$ "), environment)

@@ -10,12 +10,11 @@ from countersink.web.read_pool import MAX_PENDING_READS, MAX_READS
 from countersink.web.server.process import STOP_WITHIN_S
 from countersink.web.server.protocol import MAX_HEAD_BYTES
 from tests.clients.programs import program
-from tests.docs.console import comparable, play
+from tests.docs.console import SERVER, comparable, play
 from tests.support.processes import PROJECT
 from tests.web.serving import serving
 
 PAGE = (PROJECT / "docs/http.md").read_text("utf-8")
-URL = "http://127.0.0.1:8321"
 ENDLESS = "$ countersink web\ncountersink web: listening at http://127.0.0.1:8321\n"
 
 
@@ -36,7 +35,7 @@ def test_it_goes_as_the_page_says(redis_url: str, mysql_url: str, tmp_path: Path
     text = part("Running it") + part("Security")
     assert ENDLESS in text  # tests/cli/test_web.py plays this one
     with serving(redis_url, mysql_url) as web:
-        page.write_text(text.replace(ENDLESS, "").replace(URL, web.url), "utf-8")
+        page.write_text(text.replace(ENDLESS, "").replace(SERVER, web.url), "utf-8")
         for step, status, printed in play(page, directory, variables):
             assert comparable(printed) == comparable(step.shown), step
             assert status == step.status, step

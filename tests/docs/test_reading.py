@@ -5,13 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.programs import program
-from tests.docs.console import check
+from tests.docs.console import check_served
 from tests.support.processes import PROJECT
-from tests.web.serving import serving
-
-URL = "http://127.0.0.1:8321"
-"""Where the pages say that it listens."""
 
 
 def reading() -> str:
@@ -31,12 +26,4 @@ def exporting() -> str:
 def test_the_page_goes_as_it_says(
     text: str, redis_url: str, mysql_url: str, tmp_path: Path
 ) -> None:
-    program("curl")
-    directory = tmp_path / "shop"
-    directory.mkdir()
-    page = tmp_path / "page.md"
-    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    with serving(redis_url, mysql_url) as web:
-        page.write_text(text.replace(URL, web.url), "utf-8")
-        played = check(page, directory, variables)
-    assert played >= 8
+    assert check_served(text, redis_url, mysql_url, tmp_path) >= 8

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from demo.__main__ import main
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,7 +52,9 @@ def test_a_log_is_counted_exactly_though_a_worker_is_killed(tmp_path: Path) -> N
     assert "How to go on" in shown
 
 
-def test_a_log_that_is_not_there_is_said() -> None:
-    done = demo("--log", "/nowhere/access.log")
-    assert done.returncode == 2
-    assert done.stderr.strip() == "demo: /nowhere/access.log is not a file"
+def test_a_log_that_is_not_there_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["demo", "--log", "/nowhere/access.log"])
+    assert main() == 2
+    assert capsys.readouterr().err.strip() == "demo: /nowhere/access.log is not a file"

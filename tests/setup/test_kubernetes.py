@@ -30,6 +30,7 @@ from tests.support.waiting import eventually
 FOLDER = PROJECT / "ops" / "kubernetes"
 LAYERS = ("base", "scaling", "example")
 VERSIONS = ("1.30", "1.33", "1.37")
+ALL = pytest.mark.long("all processes, versions and layers")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SCALED_OBJECT = {
     "scaleTargetRef": {"name"},
@@ -107,12 +108,7 @@ def environment_of(container: Document) -> dict[str, str]:
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize(
-    "version",
-    [
-        VERSIONS[0],
-        pytest.param(VERSIONS[1], marks=pytest.mark.long("between the oldest and the newest")),
-        VERSIONS[-1],
-    ],
+    "version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=ALL), VERSIONS[2]]
 )
 def test_every_document_is_valid(layer: str, version: str) -> None:
     for file, document in documents(layer):
@@ -162,9 +158,7 @@ def test_kustomizations_list_every_file(layer: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here to run kustomize by")
-@pytest.mark.parametrize(
-    "layer", [pytest.param("base", marks=pytest.mark.long("the example has it in it")), "example"]
-)
+@pytest.mark.parametrize("layer", [pytest.param("base", marks=ALL), "example"])
 def test_kustomize_puts_it_together(layer: str) -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(FOLDER / layer)], capture_output=True, text=True, check=False
@@ -335,24 +329,11 @@ def children() -> Iterator[Children]:
 
 
 @pytest.mark.parametrize(
-    ("commands", "number_of_probes"),
-    [
-        pytest.param(("migrate", "worker", "web"), 4, id="some"),
-        pytest.param(
-            ("migrate", "worker", "scheduler", "jobs", "web", "statsd"),
-            10,
-            marks=pytest.mark.long("six processes"),
-            id="all",
-        ),
-    ],
+    "names",
+    ["migrate worker web", pytest.param("migrate worker scheduler jobs web statsd", marks=ALL)],
 )
 def test_every_process_starts_as_it_is_told_to_and_is_ready(
-    redis_url: str,
-    mysql_url: str,
-    tmp_path: Path,
-    children: Children,
-    commands: tuple[str, ...],
-    number_of_probes: int,
+    redis_url: str, mysql_url: str, tmp_path: Path, children: Children, names: str
 ) -> None:
     """Command, variables and probes of each container, but on free ports."""
     migrate(mysql_url)
@@ -362,7 +343,7 @@ def test_every_process_starts_as_it_is_told_to_and_is_ready(
     made = call("key", "create", "me", "--scope", "admin", COUNTERSINK_MYSQL_URL=mysql_url)
     assert made.status == 0, made.err
     probes = []
-    for container in (each for _, each in containers() if each["args"][0] in commands):
+    for container in (each for _, each in containers() if each["args"][0] in names.split()):
         environment = {}
         ports = {str(each["containerPort"]): each for each in container.get("ports", [])}
         chosen = {number: free_port() for number in ports}
@@ -378,7 +359,7 @@ def test_every_process_starts_as_it_is_told_to_and_is_ready(
                 asked = container[probe]["httpGet"]
                 [number] = [n for n, each in ports.items() if each["name"] == asked["port"]]
                 probes.append((child, f"http://127.0.0.1:{chosen[number]}{asked['path']}"))
-    assert len(probes) == number_of_probes
+    assert len(probes) == 2 * len(names.split()[1:])
     for child, url in probes:
         eventually(partial(_answers, url), 30, message=child.output)
 
