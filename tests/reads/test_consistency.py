@@ -5,10 +5,8 @@ sent.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import redis
 
 from countersink.reads import Reads
@@ -46,12 +44,6 @@ class Producer:
     def __exit__(self, *_: object) -> None:
         self._thread.join()
         self._client.close()
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as store:
-        yield store
 
 
 def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(

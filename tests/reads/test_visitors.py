@@ -50,17 +50,6 @@ Event = tuple[str, int, str]
 """(key, minute, member)."""
 
 
-@pytest.fixture
-def store(mysql_url: str) -> Any:
-    with Store(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def servers(redis_url: str, mysql_url: str) -> Servers:
-    return Servers(redis_url, mysql_url)
-
-
 def exactly(members: set[str]) -> Visitors:
     return Visitors(len(members), False, len(members), len(members))
 
