@@ -198,7 +198,10 @@ def test_a_whole_number_may_have_a_point(amount: str, is_: int) -> None:
     assert tally.counts == {("/a", MINUTE): is_}
 
 
-@pytest.mark.parametrize("filling", ["x", "ß", "\udcff", "\n", '""'])
+@pytest.mark.parametrize(
+    "filling",
+    ["\udcff", '""', *(pytest.param(n, marks=pytest.mark.long("megabytes")) for n in "xß\n")],
+)
 def test_a_field_may_be_as_long_as_a_record_may(filling: str) -> None:
     """And what stands in it, as if it were a record, is none."""
     width = len(filling.encode("utf-8", "surrogateescape"))

@@ -164,8 +164,8 @@ MAY = [f"2026-05-{day:02},{key},{day}" for day in range(1, 29) for key in ("book
 
 
 def test_exports_of_days_that_overlap(mysql_url: str, tmp_path: Path) -> None:
-    """The last ten days, each day; and one of a day whose totals have changed since."""
-    for last in range(10, 29):
+    """The last ten days, every third day; and one of a day whose totals have changed since."""
+    for last in range(10, 29, 3):
         rows = csv(*MAY[2 * last - 20 : 2 * last])
         report = add(mysql_url, write(tmp_path / f"{last}.csv", rows), **COLUMNS)
         assert report.state == "done", details(report)
@@ -203,7 +203,7 @@ def test_lines_that_are_equal_by_chance_or_rightly_count(mysql_url: str, tmp_pat
 
 def test_a_log_that_grew_line_by_line_is_known_in_another(mysql_url: str, tmp_path: Path) -> None:
     file = tmp_path / "access.log"
-    for size in (*range(1, 20), 40, 60):
+    for size in (1, 2, 3, 9, 19, 40, 60):
         add(mysql_url, write(file, b"".join(A[:size]) + (A[size][:30] if size == 40 else b"")))
     assert total(mysql_url) == 60
     report = add(mysql_url, write(tmp_path / "copy.log", b"".join(C + A + B)))

@@ -585,10 +585,10 @@ def test_two_at_once_count_each_visitor_once(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
-    visits = some_visits(random.Random(1), 1_000)
+    visits = some_visits(random.Random(1), 400)
     source = log(tmp_path / "a.log", visits)
     reports = together(*[partial(count, unique, source, rejects=tmp_path / n) for n in "ab"])
-    assert sum(report.amount for report in reports) == 1_000
+    assert sum(report.amount for report in reports) == 400
     with open_tables(unique) as session:
         require(unique, expected(session, visits))
 

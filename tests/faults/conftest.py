@@ -12,6 +12,8 @@ from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.faults.stage import Stage
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.forked import ForkedChildren
+from tests.support.processes import Children
 
 
 @pytest.fixture
@@ -54,3 +56,10 @@ def own_stage(
             return stack.enter_context(Stage(redis_server, mysql_server, mysql_url, seed, tmp_path))
 
         yield make
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes that are gone after the test."""
+    with ForkedChildren() as started:
+        yield started

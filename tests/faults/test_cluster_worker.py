@@ -19,7 +19,6 @@ from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.faults.stage import FAST_WORKER
-from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
 from tests.support.redis_cluster import ClusterServer, RedisCluster
@@ -104,13 +103,6 @@ class Feeder:
             pipeline.xadd(stream, fields)
             pipeline.execute_command("WAIT", self._replicas, 200)
             return bool(pipeline.execute()[1] >= self._replicas)
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """The processes of a test."""
-    with ForkedChildren() as made:
-        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ that not one increment may be missing or count twice.
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from countersink.store.verify import open_session, verify
 from tests.support import group_replication
 from tests.support.factories import MySQLFactory
 from tests.support.failover_load import Load, report
-from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.run_app import CHUNK
@@ -43,13 +41,6 @@ def pair(own_mysql_server: MySQLFactory, server_kind: Kind) -> ReplicatedPair:
     made = ReplicatedPair(own_mysql_server, server_kind)
     migrate(made.url)
     return made
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with ForkedChildren() as started:
-        yield started
 
 
 class Run:

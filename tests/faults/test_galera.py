@@ -25,7 +25,6 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import SequenceUncertain, StoreError
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
-from tests.support.forked import ForkedChildren
 from tests.support.galera import GaleraCluster, GaleraNode, installed
 from tests.support.processes import Child, Children
 from tests.support.run_app import CHUNK
@@ -55,13 +54,6 @@ def cluster(servers_directory: Path) -> Iterator[GaleraCluster]:
     """Three nodes, with the tables."""
     with GaleraCluster(servers_directory) as started:
         migrate(started.url())
-        yield started
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with ForkedChildren() as started:
         yield started
 
 

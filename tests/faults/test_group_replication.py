@@ -21,7 +21,6 @@ from countersink.store.verify import open_session, verify
 from tests.reads.support import queue
 from tests.support import group_replication, mysql_router
 from tests.support.failover_load import WORKER, Load, report
-from tests.support.forked import ForkedChildren
 from tests.support.group_replication import GroupMember, ReplicationGroup
 from tests.support.mysql_router import MySQLRouter
 from tests.support.processes import Children
@@ -39,13 +38,6 @@ needs_networks = pytest.mark.skipif(
 )
 needs_router = pytest.mark.skipif(not mysql_router.installed(), reason="MySQL Router is not there")
 OPTIONS = ("--log-bin-trust-function-creators=1",)
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with ForkedChildren() as started:
-        yield started
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from countersink.producers import Producer
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from tests.faults.stage import FAST_WORKER
-from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Children
 from tests.support.sentinels import Watched
@@ -31,13 +30,6 @@ def servers(servers_directory: Path) -> Iterator[Watched]:
             # Not of the replica: promoted, it has none itself, and is to take writes.
             master.config_set("min-replicas-to-write", 1)
             master.config_set("min-replicas-max-lag", 10)
-        yield made
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """The processes of a test."""
-    with ForkedChildren() as made:
         yield made
 
 

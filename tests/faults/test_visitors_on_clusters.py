@@ -12,7 +12,6 @@ from countersink.producers import Producer
 from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY
-from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.redis_cluster import RedisCluster
 from tests.support.sentinels import Watched
@@ -20,13 +19,6 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.clusters, pytest.mark.timeout(300)]
 WITHIN = 60.0
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """The processes of a test."""
-    with ForkedChildren() as made:
-        yield made
 
 
 @pytest.fixture

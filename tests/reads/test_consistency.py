@@ -5,10 +5,8 @@ sent.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import redis
 
 from countersink.reads import Reads
@@ -18,7 +16,7 @@ from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import queue
 from tests.worker.running import Running, drain
 
-ROUNDS = 400
+ROUNDS = 150
 PARTITIONS = 3
 
 
@@ -46,12 +44,6 @@ class Producer:
     def __exit__(self, *_: object) -> None:
         self._thread.join()
         self._client.close()
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as store:
-        yield store
 
 
 def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(
@@ -98,7 +90,7 @@ def test_complete_up_to_holds_for_what_arrived_before_it(
     with Running(redis_url, mysql_url, batch_wait_ms=10, batch_entries=3):
         while "views" not in reads.counters().value:
             pass
-        for _ in range(150):
+        for _ in range(50):
             stream_id = queue(redis_client, ("views", "/", 0, 1))
             arrivals.append(int(stream_id.partition("-")[0]))
             found = reads.total("views")

@@ -1,6 +1,5 @@
 """All counters are read together: the answers are those of each by itself, in few statements."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from itertools import product
@@ -40,12 +39,6 @@ QUESTIONS = [
     Query(Selection(keys=("k2",)), by="total"),
     Query(Selection(time_zone="Asia/Kolkata"), by="day"),
 ]
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def put(session: Session, rows: list[tuple[str, datetime, str, int]]) -> None:

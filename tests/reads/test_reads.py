@@ -2,7 +2,7 @@
 sent.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -24,12 +24,6 @@ from tests.store.policy_rows import put_policies
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import add, now_ms, send
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as store:
-        yield store
 
 
 @pytest.fixture

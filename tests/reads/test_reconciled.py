@@ -1,7 +1,5 @@
 """Pending entries of reconciled buckets: what the worker will not count is not counted here."""
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
@@ -14,12 +12,6 @@ from countersink.store.counters import policies
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
 from tests.support.traffic import now_ms, send
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as store:
-        yield store
 
 
 def mark(session: Session, sent_before: int) -> None:

@@ -1,6 +1,5 @@
 """Several reads of one moment, for which the queue is read once, and no more of it than it may."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +17,6 @@ from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, apply_all
 from tests.reads.support import queue as send
 from tests.store.policy_rows import put_policies
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as store:
-        yield store
 
 
 @pytest.fixture

@@ -50,17 +50,6 @@ Event = tuple[str, int, str]
 """(key, minute, member)."""
 
 
-@pytest.fixture
-def store(mysql_url: str) -> Any:
-    with Store(mysql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def servers(redis_url: str, mysql_url: str) -> Servers:
-    return Servers(redis_url, mysql_url)
-
-
 def exactly(members: set[str]) -> Visitors:
     return Visitors(len(members), False, len(members), len(members))
 
@@ -246,7 +235,7 @@ def test_different_members_are_exact_or_refused(
         if part:
             chance.choice((played.compact, played.retain))()
     played.retain()
-    for _ in range(10):
+    for _ in range(6):
         now, width = now_minute(), chance.choice((1, 15, 60))
         first = (now - chance.randrange(BACK)) // width * width
         end = first + chance.choice((1, 2, 3, 7, 24)) * chance.choice((width, 60))
@@ -288,7 +277,7 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
         now = now_minute()
         events: list[Event] = []
         for key, most in (("a", 1000), ("/page", 200), ("ä", 30)):
-            minutes = [now - chance.randrange(BACK // 120) * 120 for _ in range(most)]
+            minutes = [now - chance.randrange(BACK // 240) * 240 for _ in range(most)]
             minutes += [now - chance.randrange(BACK)] * (most // 3)
             events += [(key, minute, f"visitor {chance.randrange(most)}") for minute in minutes]
         played.see_many(events)
@@ -296,7 +285,7 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
         (played.compact, played.retain, played.compact)[part]()
     if keep_days is None:
         played.retain()
-        for _ in range(5):
+        for _ in range(3):
             now, width = now_minute(), chance.choice((1, 60, 1440))
             first = (now - chance.randrange(BACK)) // width * width
             end = first + chance.choice((1, 3, 24)) * width

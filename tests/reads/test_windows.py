@@ -6,7 +6,7 @@ product's own code.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -46,12 +46,6 @@ Event = tuple[str, int]
 Span = tuple[int, int]
 """Unix minutes, from the one to before the other."""
 Bucket = tuple[int, str, int]
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def moment(minute: int, zone: str = "UTC") -> datetime:
@@ -380,11 +374,6 @@ class Played:
                 doubtful = self.oracle.doubtful(*before)
                 told = None if self.oracle.cut(*before) else previous
                 assert row["previous"] == told or (doubtful and row["previous"] is None), asked
-
-
-@pytest.fixture
-def servers(redis_url: str, mysql_url: str) -> Servers:
-    return Servers(redis_url, mysql_url)
 
 
 def some(chance: random.Random, edges: list[int]) -> dict[Event, int]:

@@ -9,6 +9,8 @@ from countersink.cli.servers import MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from tests.schedules.tables import Tables
+from tests.support.forked import ForkedChildren
+from tests.support.processes import Children
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,10 @@ def tables(mysql_url: str) -> Iterator[Tables]:
     made = Tables(mysql_url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes that are gone after the test."""
+    with ForkedChildren() as started:
+        yield started

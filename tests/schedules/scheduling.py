@@ -1,5 +1,7 @@
 """A planner at a time of the test's choosing, and looks into the tables of runs."""
 
+import json
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +19,11 @@ from countersink.schedules.scheduler.sweep import Sweep
 from countersink.store import lease
 from countersink.store.connection import Session
 from countersink.store.sessions import lease_session
+from tests.support.processes import Child, Children
+from tests.support.waiting import eventually
 
+EVERY_SECOND = "* * * * * *"
+QUICK: dict[str, Any] = {"lease_s": 1.5, "renew_every_s": 0.3, "sweep_every_s": 1.0}
 LONG = 60.0
 YEARS = 20 * 366 * 86_400.0
 
@@ -106,3 +112,35 @@ def queued(client: redis.Redis) -> list[str]:
     """The ids in RQ's queue, in order."""
     names: Any = client.lrange("rq:queue:countersink", 0, -1)
     return [name.decode() for name in names]
+
+
+def scheduler(
+    children: Children, redis_url: str, mysql_url: str, trick: str = "", **options: Any
+) -> Child:
+    """Start a scheduler of a job every second; ``trick``: one of `odd_scheduler`."""
+    plan = {
+        "mysql_url": mysql_url,
+        "redis_url": redis_url,
+        "jobs": {"j": (EVERY_SECOND, 60), "o": ("off", 60)},
+        **QUICK,
+        **options,
+    }
+    module = "tests.schedules.odd_scheduler" if trick else "tests.support.scheduled"
+    return children.start(
+        [sys.executable, "-m", module, trick or "scheduler", json.dumps(plan)], name="scheduler"
+    )
+
+
+def lines_of(child: Child) -> list[dict[str, Any]]:
+    """What a process logged."""
+    return [json.loads(line) for line in child.output().splitlines() if line.startswith("{")]
+
+
+def said(child: Child) -> list[str]:
+    """The actions that a process logged."""
+    return [line["action"] for line in lines_of(child)]
+
+
+def wait_said(child: Child, action: str, times: int = 1) -> None:
+    """Wait until a process has logged an action so many times."""
+    eventually(lambda: said(child).count(action) >= times, 40, message=child.output)

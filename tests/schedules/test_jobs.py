@@ -30,7 +30,7 @@ from countersink.schedules.runner.run import FOUND, perform
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import process_key
-from tests.schedules.scheduling import at, run_row
+from tests.schedules.scheduling import at, lines_of, run_row, said
 from tests.support import scheduled
 from tests.support.factories import RedisFactory
 from tests.support.forked import ForkedChildren
@@ -115,13 +115,6 @@ def ground(session: Session, redis_url: str, runs_url: str) -> Iterator[Ground]:
     made.client.close()
 
 
-def said(child: Child) -> list[str]:
-    """The actions that a process logged."""
-    return [
-        json.loads(line)["action"] for line in child.output().splitlines() if line.startswith("{")
-    ]
-
-
 def end(child: Child) -> None:
     child.terminate()
     assert child.wait(ENDS_WITHIN) == 0, child.output()
@@ -200,14 +193,13 @@ def test_what_a_job_finds_or_fails_in_again_is_said_at_once_and_the_third_time_a
             ground.wait_rq_failed("breaks", moment)
     assert said(child).count("run_failed") == 6
     assert said(child).count("failing") == 2  # with the third attempt, and the fourth
-    before = len(child.output().splitlines())
+    before = len(lines_of(child))
     for second in range(4):
         ground.plan("finds", later(f"09:00:0{second}"))
     row = ground.wait_state("finds", "failed", later("09:00:03"))
     assert (row["error"], row["detail"]) == ("one thing differs", FOUND)
     end(child)
-    after = child.output().splitlines()[before:]
-    lines = [json.loads(line) for line in after if line.startswith("{")]
+    lines = lines_of(child)[before:]
     told = [(x["action"], x["level"], x["error"]) for x in lines if "error" in x]
     assert told == [
         *[("run_failed", "warning", "one thing differs")] * 3,
@@ -384,7 +376,7 @@ def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path
     for key in ground.client.scan_iter("rq:results:*"):
         assert 0 < ground.client.ttl(key) <= FAILURE_TTL_S
     end(child)
-    lines = [json.loads(line) for line in child.output().splitlines() if line.startswith("{")]
+    lines = lines_of(child)
     causes = [line["cause"] for line in lines if line["action"] == "rq"]
     assert len(causes) == 3  # what does not even look like a job; the rest fails
     assert "ValueError" in causes

@@ -1,12 +1,8 @@
 """The scheduler process: real processes, real signals, servers that go away."""
 
-import json
 import socket
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -16,46 +12,13 @@ from countersink.schedules.report import ProcessHeartbeat
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
-from tests.schedules.scheduling import queued
+from tests.schedules.scheduling import queued, said, scheduler, wait_said
 from tests.support.factories import MySQLFactory, RedisFactory
-from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
 
-EVERY_SECOND = "* * * * * *"
-QUICK: dict[str, Any] = {"lease_s": 1.5, "renew_every_s": 0.3, "sweep_every_s": 1.0}
 ENDS_WITHIN = 10.0
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with ForkedChildren() as made:
-        yield made
-
-
-def scheduler(children: Children, redis_url: str, mysql_url: str, **options: Any) -> Child:
-    plan = {
-        "mysql_url": mysql_url,
-        "redis_url": redis_url,
-        "jobs": {"j": (EVERY_SECOND, 60), "o": ("off", 60)},
-        **QUICK,
-        **options,
-    }
-    return children.start(
-        [sys.executable, "-m", "tests.support.scheduled", "scheduler", json.dumps(plan)],
-        name="scheduler",
-    )
-
-
-def said(child: Child) -> list[str]:
-    return [
-        json.loads(line)["action"] for line in child.output().splitlines() if line.startswith("{")
-    ]
-
-
-def wait_said(child: Child, action: str, times: int = 1) -> None:
-    eventually(lambda: said(child).count(action) >= times, 30, message=child.output)
 
 
 def wait_planned(session: Session, count: int, child: Child) -> None:

@@ -1,8 +1,5 @@
 """Schedulers that should not be in charge, or whose clock is wrong: real processes."""
 
-import json
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,46 +7,11 @@ import redis
 
 from countersink.schedules.scheduler.leader import idle_seconds
 from countersink.store.connection import Session
-from tests.schedules.scheduling import queued
-from tests.support.forked import ForkedChildren
+from tests.schedules.scheduling import lines_of, queued, said, scheduler, wait_said
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
 NOWHERE = "redis://127.0.0.1:1"
-QUICK: dict[str, Any] = {"lease_s": 1.5, "renew_every_s": 0.3, "sweep_every_s": 1.0}
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with ForkedChildren() as made:
-        yield made
-
-
-def scheduler(
-    children: Children, redis_url: str, mysql_url: str, trick: str = "", **options: Any
-) -> Child:
-    plan = {
-        "mysql_url": mysql_url,
-        "redis_url": redis_url,
-        "jobs": {"j": ("* * * * * *", 60)},
-        **QUICK,
-        **options,
-    }
-    what = ["tests.schedules.odd_scheduler", trick] if trick else ["tests.support.scheduled"]
-    what += [] if trick else ["scheduler"]
-    return children.start([sys.executable, "-m", *what, json.dumps(plan)], name="scheduler")
-
-
-def said(child: Child) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in child.output().splitlines() if line.startswith("{")]
-
-
-def wait_said(child: Child, action: str, times: int = 1) -> None:
-    eventually(
-        lambda: [one["action"] for one in said(child)].count(action) >= times,
-        40,
-        message=child.output,
-    )
 
 
 def runs(session: Session) -> int:
@@ -80,7 +42,7 @@ def test_one_that_is_frozen_in_a_transaction_holds_up_no_takeover_for_long(
     # for 30 s by default.
     gap = (rows[0][1] - rows[0][0]).total_seconds()
     assert gap < 20, other.output()
-    assert not [one for one in said(other) if one["action"] == "waiting"], other.output()
+    assert not said(other).count("waiting"), other.output()
     frozen.go_on()
     wait_said(frozen, "standby")
     assert {token for (token,) in session.query("SELECT DISTINCT token FROM job_run")} == {1, 2}
@@ -104,7 +66,7 @@ def test_a_step_of_the_hosts_clock_neither_stops_it_nor_dates_runs_ahead(
     waiting = runs(session)
     eventually(lambda: len(set(queued(redis_client))) >= waiting, 30, message=child.output)
     assert not session.query("SELECT 1 FROM job_run WHERE planned_at > UTC_TIMESTAMP()")
-    assert "clock" not in [one["action"] for one in said(child)]
+    assert "clock" not in said(child)
     child.terminate()
     assert child.wait(10) == 0, child.output()
 
@@ -117,11 +79,11 @@ def test_one_that_cannot_reach_redis_makes_room_for_one_that_can(
     other = scheduler(children, redis_url, runs_url)
     wait_said(other, "leading")
     wait_said(cut_off, "standby")
-    assert any("jobs' Redis" in one["message"] for one in said(cut_off)), cut_off.output()
+    assert any("jobs' Redis" in one["message"] for one in lines_of(cut_off)), cut_off.output()
     count = runs(session)
     eventually(lambda: len(set(queued(redis_client))) >= count, 30, message=other.output)
     wait_more_runs(session, other, 1)
-    assert [one["action"] for one in said(cut_off)].count("leading") == 1
+    assert said(cut_off).count("leading") == 1
     for child in (cut_off, other):
         child.terminate()
         assert child.wait(10) == 0, child.output()

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Final
@@ -37,17 +39,20 @@ class _Process:
 
     def __init__(self, process: ForkServerProcess) -> None:
         self._process = process
+        self._reading = threading.Lock()  # the status can be read once; proxies kill from threads
         assert process.pid is not None
         self.pid = process.pid
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with self._reading:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        wait([self._process.sentinel], timeout)
+        status = self.poll()
+        if status is None:
             raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
-        return self._process.exitcode
+        return status
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
