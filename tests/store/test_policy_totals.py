@@ -177,8 +177,14 @@ FIXED: list[list[Change]] = [
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("changes", FIXED)
-@pytest.mark.parametrize("early", [1, 3])
+@pytest.mark.parametrize(
+    ("changes", "early"),
+    [
+        *((changes, 1) for changes in FIXED),
+        (FIXED[2], 3),
+        pytest.param(FIXED[3], 3, marks=pytest.mark.long("as the one before")),
+    ],
+)
 def test_days_over_chosen_changes(
     session: Session, applier: Applier, totals: Totals, changes: list[Change], early: int
 ) -> None:
