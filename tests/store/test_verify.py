@@ -248,17 +248,11 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     alone = [verify(verifying, name) for name in names]
     done = verify(verifying)
     assert done.differences == [found for each in alone for found in each.differences]
-    assert [found.counter for found in done.differences] == [
-        "exchanged",
-        "ledger_alone",
-        "less",
-        "months_alone",
-        "months_wrong",
-        "more_as_much",
-        "no_ledger",
-        "odd_policy",
-        "rolled_up_wrong",
-    ]
+    found = " ".join(found.counter for found in done.differences)
+    assert found == (
+        "exchanged ledger_alone less months_alone months_wrong more_as_much no_ledger odd_policy"
+        " rolled_up_wrong"
+    )
     assert done.counters == len(names)
     assert done.rows == sum(each.rows for each in alone) == len(slots) + len(months)
 
