@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import TypeVar
 
 from countersink.store.apply.amounts import Incoming, Row
@@ -21,6 +21,11 @@ MIN = -(2**63)
 def minute(day: date = date(2026, 11, 21), of_day: int = 720) -> int:
     """Whole Unix minutes of a minute of ``day``."""
     return (day.toordinal() - EPOCH) * 1440 + of_day
+
+
+def days_of(first: date, last: date) -> list[date]:
+    """The days from the first to the last."""
+    return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
 
 def now_ms() -> int:

@@ -1,6 +1,5 @@
 """An application's own transactions count breakdowns too: all of them, or nothing."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,23 +7,19 @@ import pytest
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
-from countersink.store.verify import verify
 from tests.store.app import Connection
 from tests.store.helpers import MAX, keys
 
 
 @pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """The store, with a counter that has breakdowns."""
-    with Store(mysql_url) as opened:
-        opened.counters.set(
-            "views", dimensions=["page", "country"], breakdowns=["page", "page,country"]
-        )
-        yield opened
+    store.counters.set("views", dimensions=["page", "country"], breakdowns=["page", "page,country"])
+    return store
 
 
 def test_an_increment_is_counted_in_the_breakdowns(
-    app: Connection, store: Store, session: Session, verifying: Session
+    app: Connection, store: Store, session: Session
 ) -> None:
     app.begin()
     store.increment(app, "views", {"page": "/a", "country": "DE"}, 2)
@@ -36,7 +31,6 @@ def test_an_increment_is_counted_in_the_breakdowns(
     assert keys(session) == {b"": 23, b"/plain": 18}
     assert keys(session, "views#1") == {b"/a": 5, b"": 18}
     assert keys(session, "views#2") == {b"/a\0DE": 2, b"/a\0": 3, b"\0": 18}
-    assert verify(verifying).differences == []
 
 
 def test_a_rollback_takes_all_of_it_back(app: Connection, store: Store, session: Session) -> None:
@@ -59,7 +53,7 @@ def test_an_undeclared_dimension_counts_nothing(
 
 
 def test_what_one_breakdown_refuses_is_counted_nowhere(
-    app: Connection, store: Store, session: Session, verifying: Session
+    app: Connection, store: Store, session: Session
 ) -> None:
     app.begin()
     store.increment(app, "views", {"page": "/a"}, MAX)
@@ -69,11 +63,10 @@ def test_what_one_breakdown_refuses_is_counted_nowhere(
     app.commit()
     assert keys(session) == {b"": 0}
     assert keys(session, "views#1") == {b"/a": MAX, b"/b": -MAX}
-    assert verify(verifying).differences == []
 
 
 def test_a_change_of_the_breakdowns_is_followed_at_once(
-    app: Connection, store: Store, session: Session, verifying: Session
+    app: Connection, store: Store, session: Session
 ) -> None:
     store.increment(app, "views", {"page": "/a", "country": "DE"}, 2)
     app.commit()
@@ -86,7 +79,6 @@ def test_a_change_of_the_breakdowns_is_followed_at_once(
     assert keys(session, "views#1") == {b"/a": 9}
     assert keys(session, "views#2") == {}
     assert keys(session, added.name) == {b"DE": 4}
-    assert verify(verifying).differences == []
 
 
 def test_the_key_of_events_with_dimensions_is_not_deleted_alone(

@@ -201,15 +201,15 @@ def test_a_truncated_payload_is_not_retried(session: Session, mysql_url: str) ->
 
 def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Session) -> None:
     with connect(mysql_url) as one, connect(mysql_url) as two:
-        for round_ in range(1, 6):
-            _bury(session, *(_row(number) for number in range(150)))
+        for round_ in range(1, 4):
+            _bury(session, *(_row(number) for number in range(60)))
             results = together(
                 lambda: retry(one, slot=1, decode=decode_payload),
                 lambda: retry(two, slot=2, decode=decode_payload),
             )
-            assert sum(result.rows for result in results) == 150
-            assert sum(result.retried for result in results) == 150
-            assert keys(session) == {f"/{number}".encode(): round_ for number in range(150)}
+            assert sum(result.rows for result in results) == 60
+            assert sum(result.retried for result in results) == 60
+            assert keys(session) == {f"/{number}".encode(): round_ for number in range(60)}
     assert ledger(session) == slots(session)
 
 

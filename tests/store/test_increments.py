@@ -368,7 +368,7 @@ def test_beside_workers_and_compaction(
         with open_app(mysql_url) as app:
             run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             done = 0
-            while done < 20:
+            while done < 10:
                 amounts = {draw.choice("abcdef"): draw.randrange(-5, 10) for _ in range(3)}
                 try:
                     store.increment_many(app, "orders", amounts, at=NOON)
@@ -389,10 +389,10 @@ def test_beside_workers_and_compaction(
 
     def apply() -> int:
         applier = Applier(mysql_url, 9)
-        for _ in range(15):
+        for _ in range(8):
             applier.apply([entry([row("a", 2, counter="orders")])])
         applier.close()
-        return 30
+        return 16
 
     def tidy() -> int:
         for _ in range(5):

@@ -292,7 +292,7 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
     pauses: list[float] = []
     appliers = [Applier(mysql_url, slot, pause=pauses.append) for slot in slots]
     sent = 0
-    for _ in range(6):
+    for _ in range(3):
         batches = [
             [
                 entry(

@@ -17,7 +17,7 @@ from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS
 from countersink.store.errors import InexactZone, Refused
 from countersink.store.totals import Totals
-from tests.store.helpers import entry, minute
+from tests.store.helpers import days_of, entry, minute
 from tests.store.policy_rows import Change, brute_policy, put_policies
 from tests.support.examples import MANY, examples
 
@@ -40,10 +40,6 @@ Event = tuple[int, str, int]
 
 def _local(zone: str, at: int) -> date:
     return datetime.fromtimestamp(at * 60, UTC).astimezone(ZoneInfo(zone)).date()
-
-
-def _days(first: date, last: date) -> list[date]:
-    return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
 
 class Made:
@@ -133,7 +129,7 @@ def _compare(totals: Totals, made: Made, seed: int, zone: str | None) -> None:
         stop = begin + timedelta(days=chance.choice((0, 1, 2, 20)))
         ranges += [(begin, stop), (begin, None), (None, begin)]
     for start, end in ranges:
-        days = _days(start or first, end or last)
+        days = days_of(start or first, end or last)
         options: dict[str, Any] = {"start": start, "end": end, "time_zone": zone}
         found = dict(totals.daily("c", **options))
         assert found == {day: expected[day] for day in found}, (start, end)
@@ -177,8 +173,14 @@ FIXED: list[list[Change]] = [
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("changes", FIXED)
-@pytest.mark.parametrize("early", [1, 3])
+@pytest.mark.parametrize(
+    ("changes", "early"),
+    [
+        *((changes, 1) for changes in FIXED),
+        (FIXED[2], 3),
+        pytest.param(FIXED[3], 3, marks=pytest.mark.long("as the one before")),
+    ],
+)
 def test_days_over_chosen_changes(
     session: Session, applier: Applier, totals: Totals, changes: list[Change], early: int
 ) -> None:

@@ -191,16 +191,16 @@ def test_the_number_of_statements_grows_less_than_the_counters(
 def test_what_agrees_is_read_but_a_few_times_in_few_statements(
     session: Session, verifying: Session
 ) -> None:
-    names = [f"c{number:04d}" for number in range(3000)]
+    names = [f"c{number:04d}" for number in range(1000)]
     buckets = ("2026-11-20", "2026-11-21")
     plant(session, "counter_slot", [(name, day, b"", 0, 4) for name in names for day in buckets])
-    plant(session, "counter_slot", [("d", buckets[0], b"%d" % n, 0, 1) for n in range(6000)])
+    plant(session, "counter_slot", [("d", buckets[0], b"%d" % n, 0, 1) for n in range(2000)])
     post_planted(session)
     before, questions = reads(verifying), asked(session)
-    assert verify(verifying) == Verified(counters=3001, rows=12_000)
+    assert verify(verifying) == Verified(counters=1001, rows=4000)
     # The end of each window; the rows, and each counter's sums as they are put together.
-    assert reads(verifying) - before < 4 * (12_000 + 3001)
-    assert asked(session) - questions < 120
+    assert reads(verifying) - before < 4 * (4000 + 1001)
+    assert asked(session) - questions < 90
 
 
 def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifying: Session) -> None:
@@ -248,17 +248,11 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     alone = [verify(verifying, name) for name in names]
     done = verify(verifying)
     assert done.differences == [found for each in alone for found in each.differences]
-    assert [found.counter for found in done.differences] == [
-        "exchanged",
-        "ledger_alone",
-        "less",
-        "months_alone",
-        "months_wrong",
-        "more_as_much",
-        "no_ledger",
-        "odd_policy",
-        "rolled_up_wrong",
-    ]
+    found = " ".join(found.counter for found in done.differences)
+    assert found == (
+        "exchanged ledger_alone less months_alone months_wrong more_as_much no_ledger odd_policy"
+        " rolled_up_wrong"
+    )
     assert done.counters == len(names)
     assert done.rows == sum(each.rows for each in alone) == len(slots) + len(months)
 

@@ -18,7 +18,7 @@ from countersink.store.errors import InexactZone
 from countersink.store.migrate import migrate
 from countersink.store.totals import Totals
 from countersink.store.totals.views import View
-from tests.store.helpers import EPOCH, entry
+from tests.store.helpers import EPOCH, days_of, entry
 from tests.store.policy_rows import put_policies
 from tests.support.examples import MANY
 
@@ -122,10 +122,6 @@ def _by_day(zone: str, key: str | None = None) -> Counter[date]:
     return found
 
 
-def _days(first: date, last: date) -> list[date]:
-    return [first + timedelta(days=n) for n in range((last - first).days + 1)]
-
-
 def _first(zone: str) -> date:
     return ROUND.get(zone, FIRST)
 
@@ -135,7 +131,7 @@ def test_days_of_quarters_are_those_of_the_events(totals: Totals, zone: str) -> 
     for key, start in ((None, _first(zone)), ("a", date(LAST.year, 1, 1))):
         expected = _by_day(zone, key)
         found = totals.daily("quarter", key=key, start=start, end=LAST, time_zone=zone)
-        assert found == [(day, expected[day]) for day in _days(start, LAST)]
+        assert found == [(day, expected[day]) for day in days_of(start, LAST)]
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -145,7 +141,7 @@ def test_every_question_about_a_range_of_days(totals: Totals, zone: str) -> None
     for days in (0, 30, 400) * (4 if MANY else 1):
         start = _first(zone) + timedelta(days=chance.randrange((LAST - _first(zone)).days))
         end = start + timedelta(days=days)
-        expected = {key: sum(by_day[key][day] for day in _days(start, end)) for key in KEYS}
+        expected = {key: sum(by_day[key][day] for day in days_of(start, end)) for key in KEYS}
         asked: dict[str, Any] = {"start": start, "end": end, "time_zone": zone}
         assert totals.total("quarter", **asked) == sum(expected.values()), (start, end)
         assert totals.total("quarter", key="a", **asked) == expected["a"], (start, end)
@@ -154,7 +150,7 @@ def test_every_question_about_a_range_of_days(totals: Totals, zone: str) -> None
         assert {key: ranked.get(key, 0) for key in KEYS} == expected, (start, end)
         months = Counter[date]()
         for key in KEYS:
-            for day in _days(start, end):
+            for day in days_of(start, end):
                 months[day.replace(day=1)] += by_day[key][day]
         assert totals.monthly("quarter", **asked) == sorted(months.items()), (start, end)
 
@@ -163,7 +159,7 @@ def test_every_question_about_a_range_of_days(totals: Totals, zone: str) -> None
 def test_days_of_hours_are_exact_in_zones_of_whole_hours(totals: Totals, zone: str) -> None:
     expected = _by_day(zone)
     found = totals.daily("hour", start=FIRST, end=LAST, time_zone=zone)
-    assert found == [(day, expected[day]) for day in _days(FIRST, LAST)]
+    assert found == [(day, expected[day]) for day in days_of(FIRST, LAST)]
 
 
 @pytest.mark.parametrize("zone", sorted({*ZONES} - {*WHOLE_HOURS}))
@@ -176,7 +172,7 @@ def test_whatever_hours_tell_of_other_zones_is_exact_or_an_error(totals: Totals,
             found = totals.daily("hour", start=start, end=end, time_zone=zone)
         except InexactZone:
             continue
-        assert found == [(day, expected[day]) for day in _days(start, end)], year
+        assert found == [(day, expected[day]) for day in days_of(start, end)], year
         told.append(year)
     whole = ("Pacific/Apia", "America/Havana", "Antarctica/Casey")
     # Lord Howe was 10 hours off until 1981.
@@ -264,7 +260,7 @@ def test_a_day_that_came_in_two_pieces_not_on_the_quarter_is_refused(totals: Tot
     start, end = date(2009, 10, 1), date(2009, 11, 30)
     expected = _by_day(zone)
     found = totals.total("quarter", start=start, end=end, time_zone=zone)
-    assert found == sum(expected[day] for day in _days(start, end))
+    assert found == sum(expected[day] for day in days_of(start, end))
 
 
 def test_hours_do_not_tell_the_days_of_half_hour_zones(totals: Totals) -> None:
@@ -280,12 +276,12 @@ def test_hours_do_not_tell_the_days_of_half_hour_zones(totals: Totals) -> None:
 
 def test_days_tell_only_days_that_begin_with_them(totals: Totals) -> None:
     expected = _by_day("UTC")
-    days = _days(date(2012, 1, 1), date(2012, 12, 31))
+    days = days_of(date(2012, 1, 1), date(2012, 12, 31))
     for zone in ("Etc/UTC", "Africa/Abidjan", "Atlantic/Reykjavik"):
         found = totals.daily("day", start=days[0], end=days[-1], time_zone=zone)
         assert found == [(day, expected[day]) for day in days]
     # London's winter begins its days with UTC's, its summer does not.
-    winter = _days(date(2011, 10, 31), date(2012, 3, 24))
+    winter = days_of(date(2011, 10, 31), date(2012, 3, 24))
     found = totals.daily("day", start=winter[0], end=winter[-1], time_zone="Europe/London")
     assert found == [(day, expected[day]) for day in winter]
     with pytest.raises(InexactZone, match="counted by day in UTC"):
@@ -342,7 +338,7 @@ def test_series_without_ends_reach_from_the_first_event_to_the_last(totals: Tota
     zone = "Asia/Tehran"
     expected = _by_day(zone)
     found = totals.daily("quarter", time_zone=zone)
-    assert found == [(day, expected[day]) for day in _days(min(expected), max(expected))]
+    assert found == [(day, expected[day]) for day in days_of(min(expected), max(expected))]
     assert totals.span("quarter", time_zone=zone) == (min(expected), max(expected))
     assert totals.daily("quarter", end=date(1979, 1, 1), time_zone=zone) == []
     with pytest.raises(ValueError, match="at most 100,000"):

@@ -31,21 +31,17 @@ NAMES = (
 """Names that are all different, to the byte."""
 
 
-def test_the_first_value_is_the_step(sequences: Sequences) -> None:
+def test_values_go_on_by_the_step_and_begin_with_it_or_at_a_start(sequences: Sequences) -> None:
     assert [sequences.next("tickets") for _ in range(3)] == [1, 2, 3]
     assert [sequences.next("dozens", step=12) for _ in range(3)] == [12, 24, 36]
     assert [sequences.next("down", -3) for _ in range(3)] == [-3, -6, -9]
-
-
-def test_a_start_counts_only_where_there_is_no_value_yet(sequences: Sequences) -> None:
+    # A start counts only where there is no value yet.
     assert [sequences.next("a", start=-10, step=-3) for _ in range(3)] == [-10, -13, -16]
     assert [sequences.next("b", start=0) for _ in range(3)] == [0, 1, 2]
     assert sequences.next("b", start=1000) == 3
-
-
-def test_zero_and_negatives_are_values_like_any_other(sequences: Sequences) -> None:
-    assert [sequences.next("a", start=-2) for _ in range(5)] == [-2, -1, 0, 1, 2]
-    assert [sequences.next("a", step) for step in (-2, -1, 1, -5, 5)] == [0, -1, 0, -5, 0]
+    # Zero and negatives are values like any other.
+    assert [sequences.next("c", start=-2) for _ in range(5)] == [-2, -1, 0, 1, 2]
+    assert [sequences.next("c", step) for step in (-2, -1, 1, -5, 5)] == [0, -1, 0, -5, 0]
 
 
 def test_names_are_what_they_are_to_the_byte(sequences: Sequences) -> None:
@@ -66,7 +62,9 @@ def test_values_of_64_bits(sequences: Sequences) -> None:
         assert sequences.peek(name) == start
 
 
-def test_beyond_64_bits_is_an_error_and_changes_nothing(sequences: Sequences) -> None:
+def test_beyond_64_bits_is_an_error_and_changes_nothing_however_wide_the_step(
+    sequences: Sequences,
+) -> None:
     for end, step in ((MAX, 1), (MIN, -1), (MAX, MAX), (MIN, MIN)):
         sequences.set("edge", end)
         for _ in range(2):
@@ -75,9 +73,7 @@ def test_beyond_64_bits_is_an_error_and_changes_nothing(sequences: Sequences) ->
         assert sequences.peek("edge") == end
         back = 1 if end < 0 else -1
         assert sequences.next("edge", back) == end + back
-
-
-def test_steps_as_wide_as_64_bits(sequences: Sequences) -> None:
+    # Steps may be as wide.
     sequences.set("wide", MIN)
     assert [sequences.next("wide", MAX), sequences.next("wide", MAX)] == [-1, MAX - 1]
     sequences.set("wide", 0)
@@ -104,6 +100,12 @@ def test_a_block_goes_by_the_step_that_is_configured_now(store: Store, mysql_url
         assert list(other.sequences.next_block("a", 2)) == [119, 118]
         assert list(other.sequences.next_block("a", 2, 5)) == [123, 128]
         assert other.sequences.next("a") == 127
+        # One that was too wide for a block, and is not any more.
+        other.sequences.configure("b", step=2**62)
+        with pytest.raises(SequenceExhausted, match="do not fit into 64 bits"):
+            store.sequences.next_block("b", 10)
+        other.sequences.configure("b", step=3)
+        assert list(store.sequences.next_block("b", 2)) == [3, 6]
 
 
 def test_a_block_at_the_end_is_refused_as_a_whole(sequences: Sequences) -> None:
@@ -144,17 +146,6 @@ def test_blocks_of_a_configured_step_that_are_wider_than_64_bits(
             assert list(other.sequences.next_block(name, 2)) == [first, first + step]
 
 
-def test_a_step_that_was_too_wide_for_a_block_and_is_not_any_more(
-    store: Store, mysql_url: str
-) -> None:
-    with Store(mysql_url) as other:
-        other.sequences.configure("a", step=2**62)
-        with pytest.raises(SequenceExhausted, match="do not fit into 64 bits"):
-            store.sequences.next_block("a", 10)
-        other.sequences.configure("a", step=3)
-        assert list(store.sequences.next_block("a", 2)) == [3, 6]
-
-
 def test_limits_end_a_sequence_in_either_direction(sequences: Sequences) -> None:
     sequences.configure("a", start=3, minimum=0, maximum=5)
     assert [sequences.next("a", step) for step in (1, 1, 1, -5)] == [3, 4, 5, 0]
@@ -186,7 +177,7 @@ def test_a_block_larger_than_what_a_new_row_has_room_for(sequences: Sequences) -
     assert sequences.next_block("a", 60) == range(2, 62)
 
 
-def test_a_cycle_begins_again_at_the_start(sequences: Sequences) -> None:
+def test_a_cycle_begins_again_at_its_start_whatever_step_is_taken(sequences: Sequences) -> None:
     sequences.configure("up", start=3, minimum=1, maximum=5, cycle=True)
     assert [sequences.next("up") for _ in range(7)] == [3, 4, 5, 3, 4, 5, 3]
     assert [sequences.next("up", -1) for _ in range(3)] == [2, 1, 3]
@@ -194,17 +185,18 @@ def test_a_cycle_begins_again_at_the_start(sequences: Sequences) -> None:
     assert [sequences.next("down") for _ in range(5)] == [0, -2, -4, 0, -2]
     sequences.configure("one", start=7, minimum=7, maximum=7, cycle=True)
     assert [sequences.next("one") for _ in range(20)] == [7] * 20
-
-
-def test_a_cycle_begins_again_where_it_is_configured_to_whatever_step_is_taken(
-    sequences: Sequences,
-) -> None:
+    # Whatever step is taken.
     sequences.configure("a", minimum=1, maximum=10, cycle=True)
     assert [sequences.next("a", 4) for _ in range(3)] == [4, 8, 1]
     assert [sequences.next("a", -4) for _ in range(2)] == [1, 1]
     sequences.configure("b", start=5, minimum=1, maximum=10, cycle=True)
     assert [sequences.next("b", 4) for _ in range(3)] == [5, 9, 5]
     assert sequences.next_block("b", 3, -2) == range(5, -1, -2)
+    # Also at the ends of 64 bits.
+    sequences.configure("most", start=MAX - 1, maximum=MAX, cycle=True)
+    assert [sequences.next("most") - MAX for _ in range(5)] == [-1, 0, -1, 0, -1]
+    sequences.configure("least", step=-1, start=MIN + 1, minimum=MIN, cycle=True)
+    assert [sequences.next("least") - MIN for _ in range(5)] == [1, 0, 1, 0, 1]
 
 
 def test_a_first_value_beyond_the_limits_says_so(sequences: Sequences) -> None:
@@ -216,13 +208,6 @@ def test_a_first_value_beyond_the_limits_says_so(sequences: Sequences) -> None:
     ):
         with pytest.raises(SequenceExhausted, match="has no value yet, and its first"):
             take()
-
-
-def test_a_cycle_at_the_ends_of_64_bits(sequences: Sequences) -> None:
-    sequences.configure("up", start=MAX - 1, maximum=MAX, cycle=True)
-    assert [sequences.next("up") - MAX for _ in range(5)] == [-1, 0, -1, 0, -1]
-    sequences.configure("down", step=-1, start=MIN + 1, minimum=MIN, cycle=True)
-    assert [sequences.next("down") - MIN for _ in range(5)] == [1, 0, 1, 0, 1]
 
 
 def test_a_block_that_does_not_fit_begins_a_cycle_again_as_a_whole(sequences: Sequences) -> None:

@@ -116,7 +116,7 @@ def test_registers_are_those_that_the_hll_of_an_exact_set_would_have() -> None:
 @pytest.mark.random
 def test_a_damaged_sketch_raises_one_error_and_nothing_else() -> None:
     chosen = random.Random(11)
-    sizes = (0, 10, 256, 257, 767, 800, 50_000, 1_000_000)
+    sizes = (0, 10, 256, 257, 767, 800, 50_000, 1_000_000 if MANY else 100_000)
     pool = [sketch_of(hashes(seed, size)) for seed, size in enumerate(sizes)]
     found = 0
     times = 3000 if MANY else 600

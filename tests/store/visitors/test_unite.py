@@ -71,7 +71,7 @@ def test_random_sightings_agree_with_sets(mysql_url: str, session: Session, stor
     members: dict[tuple[str, int, str], set[str]] = defaultdict(set)
     appliers = [applier(mysql_url, slot) for slot in (3, 4)]
     entries = []
-    for _ in range(40):
+    for _ in range(20):
         made: list[Sighting] = []
         for _ in range(chosen.randrange(1, 60)):
             counter = chosen.choice(("visitors", "hourly"))
