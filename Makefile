@@ -10,24 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 6
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
-# what can be run on MySQL, too: `make test-mysql`
-MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,store store/sequences store/tracked backfill reads,tests/$(part)/test_*.py))) \
+# what touches the database: `make test-mysql`
+MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,store store/sequences store/tracked store/visitors backfill reads,tests/$(part)/test_*.py))) \
 	tests/drivers tests/worker tests/end_to_end \
 	$(filter-out %/test_frozen_redis.py %/test_galera.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction move planner pruning retention attempts,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py tests/setup/test_rights.py
-
-# what of it `make test` leaves out, to be done in ten minutes: it is about Redis, arithmetic of
-# dates and processes rather than about how MySQL reads, locks and refuses
-NOT_SHORT := tests/worker tests/drivers tests/end_to_end tests/reads/test_groups.py tests/setup/test_rights.py \
-	$(foreach part,answers backfill server_deaths worker_deaths state_machine tracked cluster_producer cluster_worker sentinel bad_entries recovered_entries proxies,tests/faults/test_$(part).py) \
-	$(foreach part,content coverage dates deleted_counters formats_access formats_alike formats_csv formats_json head identity files history jobs \
-		overlap policies recipes reconcile_run rejects rejects_file set_days spans unfinished_lines,tests/backfill/test_$(part).py) \
-	$(foreach part,buckets counters ends_of_time keys lease policy_totals ranges selection settings shapes store strict \
-		tls zones,tests/store/test_$(part).py) \
-	$(foreach part,boundaries midnight periods,tests/store/sequences/test_$(part).py) \
-	$(foreach part,definitions encoding plan trigger_locks,tests/store/tracked/test_$(part).py) \
-	$(foreach part,compaction planner pruning attempts,tests/schedules/test_$(part).py)
 
 # `make soak`
 SECONDS ?= 300
@@ -38,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-mariadb test-mysql test-long test-clusters mutations bench soak up clean lock
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up clean lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -52,31 +40,42 @@ install: .venv/.complete ## make .venv, and install redis-server and mariadb whe
 demo: install ## half a million increments, two workers, one of them killed; LOG=FILE counts a real access log
 	@$(BIN)/python -m demo $(if $(LOG),--log '$(LOG)')
 
-test: install ## all checks, the tests on MariaDB, then on MySQL 9 those of how the database is used
+test: install ## lint, types, import rules; the tests on MariaDB, those of the database on MySQL 9, too
 	@scripts/test.sh
 
 check: .venv/.complete ## lint, format, types, import rules
 	@scripts/checks.sh
 
-test-mariadb: install ## all tests but those on clusters, on MariaDB; SHORT=1: those of `make test`
+test-short: install ## the tests of `make test` alone; SERVER=mariadb or mysql: on one of the two
 	@scripts/servers.sh --tests
-	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -m 'not clusters$(if $(SHORT), and not long)' $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=$(if $(filter command line,$(origin SERVER)),$(SERVER),both) $(PYTEST) -m 'not clusters and not long' $(ARGS) </dev/null
 
-test-long: install ## on SERVER, the tests that `make test` leaves out for their length; a part of make soak
+test-mariadb: install ## all tests but those on clusters, on MariaDB
 	@scripts/servers.sh --tests
-	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=$(SERVER) COUNTERSINK_TEST_EXAMPLES=many $(PYTEST) -m '(long or random) and not clusters' </dev/null
+	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -m 'not clusters' $(ARGS) </dev/null
 
-test-mysql: install ## all tests that touch the database on a MySQL 9 of their own; SHORT=1: those of `make test`
+test-mysql: install ## all tests that touch the database, on a MySQL 9 of their own
 	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh
-	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) -m 'not clusters$(if $(SHORT), and not long)' $(wildcard $(if $(SHORT),$(filter-out $(NOT_SHORT),$(MYSQL_TESTS)),$(MYSQL_TESTS))) $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=mysql $(PYTEST) -m 'not clusters' $(wildcard $(MYSQL_TESTS)) $(ARGS) </dev/null
+
+test-long: install ## on SERVER, the long tests and the random ones with many examples; a part of make soak
+	@scripts/servers.sh --tests
+	@[ '$(SERVER)' != mysql ] || scripts/mysql-tree.sh
+	@COUNTERSINK_TEST_SERVER=$(SERVER) COUNTERSINK_TEST_EXAMPLES=many $(PYTEST) -m '(long or random) and not clusters' $(ARGS) </dev/null
 
 test-clusters: install ## the tests on clusters: Redis, Valkey, Sentinel, Galera, Group Replication; a quarter of an hour
 	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
 	@scripts/valkey-tree.sh || [ $$? -eq 3 ]
 	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -n $(CLUSTER_JOBS) -m clusters $(ARGS) </dev/null
+
+coverage: install ## branch coverage of the product by the tests of `make test`, beside the figures kept in tests/coverage.json; KEEP=1 keeps the new ones
+	@scripts/servers.sh --tests
+	@rm -rf build/coverage
+	@COUNTERSINK_TEST_SERVER=both $(BIN)/python -m coverage run -m pytest -q -n $(JOBS) --dist worksteal -m 'not clusters and not long' $(ARGS) </dev/null || [ -n '$(ARGS)' ]
+	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage json -q
+	@$(BIN)/python scripts/coverage_table.py $(if $(KEEP),--keep)
 
 mutations: install ## makes mistakes in the core, one by one, and names those that no test notices; ARGS=NAME makes one
 	@scripts/servers.sh --tests

@@ -13,21 +13,21 @@ import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
-from countersink.cli.servers import FAST, Kind, MySQLServer, RedisServer
+from countersink.cli.servers import Kind, MySQLServer, RedisServer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
-from tests.support.databases import KeptDatabase, dropped, new_name
+from tests.support.databases import KeptDatabase, SharedServers, dropped, new_name
 from tests.support.factories import MySQLFactory, RedisFactory
-from tests.support.templates import SMALL, template
 
 settings.register_profile(
     "countersink",
@@ -41,6 +41,25 @@ settings.load_profile("countersink")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by nohup
+
+ASKED: Final = os.environ.get("COUNTERSINK_TEST_SERVER") or "mariadb"
+"""Database servers of this run: "mariadb", "mysql", or "both"; with "both" each test runs on the
+kinds that its marker ``servers`` names, on MariaDB where it has none."""
+KINDS: Final[dict[str, Kind]] = {"mariadb": "mariadb", "mysql": "mysql"}
+
+
+def pytest_configure() -> None:
+    """Refuse an unknown kind of server once, rather than in each test."""
+    if ASKED not in (*KINDS, "both"):
+        raise pytest.UsageError(f"COUNTERSINK_TEST_SERVER={ASKED}: mariadb, mysql or both")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make the kind of server a parameter of the tests that use the database."""
+    if ASKED == "both" and "server_kind" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("servers")
+        kinds = marker.args if marker is not None else ("mariadb",)
+        metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
 
 
 def pytest_collection_finish() -> None:
@@ -65,13 +84,9 @@ def state_directory(state_directories: Iterator[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def server_kind() -> Kind:
-    """Which of the two the tests run on: $COUNTERSINK_TEST_SERVER, else MariaDB."""
-    asked = os.environ.get("COUNTERSINK_TEST_SERVER") or "mariadb"
-    kinds: dict[str, Kind] = {"mariadb": "mariadb", "mysql": "mysql"}
-    if asked in kinds:
-        return kinds[asked]
-    raise pytest.UsageError(f"COUNTERSINK_TEST_SERVER={asked}: mariadb or mysql")
+def server_kind(request: pytest.FixtureRequest) -> Kind:
+    """The kind of the test's database server."""
+    return KINDS[getattr(request, "param", "mariadb" if ASKED == "both" else ASKED)]
 
 
 @pytest.fixture(scope="session")
@@ -90,16 +105,16 @@ def redis_server(servers_directory: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def mysql_server(servers_directory: Path, server_kind: Kind) -> Iterator[MySQLServer]:
+def mysql_servers(servers_directory: Path) -> Iterator[SharedServers]:
+    """The MySQL and the MariaDB of this process, each started when a test first needs it."""
+    with SharedServers(servers_directory) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def mysql_server(mysql_servers: SharedServers, server_kind: Kind) -> MySQLServer:
     """One MySQL or MariaDB for all tests of this process; a crash of it would lose data."""
-    server = MySQLServer(
-        servers_directory / "mysql",
-        kind=server_kind,
-        template=template(server_kind),
-        extra=(*FAST, *SMALL[server_kind]),
-    )
-    with server:
-        yield server
+    return mysql_servers.server(server_kind)
 
 
 @pytest.fixture
@@ -126,11 +141,9 @@ def empty_mysql_url(mysql_server: MySQLServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kept_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
+def kept_database(mysql_servers: SharedServers, server_kind: Kind) -> KeptDatabase:
     """The migrated database that the tests of this process use one after another."""
-    kept = KeptDatabase(mysql_server)
-    yield kept
-    kept.drop()
+    return mysql_servers.database(server_kind)
 
 
 @pytest.fixture

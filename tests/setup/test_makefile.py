@@ -121,5 +121,11 @@ def test_tests_on_clusters_are_left_to_their_own_target() -> None:
     assert "-m clusters" in make("-n", "test-clusters")
     for target in ("test-mariadb", "test-mysql"):
         assert "-m 'not clusters'" in make("-n", target)
-        assert "-m 'not clusters and not long'" in make("-n", target, "SHORT=1")
-    assert "-m 'long and not clusters'" in make("-n", "test-long")
+    assert "-m '(long or random) and not clusters'" in make("-n", "test-long")
+
+
+def test_short_tests_run_on_both_servers_unless_one_is_named() -> None:
+    for server, said in (("both", ()), ("mysql", ("SERVER=mysql",))):
+        command = make("-n", "test-short", *said)
+        assert f"COUNTERSINK_TEST_SERVER={server} " in command
+        assert "-m 'not clusters and not long'" in command

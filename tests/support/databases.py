@@ -7,12 +7,14 @@ database whose schema a test has changed, or that it has filled, is dropped and 
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Final, Self
 
-from countersink.cli.servers import MySQLServer
+from countersink.cli.servers import FAST, Kind, MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.errors import StoreError
 from countersink.store.migrate import migrate
+from tests.support.templates import SMALL, template
 
 MANY_ROWS: Final = 2000
 """Above so many rows the statistics of a table may change the plans of the next test."""
@@ -28,9 +30,8 @@ _SCHEMA: Final = """
     UNION ALL
     SELECT 'table', table_name, table_type, engine, table_collation
     FROM information_schema.tables WHERE table_schema = DATABASE()
-    UNION ALL
-    SELECT 'version', CONCAT(version, ''), name, '', '' FROM schema_version
 """
+_VERSIONS: Final = "SELECT version, name FROM schema_version ORDER BY version"
 
 
 def new_name() -> str:
@@ -60,7 +61,9 @@ class KeptDatabase:
         self._name: str | None = None
         self._schema: list[tuple[str, ...]] = []
         self._control: list[tuple[object, ...]] = []
-        self._tables: list[str] = []
+        self._versions: list[tuple[object, ...]] = []
+        self._definitions = 0
+        self._count_rows = ""
 
     def url(self) -> str:
         """The URL of the database, which is as if just migrated."""
@@ -70,11 +73,14 @@ class KeptDatabase:
             with connect(self._server.url_for(name)) as session:
                 self._schema = _schema(session)
                 self._control = session.query("SELECT * FROM control")
-            self._tables = [
-                row[1]
-                for row in self._schema
-                if row[0] == "table" and row[2] == "BASE TABLE" and row[1] != "schema_version"
-            ]
+                self._versions = session.query(_VERSIONS)
+                self._definitions = _definitions(session)
+            self._count_rows = " UNION ALL ".join(
+                f"SELECT '{table}', COUNT(*)"
+                f" FROM (SELECT 1 FROM {table} LIMIT {MANY_ROWS + 1}) AS some"
+                for what, table, kind, *_ in self._schema
+                if what == "table" and kind == "BASE TABLE" and table != "schema_version"
+            )
             self._name = name
         return self._server.url_for(self._name)
 
@@ -97,13 +103,17 @@ class KeptDatabase:
                 self._name = None
 
     def _emptied(self, session: Session) -> bool:
-        if _schema(session) != self._schema:
+        definitions = _definitions(session)
+        if definitions != self._definitions and _schema(session) != self._schema:
             return False
-        for table in self._tables:
-            rows = session.query(f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT 5000) AS some")
-            if rows[0][0] > MANY_ROWS:
-                return False
-            if rows[0][0] and table != "control":
+        if session.query(_VERSIONS) != self._versions:
+            return False
+        self._definitions = definitions
+        filled = [(table, rows) for table, rows in session.query(self._count_rows) if rows]
+        if any(rows > MANY_ROWS for _, rows in filled):
+            return False
+        for table, _ in filled:
+            if table != "control":
                 session.execute(f"DELETE FROM {table}")
         if session.query("SELECT * FROM control") != self._control:
             session.execute("DELETE FROM control")
@@ -112,6 +122,55 @@ class KeptDatabase:
         return True
 
 
+class SharedServers:
+    """One server of each kind, and its kept database: started when first asked for.
+
+    Args:
+        directory: where their data goes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: dict[Kind, tuple[MySQLServer, KeptDatabase]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server, _kept in self._made.values():
+            server.kill()  # the data is not wanted any more
+
+    def server(self, kind: Kind) -> MySQLServer:
+        """The started server."""
+        return self._of(kind)[0]
+
+    def database(self, kind: Kind) -> KeptDatabase:
+        """The database on it that tests use one after another."""
+        return self._of(kind)[1]
+
+    def _of(self, kind: Kind) -> tuple[MySQLServer, KeptDatabase]:
+        if kind not in self._made:
+            server = MySQLServer(
+                self._directory / kind,
+                kind=kind,
+                template=template(kind),
+                extra=(*FAST, *SMALL[kind]),
+            ).start()
+            self._made[kind] = server, KeptDatabase(server)
+        return self._made[kind]
+
+
+def _definitions(session: Session) -> int:
+    """Number of statements that define something, run on the server since its start: where it has
+    not moved, no schema has changed.
+    """
+    counts = session.query(
+        "SHOW GLOBAL STATUS WHERE Variable_name RLIKE '^Com_(alter|create|drop|rename)_'"
+        " AND Variable_name NOT RLIKE '_(db|user|role|temporary_table)$'"
+    )
+    return sum(int(count) for _, count in counts)
+
+
 def _schema(session: Session) -> list[tuple[str, ...]]:
-    """Everything that has to be as a migration leaves it, the versions it wrote down included."""
+    """Columns, indexes, triggers and tables, as a migration leaves them."""
     return sorted(tuple(str(column) for column in row) for row in session.query(_SCHEMA))

@@ -21,7 +21,8 @@ def examples(few: int, many: int, **more: Any) -> Callable[[Test], Test]:
     """
 
     def decorate(test: Test) -> Test:
-        chosen = settings(max_examples=many if MANY else few, **more)(test)
-        return pytest.mark.random(chosen)
+        chosen: Test = settings(max_examples=many if MANY else few, **more)(test)
+        marked: Test = pytest.mark.random(chosen)
+        return marked
 
     return decorate
