@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tests.backfill.helpers import (
 from tests.store.helpers import entry, row, together
 from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
-from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
@@ -188,6 +189,38 @@ def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(
         assert rule.acted == 1
     assert (report.state, report.lines, report.known_lines) == ("done", 0, 450)
     assert totals(mysql_url) == keys_of(450)
+
+
+def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    file = half_undone(mysql_url, tmp_path)
+    claims: list[str] = []
+
+    def claims_second(request: Request, _reply: bytes) -> bool:
+        if "start_at = " in request.text and "SKIP LOCKED" in request.text:
+            claims.append(request.text)
+        return len(claims) == 2
+
+    def change(_request: Request) -> None:
+        with open_tables(mysql_url) as session:
+            put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
+
+    with MySQLProxy.to(mysql_url) as proxy:
+        rule = proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=change,
+            where=claims_second,
+        )
+        add(proxy.url(mysql_url), file)
+        assert rule.acted == 1
+    by_bucket: Counter[str] = Counter()
+    for (bucket, _), amount in totals(mysql_url).items():
+        by_bucket[bucket] += amount
+    assert by_bucket == {"2026-03-14": 300, "2026-03-14 12:00:01": 150}
 
 
 def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill.count import task
+from countersink.backfill.count import targets, task
 from countersink.backfill.errors import BackfillError, RunEnded
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, UndoProgress, undo
@@ -390,6 +390,18 @@ def test_the_largest_amounts_are_taken_back_too(
     compact(partial(open_mover, mysql_url), CompactOptions())
     undo(mysql_url, run)
     assert totals(mysql_url) == {(DAY, "low"): 1, (DAY, "high"): -2}
+
+
+def test_a_chunk_whose_journal_has_several_pieces_is_taken_back(
+    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_CELLS", 3)
+    run = run_of(mysql_url, write(tmp_path / "a.log", long_log(70, keys=7)))
+    with connect(mysql_url) as session:
+        assert session.query("SELECT COUNT(*) FROM backfill_journal") == [(3,)]
+    assert totals(mysql_url) == keys_of(70)
+    undo(mysql_url, run)
+    assert totals(mysql_url) == {}
 
 
 def test_a_source_that_another_run_is_about_to_count_is_not_forgotten(

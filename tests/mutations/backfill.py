@@ -15,6 +15,13 @@ BACKFILL: Final = (
         tests=("tests/backfill/test_add_together.py",),
     ),
     Mutation(
+        name="planned-chunk-in-buckets-of-former-policies",
+        file=_BACKFILL + "count/transaction.py",
+        old="if in_force is not known:",
+        new="if in_force is None:",
+        tests=("tests/backfill/test_add_together.py",),
+    ),
+    Mutation(
         name="unfinished-line-counted-again-when-it-goes-on",
         file=_BACKFILL + "count/chunk_reader.py",
         old="        keys[key] -= amount\n",
@@ -36,18 +43,18 @@ BACKFILL: Final = (
         tests=("tests/backfill/test_set_days.py",),
     ),
     Mutation(
+        name="journal-of-a-chunk-cut-off",
+        file=_BACKFILL + "count/targets.py",
+        old="for number, piece in enumerate(pieces):\n        session",
+        new="for number, piece in enumerate(pieces[:1]):\n        session",
+        tests=("tests/backfill/test_undo.py",),
+    ),
+    Mutation(
         name="chunk-taken-back-without-its-lock",
         file=_BACKFILL + "retraction.py",
         old="AND run = %s AND state = 'done' FOR UPDATE\"",
         new="AND run = %s AND state = 'done'\"",
         tests=("tests/backfill/test_undo.py",),
-    ),
-    Mutation(
-        name="truth-of-a-reconcile-added-on-top",
-        file=_BACKFILL + "reconcile/correction.py",
-        old="amounts.add(counter, keys.bucket, key_text(one.key), one.should_be - one.had)",
-        new="amounts.add(counter, keys.bucket, key_text(one.key), one.should_be)",
-        tests=("tests/backfill/test_reconcile.py",),
     ),
     Mutation(
         name="reconcile-sums-up-without-locks",

@@ -25,6 +25,13 @@ COUNTING: Final = (
         tests=("tests/store/test_guards.py",),
     ),
     Mutation(
+        name="guard-of-an-old-entry-behind-the-watermark",
+        file=_APPLY + "guards.py",
+        old="least = max(control.now, control.watermark)",
+        new="least = control.now",
+        tests=("tests/store/test_guards.py",),
+    ),
+    Mutation(
         name="watermark-that-falls",
         file=_APPLY + "guards.py",
         old="before = max(control.watermark, wanted)",
@@ -44,13 +51,6 @@ COUNTING: Final = (
         old="if entry.at >= control.watermark]",
         new="if entry.at > control.watermark]",
         tests=("tests/store/test_guards.py",),
-    ),
-    Mutation(
-        name="entry-that-is-too-old-counted-all-the-same",
-        file=_APPLY + "apply.py",
-        old="young = [entry for entry in entries if entry.at >= control.watermark]",
-        new="young = list(entries)",
-        tests=("tests/store/test_apply.py",),
     ),
     Mutation(
         name="entry-that-is-too-old-without-a-guard",
@@ -95,13 +95,6 @@ COUNTING: Final = (
         tests=(_KEY_CAPS + "::test_a_connection_killed_before_the_commit_remembers_nothing",),
     ),
     Mutation(
-        name="amount-of-the-last-row-in-place-of-the-sum",
-        file=_APPLY + "amounts.py",
-        old="                    amounts[key] += amount",
-        new="                    amounts[key] = amount",
-        tests=("tests/store/test_apply.py",),
-    ),
-    Mutation(
         name="row-in-the-bucket-of-the-counter-before",
         file=_APPLY + "amounts.py",
         old="if minute != last_minute or counter != last_counter:",
@@ -130,6 +123,20 @@ COUNTING: Final = (
         old="            entry = replace(entry, rows=left)\n",
         new="",
         tests=("tests/store/test_reconciled.py",),
+    ),
+    Mutation(
+        name="row-of-the-millisecond-of-a-mark-dead",
+        file="worker/countersink/store/counters/policies.py",
+        old="accepted < found.sent_before else None",
+        new="accepted <= found.sent_before else None",
+        tests=("tests/store/test_reconciled.py",),
+    ),
+    Mutation(
+        name="unknown-counter-known-from-its-second-batch-on",
+        file=_APPLY + "refusals.py",
+        old="policies.known |= doubtful - unknown",
+        new="policies.known |= doubtful",
+        tests=("tests/store/test_strict.py",),
     ),
     Mutation(
         name="dead-row-retried-without-its-lock",

@@ -29,18 +29,18 @@ DIRECT: Final = (
         tests=("tests/store/sequences/test_periods.py",),
     ),
     Mutation(
-        name="one-key-of-a-transaction-set-not-added",
-        file=_STORE + "in_app/increments.py",
-        old='amount = counter_slot.amount + {amount:d}"',
-        new='amount = {amount:d}"',
-        tests=("tests/store/test_increments.py",),
-    ),
-    Mutation(
         name="settings-of-a-transaction-not-checked",
         file=_STORE + "in_app/increments.py",
         old=' AND f.version = {found.version:d}"',
         new='"',
         tests=("tests/store/test_settings_version.py",),
+    ),
+    Mutation(
+        name="amounts-of-a-transaction-set-not-added",
+        file=_STORE + "in_app/increments.py",
+        old='amount = counter_slot.amount + new.amount"',
+        new='amount = new.amount"',
+        tests=("tests/store/test_increments.py",),
     ),
     Mutation(
         name="half-of-a-call-kept-after-an-error",

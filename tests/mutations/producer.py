@@ -22,18 +22,25 @@ PRODUCER: Final = (
         tests=("tests/producers/test_flush.py", "tests/producers/test_spool.py"),
     ),
     Mutation(
+        name="batch-sent-again-under-another-id-than-its-own",
+        file=_PRODUCERS + "outbox.py",
+        old="id = id_for(self._id_scope, *names) if names else new_entry_id",
+        new="id = new_entry_id",
+        tests=("tests/producers/test_batch.py",),
+    ),
+    Mutation(
+        name="rows-of-the-parent-sent-by-a-fork",
+        file=_PRODUCERS + "lifecycle.py",
+        old="        producer.start_over()",
+        new="        pass",
+        tests=("tests/producers/test_forks.py",),
+    ),
+    Mutation(
         name="entry-in-doubt-taken-for-stored",
         file=_PRODUCERS + "redis_link.py",
         old="in_doubt = True\n            self._fail(error)\n            return []",
         new="in_doubt = True\n            self._fail(error)\n            return list(parcels)",
         tests=("tests/producers/test_outage.py", "tests/producers/test_flush.py"),
-    ),
-    Mutation(
-        name="amount-in-memory-set-by-the-last-call",
-        file=_PRODUCERS + "buffer/rows.py",
-        old="            counts[key] = counts.get(key, 0) + amount",
-        new="            counts[key] = amount",
-        tests=("tests/producers/test_increment.py",),
     ),
     Mutation(
         name="row-that-is-full-lost-when-the-next-begins",

@@ -23,32 +23,11 @@ QUEUE: Final = (
         tests=("tests/stream/test_group.py",),
     ),
     Mutation(
-        name="entries-that-were-taken-out-not-noticed",
-        file=_SCRIPTS + "epoch.lua",
-        old="    lost = added - field(stream, 'length') - (type(count)",
-        new="    lost = 0 * added - 0 * (type(count)",
-        tests=("tests/producers/test_applied.py",),
-    ),
-    Mutation(
-        name="trimmed-entries-not-reported-as-lost",
-        file=_SCRIPTS + "claim.lua",
-        old="      lost[#lost + 1] = id\n",
-        new="",
-        tests=("tests/stream/test_group.py",),
-    ),
-    Mutation(
         name="entries-read-without-being-pending",
         file=_SCRIPTS + "read.lua",
         old="'COUNT', 1, 'STREAMS', KEYS[1], '>')",
         new="'COUNT', 1, 'NOACK', 'STREAMS', KEYS[1], '>')",
         tests=("tests/stream/test_group.py",),
-    ),
-    Mutation(
-        name="oldest-entry-of-a-page-told-by-its-newest",
-        file=_SCRIPTS + "oldest.lua",
-        old="if oldest == nil or time < oldest then",
-        new="if oldest == nil or time > oldest then",
-        tests=("tests/stream/test_progress.py",),
     ),
     Mutation(
         name="entry-dated-by-its-stream-id",

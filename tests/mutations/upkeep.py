@@ -30,13 +30,6 @@ UPKEEP: Final = (
         tests=("tests/schedules/test_move.py",),
     ),
     Mutation(
-        name="rows-summed-up-without-their-locks",
-        file=_JOBS + "move.py",
-        old='GROUP BY {bucket}counter_key FOR UPDATE NOWAIT"',
-        new='GROUP BY {bucket}counter_key"',
-        tests=("tests/schedules/test_move.py",),
-    ),
-    Mutation(
         name="month-of-a-counter-that-was-made-anew",
         file=_JOBS + "move.py",
         old="if version != to.version or not reached:",
@@ -58,10 +51,24 @@ UPKEEP: Final = (
         tests=("tests/schedules/test_retention.py",),
     ),
     Mutation(
+        name="buckets-rolled-up-to-the-midst-of-a-wider-one",
+        file=_STORE + "counters/keep_steps.py",
+        old="minute = -(-policy.starts_at(policy.label(now - age)) // 60)",
+        new="minute = now - age",
+        tests=("tests/store/test_keep_steps.py",),
+    ),
+    Mutation(
         name="postings-of-an-open-transaction-moved",
         file=_STORE + "ledger/postings.py",
         old='FOR UPDATE SKIP LOCKED"',
         new='"',
+        tests=("tests/store/test_ledger.py",),
+    ),
+    Mutation(
+        name="postings-deleted-that-were-not-added-up",
+        file=_STORE + "ledger/postings.py",
+        old='AND slot IN ({marks(slots)})",\n            (*place, *slots),',
+        new='AND slot >= %s",\n            (*place, slots[0]),',
         tests=("tests/store/test_ledger.py",),
     ),
 )

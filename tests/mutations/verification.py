@@ -22,13 +22,6 @@ VERIFICATION: Final = (
         tests=("tests/store/test_verify.py",),
     ),
     Mutation(
-        name="counters-of-the-first-window-alone",
-        file=_STORE + "verify.py",
-        old="while part is None or part.last is not None:",
-        new="while part is None:",
-        tests=("tests/store/test_verify.py",),
-    ),
-    Mutation(
         name="seals-of-sequences-not-compared",
         file=_STORE + "verify.py",
         old="differences += [*seals.counters(session), *seals.others(session)]",

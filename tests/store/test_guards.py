@@ -128,6 +128,18 @@ def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session
     assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
 
 
+def test_a_guard_outlives_a_clock_that_was_set_back_behind_the_watermark(
+    session: Session, applier: Applier
+) -> None:
+    """That of an entry which is too old as well: once retried it must not come again."""
+    watermark = now_ms() + 10**9
+    session.execute("UPDATE control SET pruned_before = %s", (watermark,))
+    old = entry(rows(("/a", 1)), at=now_ms())
+    assert applier.apply([old]).too_old == 1
+    assert guards.prune(session, now_ms=now_ms(), keep_ms=0).deleted == 0
+    assert applier.apply([old]) == Applied(duplicates=1)
+
+
 def test_known_says_which_have_guards(session: Session, applier: Applier) -> None:
     there = [entry([]) for _ in range(1500)]
     applier.apply(there)

@@ -17,7 +17,9 @@ from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import Session, connect
+from countersink.store.counters import keep_steps
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
+from countersink.store.counters.policies import Policy
 from countersink.store.errors import TrackedCounter
 from countersink.store.settings import Settings
 from countersink.store.verify import verify
@@ -27,6 +29,17 @@ from tests.store.helpers import entry, keys
 from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
+
+
+@pytest.mark.parametrize("past", [0, 1, 59])
+def test_buckets_are_rolled_up_to_where_a_wider_one_begins(past: int) -> None:
+    """An event is in a wider bucket or not, never half of its bucket's events."""
+    hours = Policy(number=1, resolution="hour", rolls=0)
+    days = Policy(number=2, resolution="day", rolls=0)
+    noon = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()) // 60
+    own = [Policy(resolution="minute"), hours, days]
+    found = keep_steps.due(own, keep_steps.parse("minute=2d,hour=90d"), noon + past)
+    assert found == {1: noon - 2 * 1440, 2: noon - 90 * 1440 - 720}
 
 
 def roll(url: str) -> RetentionDone:

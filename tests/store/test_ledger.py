@@ -134,17 +134,20 @@ class Play:
 def test_a_posting_that_an_open_transaction_adds_to_is_moved_after_its_commit(
     mysql_url: str, store: Store
 ) -> None:
-    with open_app(mysql_url) as app, open_tables(mysql_url) as moving:
-        store.increment(app, "views", "/a", 5, at=NOON)
-        app.commit()
+    with open_app(mysql_url) as other, open_app(mysql_url) as app, open_tables(mysql_url) as moving:
+        for connection in (other, app):
+            store.increment(connection, "views", "/a", 5, at=NOON)
+            connection.commit()
         store.increment(app, "views", "/a", 7, at=NOON)
         [(counter, label)] = buckets(moving)
+        of_other = move(moving, counter, label, -1)
+        assert of_other is not None
         assert move(moving, counter, label, -1) is None
         app.commit()
-        assert move(moving, counter, label, -1) is not None
+        assert move(moving, counter, label, -1) != of_other
         assert buckets(moving) == []
         assert posted(moving) == held(moving)
-    assert store.totals.total("views") == 12
+    assert store.totals.total("views") == 17
 
 
 @pytest.mark.parametrize(

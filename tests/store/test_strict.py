@@ -57,6 +57,16 @@ def test_a_counter_is_known_from_the_moment_it_is_made(
     assert dead.count(session) == {}
 
 
+def test_an_unknown_counter_stays_unknown_however_often_it_comes(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    store.counters.set_strict(True)
+    for number in range(1, 4):
+        assert applier.apply([entry([row("/a")])]) == Applied(applied=1, dead=1)
+        assert dead.count(session) == {"unknown_counter": number}
+    assert ledger(session) == {}
+
+
 def test_a_deleted_counter_is_unknown_again(
     store: Store, session: Session, applier: Applier
 ) -> None:
