@@ -62,6 +62,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a long test that does not say why it is long."""
+    for marker in item.iter_markers("long"):
+        if not marker.args:
+            raise pytest.UsageError(f"{item.nodeid}: pytest.mark.long takes the reason")
+
+
 def pytest_collection_finish() -> None:
     """What is there before the first test stays: looking through it again and again for garbage
     took an eighth of the time.

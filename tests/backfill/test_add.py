@@ -38,6 +38,8 @@ from tests.store.helpers import MAX, MIN, entry
 from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 NOON_MINUTE = int(NOON.timestamp()) // 60
 

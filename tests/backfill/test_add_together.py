@@ -34,6 +34,8 @@ from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
 

@@ -12,6 +12,8 @@ from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import COUNTER, DAY, add, details, line, query, rejected, totals, write
 from tests.store.helpers import MAX
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def declared(mysql_url: str) -> str:

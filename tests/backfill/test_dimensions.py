@@ -19,6 +19,8 @@ from countersink.store.errors import UnknownDimension
 from tests.backfill.format_helpers import read, reasons, where
 from tests.backfill.helpers import COUNTER, DAY, add, details, line, log, totals, write
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 PAGE = (("page", "path"),)
 BOTH = (("status", "status"), ("page", "path"))
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at"}

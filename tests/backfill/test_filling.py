@@ -39,6 +39,8 @@ from tests.backfill.helpers import (
 from tests.store.helpers import entry
 from tests.support.examples import MANY
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 Event = tuple[datetime, str, str]
 """Time, page, country."""
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at"}

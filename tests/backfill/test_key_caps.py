@@ -16,6 +16,8 @@ from tests.backfill import helpers
 from tests.backfill.helpers import add, keys_of, log, long_log, query, small_chunks, write
 from tests.backfill.truths import DAY, NEXT, count, hour_ago, on_days, options, said_by, totals
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 KEPT = """
     SELECT COUNT(DISTINCT counter_key) FROM counter_slot WHERE counter_key <> '__overflow__'
 """

@@ -38,7 +38,7 @@ from tests.store.helpers import MAX, MIN, entry, ledger, minute
 from tests.store.policy_rows import put_policies
 from tests.support.traffic import now_ms, send
 
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]
 
 
 def corrected(url: str, run: int, t0: int | None = None, **asked: Any) -> Corrected:

@@ -38,7 +38,7 @@ from tests.store.helpers import entry, minute, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,8 @@ from tests.store.helpers import MAX, entry, ledger, minute, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 BEFORE = {(DAY, "/a"): 5, (DAY, "/gone"): 2, (NEXT, "/a"): 1}
 SAID = {(DAY, "/a"): 7, (DAY, "/b"): 3, (NEXT, "/a"): -4}
 

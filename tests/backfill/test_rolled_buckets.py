@@ -23,6 +23,8 @@ from tests.store.helpers import entry
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 KEPT = "minute=2d,hour=90d"
 A_DAY = 1440
 

@@ -47,6 +47,8 @@ from tests.store.helpers import MAX, MIN, entry, together
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
 """What a run leaves behind, but for its own row."""
 

@@ -50,6 +50,8 @@ from tests.store.helpers import together
 from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 HOST_AND_AGENT = ("host", "agent")
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at", "key_column": "page"}
 FORGOTTEN = "the salt of its time was forgotten"

@@ -1,7 +1,11 @@
 """Counts of an application's own transactions, whatever becomes of its processes."""
 
+import pytest
+
 from tests.faults.scenarios import app_transactions
 from tests.faults.stage import Stage
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 
 def test_counts_are_those_of_the_rows_though_the_processes_are_killed(stage: Stage) -> None:

@@ -7,6 +7,8 @@ from tests.faults.scenarios import compaction_beside
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.mark.random
 @pytest.mark.parametrize("what", ["compact", "retention", "steps"])

@@ -24,6 +24,8 @@ from tests.support.run_app import CHUNK
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 CHUNKS = 60
 SUM = "SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED) FROM counts.counter_slot"
 FAST = {

@@ -30,6 +30,7 @@ from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 
 pytestmark = [
+    pytest.mark.servers("mysql"),
     pytest.mark.skipif(not group_replication.installed(), reason="MySQL 9 is not there"),
     pytest.mark.timeout(300),
 ]

@@ -5,6 +5,8 @@ import pytest
 from tests.faults.scenarios import key_caps as scenarios
 from tests.faults.stage import Stage
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def test_killed_while_taking_room(stage: Stage) -> None:
     scenarios.killed_with_a_cap(stage, stage.random.sample(scenarios.OWN_POINTS, 1))

@@ -9,6 +9,8 @@ from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.mark.random
 def test_killed_at_points_while_members_are_united(stage: Stage) -> None:

@@ -30,6 +30,8 @@ from tests.reads.support import apply_all, minute_of
 from tests.store.helpers import entry
 from tests.support.traffic import now_ms, send
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 VALUES: Mapping[str, list[str]] = {"country": ["DE", "AT", ""], "page": ["/", "/a", "/b", ""]}
 
 

@@ -21,6 +21,8 @@ from tests.reads.support import DAYS
 from tests.reads.support import queue as send
 from tests.store.policy_rows import put_policies
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 MANY = 400
 QUESTIONS = [
     Query(Selection(), by="day"),

@@ -25,6 +25,8 @@ from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import add, now_ms, send
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def reads(store: Store, redis_client: redis.Redis) -> Reads:

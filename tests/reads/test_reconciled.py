@@ -13,6 +13,8 @@ from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
 from tests.support.traffic import now_ms, send
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def mark(session: Session, sent_before: int) -> None:
     """Mark the first day."""

@@ -18,6 +18,8 @@ from tests.reads.support import DAYS, apply_all
 from tests.reads.support import queue as send
 from tests.store.policy_rows import put_policies
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:

@@ -46,6 +46,8 @@ from tests.reads.test_windows import (
 from tests.support.examples import examples
 from tests.support.traffic import now_minute, now_ms, send
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 Event = tuple[str, int, str]
 """(key, minute, member)."""
 

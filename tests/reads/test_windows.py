@@ -34,6 +34,8 @@ from tests.store.policy_rows import Change, brute_policy, put_policies
 from tests.support.examples import examples
 from tests.support.traffic import now_minute, now_ms, send
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 KEYS = ("", "a", "a ", "ä", "/page")
 WIDTH = {"minute": 1, "quarter": 15, "hour": 60, "day": 1440}
 HOURLY = ("UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati")

@@ -20,6 +20,8 @@ from countersink.store.sql import day_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 MARCH = Month(day_label(date(2020, 3, 1)), date(2020, 4, 1), 0)
 WHOLE = BucketRange("v", LABEL, b"", b"\xff" * 255)
 ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(), b"\xff\xfe"]

@@ -22,6 +22,8 @@ from tests.schedules.tables import MAX, Tables, spread
 from tests.store.helpers import entry, minute, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
 
 

@@ -18,6 +18,8 @@ from tests.store.helpers import (
 )
 from tests.store.helpers import entry, guard_count, keys, ledger, minute, now_ms, rows, together
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def test_rows_of_several_entries_become_one_row_per_cell(
     session: Session, applier: Applier

@@ -21,6 +21,8 @@ from countersink.store.verify import verify
 from tests.store.helpers import MAX, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def views(store: Store) -> str:

@@ -10,6 +10,8 @@ from countersink.store.errors import UnknownDimension
 from tests.store.app import Connection
 from tests.store.helpers import MAX, keys
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def store(store: Store) -> Store:

@@ -13,6 +13,8 @@ from countersink.store.errors import ReadInterrupted
 from countersink.store.sessions import Cancellation
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 QUICK = "SELECT COUNT(*) FROM counter"
 
 

@@ -28,6 +28,8 @@ from tests.store.app import open_app
 from tests.store.helpers import entry, keep, minute, restore, row
 from tests.support.databases import dropped, new_name
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 DAY = "2026-11-21"
 """The day of `minute()`."""
 NEXT = "2026-11-22"

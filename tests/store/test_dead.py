@@ -17,6 +17,8 @@ from countersink.store.errors import Conflict
 from countersink.stream.decode import ReadRows, decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def _payload(*content: Row) -> bytes:
     return json.dumps([list(one[1:]) for one in content]).encode()

@@ -19,6 +19,8 @@ from tests.store.helpers import entry, keys, ledger, minute, row, slots
 from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 TABLES = ("counter", "counter_policy", "counter_slot", "counter_month", "counter_ledger")
 
 

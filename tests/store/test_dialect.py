@@ -5,6 +5,8 @@ import pytest
 from countersink.store.errors import Refused
 from countersink.store.sql import Dialect, parse_version
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.mark.parametrize(
     ("text", "dialect"),

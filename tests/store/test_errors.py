@@ -21,6 +21,8 @@ from countersink.store.errors import (
     translate,
 )
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def _classes() -> Iterator[type[pymysql.err.MySQLError]]:
     for _, kind in inspect.getmembers(pymysql.err, inspect.isclass):

@@ -9,6 +9,8 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, Refused
 from tests.store.helpers import entry, guard_count, keys, now_ms, rows
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.mark.parametrize("jump", [240_000, -240_000])
 def test_the_earlier_of_the_two_clocks_decides(session: Session, jump: int) -> None:

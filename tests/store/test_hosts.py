@@ -31,6 +31,8 @@ from tests.support.proxies import MySQLProxy
 from tests.support.replication import ask, port_of, run
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture(scope="module")
 def started(servers_directory: Path, server_kind: Kind) -> Iterator[tuple[MySQLServer, ...]]:

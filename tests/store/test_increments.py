@@ -36,6 +36,8 @@ from tests.store.helpers import MAX, MIN, entry, keys, ledger, row, together
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DEADLOCK = 1213
 

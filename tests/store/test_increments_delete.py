@@ -16,6 +16,8 @@ from tests.store.helpers import entry, keys, row, rows, together
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 

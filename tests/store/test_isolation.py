@@ -10,6 +10,8 @@ from countersink.store.apply.apply import Applied, Applier
 from countersink.store.connection import Session
 from tests.store.helpers import MAX, MIN, entry, keys, ledger, minute, rows, slots
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def _dead(session: Session) -> list[tuple[int, str, bytes]]:
     return sorted(

@@ -30,6 +30,8 @@ from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.mark.parametrize("past", [0, 1, 59])
 def test_buckets_are_rolled_up_to_where_a_wider_one_begins(past: int) -> None:

@@ -21,6 +21,8 @@ from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, row, rows, together
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 OVER = OVERFLOW.encode()
 TODAY = date(2026, 11, 21)
 

@@ -22,6 +22,8 @@ from tests.store.app import open_app
 from tests.store.helpers import entry
 from tests.support.ledger import held, posted
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 KEYS = ["", "/a", "/b", "ä", "/" + "long" * 60]
 MAX = 2**63 - 1
 

@@ -32,6 +32,8 @@ from tests.store.helpers import entry, minute, row, together
 from tests.support.ledger import held, posted
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 ALL = [
     "0001_initial",
     "0002_schedules",

@@ -18,6 +18,8 @@ from tests.store.helpers import entry, keys, minute, now_ms, rows
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 PACKET = 65_536
 
 

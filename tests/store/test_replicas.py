@@ -23,6 +23,8 @@ from tests.support.factories import MySQLFactory
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 APPLIER: dict[Kind, tuple[str, str]] = {
     "mariadb": ("STOP SLAVE SQL_THREAD", "START SLAVE SQL_THREAD"),
     "mysql": ("STOP REPLICA SQL_THREAD", "START REPLICA SQL_THREAD"),

@@ -27,6 +27,8 @@ from tests.store.helpers import MAX, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 LAX = (
     "--sql-mode=NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PIPES_AS_CONCAT",
     "--transaction-isolation=SERIALIZABLE",

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
-pytestmark = pytest.mark.usefixtures("waiting_at_once")
+pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("waiting_at_once")]
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 

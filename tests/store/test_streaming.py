@@ -9,6 +9,8 @@ import pytest
 from countersink.store import Refused, Store, StoreError, Unavailable
 from tests.support.oracle import Oracle
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 SERIES = "SELECT counter_key FROM counter_slot ORDER BY counter_key"
 
 

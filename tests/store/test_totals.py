@@ -19,6 +19,8 @@ from countersink.store.totals.selection import Selection
 from tests.store.helpers import MAX, entry, minute, rows
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 BASE = date(2026, 2, 25)
 DAYS = [BASE + timedelta(days=index) for index in range(12)]
 KEYS = ["", "/a", "/A", "/a ", "é", "\N{GRINNING FACE}"]

@@ -15,6 +15,8 @@ from countersink.store.verify import Difference, Verified, open_session, verify
 from tests.store.helpers import entry, row, rows
 from tests.support.ledger import post_planted
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def roll_up_to_february(session: Session, counter: str) -> None:
     session.execute(

@@ -15,6 +15,8 @@ from tests.backfill.truths import new_run
 from tests.store.helpers import keep, restore
 from tests.support.ledger import post_planted
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def added(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:

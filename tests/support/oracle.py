@@ -29,6 +29,7 @@ def connect(mysql_url: str) -> pymysql.Connection[Any]:
         autocommit=True,
         charset="utf8mb4",
         read_timeout=30,
+        ssl_disabled=True,  # a context of TLS costs 24 ms for each connection
     )
 
 

@@ -9,6 +9,8 @@ from countersink.store.connection import Session, connect
 from countersink.store.sequences import SequenceOptions, Sequences
 from tests.store.helpers import MAX, MIN, together
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def test_peek_takes_nothing(sequences: Sequences) -> None:
     assert sequences.peek("a") is None

@@ -11,6 +11,8 @@ from countersink.store.sequences import SequenceOptions, Sequences
 from tests.store.helpers import MAX, MIN, together
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 def test_what_is_not_given_stays_and_none_clears(sequences: Sequences) -> None:
     made = sequences.configure("a", start=5, step=2, minimum=1, maximum=99, cycle=True)

@@ -6,6 +6,8 @@ from countersink.store import SequenceExhausted, Store
 from tests.drivers.test_drivers import DRIVERS, LIBRARIES, Open
 from tests.store.helpers import MAX, MIN
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 # Of the libraries SQLAlchemy on PyMySQL, and Django with errors of its own: what is below them is
 # here already.

@@ -12,6 +12,8 @@ from countersink.store.connection import Session
 from countersink.store.sequences import Sequences
 from tests.store.helpers import MAX, MIN, together
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 NAMES = (
     "",
     "a",

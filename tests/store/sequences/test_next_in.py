@@ -20,6 +20,8 @@ from tests.store.app import (
 )
 from tests.store.helpers import MAX, MIN, together
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 LAX_MODES = ("", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT", "NO_UNSIGNED_SUBTRACTION")
 ISOLATIONS = ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 

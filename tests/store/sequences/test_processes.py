@@ -7,6 +7,8 @@ import pytest
 from tests.support.processes import Children
 from tests.support.takers import killed_and_cut, together_without_gaps
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def children() -> Iterator[Children]:

@@ -24,6 +24,8 @@ from tests.store.helpers import together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture
 def proxy(mysql_url: str) -> Iterator[MySQLProxy]:

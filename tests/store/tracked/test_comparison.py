@@ -10,6 +10,8 @@ from countersink.store.tracked.check import differences
 from countersink.store.tracked.table import read_table
 from tests.store.tracked.application import App
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 KEYS = {
     "INT": "-5, 0, 3, 4, 9",
     "VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci": "'', 'a', 'B', 'é', 'z%s'",

@@ -3,9 +3,13 @@
 MariaDB runs AFTER UPDATE triggers for them all the same; MySQL does not.
 """
 
+import pytest
+
 from countersink.store import Store
 from tests.support.oracle import connect
 from tests.support.table_oracle import Tracked, snapshot
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 CREATE = (
     "CREATE TABLE parent (id INT PRIMARY KEY) ENGINE = InnoDB",

@@ -14,6 +14,8 @@ from countersink.store.verify import open_session, verify
 from tests.store.tracked.application import App, user
 from tests.support.databases import dropped, new_name
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 ORDERS = """CREATE TABLE orders (
     tenant INT, id INT, status VARCHAR(20), PRIMARY KEY (tenant, id)
 ) CHARACTER SET utf8mb4"""

@@ -14,6 +14,8 @@ from countersink.store.tracked.table import read_table
 from tests.store.helpers import together
 from tests.store.tracked.application import App
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 ORDERS = "CREATE TABLE orders (id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(20), placed DATE)"
 FILL = "INSERT INTO orders (status, placed) VALUES ('open', '2026-11-21'), (NULL, NULL)"
 

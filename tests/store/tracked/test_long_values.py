@@ -11,6 +11,8 @@ from countersink.store.tracked.encoding import cut_values, encode, whole_key
 from tests.store.tracked.application import App
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 VALUES = [
     "short",
     "x" * 255,

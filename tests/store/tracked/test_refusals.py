@@ -13,6 +13,8 @@ from countersink.store.tracked.table import read_table, widest
 from tests.store.tracked.application import App, user
 from tests.support.factories import MySQLFactory
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 TABLE = "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(20), placed DATE)"
 
 

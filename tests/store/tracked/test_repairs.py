@@ -16,6 +16,8 @@ from countersink.store.verify import open_session, verify
 from tests.store.helpers import together
 from tests.store.tracked.application import App
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 CUSTOMERS = "CREATE TABLE customers (id INT PRIMARY KEY)"
 ORDERS = """CREATE TABLE orders (
     id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(20) NULL, placed DATE NULL, customer INT NULL,

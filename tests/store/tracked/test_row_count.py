@@ -16,6 +16,8 @@ from countersink.store.tracked import row_count as module
 from countersink.store.tracked.row_count import row_count
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 TABLE = """
 CREATE TABLE sales (
     plain   VARCHAR(8) CHARACTER SET latin1 COLLATE latin1_swedish_ci NULL,

@@ -11,6 +11,8 @@ from countersink.store.settings import Settings
 from tests.store.tracked.application import App
 from tests.support import oracle
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 ORDERS = """CREATE TABLE orders (
     id INT PRIMARY KEY, code INT NULL UNIQUE, status VARCHAR(20) NULL, placed DATE NULL
 ) CHARACTER SET utf8mb4"""
