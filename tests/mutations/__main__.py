@@ -68,7 +68,7 @@ def _play(chosen: Sequence[Mutation], jobs: int, time_out_s: float) -> int:
     with tempfile.TemporaryDirectory(prefix="csm-") as parent:
         first = SourceCopy.of_checkout(Path(parent) / "0")
         tests = without_repeats(test for each in chosen for test in each.tests)
-        print(f"{len(chosen)} mutations, first their tests without any", flush=True)
+        print(f"mutations: {len(chosen)}; first their tests without any", flush=True)
         status, output = run_unmutated(first, tests, jobs)
         print(f"without a mutation: {_last_line(output)}", flush=True)
         if status:
