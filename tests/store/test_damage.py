@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import redis
 
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import undo
@@ -260,6 +261,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(mysql_server: MySQLServer, redis_server: RedisServer, logs: Path) -> Iterator[str]:
     """A database with something of everything, and a copy of each of its tables."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()  # of our own private server
     with dropped(mysql_server, new_name()) as mysql_url:
         migrate(mysql_url)
         _fill(mysql_url, redis_server.url, logs)
