@@ -19,7 +19,7 @@ from countersink.producers import Producer
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
-from tests.docs.test_documents import blocks
+from tests.docs.console import blocks
 from tests.support import group_replication
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.group_replication import ReplicationGroup

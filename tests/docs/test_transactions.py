@@ -11,7 +11,7 @@ import sqlalchemy
 from countersink.store import Store, UnknownCounter
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.docs.test_documents import blocks
+from tests.docs.console import blocks
 from tests.drivers import applications, mysqlclient
 from tests.store.app import open_app
 from tests.support.ledger import post_planted
