@@ -136,19 +136,17 @@ def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
     if "|" in words:
         ended = call(*words[1 : words.index("|")], **variables)
         return _by_bash(command.partition(" | ")[2], variables, ended.out)
-    files: dict[str, str] = {}
+    files: list[tuple[str, str]] = []
     while words[-2] in _REDIRECTIONS:
         words, (operator, name) = words[:-2], words[-2:]
-        files[operator] = name
+        files.append((operator, name))
     ended = call(*words[1:], **variables)  # in this process: there are many
-    shown = ""
-    for stream, text in (("2", ended.err), ("1", ended.out)):
-        into = [each for each in files if _REDIRECTIONS[each][0] == stream]
-        shown += "" if into else text
-        for each in into:
-            with open(files[each], _REDIRECTIONS[each][1], newline="") as file:
-                file.write(text)
-    return ended.status, shown
+    texts = {"2": ended.err, "1": ended.out}
+    for operator, name in files:
+        stream, mode = _REDIRECTIONS[operator]
+        with open(name, mode, newline="") as file:
+            file.write(texts.pop(stream))
+    return ended.status, "".join(texts.values())
 
 
 def _by_bash(command: str, variables: Mapping[str, str], said: str = "") -> tuple[int, str]:

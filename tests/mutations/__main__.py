@@ -67,7 +67,8 @@ def _play(chosen: Sequence[Mutation], jobs: int, time_out_s: float) -> int:
         tests = without_repeats(test for each in chosen for test in each.tests)
         print(f"mutations: {len(chosen)}; first their tests without any", flush=True)
         status, output = run_unmutated(first, tests, jobs)
-        print(f"without a mutation: {_last_line(output)}", flush=True)
+        said = output.strip().rpartition("\n")[2]
+        print(f"without a mutation: {said or 'pytest says nothing'}", flush=True)
         if status:
             print(output[-SHOWN_BYTES:])
             raise MutationError("the tests fail without any mutation, so they would tell nothing")
@@ -87,11 +88,6 @@ def _tell(outcome: Outcome) -> None:
     print(outcome, flush=True)
     if outcome.fate == "not told":
         print(outcome.output[-SHOWN_BYTES:], flush=True)
-
-
-def _last_line(output: str) -> str:
-    lines = output.strip().splitlines()
-    return lines[-1] if lines else "pytest says nothing"
 
 
 def _arguments() -> argparse.Namespace:
