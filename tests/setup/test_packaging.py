@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.programs import output
 from tests.support.processes import PROJECT, SOURCE_ROOTS
 
 PATH = os.pathsep.join(str(PROJECT / root) for root in SOURCE_ROOTS)
@@ -45,16 +46,8 @@ print(json.dumps(sorted(name.partition(".")[0] for name in set(sys.modules) - be
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of what git would check out: no stray files, no caches."""
     directory = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "build", "--wheel", "--no-isolation"),
-            *("--outdir", str(directory), str(PROJECT)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
+    output([*build, "--outdir", str(directory), str(PROJECT)])
     [built] = directory.glob("*.whl")
     return built
 
@@ -86,7 +79,7 @@ def base_python(
     python = directory / "bin/python"
     if request.param == "installed":
         pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
-        subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], check=True)
+        output([*pip, "--no-index", "--no-deps", str(wheel)])
     else:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
