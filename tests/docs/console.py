@@ -11,11 +11,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.command import call
+from tests.cli.command import Servers, call
 from tests.clients.programs import program
 from tests.support.processes import PROJECT, child_environment
 from tests.web.serving import serving
@@ -51,6 +51,12 @@ class Step:
     line: int
 
 
+def blocks(page: Path | str, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    text = (PROJECT / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def parts(page: Path) -> Iterator[tuple[str, str] | Step]:
     """The files (name, content) and the commands of a page, from top to bottom."""
     text = (PROJECT / page).read_text("utf-8")
@@ -72,10 +78,20 @@ def _steps(block: str, line: int) -> Iterator[Step]:
         line += piece.count("\n")
 
 
-def play(
-    page: Path, directory: Path, variables: Mapping[str, str]
-) -> Iterator[tuple[Step, int, str]]:
-    """Play a page; of each command what it was to do, how it ended and what it printed."""
+def check(
+    page: Path,
+    directory: Path,
+    variables: Mapping[str, str],
+    then: Callable[[], object] = lambda: None,
+) -> int:
+    """Play a page, each command of which has to print and to end as it says; how many there are.
+
+    Args:
+        page: from the root of the repository.
+        directory: where its commands run.
+        variables: their environment.
+        then: called after each.
+    """
     command = directory.parent / "bin" / "countersink"
     command.parent.mkdir()
     command.write_text(
@@ -86,6 +102,7 @@ def play(
     )
     command.chmod(0o755)
     search = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    played = 0
     for part in parts(page):
         if not isinstance(part, Step):
             name, content = part
@@ -93,29 +110,23 @@ def play(
             continue
         with contextlib.chdir(directory):
             status, printed = _run(part.command, {**variables, "PATH": search, "COLUMNS": WIDTH})
-        yield part, status, printed.replace(str(directory), DIRECTORY)
-
-
-def check(page: Path, directory: Path, variables: Mapping[str, str]) -> int:
-    """Play a page, each command of which has to print and to end as it says; how many there are."""
-    played = 0
-    for step, status, printed in play(page, directory, variables):
-        where = f"{page}:{step.line}: {step.command}\n{printed}"
-        assert comparable(printed) == comparable(step.shown), where
-        assert status == step.status, where
+        printed = printed.replace(str(directory), DIRECTORY)
+        where = f"{page}:{part.line}: {part.command}\n{printed}"
+        assert comparable(printed) == comparable(part.shown), where
+        assert status == part.status, where
         played += 1
+        then()
     return played
 
 
-def check_served(text: str, redis_url: str, mysql_url: str, directory: Path) -> int:
+def check_served(text: str, servers: Servers, directory: Path) -> int:
     """Play the text of a page while the server that it speaks of runs."""
     program("curl")
     shop, page = directory / "shop", directory / "page.md"
     shop.mkdir()
-    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    with serving(redis_url, mysql_url) as web:
+    with serving(servers.redis_url, servers.mysql_url) as web:
         page.write_text(text.replace(SERVER, web.url), "utf-8")
-        return check(page, shop, variables)
+        return check(page, shop, servers.variables(), web.look_again)
 
 
 def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
@@ -125,19 +136,17 @@ def _run(command: str, variables: Mapping[str, str]) -> tuple[int, str]:
     if "|" in words:
         ended = call(*words[1 : words.index("|")], **variables)
         return _by_bash(command.partition(" | ")[2], variables, ended.out)
-    files: dict[str, str] = {}
+    files: list[tuple[str, str]] = []
     while words[-2] in _REDIRECTIONS:
         words, (operator, name) = words[:-2], words[-2:]
-        files[operator] = name
+        files.append((operator, name))
     ended = call(*words[1:], **variables)  # in this process: there are many
-    shown = ""
-    for stream, text in (("2", ended.err), ("1", ended.out)):
-        into = [each for each in files if _REDIRECTIONS[each][0] == stream]
-        shown += "" if into else text
-        for each in into:
-            with open(files[each], _REDIRECTIONS[each][1], newline="") as file:
-                file.write(text)
-    return ended.status, shown
+    texts = {"2": ended.err, "1": ended.out}
+    for operator, name in files:
+        stream, mode = _REDIRECTIONS[operator]
+        with open(name, mode, newline="") as file:
+            file.write(texts.pop(stream))
+    return ended.status, "".join(texts.values())
 
 
 def _by_bash(command: str, variables: Mapping[str, str], said: str = "") -> tuple[int, str]:

@@ -7,26 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.console import check_served
+from tests.cli.command import Servers
+from tests.docs.console import blocks, check_served
 from tests.support.oracle import connect
 from tests.support.processes import PROJECT
 
 PAGE = PROJECT / "docs/asking.md"
 
 
-def fenced(language: str) -> list[str]:
-    """The fenced blocks of one language."""
-    text = PAGE.read_text("utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 def test_each_question_has_one_answer_by_every_way(
-    redis_url: str, mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check_served(PAGE.read_text("utf-8"), redis_url, mysql_url, tmp_path) >= 15
-    monkeypatch.setenv("COUNTERSINK_REDIS_URL", redis_url)
-    monkeypatch.setenv("COUNTERSINK_MYSQL_URL", mysql_url)
-    for block in fenced("python"):
+    assert check_served(PAGE.read_text("utf-8"), servers, tmp_path) >= 15
+    for name, url in servers.variables().items():
+        monkeypatch.setenv(name, url)
+    for block in blocks(PAGE, "python"):
         shown = [
             said.strip() for said in re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
         ]
@@ -34,8 +29,8 @@ def test_each_question_has_one_answer_by_every_way(
             exec(block, {})
         assert printed.getvalue().splitlines() == shown, block
         assert shown
-    with connect(mysql_url) as connection, connection.cursor() as cursor:
-        for block in fenced("sql"):
+    with connect(servers.mysql_url) as connection, connection.cursor() as cursor:
+        for block in blocks(PAGE, "sql"):
             (said,) = re.findall(r"-- (\d+)$", block, re.MULTILINE)
             cursor.execute(block)
             ((found,),) = cursor.fetchall()

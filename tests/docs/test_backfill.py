@@ -9,25 +9,20 @@ from countersink.backfill.options import INPUT_FORMATS
 from countersink.producers.access_log.formats.detection import detect
 from countersink.store.connection import connect
 from countersink.store.verify import open_session, verify
+from tests.cli.command import Servers
 from tests.docs.console import Step, check, parts
 from tests.support.processes import PROJECT
 
 PAGE = Path("docs/backfill.md")
 
 
-@pytest.fixture
-def environment(redis_url: str, mysql_url: str) -> dict[str, str]:
-    with connect(mysql_url) as session:
+def test_the_page_goes_as_it_says(servers: Servers, tmp_path: Path) -> None:
+    with connect(servers.mysql_url) as session:
         session.execute("ALTER TABLE backfill_run AUTO_INCREMENT = 1")  # runs are named by number
-    return {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-
-
-def test_the_page_goes_as_it_says(environment: dict[str, str], tmp_path: Path) -> None:
     directory = tmp_path / "shop"
     directory.mkdir()
-    played = check(PAGE, directory, environment)
-    assert played > 20
-    with open_session(environment["COUNTERSINK_MYSQL_URL"]) as session:
+    assert check(PAGE, directory, servers.variables()) > 20
+    with open_session(servers.mysql_url) as session:
         assert verify(session).differences == []
 
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from countersink.store import Refused, Store
 from countersink.store.connection import connect
 from countersink.store.sequences import Sequences
-from countersink.store.settings import Settings
+from tests.docs.rights import users_with
+from tests.store.app import open_app
 from tests.support.processes import PROJECT, child_environment
 
 PAGES = sorted(
@@ -57,7 +57,7 @@ def test_the_sessions_of_a_page_go_as_they_say(
     with connect(app_database_url) as tables:
         for statement in TABLES.get(str(page), []):
             tables.execute(statement)
-    found: dict[str, Any] = {"connection": app_connection(app_database_url)}
+    found: dict[str, Any] = {"connection": open_app(app_database_url)}
     test = doctest.DocTestParser().get_doctest(session(page), found, str(page), str(page), 0)
     assert len(test.examples) > 5
     said: list[str] = []
@@ -71,18 +71,6 @@ def test_the_sessions_of_a_page_go_as_they_say(
             if name in test.globs:
                 test.globs[name].close()
     assert not said, "".join(said)
-
-
-def app_connection(url: str) -> Any:
-    """A connection as an application makes it."""
-    settings = Settings.parse(url)
-    return pymysql.connect(
-        host=settings.host,
-        port=settings.port,
-        user=settings.user,
-        password=settings.password,
-        database=settings.database,
-    )
 
 
 @pytest.mark.parametrize(
@@ -107,22 +95,15 @@ def limited_url(mysql_url: str) -> Iterator[str]:
     assert line
     granted = re.findall(r"`([A-Z, ]+)` on (?:the table )?`(\w+)`", line[1])
     assert len(granted) == 3, line[1]
-    settings = Settings.parse(mysql_url)
-    with connect(mysql_url) as root:
-        root.execute("CREATE USER limited@'%%' IDENTIFIED BY 'geheim'", ())
-        try:
-            for right, table in granted:
-                root.execute(f"GRANT {right} ON {settings.database}.{table} TO limited@'%%'", ())
-            yield f"mysql://limited:geheim@{settings.host}:{settings.port}/{settings.database}"
-        finally:
-            root.execute("DROP USER limited@'%%'", ())
+    with users_with(mysql_url, [(*right, "limited") for right in granted]) as urls:
+        yield urls["limited"]
 
 
 def test_the_rights_that_the_page_names_are_enough(mysql_url: str, limited_url: str) -> None:
     with Store(mysql_url) as store:
         store.sequences.configure("sales", period="month")
         store.sequences.configure("lottery", start=1, minimum=1, maximum=2, cycle=True)
-    with Store(limited_url) as store, app_connection(limited_url) as connection:
+    with Store(limited_url) as store, open_app(limited_url) as connection:
         sequences = store.sequences
         assert [sequences.next("tickets"), sequences.next("sales")] == [1, 1]
         assert list(sequences.next_block("tickets", 3)) == [2, 3, 4]
@@ -138,20 +119,29 @@ def test_the_rights_that_the_page_names_are_enough(mysql_url: str, limited_url: 
             sequences.configure("tickets", step=2)
 
 
+TWO_SELL = (
+    "import sys, book_sales\n"
+    "if __name__ == '__main__':\n"
+    "    book_sales.PROCESSES = 2\n"
+    "    sys.exit(book_sales.main())\n"
+)
+
+
 @pytest.mark.parametrize(
-    "processes", [2, pytest.param(4, marks=pytest.mark.long("the four processes of the example"))]
+    ("arguments", "sold"),
+    [
+        (["-c", TWO_SELL], "800"),
+        pytest.param(
+            ["book_sales.py"], "1600", marks=pytest.mark.long("as it stands, by four processes")
+        ),
+    ],
+    ids=["two", "four"],
 )
 def test_the_book_sales_show_duplicates_by_hand_and_none_by_sequence(
-    mysql_url: str, processes: int
+    mysql_url: str, arguments: list[str], sold: str
 ) -> None:
-    program = (
-        "import sys, book_sales\n"
-        "if __name__ == '__main__':\n"
-        f"    book_sales.PROCESSES = {processes}\n"
-        "    sys.exit(book_sales.main())\n"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, *arguments],
         env={**child_environment(), "COUNTERSINK_MYSQL_URL": mysql_url},
         cwd=PROJECT / "docs/examples",
         capture_output=True,
@@ -169,7 +159,6 @@ def test_the_book_sales_show_duplicates_by_hand_and_none_by_sequence(
     )
     assert by_hand[0] == "UPDATE, then SELECT"
     assert int(by_hand[3]) > 0
-    sold = str(processes * 400)
     assert by_sequence == ("store.sequences.next", sold, sold, "0")
     with Store(mysql_url) as store:
         assert store.sequences.list() == []

@@ -9,10 +9,9 @@ from countersink.web.options import WebOptions
 from countersink.web.read_pool import MAX_PENDING_READS, MAX_READS
 from countersink.web.server.process import STOP_WITHIN_S
 from countersink.web.server.protocol import MAX_HEAD_BYTES
-from tests.clients.programs import program
-from tests.docs.console import SERVER, comparable, play
+from tests.cli.command import Servers
+from tests.docs.console import check_served
 from tests.support.processes import PROJECT
-from tests.web.serving import serving
 
 PAGE = (PROJECT / "docs/http.md").read_text("utf-8")
 ENDLESS = "$ countersink web\ncountersink web: listening at http://127.0.0.1:8321\n"
@@ -25,23 +24,10 @@ def part(title: str) -> str:
     return found[0]
 
 
-def test_it_goes_as_the_page_says(redis_url: str, mysql_url: str, tmp_path: Path) -> None:
-    program("curl")
-    directory = tmp_path / "shop"
-    directory.mkdir()
-    page = tmp_path / "page.md"
-    variables = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    played = 0
+def test_it_goes_as_the_page_says(servers: Servers, tmp_path: Path) -> None:
     text = part("Running it") + part("Security")
     assert ENDLESS in text  # tests/cli/test_web.py plays this one
-    with serving(redis_url, mysql_url) as web:
-        page.write_text(text.replace(ENDLESS, "").replace(SERVER, web.url), "utf-8")
-        for step, status, printed in play(page, directory, variables):
-            assert comparable(printed) == comparable(step.shown), step
-            assert status == step.status, step
-            played += 1
-            web.look_again()
-    assert played >= 6
+    assert check_served(text.replace(ENDLESS, ""), servers, tmp_path) >= 6
 
 
 def test_bounds_are_the_defaults() -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from tests.cli.command import Servers
 from tests.clients.programs import program
 from tests.clients.test_page import run
 from tests.docs.console import Step, comparable, parts
@@ -16,14 +17,15 @@ COUNTED = [0, 1, 1, 2, 4, 5]
 """Page views after the first lines; later ones read."""
 
 
-def test_the_tour_goes_as_it_says(redis_url: str, mysql_url: str, tmp_path: Path) -> None:
+def test_the_tour_goes_as_it_says(servers: Servers, tmp_path: Path) -> None:
     for name in ("bash", "curl", "redis-cli"):
         program(name)
-    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
-    tour = steps()
+    urls = servers.variables()
+    tour = [part for part in parts(PAGE) if isinstance(part, Step)]
     assert len(tour) > 10
-    with serving(redis_url, mysql_url) as web, Children() as children:
-        worker = children.worker(redis_url, mysql_url)
+    at = (servers.redis_url, servers.mysql_url)
+    with serving(*at) as web, Children() as children:
+        worker = children.worker(*at)
         statsd = children.countersink("statsd", "--port", "0", environment=urls)
         (port,) = eventually(lambda: re.findall(r"udp://127\.0\.0\.1:(\d+)", statsd.output()))
         for number, step in enumerate(tour):
@@ -34,11 +36,6 @@ def test_the_tour_goes_as_it_says(redis_url: str, mysql_url: str, tmp_path: Path
             where = f"{step.command}\n{printed}\n{worker.output()}"
             assert comparable(printed) == comparable(step.shown), where
             assert status == step.status, where
-
-
-def steps() -> list[Step]:
-    """The commands of the page."""
-    return [part for part in parts(PAGE) if isinstance(part, Step)]
 
 
 def wait_for(web: Web, page_views: int) -> None:

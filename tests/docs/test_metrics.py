@@ -1,16 +1,13 @@
 """The example of docs/metrics.md: an application shows its producer's figures."""
 
-import re
-
 import prometheus_client
 
 from countersink.producers import Producer
-from tests.support.processes import PROJECT
+from tests.docs.console import blocks
 
 
 def test_an_applications_own_producer_is_shown(redis_url: str) -> None:
-    text = (PROJECT / "docs" / "metrics.md").read_text("utf-8")
-    example = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+    example, *_ = blocks("docs/metrics.md", "python")
     before = set(prometheus_client.REGISTRY._collector_to_names)
     with Producer(redis_url, handle_sigterm=False) as producer:
         for _ in range(3):

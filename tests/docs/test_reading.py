@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command import Servers
 from tests.docs.console import check_served
 from tests.support.processes import PROJECT
 
@@ -23,7 +24,5 @@ def exporting() -> str:
 
 
 @pytest.mark.parametrize("text", [reading(), exporting()], ids=["http.md", "export.md"])
-def test_the_page_goes_as_it_says(
-    text: str, redis_url: str, mysql_url: str, tmp_path: Path
-) -> None:
-    assert check_served(text, redis_url, mysql_url, tmp_path) >= 8
+def test_the_page_goes_as_it_says(text: str, servers: Servers, tmp_path: Path) -> None:
+    assert check_served(text, servers, tmp_path) >= 8

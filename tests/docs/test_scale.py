@@ -5,7 +5,6 @@ traffic going on, by the statements that stand there: not one increment is missi
 import json
 import re
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from countersink.producers import Producer
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
-from tests.docs.test_documents import blocks
+from tests.docs.console import blocks
 from tests.support import group_replication
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.group_replication import ReplicationGroup
@@ -45,6 +44,10 @@ OLD_OPTIONS = (
     "--server-id=101",
 )
 SUM = "SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED) FROM countersink.counter_slot"
+HAS_TABLES = (
+    "SELECT 1 FROM information_schema.tables"
+    " WHERE table_schema = 'countersink' AND table_name = 'counter_slot'"
+)
 BURST = 20
 
 
@@ -114,13 +117,6 @@ def statements(server: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with Children() as started:
-        yield started
-
-
-@pytest.fixture
 def old(own_mysql_server: MySQLFactory) -> MySQLServer:
     """The one MySQL in use, whose binary log has everything, and the users of the page."""
     server = own_mysql_server(kind="mysql", extra=OLD_OPTIONS)
@@ -139,28 +135,6 @@ def old(own_mysql_server: MySQLFactory) -> MySQLServer:
     )
     migrate(f"mysql://countersink:geheim@127.0.0.1:{server.port}/countersink")
     return server
-
-
-@pytest.fixture
-def group(servers_directory: Path) -> Iterator[ReplicationGroup]:
-    """The group that is moved to, with nothing of countersink in it."""
-    with ReplicationGroup(
-        servers_directory, extra=("--log-bin-trust-function-creators=1",)
-    ) as made:
-        yield made
-
-
-@pytest.fixture
-def old_redis(own_redis_server: RedisFactory) -> RedisServer:
-    """The one Redis in use."""
-    return own_redis_server(appendfsync="always")
-
-
-@pytest.fixture
-def cluster(servers_directory: Path) -> Iterator[RedisCluster]:
-    """The cluster that is moved to."""
-    with RedisCluster(servers_directory, replicas=0) as made:
-        yield made
 
 
 def _url(*servers: MySQLServer) -> str:
@@ -189,37 +163,40 @@ def _counting(server: MySQLServer, workers: list[Child]) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not group_replication.installed(), reason="MySQL 9 is not there")
 def test_from_one_redis_and_one_mysql_to_a_cluster_and_a_group(
-    old: MySQLServer,
-    old_redis: RedisServer,
-    group: ReplicationGroup,
-    cluster: RedisCluster,
-    children: Children,
+    old: MySQLServer, own_redis_server: RedisFactory, servers_directory: Path
 ) -> None:
-    first = [children.worker(old_redis.url, _url(old), **FAST) for _ in range(2)]
-    with Traffic(old_redis.url) as old_app:
-        _counting(old, first)
-        # one Redis to a cluster, steps 3 to 5: workers, producers, the rest of the old queue
-        second = [children.worker(cluster.url, _url(old), **FAST) for _ in range(2)]
-        with Traffic(cluster.url) as app:
-            app.wait_for_more()
-            before = old_app.end()
-            _drain(old_redis, _url(old))
-            _end(*first)
-            with redis.Redis.from_url(old_redis.url) as client:
-                assert backlog(client) == 0
-            _counting(old, second)
-            workers = _move_database(children, cluster, old, group, second, app)
-            after = app.end()
-    members = group.members
-    eventually(lambda: ask(members[0], SUM)[0][0] == before + after, 60.0)
-    _end(*workers)
-    with connect(_url(old, *members)) as session:
-        assert port_of(session) == members[0].port
-    with open_session(_url(old, *members)) as session:
-        assert verify(session).differences == []
-    assert ask(old, SUM)[0][0] < before + after
-    for member in members[1:]:
-        eventually(partial(_has, member, before + after))
+    old_redis = own_redis_server(appendfsync="always")
+    needed = ("--log-bin-trust-function-creators=1",)
+    with (
+        ReplicationGroup(servers_directory, extra=needed) as group,
+        RedisCluster(servers_directory, replicas=0) as cluster,
+        Children() as children,
+    ):
+        first = [children.worker(old_redis.url, _url(old), **FAST) for _ in range(2)]
+        with Traffic(old_redis.url) as old_app:
+            _counting(old, first)
+            # one Redis to a cluster, steps 3 to 5: workers, producers, the rest of the old queue
+            second = [children.worker(cluster.url, _url(old), **FAST) for _ in range(2)]
+            with Traffic(cluster.url) as app:
+                app.wait_for_more()
+                before = old_app.end()
+                _drain(old_redis, _url(old))
+                _end(*first)
+                with redis.Redis.from_url(old_redis.url) as client:
+                    assert backlog(client) == 0
+                _counting(old, second)
+                workers = _move_database(children, cluster, old, group, second, app)
+                after = app.end()
+        members = group.members
+        eventually(lambda: ask(members[0], SUM)[0][0] == before + after, 60.0)
+        _end(*workers)
+        with connect(_url(old, *members)) as session:
+            assert port_of(session) == members[0].port
+        with open_session(_url(old, *members)) as session:
+            assert verify(session).differences == []
+        assert ask(old, SUM)[0][0] < before + after
+        for member in members[1:]:
+            eventually(partial(_has, member, before + after))
 
 
 def _drain(server: RedisServer, mysql_url: str) -> None:
@@ -248,7 +225,7 @@ def _move_database(
     pattern = re.compile("|".join(map(re.escape, values)))
     run(n1, *(pattern.sub(lambda found: values[found[0]], each) for each in follow))
     url = _url(old, *group.members)
-    eventually(lambda: _has_tables(n1), 60.0)
+    eventually(lambda: ask(n1, HAS_TABLES), 60.0)
     new = [children.worker(cluster.url, url, **FAST) for _ in range(2)]
     _end(*workers)
     _counting(old, new)
@@ -271,13 +248,3 @@ def _reads(worker: Child) -> bool:
 
 def _has(server: MySQLServer, total: int) -> bool:
     return bool(ask(server, SUM)[0][0] == total)
-
-
-def _has_tables(server: MySQLServer) -> bool:
-    return bool(
-        ask(
-            server,
-            "SELECT 1 FROM information_schema.tables"
-            " WHERE table_schema = 'countersink' AND table_name = 'counter_slot'",
-        )
-    )

@@ -11,9 +11,10 @@ from countersink.producers.statsd.tally import StatsdTally
 from countersink.producers.testing import RecordingProducer
 from tests.cli.command import Servers
 from tests.cli.listener import listener
+from tests.docs.console import Step, blocks, comparable, parts
 from tests.support.processes import PROJECT
 
-PAGE = (PROJECT / "docs" / "statsd.md").read_text("utf-8")
+PAGE = "docs/statsd.md"
 
 
 def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], int]:
@@ -26,7 +27,7 @@ def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], in
 
 def table(head: str) -> list[list[str]]:
     """The rows of the table that begins so; cells in code keep their bars."""
-    lines = PAGE.partition(f"\n{head}\n")[2].splitlines()[1:]
+    lines = (PROJECT / PAGE).read_text("utf-8").partition(f"\n{head}\n")[2].splitlines()[1:]
     rows = []
     for line in lines:
         if not line.startswith("|"):
@@ -52,9 +53,9 @@ def test_lines_count_what_the_table_says() -> None:
 
 
 def test_the_map_does_what_the_table_says(tmp_path: Path) -> None:
-    (text,) = re.findall(r"^`map.toml`:\n\n```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    files = dict(part for part in parts(Path(PAGE)) if not isinstance(part, Step))
     file = tmp_path / "map.toml"
-    file.write_text(text)
+    file.write_text(files["map.toml"])
     rules = load(file)
     rows = table("| line | counter | key |")
     assert len(rows) == 7
@@ -63,19 +64,14 @@ def test_the_map_does_what_the_table_says(tmp_path: Path) -> None:
         assert counted(code(line), rules) == expected, line
 
 
-def test_the_first_examples_run(redis_url: str, mysql_url: str) -> None:
-    servers = Servers(redis_url, mysql_url)
-    (shell,) = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (python,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    _, (command, shown) = re.findall(
-        r"^```console\n\$ ([^\n]*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
-    )
-    with listener(redis_url) as running:
+def test_the_first_examples_run(servers: Servers) -> None:
+    [shell], [python] = blocks(PAGE, "sh"), blocks(PAGE, "python")
+    _, totals = (part for part in parts(Path(PAGE)) if isinstance(part, Step))
+    with listener(servers.redis_url) as running:
         port = str(running.port)
         subprocess.run(["bash", "-c", shell.replace("8125", port)], check=True)
         exec(python.replace("8125", port), {})
         running.end()
     servers.apply()
-    printed = servers.call(*shlex.split(command)[1:]).out
-    printed = re.sub(r"2\d{3}-\d\d-\d\dT\S+Z", "2026-11-21T09:30:00.000Z", printed)
-    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
+    printed = servers.call(*shlex.split(totals.command)[1:]).out
+    assert comparable(printed) == comparable(totals.shown)

@@ -11,7 +11,8 @@ import sqlalchemy
 from countersink.store import Store, UnknownCounter
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.docs.test_documents import blocks
+from tests.docs.console import blocks
+from tests.docs.rights import users_with
 from tests.drivers import applications, mysqlclient
 from tests.store.app import open_app
 from tests.support.ledger import post_planted
@@ -19,13 +20,6 @@ from tests.support.processes import PROJECT
 
 PAGE = "docs/transactions.md"
 CALLS = (Store.increment, Store.increment_many, Store.delete)
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store of the page's examples."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -87,7 +81,6 @@ def test_django(store: Store, shop_url: str) -> None:
 @pytest.fixture
 def users(mysql_url: str) -> Iterator[dict[str, str]]:
     """URLs of users that have the rights of the page and no other, by the name there."""
-    settings = Settings.parse(mysql_url)
     granted = [
         (rights, table, user)
         for block in blocks(PAGE, "sql")
@@ -96,19 +89,8 @@ def users(mysql_url: str) -> Iterator[dict[str, str]]:
         )
     ]
     assert len(granted) == 7
-    urls = {}
-    with connect(mysql_url) as root:
-        try:
-            for rights, table, user in granted:
-                if user not in urls:
-                    root.execute(f"CREATE USER {user}@'%%' IDENTIFIED BY 'geheim'", ())
-                    place = f"{settings.host}:{settings.port}/{settings.database}"
-                    urls[user] = f"mysql://{user}:geheim@{place}"
-                root.execute(f"GRANT {rights} ON {settings.database}.{table} TO {user}@'%%'", ())
-            yield urls
-        finally:
-            for user in urls:
-                root.execute(f"DROP USER {user}@'%%'", ())
+    with users_with(mysql_url, granted) as urls:
+        yield urls
 
 
 def test_the_rights_on_the_page_are_enough(
@@ -140,10 +122,7 @@ def test_without_the_rights_of_deleting_counting_goes_on(
 ) -> None:
     settings = Settings.parse(mysql_url)
     with connect(mysql_url) as root:
-        for right, table in (
-            ("DELETE", "counter_slot"),
-            ("SELECT, DELETE", "counter_month"),
-        ):
+        for right, table in (("DELETE", "counter_slot"), ("SELECT, DELETE", "counter_month")):
             root.execute(f"REVOKE {right} ON {settings.database}.{table} FROM shop@'%%'", ())
     with open_app(users["shop"], database=None) as app:
         store.increment(app, "orders", "a")

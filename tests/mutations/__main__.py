@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.mutations.copies import SourceCopy
 from tests.mutations.mutation import Mutation, MutationError, problems
-from tests.mutations.repertoire import REPERTOIRE
+from tests.mutations.repertoire import repertoire
 from tests.mutations.runs import TIME_OUT_S, Outcome, run_mutated, run_unmutated, without_repeats
 from tests.support.processes import PROJECT
 
@@ -36,7 +36,7 @@ def main() -> int:
             for each in chosen:
                 print(f"{each.name}\n    {each.file}: {', '.join(each.tests)}")
             return 0
-        if wrong := problems(REPERTOIRE, PROJECT):
+        if wrong := problems(repertoire(), PROJECT):
             raise MutationError("\n".join(wrong))
         return _play(chosen, options.jobs, options.time_out)
     except MutationError as error:
@@ -54,13 +54,10 @@ def select(names: Sequence[str]) -> list[Mutation]:
         MutationError: a name is of none.
     """
     for name in names:
-        if not any(fnmatchcase(each.name, name) for each in REPERTOIRE):
+        if not any(fnmatchcase(each.name, name) for each in repertoire()):
             raise MutationError(f"no mutation is called {name}: --list names all of them")
-    return [
-        each
-        for each in REPERTOIRE
-        if not names or any(fnmatchcase(each.name, name) for name in names)
-    ]
+    wanted = names or ["*"]
+    return [each for each in repertoire() if any(fnmatchcase(each.name, name) for name in wanted)]
 
 
 def _play(chosen: Sequence[Mutation], jobs: int, time_out_s: float) -> int:
@@ -70,7 +67,8 @@ def _play(chosen: Sequence[Mutation], jobs: int, time_out_s: float) -> int:
         tests = without_repeats(test for each in chosen for test in each.tests)
         print(f"mutations: {len(chosen)}; first their tests without any", flush=True)
         status, output = run_unmutated(first, tests, jobs)
-        print(f"without a mutation: {_last_line(output)}", flush=True)
+        said = output.strip().rpartition("\n")[2]
+        print(f"without a mutation: {said or 'pytest says nothing'}", flush=True)
         if status:
             print(output[-SHOWN_BYTES:])
             raise MutationError("the tests fail without any mutation, so they would tell nothing")
@@ -90,11 +88,6 @@ def _tell(outcome: Outcome) -> None:
     print(outcome, flush=True)
     if outcome.fate == "not told":
         print(outcome.output[-SHOWN_BYTES:], flush=True)
-
-
-def _last_line(output: str) -> str:
-    lines = output.strip().splitlines()
-    return lines[-1] if lines else "pytest says nothing"
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,15 +1,16 @@
 """A mutation: one text of one file that is replaced by another, and the tests that should fail."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
+
+import msgspec
 
 
 class MutationError(Exception):
     """A mutation does not fit the code, or its tests cannot show that it is caught."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mistake in the core that would lose, double or misplace a count, or hide that from verify.
 
     Attributes:
@@ -48,7 +49,7 @@ class Mutation:
         return text.replace(self.old, self.new)
 
 
-def problems(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
+def problems(mutations: Iterable[Mutation], root: Path) -> list[str]:
     """What is wrong with mutations, a sentence for each: names, files, texts and tests.
 
     Args:
@@ -56,26 +57,22 @@ def problems(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
         root: root of the repository.
     """
     found: list[str] = []
-    names = [each.name for each in mutations]
-    found += [f"{name}: the name is given twice" for name in sorted(_repeated(names))]
+    names: set[str] = set()
     for each in mutations:
+        if each.name in names:
+            found.append(f"{each.name}: the name is given twice")
+        names.add(each.name)
         try:
-            if each.applied(root) == (root / each.file).read_text():
-                found.append(f"{each.name}: the new text is the old one")
+            each.applied(root)
         except MutationError as error:
             found.append(str(error))
+        if each.new == each.old:
+            found.append(f"{each.name}: the new text is the old one")
         if not each.tests:
             found.append(f"{each.name}: no test is named")
-        found += [
-            f"{each.name}: there is no test {test}"
-            for test in each.tests
-            if not _exists(root, test)
-        ]
+        missing = [test for test in each.tests if not _exists(root, test)]
+        found += [f"{each.name}: there is no test {test}" for test in missing]
     return found
-
-
-def _repeated(names: list[str]) -> set[str]:
-    return {name for name in names if names.count(name) > 1}
 
 
 def _exists(root: Path, test: str) -> bool:

@@ -181,14 +181,13 @@ class _Run:
 
 
 def _stop(child: Child) -> None:
-    """End tests by their process id, if need be by SIGKILL, with which their servers end, too."""
+    """Ask tests to end, by their process id, and give them the time for it."""
     child.send(signal.SIGINT)
     with suppress(AssertionError):
         child.wait(LEAVE_S)
-    if child.running:
-        child.kill()
 
 
 def _end(child: Child) -> None:
+    """End tests, if need be by SIGKILL, with which their servers end, too."""
     _stop(child)
     child.reap()

@@ -1,7 +1,5 @@
 """Backup and restore as docs/operations.md has them: what is counted once, and what is lost."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,26 +12,11 @@ from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
-from countersink.worker import WorkerOptions, run
+from tests.clients.programs import output, redis_cli
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
-
-
-def save_redis(server: RedisServer, file: Path) -> None:
-    """`redis-cli --rdb`."""
-    program = shutil.which("redis-cli")
-    if program is None:
-        pytest.skip("redis-cli is not installed")
-    done = subprocess.run(
-        [program, "-p", str(server.port), "--rdb", str(file)],
-        env={"REDISCLI_AUTH": server.password},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+from tests.worker.running import drain
 
 
 def restored_redis(make: RedisFactory, saved: Path) -> RedisServer:
@@ -73,10 +56,6 @@ def save_mysql(source: str, target: str) -> None:
                     writing.execute(f"INSERT INTO {table} VALUES ({marks})", row)
 
 
-def drain(redis_url: str, mysql_url: str) -> None:
-    assert run(WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, drain=True)) == 0
-
-
 def count(redis_url: str, amount: int) -> None:
     with Producer(redis_url) as producer:
         producer.increment("page_views", "/home", amount)
@@ -101,16 +80,18 @@ def test_redis_first_then_mysql(
 ) -> None:
     live = own_redis_server()
     count(live.url, 10)
-    drain(live.url, mysql_url)
+    assert drain(live.url, mysql_url) == 0
     count(live.url, 200)
-    save_redis(live, tmp_path / "queue.rdb")
+    saved = tmp_path / "queue.rdb"
+    redis_at, login = redis_cli(live.url)
+    output([*redis_at, "--rdb", str(saved)], environment=login)
     count(live.url, 3000)
     if applied_in_between:
-        drain(live.url, mysql_url)
+        assert drain(live.url, mysql_url) == 0
     with dropped(mysql_server, new_name()) as restored:
         save_mysql(mysql_url, restored)
-        queue = restored_redis(own_redis_server, tmp_path / "queue.rdb")
-        drain(queue.url, restored)
+        queue = restored_redis(own_redis_server, saved)
+        assert drain(queue.url, restored) == 0
         assert Settings.parse(restored).database != Settings.parse(mysql_url).database
         with Store(restored) as store, open_session(restored) as session:
             assert store.totals.total("page_views") == total

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from countersink.cli.commands.run.up import COMMANDS
@@ -22,27 +21,13 @@ SERVICE = {
 HEALTHCHECK = {"test", "interval", "timeout", "start_period", "retries"}
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 DURATION = re.compile(r"(\d+(h|m|s|ms|us))+")
-Services = dict[str, dict[str, Any]]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 
-@pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    document = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert isinstance(document, dict)
-    return document
-
-
-@pytest.fixture(scope="module")
-def services(compose: dict[str, Any]) -> Services:
-    found: Services = compose["services"]
-    return found
-
-
-def test_only_keys_of_the_compose_specification_are_used(
-    compose: dict[str, Any], services: Services
-) -> None:
-    assert {key for key in compose if not key.startswith("x-")} <= TOP_LEVEL
-    for service in services.values():
+def test_only_keys_of_the_compose_specification_are_used() -> None:
+    assert {key for key in COMPOSE if not key.startswith("x-")} <= TOP_LEVEL
+    for service in SERVICES.values():
         assert set(service) <= SERVICE
         check = service.get("healthcheck", {})
         assert set(check) <= HEALTHCHECK
@@ -52,54 +37,54 @@ def test_only_keys_of_the_compose_specification_are_used(
         if check:
             assert check["test"][0] in {"CMD", "CMD-SHELL"}
         volumes = [volume.split(":")[0] for volume in service.get("volumes", [])]
-        assert set(volumes) <= set(compose["volumes"])
+        assert set(volumes) <= set(COMPOSE["volumes"])
         for name, dependency in service.get("depends_on", {}).items():
-            assert name in services
+            assert name in SERVICES
             assert dependency["condition"] in CONDITIONS
             if dependency["condition"] == "service_healthy":
-                assert "healthcheck" in services[name]
+                assert "healthcheck" in SERVICES[name]
 
 
-def test_the_servers_are_of_the_promised_versions(services: Services) -> None:
-    assert services["mysql"]["image"] == "mysql:8.4"
-    assert services["redis"]["image"] == "redis:7"
+def test_the_servers_are_of_the_promised_versions() -> None:
+    assert SERVICES["mysql"]["image"] == "mysql:8.4"
+    assert SERVICES["redis"]["image"] == "redis:7"
 
 
-def test_redis_writes_an_append_only_file_and_never_evicts(services: Services) -> None:
-    command = " ".join(services["redis"]["command"])
+def test_redis_writes_an_append_only_file_and_never_evicts() -> None:
+    command = " ".join(SERVICES["redis"]["command"])
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
 
 
-def test_every_container_is_unprivileged_and_writes_only_where_it_must(services: Services) -> None:
-    for service in services.values():
+def test_every_container_is_unprivileged_and_writes_only_where_it_must() -> None:
+    for service in SERVICES.values():
         assert service["user"] not in {"root", "0", "0:0"}
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_everything_that_up_runs_is_a_service(services: Services) -> None:
-    assert set(COMMANDS) | {"migrate", "redis", "mysql"} == set(services)
+def test_everything_that_up_runs_is_a_service() -> None:
+    assert set(COMMANDS) | {"migrate", "redis", "mysql"} == set(SERVICES)
     for name in COMMANDS:
-        assert services[name]["command"][0] == name
+        assert SERVICES[name]["command"][0] == name
 
 
-def test_ports_are_on_loopback_only(services: Services) -> None:
-    ports = [port for service in services.values() for port in service.get("ports", [])]
+def test_ports_are_on_loopback_only() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_whatever_runs_for_long_has_a_health_check_and_comes_back(services: Services) -> None:
-    for name, service in services.items():
+def test_whatever_runs_for_long_has_a_health_check_and_comes_back() -> None:
+    for name, service in SERVICES.items():
         if name != "migrate":
             assert "healthcheck" in service
             assert service["restart"] == "unless-stopped"
 
 
-def test_a_long_run_of_a_job_leaves_a_process_for_the_others(services: Services) -> None:
-    assert services["jobs"]["scale"] == 2
+def test_a_long_run_of_a_job_leaves_a_process_for_the_others() -> None:
+    assert SERVICES["jobs"]["scale"] == 2
     assert COMMANDS.count("jobs") == 2
 
 

@@ -1,29 +1,13 @@
 """`make demo` with a small log: exits 0 only when what it counted is what the log holds."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from demo.__main__ import main
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "demo", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+from tests.clients.programs import output
 
 
 @pytest.mark.long("a whole demonstration, with servers of its own")
@@ -36,9 +20,8 @@ def test_a_log_is_counted_exactly_though_a_worker_is_killed(tmp_path: Path) -> N
     lines[99] = "not a line of a log"
     log = tmp_path / "access.log"
     log.write_text("\n".join(lines) + "\n")
-    done = demo("--log", str(log))
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = " ".join(done.stdout.split())
+    command = [sys.executable, "-m", "demo", "--log", str(log)]
+    shown = " ".join(output(command, environment={"PYTHONIOENCODING": "utf-8"}).split())
     assert "SIGKILL for worker 1" in shown
     assert "lines in the log 8,000 rejected 1 accepted 7,999" in shown
     assert "counted in MariaDB 7,999 difference 0" in shown

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
@@ -321,19 +320,12 @@ def test_memory_is_more_than_was_measured() -> None:
             assert Options().spool_max_bytes < 2 << 30
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """The processes of a test."""
-    with Children() as made:
-        yield made
-
-
 @pytest.mark.parametrize(
     "names",
     ["migrate worker web", pytest.param("migrate worker scheduler jobs web statsd", marks=ALL)],
 )
 def test_every_process_starts_as_it_is_told_to_and_is_ready(
-    redis_url: str, mysql_url: str, tmp_path: Path, children: Children, names: str
+    redis_url: str, mysql_url: str, tmp_path: Path, names: str
 ) -> None:
     """Command, variables and probes of each container, but on free ports."""
     migrate(mysql_url)
@@ -343,25 +335,26 @@ def test_every_process_starts_as_it_is_told_to_and_is_ready(
     made = call("key", "create", "me", "--scope", "admin", COUNTERSINK_MYSQL_URL=mysql_url)
     assert made.status == 0, made.err
     probes = []
-    for container in (each for _, each in containers() if each["args"][0] in names.split()):
-        environment = {}
-        ports = {str(each["containerPort"]): each for each in container.get("ports", [])}
-        chosen = {number: free_port() for number in ports}
-        for name, value in environment_of(container).items():
-            if name.endswith("_FILE"):
-                value = str(tmp_path / value.rpartition("/")[2])
-            elif name.endswith("_SPOOL"):
-                value = str(tmp_path / f"spool-{container['name']}")
-            environment[name] = str(chosen.get(value, value))
-        child = children.countersink(*container["args"], environment=environment)
-        for probe in ("livenessProbe", "readinessProbe"):
-            if probe in container:
-                asked = container[probe]["httpGet"]
-                [number] = [n for n, each in ports.items() if each["name"] == asked["port"]]
-                probes.append((child, f"http://127.0.0.1:{chosen[number]}{asked['path']}"))
-    assert len(probes) == 2 * len(names.split()[1:])
-    for child, url in probes:
-        eventually(partial(_answers, url), 30, message=child.output)
+    with Children() as children:
+        for container in (each for _, each in containers() if each["args"][0] in names.split()):
+            environment = {}
+            ports = {str(each["containerPort"]): each for each in container.get("ports", [])}
+            chosen = {number: free_port() for number in ports}
+            for name, value in environment_of(container).items():
+                if name.endswith("_FILE"):
+                    value = str(tmp_path / value.rpartition("/")[2])
+                elif name.endswith("_SPOOL"):
+                    value = str(tmp_path / f"spool-{container['name']}")
+                environment[name] = str(chosen.get(value, value))
+            child = children.countersink(*container["args"], environment=environment)
+            for probe in ("livenessProbe", "readinessProbe"):
+                if probe in container:
+                    asked = container[probe]["httpGet"]
+                    [number] = [n for n, each in ports.items() if each["name"] == asked["port"]]
+                    probes.append((child, f"http://127.0.0.1:{chosen[number]}{asked['path']}"))
+        assert len(probes) == 2 * len(names.split()[1:])
+        for child, url in probes:
+            eventually(partial(_answers, url), 30, message=child.output)
 
 
 def _answers(url: str) -> bool:

@@ -106,16 +106,15 @@ def test_a_machine_without_apt_is_told_what_to_install(tmp_path: Path) -> None:
     assert "install: apt-get install" in line
 
 
-def test_a_mysql_that_cannot_be_had_is_said_in_one_line(tmp_path: Path) -> None:
-    status, line = without_apt(tmp_path, "mysql-tree.sh", HOME=str(tmp_path))
+@pytest.mark.parametrize(
+    ("script", "what"), [("mysql-tree.sh", "MySQL 9"), ("valkey-tree.sh", "Valkey")]
+)
+def test_a_server_that_cannot_be_had_is_said_in_one_line(
+    tmp_path: Path, script: str, what: str
+) -> None:
+    status, line = without_apt(tmp_path, script, HOME=str(tmp_path))
     assert status == 3
-    assert line.startswith("MySQL 9 could not be set up: apt-get is missing")
-
-
-def test_a_valkey_that_cannot_be_had_is_said_in_one_line(tmp_path: Path) -> None:
-    status, line = without_apt(tmp_path, "valkey-tree.sh", HOME=str(tmp_path))
-    assert status == 3
-    assert line.startswith("Valkey could not be set up: apt-get is missing")
+    assert line.startswith(f"{what} could not be set up: apt-get is missing")
 
 
 def test_tests_on_clusters_are_left_to_their_own_target() -> None:

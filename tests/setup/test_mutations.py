@@ -7,10 +7,11 @@ import pytest
 from tests.mutations.__main__ import select
 from tests.mutations.copies import SourceCopy
 from tests.mutations.mutation import Mutation, MutationError, problems
-from tests.mutations.repertoire import REPERTOIRE
+from tests.mutations.repertoire import AREAS, FOLDER, load, repertoire
 from tests.mutations.runs import Outcome, judge, run_mutated, without_repeats
 from tests.support.processes import PROJECT, SOURCE_ROOTS
 
+TABLE = "[[mutation]]\nname = 'n'\nfile = 'f'\nold = 'o'\nnew = 'w'\ntests = ['t']\n"
 EXAMPLE = Mutation("one-for-two", "one.py", "ONE = 1", "ONE = 2", ("test_one.py::test_one",))
 
 
@@ -23,11 +24,33 @@ def tree(tmp_path: Path) -> Path:
 
 def test_each_mutation_fits_the_code_and_names_tests_that_exist() -> None:
     """One that fits no more is to be changed with the code: its tests would show nothing."""
-    assert problems(REPERTOIRE, PROJECT) == []
+    assert problems(repertoire(), PROJECT) == []
 
 
 def test_mutations_are_made_in_the_product_alone() -> None:
-    assert [each.name for each in REPERTOIRE if each.file.split("/")[0] not in SOURCE_ROOTS] == []
+    assert {each.file.split("/")[0] for each in repertoire()} <= set(SOURCE_ROOTS)
+
+
+def test_every_file_of_mutations_is_read() -> None:
+    assert sorted(AREAS) == sorted(file.stem for file in FOLDER.glob("*.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[mutation", r"area.toml: "),
+        ("[[mutations]]", r"area.toml: Object contains unknown field `mutations`"),
+        (TABLE + "test = 't'", r"area.toml: n: Object contains unknown field `test`"),
+        (TABLE.replace("name", "#"), r"area.toml: after 0 mutations: Object missing .* `name`"),
+        (TABLE.replace("['t']", "'t'"), r"area.toml: n: .*, got `str` - at `[$].tests`"),
+        (TABLE.replace("'t'", "1"), r"area.toml: n: .*, got `int` - at `[$].tests\[0]`"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "area.toml"
+    file.write_text(text)
+    with pytest.raises(MutationError, match=f"^{said}"):
+        load(file)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +58,7 @@ def test_mutations_are_made_in_the_product_alone() -> None:
     [
         (Mutation("gone", "two.py", "1", "2", ("test_one.py",)), "there is no file two.py"),
         (Mutation("new", "one.py", "TWO", "2", ("test_one.py",)), "occurs 0 times"),
-        (Mutation("twice", "one.py", "N", "M", ("test_one.py",)), "once"),
+        (Mutation("twice", "one.py", " ", "", ("test_one.py",)), "occurs 2 times"),
         (Mutation("same", "one.py", "1", "1", ("test_one.py",)), "the new text is the old one"),
         (Mutation("file", "one.py", "1", "2", ("test_two.py",)), "there is no test test_two.py"),
         (Mutation("node", "one.py", "1", "2", ("test_one.py::test_on",)), "there is no test"),
@@ -44,7 +67,6 @@ def test_mutations_are_made_in_the_product_alone() -> None:
     ids=lambda value: value.name if isinstance(value, Mutation) else "",
 )
 def test_what_does_not_fit_is_said_by_name(tree: Path, mutation: Mutation, said: str) -> None:
-    (tree / "one.py").write_text("ONE = 1\nNONE = 0\n" if mutation.name == "twice" else "ONE = 1\n")
     [problem] = problems((mutation,), tree)
     assert problem.startswith(f"{mutation.name}: ")
     assert said in problem
@@ -56,9 +78,10 @@ def test_a_name_is_given_once(tree: Path) -> None:
 
 
 def test_mutations_are_selected_by_names_and_patterns() -> None:
-    first = REPERTOIRE[0].name
-    assert select([]) == list(REPERTOIRE)
-    assert select([first, first]) == [REPERTOIRE[0]]
+    every = list(repertoire())
+    first = every[0].name
+    assert select([]) == every
+    assert select([first, first]) == every[:1]
     assert len(select(["guard-*"])) > 1
     assert all(each.name.startswith("guard-") for each in select(["guard-*"]))
     with pytest.raises(MutationError, match="no mutation is called nothing"):

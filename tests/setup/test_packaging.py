@@ -13,19 +13,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.clients.programs import output
+from tests.support.processes import PROJECT, SOURCE_ROOTS
+
+PATH = os.pathsep.join(str(PROJECT / root) for root in SOURCE_ROOTS)
 SUBPACKAGES = {
-    "runtime",
-    "stream",
-    "producers",
-    "store",
-    "worker",
-    "metrics",
-    "reads",
-    "web",
-    "backfill",
-    "cli",
-    "schedules",
+    file.parent.name for root in SOURCE_ROOTS for file in PROJECT.glob(f"{root}/*/*/__init__.py")
 }
 
 HEAVY = {
@@ -53,22 +46,26 @@ print(json.dumps(sorted(name.partition(".")[0] for name in set(sys.modules) - be
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of what git would check out: no stray files, no caches."""
     directory = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "build", "--wheel", "--no-isolation"),
-            *("--outdir", str(directory), str(ROOT)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
+    output([*build, "--outdir", str(directory), str(PROJECT)])
     [built] = directory.glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="session")
-def base_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(wheel: Path) -> set[str]:
+    """The files in the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(
+    scope="session",
+    params=["unpacked", pytest.param("installed", marks=pytest.mark.long("by pip"))],
+)
+def base_python(
+    wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Path:
     """A Python with the wheel and with what it requires without extras, and nothing else.
 
     Made without a network: the required packages are linked from the tests' own environment.
@@ -79,9 +76,14 @@ def base_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in required_names(wheel_requirements(wheel)):
         for source in top_level_paths(name):
             (site / source.name).symlink_to(source)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    return directory / "bin/python"
+    python = directory / "bin/python"
+    if request.param == "installed":
+        pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
+        output([*pip, "--no-index", "--no-deps", str(wheel)])
+    else:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    return python
 
 
 def wheel_requirements(wheel: Path) -> list[str]:
@@ -127,9 +129,8 @@ def run(
     )
 
 
-def test_the_wheel_holds_all_subpackages_typed_and_nothing_else(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+def test_the_wheel_holds_all_subpackages_typed_and_nothing_else(packed: set[str]) -> None:
+    names = {name for name in packed if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in names} == {"countersink"}
     assert {name.split("/")[1] for name in names} == SUBPACKAGES  # so no countersink/__init__.py
     for subpackage in SUBPACKAGES:
@@ -137,26 +138,26 @@ def test_the_wheel_holds_all_subpackages_typed_and_nothing_else(wheel: Path) -> 
         assert f"countersink/{subpackage}/__init__.py" in names
 
 
-def test_the_wheel_holds_the_dashboard_and_the_licences_of_what_it_uses(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    static = Path(__file__).resolve().parents[2] / "worker" / "countersink" / "web" / "static"
-    files = [file.relative_to(static).as_posix() for file in static.rglob("*") if file.is_file()]
-    assert any("LICENSE" in file for file in files)
-    assert {f"countersink/web/static/{file}" for file in files} <= names
-
-
-def test_the_wheel_holds_the_sql_and_the_lua_files(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.endswith((".sql", ".lua"))}
-    present = {
-        str(file.relative_to(file.parents[len(file.relative_to(ROOT).parts) - 2]))
-        for root in ("producers", "worker", "schedules")
-        for pattern in ("*.sql", "*.lua")
-        for file in (ROOT / root).rglob(pattern)
+def test_the_wheel_holds_the_dashboard_and_the_licences_of_what_it_uses(packed: set[str]) -> None:
+    worker = PROJECT / "worker"
+    static = {
+        file.relative_to(worker).as_posix()
+        for file in (worker / "countersink/web/static").rglob("*")
+        if file.is_file()
     }
-    assert packed == present
-    assert any(name.endswith(".sql") for name in packed)
+    assert any("LICENSE" in file for file in static)
+    assert static <= packed
+
+
+def test_the_wheel_holds_the_sql_and_the_lua_files(packed: set[str]) -> None:
+    present = {
+        str(file.relative_to(PROJECT / root))
+        for root in SOURCE_ROOTS
+        for pattern in ("*.sql", "*.lua")
+        for file in (PROJECT / root).rglob(pattern)
+    }
+    assert {name for name in packed if name.endswith((".sql", ".lua"))} == present
+    assert any(name.endswith(".sql") for name in present)
 
 
 def test_the_base_install_requires_redis_alone(wheel: Path) -> None:
@@ -181,7 +182,9 @@ def test_the_command_without_the_server_extra_says_what_to_install(base_python: 
     [installed] = metadata.distributions(name="countersink", path=[str(site)])
     [script] = installed.entry_points.select(group="console_scripts", name="countersink")
     program = f"import sys; from {script.module} import {script.attr} as main; sys.exit(main())"
-    done = run(base_python, "-c", program, "totals", "page_views")
+    console = base_python.parent / "countersink"
+    command = [str(console)] if console.exists() else [str(base_python), "-c", program]
+    done = run(*command, "totals", "page_views")
     assert done.returncode == 1
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
@@ -189,20 +192,18 @@ def test_the_command_without_the_server_extra_says_what_to_install(base_python: 
 
 
 def test_importing_the_producer_loads_nothing_heavy() -> None:
-    path = os.pathsep.join(str(ROOT / root) for root in ("producers", "worker", "schedules"))
-    done = run(sys.executable, "-c", ADDED_BY_US, PYTHONPATH=path)
+    done = run(sys.executable, "-c", ADDED_BY_US, PYTHONPATH=PATH)
     assert done.returncode == 0, done.stderr
     added = set(json.loads(done.stdout))
     assert not added & HEAVY
-    ours = {"countersink"}
-    assert added - ours <= set(sys.stdlib_module_names)
+    assert added - {"countersink"} <= set(sys.stdlib_module_names)
     assert not added & {"asyncio", "multiprocessing", "email", "http", "xml", "unittest"}
 
 
 def test_constraints_pin_whatever_pyproject_asks_for() -> None:
     pinned = {
         re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower()
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        for line in (PROJECT / "constraints.txt").read_text().splitlines()
         if "==" in line
     }
     asked = {

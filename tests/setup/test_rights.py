@@ -17,7 +17,7 @@ from countersink.schedules.jobs import JOBS
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
-from tests.cli.command import call
+from tests.cli.command import Servers, call
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
 from tests.support.processes import COUNTERSINK, Child
@@ -79,23 +79,19 @@ class Site:
 
     def child(self, mysql_user: str, redis_user: str, *arguments: str, **more: str) -> Child:
         """A countersink process of these two users."""
-        urls = {
-            "COUNTERSINK_MYSQL_URL": self.mysql_url(mysql_user),
-            "COUNTERSINK_REDIS_URL": self.redis_url(redis_user),
-        }
+        urls = self._urls(mysql_user, redis_user)
         child = Child([*COUNTERSINK, *arguments], environment={**urls, **more}, name=arguments[0])
         self.children.append(child)
         return child
 
     def done(self, mysql_user: str, redis_user: str, *arguments: str, status: int = 0) -> str:
         """What a command of these users says; it ends as it should."""
-        done = call(
-            *arguments,  # in this process: there are many
-            COUNTERSINK_MYSQL_URL=self.mysql_url(mysql_user),
-            COUNTERSINK_REDIS_URL=self.redis_url(redis_user),
-        )
+        done = call(*arguments, **self._urls(mysql_user, redis_user))  # there are many
         assert done.status == status, done.out + done.err
         return done.out + done.err
+
+    def _urls(self, mysql_user: str, redis_user: str) -> dict[str, str]:
+        return Servers(self.redis_url(redis_user), self.mysql_url(mysql_user)).variables()
 
 
 @pytest.fixture(scope="module")
@@ -255,15 +251,10 @@ def test_who_sends_takes_nothing_away(site: Site, user: str, others: list[Comman
 
 def test_who_uses_a_cluster_may_ask_for_its_masters_and_follow_a_slot_that_moves() -> None:
     acl = (OPS / "redis" / "users.acl").read_text()
-    rights = {
-        user: set(rules.split()) for user, rules in re.findall(r"^user (\w+) (.*)", acl, re.M)
-    }
-    bare = {
-        user
-        for user, rules in rights.items()
-        # By name: ASKING is in @connection since Redis 7 only.
-        if not {"+asking", "+cluster|slots", "+cluster|info"} <= rules
-    }
+    # By name: ASKING is in @connection since Redis 7 only.
+    needed = {"+asking", "+cluster|slots", "+cluster|info"}
+    rights = re.findall(r"^user (\w+) (.*)", acl, re.MULTILINE)
+    bare = {user for user, rules in rights if not needed <= set(rules.split())}
     assert bare == {"default", "countersink_admin", "countersink_backup"}
 
 
