@@ -14,7 +14,7 @@ from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
-from tests.producers.forkserver import Scripted
+from tests.support.forked import ForkedChild
 from tests.support.processes import Child, Children
 
 STREAM = "{countersink:0}:events"
@@ -70,7 +70,8 @@ def total(client: redis.Redis, counter: str = "hits") -> int:
 
 def run_script(children: Children, script: str, *arguments: str) -> Child:
     """Start a Python process that runs `script`, which finds `arguments` in `sys.argv[1:]`."""
-    child = Scripted(textwrap.dedent(script), *arguments)
+    preloaded = ("countersink.producers.spool",)
+    child = ForkedChild(textwrap.dedent(script), arguments, preloaded=preloaded)
     children._children.append(child)
     return child
 
