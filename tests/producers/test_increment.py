@@ -209,6 +209,7 @@ def test_entry_ids_never_repeat(redis_url: str, redis_client: redis.Redis) -> No
     assert len(distinct(found)) == 40
 
 
+@pytest.mark.random
 def test_a_finalizer_and_a_signal_handler_may_count(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
@@ -231,7 +232,7 @@ def test_a_finalizer_and_a_signal_handler_may_count(
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     gc.set_threshold(1)
-    for number in range(6_000):
+    for number in range(int(sys.argv[2])):
         garbage = Counting()
         garbage.itself = garbage
         del garbage
@@ -248,4 +249,4 @@ def test_a_finalizer_and_a_signal_handler_may_count(
     assert stats.accepted == stats.stored == counted, (stats, counted)
     assert producer.close()
     """
-    play(script, redis_url)
+    play(script, redis_url, "20000" if MANY else "6000")

@@ -29,6 +29,7 @@ from countersink.stream.errors import (
 )
 from countersink.stream.progress import look
 from tests.backfill.helpers import options
+from tests.support.examples import MANY
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.redis_cluster import PASSWORD, ClusterServer, RedisCluster
 from tests.support.waiting import eventually
@@ -334,6 +335,7 @@ def test_a_command_whose_reply_is_lost_is_sent_once(cluster: RedisCluster) -> No
         assert direct.xlen("once") == 5
 
 
+@pytest.mark.random
 def test_moved_slots_are_followed_and_each_command_is_executed_once(
     servers_directory: Path,
 ) -> None:
@@ -343,7 +345,7 @@ def test_moved_slots_are_followed_and_each_command_is_executed_once(
         connected(cluster.url) as client,
     ):
         source, target = (shard.master for shard in cluster.shards)
-        mine = [n for n in range(10) if cluster.master_of(n) is source]
+        mine = [n for n in range(20 if MANY else 10) if cluster.master_of(n) is source]
         there, fresh = names.stream_key(mine[0]), names.stream_key(mine[1])
         client.xadd(there, {"a": 0})
         look(client, there, make=True)
@@ -359,7 +361,7 @@ def test_moved_slots_are_followed_and_each_command_is_executed_once(
         mover = threading.Thread(target=move)
         mover.start()
         again = 0
-        while again < 5:
+        while again < (20 if MANY else 5):
             again += done.is_set()
             pipe = client.pipeline(transaction=False)
             pipe.xadd(there, {"a": 1}).xadd(there, {"a": 2}).xlen(there)
