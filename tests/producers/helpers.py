@@ -2,8 +2,13 @@
 
 import json
 import logging
+import resource
+import subprocess
+import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +19,8 @@ from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
-from tests.producers.forkserver import Scripted
-from tests.support.processes import Child, Children
+from tests.support.forked import ForkedChild
+from tests.support.processes import Child, Children, child_environment
 
 STREAM = "{countersink:0}:events"
 
@@ -70,14 +75,46 @@ def total(client: redis.Redis, counter: str = "hits") -> int:
 
 def run_script(children: Children, script: str, *arguments: str) -> Child:
     """Start a Python process that runs `script`, which finds `arguments` in `sys.argv[1:]`."""
-    child = Scripted(textwrap.dedent(script), *arguments)
+    preloaded = ("countersink.producers.spool",)
+    child = ForkedChild(textwrap.dedent(script), arguments, preloaded=preloaded)
     children._children.append(child)
     return child
+
+
+def play(script: str, *arguments: str) -> list[Any]:
+    """Run a script to its end, which is no failure; the JSON lines that it has written."""
+    with Children() as children:
+        child = run_script(children, script, *arguments)
+        assert child.wait() == 0, child.output()
+        return said(child)
 
 
 def said(child: Child) -> list[Any]:
     """The JSON lines that a child has written so far."""
     return [json.loads(line) for line in child.output().splitlines() if line.startswith(("{", "["))]
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """A disk that is full for this process where a file has that many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def imported(module: str, after: str) -> set[str]:
+    """The modules of others that an import brings to a fresh process that has imported some."""
+    script = (
+        f"import sys, {after}; before = set(sys.modules); import {module};"
+        "print('\\n'.join(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-c", script]
+    said = subprocess.check_output(command, env=child_environment(), text=True)
+    assert module in said.split()
+    return {name for name in said.split() if not name.startswith("countersink")}
 
 
 class Worker:

@@ -31,6 +31,12 @@ def stored(producer: Producer, entries: int = 1) -> None:
         assert producer.flush()
 
 
+def is_applied(producer: Producer, client: redis.Redis) -> bool:
+    """Whether it says so once a worker has worked."""
+    Worker(client).work()
+    return producer.flush(timeout=30, applied=True)
+
+
 @contextmanager
 def with_replica(
     start: RedisFactory,
@@ -51,8 +57,7 @@ def with_replica(
         eventually(lambda: client.info("replication")["master_link_status"] == "up")
         stored(producer)
         with connect(primary.url) as old:
-            Worker(old).work()
-            assert producer.flush(timeout=30, applied=True)
+            assert is_applied(producer, old)
             written = old.info("replication")["master_repl_offset"]
             eventually(lambda: client.info("replication")["slave_repl_offset"] >= written)
 
@@ -105,8 +110,7 @@ def test_what_others_send_without_a_producer_is_no_loss(
     redis_client.xadd(STREAM, {"rows": "[]"})
     stored(producer)
     redis_client.xadd(STREAM, {"rows": "[]"})
-    Worker(redis_client).work()
-    assert producer.flush(timeout=30, applied=True)
+    assert is_applied(producer, redis_client)
 
 
 LOSSES = {
@@ -140,8 +144,7 @@ def test_what_redis_lost_is_not_called_applied(
 ) -> None:
     if worked:
         stored(producer, 2)
-        Worker(redis_client).work()
-        assert producer.flush(timeout=30, applied=True)
+        assert is_applied(producer, redis_client)
     stored(producer, 3)
     command(redis_client, *LOSSES[loss])
     if sent_on:
@@ -151,8 +154,7 @@ def test_what_redis_lost_is_not_called_applied(
 
     stored(producer, 2)  # from here on it is followed anew
     assert not producer.flush(timeout=0.1, applied=True)
-    Worker(redis_client).work()
-    assert producer.flush(timeout=30, applied=True)
+    assert is_applied(producer, redis_client)
 
 
 def test_an_entry_taken_out_by_hand_is_not_called_applied(
@@ -210,8 +212,7 @@ def test_a_restart_that_may_have_lost_something_is_not_called_applied(
         Worker(client).work()
         not_known(producer, caplog, "started anew")
         stored(producer)
-        Worker(client).work()
-        assert producer.flush(timeout=30, applied=True)
+        assert is_applied(producer, client)
 
 
 def test_a_replica_that_missed_entries_takes_over(
@@ -241,15 +242,13 @@ def test_a_stream_that_was_put_back_as_it_was_before(
     producer: Producer, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored(producer)
-    Worker(redis_client).work()
-    assert producer.flush(timeout=30, applied=True)
+    assert is_applied(producer, redis_client)
     before = command(redis_client, "DUMP", STREAM)
     stored(producer)
     command(redis_client, "RESTORE", STREAM, 0, before, "REPLACE")
     not_known(producer, caplog, "put back")
     stored(producer)
-    Worker(redis_client).work()
-    assert producer.flush(timeout=30, applied=True)
+    assert is_applied(producer, redis_client)
 
 
 def test_without_the_rights_it_is_not_known_and_everything_is_stored(

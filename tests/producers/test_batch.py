@@ -1,8 +1,8 @@
 """Batches: all of a batch or nothing of it, and under one id once."""
 
-import threading
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from countersink.producers.testing import RecordingProducer
 from countersink.stream.connection import connect
 from countersink.stream.entry import id_for
 from tests.producers.helpers import distinct, entries, total, totals
+from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -160,11 +161,7 @@ def test_what_was_accepted_is_stored_and_what_was_refused_is_not_whatever_comes_
             # What may be dropped takes the room that is left, but none that was promised.
             producer.increment("others", keys[0])
 
-    threads = [threading.Thread(target=batches, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(batches, number) for number in range(4)))
     assert any(refused), "the memory was to become full"
     assert producer.stats().pending_rows <= 2_000
     server.thaw()

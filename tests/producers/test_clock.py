@@ -7,7 +7,6 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,13 +47,6 @@ for line in sys.stdin:
     print(json.dumps([line.strip()]), flush=True)
 print(json.dumps([producer.close(60)]), flush=True)
 """
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes, ended at the end."""
-    with Children() as started:
-        yield started
 
 
 def shifted(children: Children, script: str, *arguments: str, lines_in: bool = False) -> Child:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -33,19 +33,12 @@ from countersink.stream.decode import decode_rows
 from countersink.stream.entry import MAX_ROWS_BYTES
 from tests.producers.helpers import distinct, entries
 from tests.support.examples import MANY
-from tests.support.processes import Children
 from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 HOME = {"page": "/home", "country": "DE"}
 PAIRS = (("country", "DE"), ("page", "/home"))
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as running:
-        yield running
 
 
 def counted(client: redis.Redis) -> dict[tuple[str, RowKey], int]:

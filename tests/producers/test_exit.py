@@ -3,7 +3,7 @@
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,25 +41,29 @@ Start = Callable[..., Child]
 
 
 @pytest.fixture
-def start(redis_url: str) -> Iterator[Start]:
-    """Starts a process that has counted 100, with the next flush an hour away, when it returns."""
-    with Children() as children:
+def start(redis_url: str, children: Children) -> Start:
+    """Starts a process that has counted 100, with the next flush an hour away, when it returns;
+    where a status is named, it has ended with that.
+    """
 
-        def make(
-            url: str = redis_url,
-            *,
-            before: str = "",
-            then: str = FOR_EVER,
-            ready: bool = True,
-            counter: str = "hits",
-        ) -> Child:
-            script = BEGINNING.format(before=before, counter=counter) + then
-            child = run_script(children, script, url)
-            if ready:
-                eventually(lambda: said(child), message=child.output)
-            return child
+    def make(
+        url: str = redis_url,
+        *arguments: str,
+        before: str = "",
+        then: str = FOR_EVER,
+        ready: bool = True,
+        counter: str = "hits",
+        status: int | None = None,
+    ) -> Child:
+        script = BEGINNING.format(before=before, counter=counter) + then
+        child = run_script(children, script, url, *arguments)
+        if status is not None:
+            assert child.wait() == status, child.output()
+        elif ready:
+            eventually(lambda: said(child), message=child.output)
+        return child
 
-        yield make
+    return make
 
 
 FORK = "if os.fork(): os._exit(os.waitstatus_to_exitcode(os.wait()[1]))"
@@ -110,8 +114,7 @@ atexit.unregister(lifecycle.close_all)
 atexit.register(hook)
 atexit.register(lifecycle.close_all)
 """
-    child = start(before=before, then="", ready=False)
-    assert child.wait() == 0
+    child = start(before=before, then="", status=0)
     assert "hooked" in child.output()
     assert "Traceback" not in child.output()
     assert total(redis_client) == 100
@@ -132,13 +135,48 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
         assert total(redis_client, number.name) == 100
 
 
-def test_sigterm_reaches_a_busy_process(start: Start, redis_client: redis.Redis) -> None:
-    then = """
+BUSY = """
 while True:
     producer.increment("more")
     producer.stats()
 """
-    child = start(then=then)
+BLOCKING_LOG = f"""
+import logging
+from countersink.producers import lifecycle
+lifecycle.CLOSING_SECONDS = 1.0
+class Blocked(logging.Handler):
+    def emit(self, record):
+        time.sleep(3600)
+logging.getLogger("countersink.producers").addHandler(Blocked())
+logging.getLogger("countersink.producers").setLevel(logging.INFO)
+{FAST_EXIT}
+"""
+COUNTING_LOG = """
+import logging
+from countersink.producers import lifecycle
+lifecycle.GRACE_SECONDS = 0.5
+class Counting(logging.Handler):
+    def emit(self, record):
+        producer.increment("records")
+logging.getLogger().addHandler(Counting())
+logging.getLogger().setLevel(logging.INFO)
+def talk():
+    while True:
+        logging.info("here")
+"""
+TALKING = "threading.Thread(target=talk, daemon=True).start()" + FOR_EVER
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        pytest.param("", BUSY, id="a busy process"),
+        pytest.param(BLOCKING_LOG, FOR_EVER, id="a log that blocks"),
+        pytest.param(COUNTING_LOG, TALKING, id="a log handler that counts"),
+    ],
+)
+def test_sigterm_ends(start: Start, redis_client: redis.Redis, before: str, then: str) -> None:
+    child = start(before=before, then=then)
     child.terminate()
     assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
@@ -177,9 +215,7 @@ assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 os.kill(os.getpid(), signal.SIGTERM)
 print("still here")
 """
-    child = start(before=before, then=then)
-    assert child.wait() == 0
-    assert "still here" in child.output()
+    assert "still here" in start(before=before, then=then, status=0).output()
 
 
 def test_a_handler_of_the_apps_installed_later_wins(
@@ -211,8 +247,7 @@ assert signal.getsignal(signal.SIGTERM) is own
 again = Producer(sys.argv[1], handle_sigterm=False)
 assert signal.getsignal(signal.SIGTERM) is own
 """
-    child = start(before=before, then=then)
-    assert child.wait() == 0, child.output()
+    start(before=before, then=then, status=0)
 
 
 def test_handlers_of_the_apps_for_other_signals_are_left_alone(start: Start) -> None:
@@ -230,9 +265,7 @@ assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
 assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 os.kill(os.getpid(), signal.SIGINT)
 """
-    child = start(before=before, then=then, ready=False)
-    assert child.wait() == 0
-    assert "Current thread" in child.output()
+    assert "Current thread" in start(before=before, then=then, status=0).output()
 
 
 def test_what_is_counted_until_a_server_ends_by_the_signal_it_had_caught_is_stored(
@@ -289,76 +322,34 @@ for place in range(4):
 
 
 PLAIN = 'producer.increment("more")'
+DATED = 'producer.increment("more", "x", 1, at=AT)'
+EXITS = ("time.sleep(0.1); os._exit(0)", "time.sleep(0.1)")
+BOTH = pytest.mark.long("each call at each end")
 
 
 @pytest.mark.parametrize(
     ("call", "end"),
     [
-        (PLAIN, FOR_EVER),
-        (PLAIN, "time.sleep(0.1); os._exit(0)"),
-        (PLAIN, "time.sleep(0.1)"),
-        ('producer.increment("more", "x", 1, at=AT)', FOR_EVER),
+        *((PLAIN, FOR_EVER), (DATED, FOR_EVER)),
+        *((PLAIN, end) for end in EXITS),
+        *(pytest.param(DATED, end, marks=BOTH) for end in EXITS),
     ],
 )
 def test_no_call_that_returned_while_the_process_ended_is_lost(
-    redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
+    start: Start, redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
 ) -> None:
     shared = tmp_path / "returned"
     shared.write_bytes(bytes(4096))
     before = "from datetime import UTC, datetime\nAT = datetime.now(UTC)"
-    script = BEGINNING.format(before=before, counter="hits")
-    script += COUNTING.format(call=call) + end
-    with Children() as children:
-        child = run_script(children, script, redis_url, str(shared))
-        eventually(lambda: all(memoryview(shared.read_bytes())[:32].cast("q")))
-        if end == FOR_EVER:
-            child.terminate()
-        assert child.wait() == (-signal.SIGTERM if end == FOR_EVER else 0), child.output()
+    then = COUNTING.format(call=call) + end
+    child = start(redis_url, str(shared), before=before, then=then)
+    eventually(lambda: all(memoryview(shared.read_bytes())[:32].cast("q")))
+    if end == FOR_EVER:
+        child.terminate()
+    assert child.wait() == (-signal.SIGTERM if end == FOR_EVER else 0), child.output()
     returned = sum(memoryview(shared.read_bytes())[:32].cast("q"))
     # A call that the end has met is stored or not.
     assert returned <= total(redis_client, "more") <= returned + 4
-
-
-def test_a_log_that_blocks_does_not_keep_a_signal_from_ending_the_process(
-    start: Start, redis_client: redis.Redis
-) -> None:
-    before = """
-import logging
-from countersink.producers import lifecycle
-lifecycle.CLOSING_SECONDS = 1.0
-class Blocked(logging.Handler):
-    def emit(self, record):
-        time.sleep(3600)
-logging.getLogger("countersink.producers").addHandler(Blocked())
-logging.getLogger("countersink.producers").setLevel(logging.INFO)
-"""
-    child = start(before=before + FAST_EXIT)
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
-
-
-def test_a_log_handler_that_counts_does_not_hold_the_end_up(
-    start: Start, redis_client: redis.Redis
-) -> None:
-    before = """
-import logging
-from countersink.producers import lifecycle
-lifecycle.GRACE_SECONDS = 0.5
-class Counting(logging.Handler):
-    def emit(self, record):
-        producer.increment("records")
-logging.getLogger().addHandler(Counting())
-logging.getLogger().setLevel(logging.INFO)
-def talk():
-    while True:
-        logging.info("here")
-"""
-    then = "threading.Thread(target=talk, daemon=True).start()" + FOR_EVER
-    child = start(before=before, then=then)
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
 
 
 def test_signals_do_not_cut_the_last_flush_short(
@@ -393,7 +384,7 @@ threading.Thread(target=watch).start()
 
 
 def test_a_child_that_counts_nothing_leaves_at_once(
-    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+    start: Start, redis_url: str, tmp_path: Path
 ) -> None:
     then = """
 spooling = Producer(sys.argv[1], spool=sys.argv[2])
@@ -403,10 +394,7 @@ if pid == 0:
     os._exit(len(threading.enumerate()) + 6)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """
-    with Children() as children:
-        script = BEGINNING.format(before="", counter="hits") + then
-        child = run_script(children, script, redis_url, str(tmp_path))
-        assert child.wait() == 0, child.output()
+    start(redis_url, str(tmp_path), then=then, status=0)
 
 
 CLOSING = """
@@ -472,8 +460,7 @@ third = Producer(sys.argv[1])
 third.increment("hits")
 os._exit(6)
 """
-    child = start(before=before, then=then, ready=False)
-    assert child.wait() == 7, child.output()
+    start(before=before, then=then, status=7)
 
 
 def test_functions_with_hooks_can_be_pickled(redis_url: str) -> None:
@@ -496,8 +483,7 @@ assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
 producer.increment("hits")
 sys.exit(9)
 """
-    child = start(then=then, ready=False)
-    assert child.wait() == 9, child.output()
+    start(then=then, status=9)
     assert total(redis_client) == 103
 
 
@@ -514,9 +500,7 @@ for call in (
 os.kill(os.getpid(), 0)
 os._exit(7)
 """
-    child = start(then=then, ready=False)
-    assert child.wait() == 7, child.output()
-    assert "Traceback" not in child.output()
+    assert "Traceback" not in start(then=then, status=7).output()
 
 
 def test_a_default_that_came_back_before_the_first_increment_flushes(
@@ -539,13 +523,12 @@ os.kill(pid, signal.SIGTERM)
 status = os.waitpid(pid, 0)[1]
 assert os.WTERMSIG(status) == signal.SIGTERM, status
 """
-    child = start(then=then, ready=False)
-    assert child.wait() == 0, child.output()
+    start(then=then, status=0)
     assert total(redis_client, "child") == 2
 
 
 def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_counts(
-    redis_url: str, redis_client: redis.Redis
+    redis_url: str, redis_client: redis.Redis, children: Children
 ) -> None:
     script = """
     import signal, sys, threading, time
@@ -561,11 +544,10 @@ def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_c
     while True:
         time.sleep(0.05)
     """
-    with Children() as children:
-        child = run_script(children, script, redis_url)
-        eventually(lambda: said(child), message=child.output)
-        child.terminate()
-        assert child.wait() == -signal.SIGTERM
+    child = run_script(children, script, redis_url)
+    eventually(lambda: said(child), message=child.output)
+    child.terminate()
+    assert child.wait() == -signal.SIGTERM
     assert total(redis_client) == 100
 
 

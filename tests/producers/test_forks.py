@@ -1,8 +1,10 @@
 """Forked children: a buffer, a connection, threads of their own, and no row of their parent's."""
 
+import pytest
 import redis
 
-from tests.producers.helpers import distinct, entries, run_script, said, total, totals
+from tests.producers.helpers import distinct, entries, play, run_script, said, total, totals
+from tests.support.examples import MANY
 from tests.support.processes import Children
 from tests.support.waiting import eventually
 
@@ -35,8 +37,7 @@ def test_a_forked_child_never_sends_its_parents_rows(
     assert producer.close()
     assert producer.stats().stored == 1004
     """
-    with Children() as children:
-        assert run_script(children, script, redis_url).wait() == 0
+    play(script, redis_url)
     assert totals(redis_client) == {
         ("hits", "parent"): 1005,
         ("hits", "child"): 10,
@@ -44,6 +45,7 @@ def test_a_forked_child_never_sends_its_parents_rows(
     }
 
 
+@pytest.mark.random
 def test_forks_in_the_midst_of_everything(redis_url: str, redis_client: redis.Redis) -> None:
     # Threads count and flush while another forks: no lock may be left held, no row sent twice.
     script = """
@@ -63,7 +65,7 @@ def test_forks_in_the_midst_of_everything(redis_url: str, redis_client: redis.Re
     threads = [threading.Thread(target=count, args=(n,)) for n in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(15):
+    for _ in range(int(sys.argv[2])):
         pid = os.fork()
         if pid == 0:
             for _ in range(100):
@@ -76,17 +78,15 @@ def test_forks_in_the_midst_of_everything(redis_url: str, redis_client: redis.Re
     assert producer.close(20)
     print([sum(counted), producer.stats().stored])
     """
-    with Children() as children:
-        child = run_script(children, script, redis_url)
-        assert child.wait() == 0, child.output()
-        ((counted, stored),) = said(child)
+    forks = 40 if MANY else 15
+    ((counted, stored),) = play(script, redis_url, str(forks))
     found = totals(redis_client)
     assert counted == stored == found["hits", "parent"]
-    assert found["hits", "child"] == 1500
+    assert found["hits", "child"] == 100 * forks
     assert len(distinct(entries(redis_client))) == len(entries(redis_client))
 
 
-def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_preforking_server(redis_url: str, redis_client: redis.Redis, children: Children) -> None:
     # As gunicorn with --preload: the app is loaded, and has counted, before the workers are forked;
     # a SIGTERM goes to the master, which passes it on, and workers end by sys.exit in a handler.
     script = """
@@ -121,11 +121,10 @@ def test_a_preforking_server(redis_url: str, redis_client: redis.Redis) -> None:
     while True:
         time.sleep(0.05)
     """
-    with Children() as children:
-        child = run_script(children, script, redis_url)
-        eventually(lambda: len(said(child)) == 3, message=child.output)
-        child.terminate()
-        assert child.wait() == 0, child.output()
+    child = run_script(children, script, redis_url)
+    eventually(lambda: len(said(child)) == 3, message=child.output)
+    child.terminate()
+    assert child.wait() == 0, child.output()
     assert totals(redis_client) == {
         ("hits", "master"): 1,
         ("hits", "first"): 3,
@@ -162,9 +161,7 @@ def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: r
             pool.close()
             pool.join()
     """
-    with Children() as children:
-        child = run_script(children, script, redis_url)
-        assert child.wait() == 0, child.output()
+    play(script, redis_url)
     assert totals(redis_client) == {
         ("hits", "forked"): 30,
         ("hits", "main"): 1,

@@ -1,15 +1,17 @@
 """What an increment becomes: rows that coalesce, times, ids, and figures that add up."""
 
 import sys
-import threading
 from datetime import UTC, datetime
+from functools import partial
 
+import pytest
 import redis
 
 from countersink.producers import Producer
 from countersink.stream.entry import id_for
-from tests.producers.helpers import STREAM, distinct, entries, run_script, total, totals
-from tests.support.processes import Children
+from tests.producers.helpers import STREAM, distinct, entries, play, total, totals
+from tests.store.helpers import together
+from tests.support.examples import MANY
 from tests.support.waiting import eventually
 
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -139,8 +141,9 @@ def test_increment_many_counts_each_item(redis_url: str, redis_client: redis.Red
     assert found["hits", "2999"] == 2999
 
 
+@pytest.mark.random
 def test_threads_lose_nothing(redis_url: str, redis_client: redis.Redis) -> None:
-    calls, workers = 5_000, 8
+    calls, workers = 20_000 if MANY else 5_000, 8
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -153,11 +156,7 @@ def test_threads_lose_nothing(redis_url: str, redis_client: redis.Redis) -> None
                         producer.increment_many(f"many-{number}", {"a": 1, "b": 2})
                         producer.increment("hits", "two", 2)
 
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(workers)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            together(*(partial(work, number) for number in range(workers)))
             asked = workers * (calls + calls // 100 * 3)
             assert producer.stats().accepted == asked
             assert producer.flush(20)
@@ -210,6 +209,7 @@ def test_entry_ids_never_repeat(redis_url: str, redis_client: redis.Redis) -> No
     assert len(distinct(found)) == 40
 
 
+@pytest.mark.random
 def test_a_finalizer_and_a_signal_handler_may_count(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
@@ -232,7 +232,7 @@ def test_a_finalizer_and_a_signal_handler_may_count(
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     gc.set_threshold(1)
-    for number in range(6_000):
+    for number in range(int(sys.argv[2])):
         garbage = Counting()
         garbage.itself = garbage
         del garbage
@@ -249,6 +249,4 @@ def test_a_finalizer_and_a_signal_handler_may_count(
     assert stats.accepted == stats.stored == counted, (stats, counted)
     assert producer.close()
     """
-    with Children() as children:
-        child = run_script(children, script, redis_url)
-        assert child.wait() == 0, child.output()
+    play(script, redis_url, "20000" if MANY else "6000")

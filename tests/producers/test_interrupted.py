@@ -19,8 +19,7 @@ from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.engine import Engine
 from countersink.producers.send_thread import Flush
-from tests.producers.helpers import run_script, said, total, totals
-from tests.support.processes import Children
+from tests.producers.helpers import play, total, totals
 
 
 class Interrupt(BaseException):
@@ -303,10 +302,7 @@ def test_a_signal_handler_may_close_in_the_midst_of_a_close(silent_redis: str) -
 
 
 def test_an_exit_during_close_still_spools(silent_redis: str, tmp_path: Path) -> None:
-    with Children() as children:
-        child = run_script(
-            children,
-            """
+    script = """
             import json, signal, sys
             from countersink.producers import Producer
 
@@ -316,10 +312,6 @@ def test_an_exit_during_close_still_spools(silent_redis: str, tmp_path: Path) ->
                     producer.increment("hits")
                 signal.setitimer(signal.ITIMER_REAL, 0.3)
             print(json.dumps(["closed in time"]))
-            """,
-            silent_redis,
-            str(tmp_path),
-        )
-        assert child.wait(30) == 0
-        assert said(child) == []
-        assert list(tmp_path.glob("*.spool"))
+    """
+    assert play(script, silent_redis, str(tmp_path)) == []
+    assert list(tmp_path.glob("*.spool"))

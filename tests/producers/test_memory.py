@@ -1,6 +1,5 @@
 """What fits into memory, in bytes: bursts of new keys, and what is said of what did not fit."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -58,13 +57,6 @@ while not full:
     full = full or producer.stats().dropped > 0
 print(json.dumps({"took": rss() - before, "rows": producer.stats().pending_rows}), flush=True)
 """
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes, ended at the end."""
-    with Children() as started:
-        yield started
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from countersink.producers.buffer import events as events_module
 from countersink.producers.buffer.events import Mode
 from countersink.stream.connection import connect
 from tests.producers.helpers import distinct, entries, total
+from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
 
@@ -135,9 +136,7 @@ def test_callers_fold_when_the_folder_cannot_keep_up(
                 peaks[1] = max(peaks[1], core.events.raw())
 
         for calls in (ones, twos):  # not in the main thread, which signal handlers interrupt
-            thread = threading.Thread(target=calls)
-            thread.start()
-            thread.join()
+            together(calls)
         assert peaks[0] < 10_000
         assert peaks[1] <= 10_000
         assert producer.stats().accepted == 60_001

@@ -2,12 +2,9 @@
 
 import os
 import pickle
-import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,28 +16,16 @@ from countersink.producers.errors import SpoolError
 from countersink.producers.spool import writer
 from countersink.producers.spool.segment import Segment
 from countersink.stream.clock import RedisClock
-from tests.producers.helpers import run_script, total
-from tests.support.processes import Children
+from tests.producers.helpers import files_up_to, play, total
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
 
 NOBODY = "redis://127.0.0.1:1/0"
 
 
-@contextmanager
-def no_file_may_grow() -> Iterator[None]:
-    """A disk that is as good as full, for this process."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_segment_that_cannot_be_created_leaves_nothing_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with no_file_may_grow():
+    with files_up_to(0):
         for number in range(20):
             with pytest.raises(SpoolError):
                 Segment.create(tmp_path / f"{number}.spool")
@@ -140,22 +125,17 @@ def test_a_wall_clock_that_is_set_does_not_matter(
 
 @pytest.mark.long("two exit timeouts are waited for")
 def test_no_producer_waits_for_another_at_exit(tmp_path: Path) -> None:
-    with Children() as children, socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
-        child = run_script(
-            children,
-            """
+    script = """
             import sys
             from countersink.producers import Producer
 
             first, second = Producer(sys.argv[1]), Producer(sys.argv[1], spool=sys.argv[2])
             first.increment("hits")
             second.increment("hits")
-            """,
-            f"redis://127.0.0.1:{silent.getsockname()[1]}/0",
-            str(tmp_path),
-        )
-        assert child.wait(60) == 0
-        assert list(tmp_path.glob("*.spool"))
+    """
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
+        play(script, f"redis://127.0.0.1:{silent.getsockname()[1]}/0", str(tmp_path))
+    assert list(tmp_path.glob("*.spool"))
 
 
 def test_pickling_names_the_remedy() -> None:

@@ -4,8 +4,9 @@ import json
 import random
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -20,8 +21,9 @@ from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.members import MAX_HASHES, Salt
 from countersink.stream.connection import connect
 from countersink.stream.names import salts_key
-from tests.producers.helpers import STREAM, entries, run_script, total
+from tests.producers.helpers import STREAM, entries, play, run_script, total
 from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
+from tests.store.helpers import together
 from tests.support.examples import MANY
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
@@ -38,12 +40,6 @@ MINUTE = int(AT.timestamp()) // 60
 def _asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a salt that was not there."""
     monkeypatch.setattr(sightings, "ASK_AGAIN_SECONDS", 0.05)
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as running:
-        yield running
 
 
 def test_sightings_are_counted_and_members_are_hashed(
@@ -127,11 +123,7 @@ def test_random_sightings_of_now_come_to_what_an_oracle_says(
         expected.append((counts, hashes))
 
     with Producer(redis_url, flush_interval=0.01) as producer:
-        threads = [Thread(target=work, args=(seed, producer)) for seed in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(partial(work, seed, producer) for seed in range(3)))
         assert producer.flush(60)
         assert producer.stats().stored == 3 * calls
     told, seen = found(redis_client)
@@ -369,32 +361,21 @@ def test_a_salt_that_is_renewed_is_used_from_its_minute_on(
     }
 
 
-def test_salts_are_asked_for_again(
+def test_salts_are_asked_for_again_and_before_it_hashes_by_a_producer_that_was_idle(
     redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
     publish(redis_client)
     with Producer(redis_url, flush_interval=0.01) as producer:
-        producer.seen("visitors", "/", "ann", at=AT)
-        assert producer.flush(20)
-        publish(redis_client, [Salt(8, FIRST, None, b"n" * 16)])
 
-        def is_new() -> bool:
-            producer.seen("visitors", "/", "bob", at=AT)
+        def is_hashed_by(number: int) -> bool:
+            producer.seen("visitors", "/", "ann", at=AT)
             assert producer.flush(20)
-            return ("visitors", "/", MINUTE, 8) in found(redis_client)[1]
+            return ("visitors", "/", MINUTE, number) in found(redis_client)[1]
 
-        eventually(is_new)
-
-
-def test_a_producer_that_was_idle_asks_before_it_hashes(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.0)
-    publish(redis_client)
-    with Producer(redis_url, flush_interval=0.01) as producer:
-        producer.seen("visitors", "/", "ann", at=AT)
-        assert producer.flush(20)
+        assert is_hashed_by(ENDLESS[0].number)
+        publish(redis_client, [Salt(9, FIRST, None, b"m" * 16)])
+        eventually(lambda: is_hashed_by(9))
         publish(redis_client, [Salt(8, FIRST, None, b"n" * 16)])
         monkeypatch.setattr(sightings, "STALE_SECONDS", -1.0)
         producer.seen("visitors", "/", "bob", at=AT)
@@ -559,12 +540,10 @@ def b64hash(member: str) -> bytes:
 
 
 def test_a_forked_child_learns_for_itself_and_sends_its_own(
-    redis_url: str, redis_client: redis.Redis, children: Children
+    redis_url: str, redis_client: redis.Redis
 ) -> None:
     publish(redis_client)
-    child = run_script(
-        children,
-        """
+    script = """
         import os, sys
         from datetime import datetime, UTC
         from countersink.producers import Producer
@@ -578,10 +557,8 @@ def test_a_forked_child_learns_for_itself_and_sends_its_own(
                 os._exit(0)
         for _ in range(3):
             os.wait()
-        """,
-        redis_url,
-    )
-    assert child.wait() == 0
+    """
+    play(script, redis_url)
     counts, hashes = found(redis_client)
     assert counts == {("visitors", "/", MINUTE): 301}
     assert hashes["visitors", "/", MINUTE, 7] == set(
@@ -592,16 +569,13 @@ def test_a_forked_child_learns_for_itself_and_sends_its_own(
 def test_a_process_without_a_salt_ends_and_says_why(
     redis_url: str, redis_client: redis.Redis, children: Children
 ) -> None:
-    child = run_script(
-        children,
-        """
+    script = """
         import logging, sys
         from countersink.producers import Producer
         logging.basicConfig()
         Producer(sys.argv[1], exit_timeout=1.0).seen("visitors", "/", "secret")
-        """,
-        redis_url,
-    )
+    """
+    child = run_script(children, script, redis_url)
     assert child.wait() == 0
     assert "countersink counter set visitors --unique" in child.output()
     assert "secret" not in child.output()

@@ -13,7 +13,7 @@ from countersink.producers import Producer
 from countersink.producers.spool import list_segments, replay
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
-from tests.producers.helpers import Worker, distinct, entries, run_script, said, total
+from tests.producers.helpers import Worker, distinct, entries, play, run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, Phase, RedisProxy, Rule
@@ -346,9 +346,7 @@ def test_a_forked_child_leaves_its_parents_segments_alone(
     assert producer.close()
     assert producer.stats().spooled == 2
     """
-    with Children() as children:
-        child = run_script(children, script, server.url, str(tmp_path))
-        assert child.wait() == 0, child.output()
+    play(script, server.url, str(tmp_path))
     assert len(spooled_files(tmp_path)) == 2
     server.start()
     with connect(server.url) as client:

@@ -1,7 +1,6 @@
 """Segments on disk: torn at every byte, corrupt in the middle, stamped, locked, full."""
 
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from countersink.producers.spool.segment import Segment
 from countersink.producers.spool.writer import Spool
 from countersink.runtime.log import Log
 from countersink.stream.entry import encode_rows, new_entry_id
-from tests.producers.helpers import new_log
+from tests.producers.helpers import files_up_to, new_log
 from tests.support.examples import MANY
 from tests.support.waiting import eventually
 
@@ -372,13 +371,8 @@ def test_a_failed_write_leaves_what_was_stored(tmp_path: Path, held: list[Segmen
     held.append(segment)
     segment.append([parcel(1)])
     size = segment.path.stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40, hard))
-    try:
-        with pytest.raises(SpoolError, match="File too large"):
-            segment.append([parcel(2)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_up_to(size + 40), pytest.raises(SpoolError, match="File too large"):
+        segment.append([parcel(2)])
     assert segment.path.stat().st_size == size
     segment.append([parcel(3)])
     segment.close()
@@ -388,12 +382,8 @@ def test_a_failed_write_leaves_what_was_stored(tmp_path: Path, held: list[Segmen
 
 def test_a_full_disk_does_not_keep_a_replay_from_stamping(tmp_path: Path) -> None:
     path = written(tmp_path, [parcel(1), parcel(2)])
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
-    try:
+    with files_up_to(path.stat().st_size):
         sent, _ = replayed(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(sent) == 2
 
 
@@ -437,13 +427,8 @@ def test_segments_are_replayed_in_the_order_in_which_they_were_written(
 
 def test_an_empty_segment_is_deleted_at_close(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 1 << 20, new_log())
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_HEADER_SIZE, hard))
-    try:
-        with pytest.raises(SpoolError):
-            spool.append([parcel(1)])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_up_to(FILE_HEADER_SIZE), pytest.raises(SpoolError):
+        spool.append([parcel(1)])
     assert not spool.waiting
     spool.close()
     assert list(tmp_path.iterdir()) == []

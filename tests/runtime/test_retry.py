@@ -1,6 +1,7 @@
 """Waiting for a server: repeats, says so, gives up only when a stop is requested."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -16,8 +17,9 @@ class Away(Exception):
     """What the tests' server says."""
 
 
-def patience(stop: Stop) -> Patience:
-    return Patience("MySQL", lambda error: isinstance(error, Away), stop, Log(LOGGER, consumer="c"))
+def patience(stop: Stop, *waits: Callable[[Exception], None]) -> Patience:
+    log = Log(LOGGER, consumer="c")
+    return Patience("MySQL", lambda error: isinstance(error, Away), stop, log, *waits)
 
 
 def test_repeats_until_it_works_and_says_that_it_waited() -> None:
@@ -77,13 +79,7 @@ def test_a_stop_wakes_the_waiting() -> None:
     def work() -> None:
         raise Away("gone")
 
-    held = Patience(
-        "MySQL",
-        lambda error: isinstance(error, Away),
-        stop,
-        Log(LOGGER, consumer="c"),
-        lambda _: waiting.set(),
-    )
+    held = patience(stop, lambda _: waiting.set())
     failed: list[BaseException] = []
 
     def call() -> None:

@@ -6,6 +6,7 @@ import threading
 import pytest
 import redis
 
+from countersink.cli.servers.base import LOOPBACK, free_port
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import command, connect, mapped, redact
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
@@ -41,12 +42,51 @@ def test_a_command_whose_reply_is_lost_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["", "localhost", "http://x", "redis+cluster://x/1", "redis://h:notaport/0", "redis://h/db"],
+    ("url", "said"),
+    [
+        *((url, "redis") for url in ("", "localhost", "http://x", "redis+cluster://x/1")),
+        *((url, "redis") for url in ("redis://h:notaport/0", "redis://h/db")),
+        ("redis+sentinel://u:s3cret@a:1", "name of the master"),
+        ("redis+sentinel://u:s3cret@a:1/", "name of the master"),
+        ("redis+sentinel://u:s3cret@a:1//0", "name of the master"),
+        ("redis+sentinel://u:s3cret@/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret@a,,b/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret@a:x/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@a:0/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@a:/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@a:65536/m/0", "from 1 to 65535"),
+        ("redis+sentinel://u:s3cret@::1:1/m/0", "in \\[\\]"),
+        ("redis+sentinel://u:s3cret@[::1/m/0", "in \\[\\]"),
+        ("redis+sentinel://u:s3cret/x@a/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret#x@a/m/0", "%23"),
+        ("redis+sentinel://u:s3cret@a/m/zero", "number of a database"),
+        ("redis+sentinel://u:s3cret@a/m/-1", "number of a database"),
+        ("redis+sentinel://u:s3cret@a/m/0/1", "number of a database"),
+        ("redis+sentinel://u:s3cret@a/m/0?nonsense=1", "malformed"),
+        ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "malformed"),
+        ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "malformed"),
+        ("redis+sentry://u:s3cret@a/m", "is not a Redis URL"),
+        ("redis+cluster://u:s3cret@", "begins with hosts"),
+        ("redis+cluster://u:s3cret@a:x", "from 1 to 65535"),
+        ("redis+cluster://u:s3cret#x@a", "%23"),
+        ("redis+cluster://u:s3cret@a/1", "database 0 alone"),
+        ("redis+cluster://u:s3cret@a/mymaster", "database 0 alone"),
+        ("redis+cluster://u:s3cret@a?db=2", "database 0 alone"),
+        ("redis+cluster://u:s3cret@a?nonsense=1", "malformed"),
+        ("redis+cluster://u:s3cret@a?socket_timeout=soon", "malformed"),
+        ("redis+cluster://u:s3cret@a?parser_class=x", "malformed"),
+        ("redis+cluster://u:s3cret@a,redis..example", "begins with hosts"),
+        (f"redis+cluster://u:s3cret@{'a' * 64}.example", "begins with hosts"),
+        ("redis://u:s3cret@redis..example/0", "malformed"),
+    ],
 )
-def test_a_wrong_url_is_refused_with_a_reason(url: str) -> None:
-    with pytest.raises(StreamMisconfigured, match="redis"):
+def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:
+    with pytest.raises(StreamMisconfigured, match=said) as caught:
         connect(url)
+    assert "\n" not in str(caught.value)
+    if "passwort" not in url:  # no name of a secret, which nobody can know
+        assert "s3cret" not in str(caught.value)
+        assert "s3cret" not in redact(url)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +114,21 @@ def test_nobody_listening_is_unavailable() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(StreamUnavailable):
         offset_ms(connect(f"redis://127.0.0.1:{port}/0"))
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"), [("redis+sentinel://{}/m", ("'m'", "refused")), ("redis+cluster://{}", ())]
+)
+def test_nothing_is_sent_before_the_first_command_which_says_who_cannot_be_reached(
+    url: str, parts: tuple[str, ...]
+) -> None:
+    hosts = [f"{LOOPBACK}:{free_port()}" for _ in range(2)]
+    client = connect(url.format(",".join(hosts)))
+    with pytest.raises(StreamUnavailable) as caught:
+        command(client, "XLEN", "k")
+    said = str(caught.value)
+    assert all(part in said for part in (*hosts, *parts))
+    assert "\n" not in said
 
 
 def test_a_wrong_password_is_a_misconfiguration(redis_url: str) -> None:

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import redis
 import redis.exceptions as driver
+from redis.sentinel import MasterNotFoundError, SlaveNotFoundError
 
 from countersink.stream.connection import command, connect, mapped
 from countersink.stream.errors import (
@@ -31,17 +32,19 @@ def test_each_exception_of_the_driver_is_mapped(error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("error", "text"),
     [
-        "OOM command not allowed",
-        "LOADING Redis is loading",
-        "READONLY You can't write",
-        "MISCONF x",
-        "Error running script (call to f_1): @user_script:1: -READONLY You can't write",
+        (redis.ResponseError, "OOM command not allowed"),
+        (redis.ResponseError, "LOADING Redis is loading"),
+        (redis.ResponseError, "READONLY You can't write"),
+        (redis.ResponseError, "MISCONF x"),
+        (redis.ResponseError, "Error running script (call to f_1): @user_script:1: -READONLY x"),
+        *((error, "none") for error in (MasterNotFoundError, SlaveNotFoundError)),
+        *((error, "none") for error in (driver.ClusterDownError, driver.SlotNotCoveredError)),
     ],
 )
-def test_a_server_that_does_not_serve_is_unavailable(text: str) -> None:
-    assert isinstance(translate(redis.ResponseError(text)), StreamUnavailable)
+def test_servers_that_do_not_serve_are_unavailable(error: type[Exception], text: str) -> None:
+    assert isinstance(translate(error(text)), StreamUnavailable)
 
 
 def test_a_full_redis_is_not_called_unreachable(own_redis_server: RedisFactory) -> None:

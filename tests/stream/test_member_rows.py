@@ -87,23 +87,20 @@ def hashes_of(count: int) -> str:
 
 GOOD = '"k",1,1,7,"AAAAAAAAAAE="'
 BAD = [
-    ('"k",1,1,7,"AAAAAAAAAAE"', "bad_members", "base64"),
-    ('"k",1,1,7,"AAAAAAAAA\\nAE="', "bad_members", "base64"),
-    ('"k",1,1,7,"é"', "bad_members", "base64"),
-    ('"k",1,1,7,"\\ud800"', "bad_members", "base64"),
-    ('"k",1,1,7,5', "bad_members", "base64"),
-    ('"k",1,1,7,null', "bad_members", "base64"),
-    ('"k",1,1,7,["AAAAAAAAAAE="]', "bad_members", "base64"),
+    *(
+        (f'"k",1,1,7,{members}', "bad_members", "base64")
+        for members in (
+            *('"AAAAAAAAAAE"', '"AAAAAAAAA\\nAE="', '["AAAAAAAAAAE="]'),
+            *('"é"', '"\\ud800"', "5", "null"),
+        )
+    ),
     ('"k",1,1,7,""', "bad_members", "not 0 bytes"),
     ('"k",1,1,7,"AAAA"', "bad_members", "not 3 bytes"),
     (f'"k",1,1,7,"{hashes_of(MAX_HASHES + 1)}"', "bad_members", "not 32776 bytes"),
-    ('"k",1,1,"7","AAAAAAAAAAE="', "bad_members", "number of a salt"),
-    ('"k",1,1,null,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
-    ('"k",1,1,7.0,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
-    ('"k",1,1,true,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
-    ('"k",1,1,-1,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
-    ('"k",1,1,4294967296,"AAAAAAAAAAE="', "bad_members", "number of a salt"),
-    (f'"k",1,1,{"9" * 5000},"AAAAAAAAAAE="', "bad_members", "number of a salt"),
+    *(
+        (f'"k",1,1,{salt},"AAAAAAAAAAE="', "bad_members", "number of a salt")
+        for salt in ('"7"', "null", "7.0", "true", "-1", "4294967296", "9" * 5000)
+    ),
     ('"k",1,-1,7,"AAAAAAAAAAE="', "bad_amount", "not negative"),
     ('"k",1,9223372036854775808,7,"AAAAAAAAAAE="', "bad_amount", "64-bit"),
     ('"k",1,"1",7,"AAAAAAAAAAE="', "bad_amount", "not str"),

@@ -2,19 +2,19 @@
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from redis.sentinel import MasterNotFoundError, SentinelConnectionPool, SlaveNotFoundError
+from redis.sentinel import SentinelConnectionPool
 
 from countersink.cli.servers.base import LOOPBACK, free_port
 from countersink.stream.connection import SOCKET_TIMEOUT, command, connect, mapped, redact
-from countersink.stream.errors import StreamMisconfigured, StreamUnavailable, translate
+from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.sentinel import SENTINEL_TIMEOUT, watched
+from tests.store.helpers import together
 from tests.support.certificates import make_certificates
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
@@ -87,39 +87,6 @@ def test_valkeys_is_with_tls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("redis+sentinel://u:s3cret@a:1", "name of the master"),
-        ("redis+sentinel://u:s3cret@a:1/", "name of the master"),
-        ("redis+sentinel://u:s3cret@a:1//0", "name of the master"),
-        ("redis+sentinel://u:s3cret@/m/0", "begins with hosts"),
-        ("redis+sentinel://u:s3cret@a,,b/m/0", "begins with hosts"),
-        ("redis+sentinel://u:s3cret@a:x/m/0", "from 1 to 65535"),
-        ("redis+sentinel://u:s3cret@a:0/m/0", "from 1 to 65535"),
-        ("redis+sentinel://u:s3cret@a:/m/0", "from 1 to 65535"),
-        ("redis+sentinel://u:s3cret@a:65536/m/0", "from 1 to 65535"),
-        ("redis+sentinel://u:s3cret@::1:1/m/0", "in \\[\\]"),
-        ("redis+sentinel://u:s3cret@[::1/m/0", "in \\[\\]"),
-        ("redis+sentinel://u:s3cret/x@a/m/0", "begins with hosts"),
-        ("redis+sentinel://u:s3cret#x@a/m/0", "%23"),
-        ("redis+sentinel://u:s3cret@a/m/zero", "number of a database"),
-        ("redis+sentinel://u:s3cret@a/m/-1", "number of a database"),
-        ("redis+sentinel://u:s3cret@a/m/0/1", "number of a database"),
-        ("redis+sentinel://u:s3cret@a/m/0?nonsense=1", "malformed"),
-        ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "malformed"),
-        ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "malformed"),
-        ("redis+sentry://u:s3cret@a/m", "is not a Redis URL"),
-    ],
-)
-def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:
-    with pytest.raises(StreamMisconfigured, match=said) as caught:
-        connect(url)
-    assert "\n" not in str(caught.value)
-    if "passwort" not in url:  # no name of a secret, which nobody can know
-        assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("redis+sentinel://u:s3cret@a:1,b:2/m/0", "redis+sentinel://u:***@a:1,b:2/m/0"),
@@ -152,11 +119,6 @@ def test_no_password_is_shown(url: str, shown: str) -> None:
     assert redact(url) == shown
 
 
-@pytest.mark.parametrize("error", [MasterNotFoundError, SlaveNotFoundError])
-def test_no_master_at_the_moment_is_an_outage(error: type[Exception]) -> None:
-    assert isinstance(translate(error("none")), StreamUnavailable)
-
-
 def test_commands_go_to_the_master_and_replies_are_the_protocols(servers: Watched) -> None:
     client = connect(servers.url_for(database=3), client_name="a-name")
     key = command(client, "XADD", "raw", "*", "a", "1", "a", "2")
@@ -164,10 +126,6 @@ def test_commands_go_to_the_master_and_replies_are_the_protocols(servers: Watche
     with servers.client(servers.master) as master:
         assert any(each["name"] == "a-name" and each["db"] == "3" for each in master.client_list())
         assert master.exists("raw") == 0  # that is database 0
-
-
-def test_nothing_is_sent_before_the_first_command() -> None:
-    connect(f"redis+sentinel://127.0.0.1:{free_port()}/m").close()
 
 
 def test_the_sentinels_keep_no_connection(servers: Watched) -> None:
@@ -192,18 +150,6 @@ def test_a_sentinel_that_is_away_is_passed_over(servers: Watched) -> None:
     client = connect(servers.url_for(hosts=hosts))
     assert client.ping()
     assert sentinels_of(client.connection_pool)[0][1] == servers.sentinels[1].port
-
-
-def test_no_sentinel_can_be_reached() -> None:
-    ports = [free_port(), free_port()]
-    client = connect(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/m")
-    with pytest.raises(StreamUnavailable) as caught:
-        command(client, "PING")
-    said = str(caught.value)
-    assert "'m'" in said
-    assert all(f"127.0.0.1:{port}" in said for port in ports)
-    assert "refused" in said
-    assert "\n" not in said
 
 
 def test_the_sentinels_do_not_know_the_name(servers: Watched) -> None:
@@ -243,19 +189,13 @@ def test_threads_do_not_lose_a_sentinel(servers: Watched) -> None:
     client = connect(servers.url_for(hosts=hosts))
     pool: Any = client.connection_pool
     known = sorted(sentinels_of(client.connection_pool))
-    begin = threading.Barrier(8)
 
     def ask() -> None:
-        begin.wait()
         for _ in range(20):
             assert client.ping()
             pool.sentinel_manager.discover_master(MASTER)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[ask] * 8)
     assert sorted(sentinels_of(client.connection_pool)) == known
 
 

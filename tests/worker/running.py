@@ -106,6 +106,24 @@ def fill(client: redis.Redis, traffic: Traffic, count: int = 20) -> list[str]:
     return send(client, *(traffic.entry(now_ms(client)) for _ in range(count)))
 
 
+@contextmanager
+def feeding(feed: Callable[[], object]) -> Iterator[None]:
+    """Call a function again and again in a thread, until the end of the block."""
+    enough = threading.Event()
+
+    def go_on() -> None:
+        while not enough.is_set():
+            feed()
+
+    feeder = threading.Thread(target=go_on)
+    feeder.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        feeder.join()
+
+
 def settled(oracle: Oracle, traffic: Traffic) -> bool:
     """Whether all of ``traffic``, and nothing else, was counted."""
     return not oracle.differences(traffic.expected)

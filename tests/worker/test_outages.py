@@ -32,6 +32,18 @@ def waits_for(records: Records, service: str) -> bool:
     return any(fields["service"] == service for fields in records.fields("waiting"))
 
 
+def fill_up(client: redis.Redis, traffic: Traffic, **settings: int) -> None:
+    """Send entries to a Redis that takes nothing from then on."""
+    client.config_set("maxmemory", 0)
+    with client.pipeline(transaction=True) as pipeline:
+        for _ in range(20):
+            pipeline.xadd("{countersink:0}:events", traffic.entry(now_ms(client)).fields())
+        for key, value in settings.items():
+            pipeline.set(key, value)
+        pipeline.config_set("maxmemory", 1)
+        pipeline.execute()
+
+
 def test_redis_away_at_the_start_and_again_later(
     own_redis_server: RedisFactory, mysql_url: str
 ) -> None:
@@ -202,24 +214,15 @@ def test_a_full_redis_is_emptied_by_running_workers_and_by_new_ones(
 ) -> None:
     server, traffic = own_redis_server(), Traffic(49)
     client = connect_redis(server.url)
-
-    def fill_up() -> None:
-        client.config_set("maxmemory", 0)
-        with client.pipeline(transaction=True) as pipeline:
-            for _ in range(20):
-                pipeline.xadd("{countersink:0}:events", traffic.entry(now_ms(client)).fields())
-            pipeline.config_set("maxmemory", 1)
-            pipeline.execute()
-
     with Oracle(mysql_url) as oracle:
         with Running(server.url, mysql_url) as worker:
             fill(client, traffic)
             eventually(lambda: settled(oracle, traffic))
-            fill_up()
+            fill_up(client, traffic)
             eventually(lambda: settled(oracle, traffic))
             eventually(lambda: backlog(client) == 0)
             assert worker.end() == 0
-        fill_up()
+        fill_up(client, traffic)
         with Running(server.url, mysql_url) as worker:
             eventually(lambda: settled(oracle, traffic))
             eventually(lambda: backlog(client) == 0)
@@ -236,12 +239,7 @@ def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
     with watched(server.url, mysql_url) as (records, worker, oracle):
         fill(client, traffic)
         eventually(lambda: settled(oracle, traffic))
-        with client.pipeline(transaction=True) as pipeline:
-            for _ in range(20):
-                pipeline.xadd("{countersink:0}:events", traffic.entry(now_ms(client)).fields())
-            pipeline.set(PARTITIONS_KEY, 2)
-            pipeline.config_set("maxmemory", 1)
-            pipeline.execute()
+        fill_up(client, traffic, **{PARTITIONS_KEY: 2})
         eventually(lambda: settled(oracle, traffic))
         assert worker.end() == 0
     # Once it was empty there was nothing left to read, and no room for another group.

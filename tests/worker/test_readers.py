@@ -15,7 +15,7 @@ from countersink.worker.intake import Intake, ReadBatch
 from countersink.worker.report import Vitals
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, settled, watched
+from tests.worker.running import Records, Running, check, drain, feeding, settled, watched
 
 PARTITIONS = 4
 BROKEN = 2
@@ -193,21 +193,13 @@ def test_a_worker_says_that_it_lives_while_a_partition_is_stuck(
 def test_a_stop_under_load_leaves_nothing_pending(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
-    traffic, enough = Traffic(207), threading.Event()
-
-    def feed() -> None:
-        while not enough.is_set():
-            fill(redis_client, traffic, 8)
-
-    feeder = threading.Thread(target=feed)
-    with watched(redis_url, mysql_url, batch_entries=5) as (records, worker, oracle):
-        feeder.start()
-        try:
-            eventually(lambda: oracle.guards() > 30)
-            assert worker.end() == 0
-        finally:
-            enough.set()
-            feeder.join()
+    traffic = Traffic(207)
+    with (
+        watched(redis_url, mysql_url, batch_entries=5) as (records, worker, oracle),
+        feeding(lambda: fill(redis_client, traffic, 8)),
+    ):
+        eventually(lambda: oracle.guards() > 30)
+        assert worker.end() == 0
     assert records.fields("stopped")[0]["pending"] == 0
     assert pending(redis_client) == 0
     for number in range(PARTITIONS):

@@ -1,7 +1,6 @@
 """Signals to real processes: the batch is finished, or the end comes in bounded time anyhow."""
 
 import signal
-import threading
 
 import pytest
 import redis
@@ -15,7 +14,7 @@ from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
 from tests.support.traffic import Traffic, backlog
 from tests.support.waiting import eventually
-from tests.worker.running import AWAY, check, drain, fill
+from tests.worker.running import AWAY, check, drain, feeding, fill
 
 STREAM = stream_key(0)
 
@@ -36,28 +35,22 @@ def leases(oracle: Oracle) -> int:
     return int(oracle.rows(sql)[0][0])
 
 
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long("the other signal"))],
+)
 def test_a_signal_under_load_leaves_nothing_pending(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, number: signal.Signals
 ) -> None:
-    traffic, enough = Traffic(60), threading.Event()
-
-    def feed() -> None:
-        while not enough.is_set():
-            fill(redis_client, traffic, 10)
-
-    feeder = threading.Thread(target=feed)
+    traffic = Traffic(60)
     with Children() as children, Oracle(mysql_url) as oracle:
         child = children.worker(redis_url, mysql_url)
         eventually(lambda: ready(child))
         assert leases(oracle) == 1
-        feeder.start()
-        try:
+        with feeding(lambda: fill(redis_client, traffic, 10)):
             eventually(lambda: oracle.guards() > 30)
-            child.terminate()
+            child.send(number)
             assert child.wait() == 0
-        finally:
-            enough.set()
-            feeder.join()
         assert pending(redis_client) == 0
         assert redis_client.xinfo_consumers(STREAM, GROUP) == []
         assert redis_client.keys("countersink:worker:*") == []
@@ -77,21 +70,41 @@ def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> No
         assert child.wait() == 0
 
 
-@pytest.mark.long("a time-out is waited for")
+@pytest.mark.parametrize(
+    ("signals", "stop_within_s", "said"),
+    [
+        pytest.param(
+            *(1, 2.0, "took more than 2 s"),
+            marks=pytest.mark.long("a time-out is waited for"),
+            id="a time-out",
+        ),
+        pytest.param(2, 600.0, "a second signal came", id="a second signal"),
+    ],
+)
 def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
-    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
+    redis_url: str,
+    redis_client: redis.Redis,
+    mysql_to_stop: tuple[MySQLServer, str],
+    signals: int,
+    stop_within_s: float,
+    said: str,
 ) -> None:
     (server, url), traffic = mysql_to_stop, Traffic(61)
     with Children() as children:
-        child = children.worker(redis_url, url, stop_within_s=2.0)
+        child = children.worker(redis_url, url, stop_within_s=stop_within_s)
         eventually(lambda: ready(child))
         server.freeze()
         fill(redis_client, traffic)
         eventually(lambda: pending(redis_client) > 0)
         child.terminate()
+        if signals == 2:
+            eventually(lambda: " stopping " in child.output())
+            assert child.running
+            child.terminate()
         assert child.wait() == 1
-        assert "took more than 2 s" in child.output()
-        assert "stays pending and will be redelivered" in child.output()
+        assert said in child.output()
+        if signals == 1:
+            assert "stays pending and will be redelivered" in child.output()
         server.thaw()
     assert drain(redis_url, url, claim_idle_ms=1) == 0
     check(url, traffic)
@@ -108,27 +121,6 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_of_a_quiet_worker(
         child.terminate()
         assert child.wait() == 0
         server.thaw()
-
-
-def test_a_second_signal_ends_at_once(
-    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
-) -> None:
-    (server, url), traffic = mysql_to_stop, Traffic(62)
-    with Children() as children:
-        child = children.worker(redis_url, url, stop_within_s=600.0)
-        eventually(lambda: ready(child))
-        server.freeze()
-        fill(redis_client, traffic)
-        eventually(lambda: pending(redis_client) > 0)
-        child.terminate()
-        eventually(lambda: " stopping " in child.output())
-        assert child.running
-        child.terminate()
-        assert child.wait() == 1
-        assert "a second signal came" in child.output()
-        server.thaw()
-    assert drain(redis_url, url, claim_idle_ms=1) == 0
-    check(url, traffic)
 
 
 @pytest.mark.long("a time-out is waited for")

@@ -20,11 +20,6 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "access.log"
-
-
-@pytest.fixture
 def tailing(redis_client: redis.Redis, log: Path) -> Tailing:
     return Tailing(redis_client, log, file=log.with_name("position"))
 

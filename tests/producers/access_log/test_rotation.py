@@ -27,20 +27,10 @@ LONG = tuple(f"/{'long' * 20}/{number}" for number in range(20))
 """More than the 1,024 bytes by which a file is known."""
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "access.log"
-
-
 @pytest.fixture(params=["short", "long"])
 def begun(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """What is in the log before it is rotated: less and more than what a file is known by."""
     return LONG if request.param == "long" else ("/first",)
-
-
-@pytest.fixture
-def tailing(redis_client: redis.Redis, log: Path) -> Tailing:
-    return Tailing(redis_client, log)
 
 
 def rotate(log: Path, *, copy: bool = False, suffixes: int = 9) -> None:
@@ -315,7 +305,13 @@ class TestWhileFollowing:
     """Rotation under a run."""
 
     @pytest.mark.parametrize(
-        ("begun", "fate"), [("short", "packed"), ("long", "deleted")], indirect=["begun"]
+        ("begun", "fate"),
+        [
+            *(("short", "packed"), ("long", "deleted")),
+            pytest.param("short", "deleted", marks=pytest.mark.long("the other combinations")),
+            pytest.param("long", "packed", marks=pytest.mark.long("the other combinations")),
+        ],
+        indirect=["begun"],
     )
     def test_rotated_again_while_the_first_rotated_file_was_being_left(
         self, tailing: Tailing, begun: tuple[str, ...], fate: str
@@ -336,25 +332,14 @@ class TestWhileFollowing:
             _wait_for(tailing, "/new")
         assert counted(tailing.client) == dict.fromkeys([*begun, "/between", "/new"], 1)
 
-    def test_renaming(self, tailing: Tailing, begun: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize("copy", [False, True], ids=["renaming", "copying and truncating"])
+    def test_a_rotation(self, tailing: Tailing, begun: tuple[str, ...], copy: bool) -> None:
         write(tailing.log, *begun)
         with tailing.following():
             eventually(lambda: counted(tailing.client).total() == len(begun))
             for number in range(2):
                 write(tailing.log, f"/before{number}")
-                rotate(tailing.log)
-                write(tailing.log, f"/after{number}")
-                _wait_for(tailing, f"/after{number}")
-        assert set(counted(tailing.client).values()) == {1}
-        assert counted(tailing.client).total() == len(begun) + 4
-
-    def test_copying_and_truncating(self, tailing: Tailing, begun: tuple[str, ...]) -> None:
-        write(tailing.log, *begun)
-        with tailing.following():
-            eventually(lambda: counted(tailing.client).total() == len(begun))
-            for number in range(2):
-                write(tailing.log, f"/before{number}")
-                rotate(tailing.log, copy=True)
+                rotate(tailing.log, copy=copy)
                 write(tailing.log, f"/after{number}")
                 _wait_for(tailing, f"/after{number}")
         assert set(counted(tailing.client).values()) == {1}

@@ -26,16 +26,6 @@ from tests.support.proxies.rules import Deed, Phase
 from tests.support.waiting import eventually
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "access.log"
-
-
-@pytest.fixture
-def tailing(redis_client: redis.Redis, log: Path) -> Tailing:
-    return Tailing(redis_client, log)
-
-
 def test_a_second_run_adds_nothing_and_a_third_what_is_new(tailing: Tailing) -> None:
     write(tailing.log, "/a", "/b", "/a")
     assert tailing.run().counted == 3

@@ -36,10 +36,35 @@ def answering(*messages: Message, route: str | None = "/users/{id}") -> Any:
     return app
 
 
-def test_an_answer_counts_once_and_goes_through_as_it_is(producer: RecordingProducer) -> None:
-    app = ASGIMiddleware(answering(START, PIECE, PIECE, END), producer)
-    assert sent(app, http("/users/7")) == [START, PIECE, PIECE, END]
-    producer.assert_counted("requests", {"GET /users/{id} 200": 1})
+BROKEN: Any = LookupError("its own")
+
+
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        *(([{**START, "status": status}, END], status) for status in (100, 204, 404, 599)),
+        *(
+            ([{**START, "status": none}, END], "OTHER")
+            for none in (0, -1, 99, 600, 10**30, "200", None, 200.5, [200])
+        ),
+        ([START, PIECE, PIECE, END], 200),
+        ([], 500),
+        ([BROKEN], 500),
+        ([START, PIECE, BROKEN], 200),
+    ],
+)
+def test_an_answer_counts_once_and_goes_through_as_it_is(
+    producer: RecordingProducer, messages: list[Message], status: object
+) -> None:
+    """And what the app raises instead of it."""
+    app = ASGIMiddleware(answering(*messages), producer)
+    if BROKEN in messages:
+        with pytest.raises(LookupError) as caught:
+            sent(app, http("/users/7"))
+        assert caught.value is BROKEN
+    else:
+        assert sent(app, http("/users/7")) == messages
+    producer.assert_counted("requests", {f"GET /users/{{id}} {status}": 1})
 
 
 def test_it_counts_when_the_answer_begins(producer: RecordingProducer) -> None:
@@ -59,18 +84,6 @@ def test_the_counter_and_the_route_can_be_chosen(producer: RecordingProducer) ->
     producer.assert_counted("api", {"GET /v1 200": 1})
 
 
-@pytest.mark.parametrize("status", [100, 204, 404, 599])
-def test_statuses(producer: RecordingProducer, status: int) -> None:
-    sent(ASGIMiddleware(answering({**START, "status": status}), producer), http("/"))
-    producer.assert_counted("requests", {f"GET /users/{{id}} {status}": 1})
-
-
-@pytest.mark.parametrize("status", [0, -1, 99, 600, 10**30, "200", None, 200.5, [200]])
-def test_statuses_that_none_can_be_are_one(producer: RecordingProducer, status: object) -> None:
-    sent(ASGIMiddleware(answering({**START, "status": status}), producer), http("/"))
-    producer.assert_counted("requests", {"GET /users/{id} OTHER": 1})
-
-
 @pytest.mark.parametrize("method", ["FOO", "get", "", "G" * 10_000, "GET /x", "\ud800"])
 def test_methods_that_no_standard_knows_are_one(producer: RecordingProducer, method: str) -> None:
     sent(ASGIMiddleware(answering(START), producer), http("/", method))
@@ -82,28 +95,6 @@ def test_what_no_route_matched_is_unmatched(producer: RecordingProducer) -> None
     for path in ("/etc/passwd", "/' OR 1=1", "/caf\udce9", "/" + "a" * 10_000):
         sent(app, http(path))
     producer.assert_counted("requests", {"GET __unmatched__ 404": 4})
-
-
-def test_an_app_that_raises_counts_as_500_and_raises_on(producer: RecordingProducer) -> None:
-    error: Any = LookupError("its own")
-    with pytest.raises(LookupError) as caught:
-        sent(ASGIMiddleware(answering(error), producer), http("/"))
-    assert caught.value is error
-    producer.assert_counted("requests", {"GET /users/{id} 500": 1})
-
-
-def test_an_app_that_raises_in_the_midst_counts_as_what_it_sent(
-    producer: RecordingProducer,
-) -> None:
-    error: Any = LookupError("too late")
-    with pytest.raises(LookupError):
-        sent(ASGIMiddleware(answering(START, PIECE, error), producer), http("/"))
-    producer.assert_counted("requests", {"GET /users/{id} 200": 1})
-
-
-def test_an_app_that_says_nothing_counts_as_500(producer: RecordingProducer) -> None:
-    sent(ASGIMiddleware(answering(), producer), http("/"))
-    producer.assert_counted("requests", {"GET /users/{id} 500": 1})
 
 
 @pytest.mark.parametrize("raises", [False, True])

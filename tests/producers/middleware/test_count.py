@@ -1,7 +1,6 @@
 """Keys are bounded in length and number, and nothing is ever raised."""
 
 import logging
-import threading
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from countersink.producers.middleware.count import BEYOND, KeyCounter, fitting
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_KEY_BYTES, check_key
+from tests.store.helpers import together
 from tests.support.examples import examples
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
@@ -70,18 +70,12 @@ def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on(
 
 def test_many_threads_count_exactly_and_within_the_limit(producer: RecordingProducer) -> None:
     tally = KeyCounter(producer, "requests", max_names=10)
-    together = threading.Barrier(4)
 
     def count() -> None:
-        together.wait()
         for number in range(1_000):
             tally.add("GET", f"/{number % 50}", "200")
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[count] * 4)
     assert producer.count("requests") == 4_000
     assert len(producer.totals()) == 11
 

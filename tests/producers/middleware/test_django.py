@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.producers.helpers import run_script, said
-from tests.support.processes import Children
+from tests.producers.helpers import play
 
 SETTINGS = """
     import asyncio, json, sys, types
@@ -138,10 +137,8 @@ SCENARIOS = """
 @pytest.fixture(scope="module")
 def played() -> dict[str, Any]:
     """What was said of each scenario."""
-    with Children() as children:
-        child = run_script(children, SETTINGS + VIEWS + SCENARIOS, json.dumps(PATHS))
-        assert child.wait() == 0, child.output()
-        return {name: found for each in said(child) for name, found in each.items()}
+    played = play(SETTINGS + VIEWS + SCENARIOS, json.dumps(PATHS))
+    return {name: found for each in played for name, found in each.items()}
 
 
 def test_every_request_counts_by_its_pattern(played: dict[str, Any]) -> None:

@@ -10,11 +10,10 @@ from countersink.producers import Producer
 from countersink.producers.middleware import ROUTE, ASGIMiddleware, WSGIMiddleware
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.members import visitor_of
-from tests.producers.helpers import run_script, said
+from tests.producers.helpers import play
 from tests.producers.members import found, hashed, publish
 from tests.producers.middleware.asgi_calls import http, sent
 from tests.producers.middleware.test_django import SETTINGS, VIEWS
-from tests.support.processes import Children
 
 KEY = "GET /users/{id} 200"
 
@@ -124,11 +123,8 @@ def test_django_tells_visitors() -> None:
         members = sorted(map(bytes.decode, counting.producer.members("requests")))
         print(json.dumps([shown(), members]))
     """
-    with Children() as children:
-        child = run_script(children, SETTINGS + VIEWS + script)
-        assert child.wait() == 0, child.output()
-        assert said(child) == [
-            [{"GET / 200": 3}, ["127.0.0.1 Browser/1.0", "127.0.0.1 Other/2.0"]],
-            [{"GET / 200": 3}, ["Browser/1.0", "Other/2.0"]],
-            [{"GET / 200": 3}, []],
-        ]
+    assert play(SETTINGS + VIEWS + script) == [
+        [{"GET / 200": 3}, ["127.0.0.1 Browser/1.0", "127.0.0.1 Other/2.0"]],
+        [{"GET / 200": 3}, ["Browser/1.0", "Other/2.0"]],
+        [{"GET / 200": 3}, []],
+    ]
