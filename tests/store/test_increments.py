@@ -26,6 +26,7 @@ from countersink.store.verify import open_session, verify
 from tests.store.app import (
     Connection,
     app_slots,
+    commit_one,
     labels,
     open_app,
     run,
@@ -174,8 +175,7 @@ def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
 ) -> None:
     store.counters.set("orders", app_slots=1)
     without_snapshot_isolation(app)
-    store.increment(app, "orders", "z", MAX)
-    app.commit()
+    commit_one(store, app, "orders", "z", MAX)
     amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
     run(app, f"INSERT INTO {shop} VALUES (1)")
     with pytest.raises(pymysql.err.OperationalError, match="1690"):
@@ -286,15 +286,13 @@ def test_transactions_of_different_connections_do_not_wait_for_each_other(
 def test_the_day_of_the_event_not_of_the_call(
     store: Store, app: Connection, session: Session, at: datetime, day: str
 ) -> None:
-    store.increment(app, "orders", "a", at=at)
-    app.commit()
+    commit_one(store, app, "orders", "a", at=at)
     assert labels(session) == {f"{day} 00:00:00": 1}
 
 
 def test_now_is_today(store: Store, app: Connection) -> None:
     before = datetime.now(UTC).date()
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     days = {day for day, total in store.totals.daily("orders", key="a") if total}
     assert days <= {before, datetime.now(UTC).date()}
 
@@ -411,16 +409,14 @@ def test_beside_workers_and_compaction(
 
 def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_url: str) -> None:
     with open_app(mysql_url) as app:
-        store.increment(app, "orders", "parent")
-        app.commit()
+        commit_one(store, app, "orders", "parent")
     child = os.fork()
     if child == 0:
         status = 1
         try:
             with open_app(mysql_url) as app:
                 store.increment(app, "orders", "child")
-                store.increment(app, "new", "child")
-                app.commit()
+                commit_one(store, app, "new", "child")
             status = 0
         finally:
             os._exit(status)
@@ -453,8 +449,7 @@ def test_the_settings_remembered_are_bounded(
     monkeypatch.setattr(increments, "REMEMBERED", 3)
     for number in range(5):
         for _ in range(2):
-            store.increment(app, f"counter-{number}")
-            app.commit()
+            commit_one(store, app, f"counter-{number}")
     assert len(store._increments._fences) == 2
     assert [counter.name for counter in store.counters.list()] == [
         f"counter-{number}" for number in range(5)

@@ -11,7 +11,7 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
-from tests.store.app import Connection, open_app, run
+from tests.store.app import Connection, commit_one, open_app, run
 from tests.store.helpers import entry, keys, row, rows, together
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
@@ -67,8 +67,7 @@ def test_rolled_back_nothing_goes(
     assert store.totals.total("orders", key="a") == 1210
     store.increment(app, "orders", "a", 7)
     store.delete(app, "orders", "a")
-    store.increment(app, "orders", "a", 3)
-    app.commit()
+    commit_one(store, app, "orders", "a", 3)
     assert store.totals.total("orders", key="a") == 3
 
 

@@ -24,7 +24,7 @@ from countersink.store.errors import TrackedCounter
 from countersink.store.settings import Settings
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.store.app import Connection, open_app, run, wait_for_lock_wait
+from tests.store.app import Connection, commit_one, open_app, run, wait_for_lock_wait
 from tests.store.helpers import entry, keys
 from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
@@ -106,8 +106,7 @@ def test_the_application_counts_in_times_that_are_rolled_up(
     assert roll(mysql_url).rows == 1
     assert store.totals.total("v", key="a") == 67
     assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
-    store.increment(app, "v", "a", -67, at=moment)
-    app.commit()
+    commit_one(store, app, "v", "a", -67, at=moment)
     roll(mysql_url)
     assert store.totals.total("v", key="a") == 0
     verified(verifying)
@@ -267,28 +266,25 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
 # -- settings -----------------------------------------------------------------------------------
 
 
+NO_WIDTH = (
+    *("", " ", ",", "minute", "minute="),
+    *("minute=2", "minute=2w", "minute=-2d", "minute=+2d", "minute=1.5d"),
+    *("minute=٢d", "Minute=2d", "minute = 2d", "minute=2d,", "minute=2d\n"),
+    *(
+        "minute=2d hour=90d",
+        "minute=2d;hour=90d",
+        "minute=9999999999d",
+        "x" * 100_000,
+        "forever,minute=2d",
+    ),
+    *("FOREVER",),
+)
+
+
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ("", "is no width with a time"),
-        (" ", "is no width with a time"),
-        (",", "is no width with a time"),
-        ("minute", "is no width with a time"),
-        ("minute=", "is no width with a time"),
-        ("minute=2", "is no width with a time"),
-        ("minute=2w", "is no width with a time"),
-        ("minute=-2d", "is no width with a time"),
-        ("minute=+2d", "is no width with a time"),
-        ("minute=1.5d", "is no width with a time"),
-        ("minute=٢d", "is no width with a time"),
-        ("Minute=2d", "is no width with a time"),
-        ("minute = 2d", "is no width with a time"),
-        ("minute=2d,", "is no width with a time"),
-        ("minute=2d\n", "is no width with a time"),
-        ("minute=2d hour=90d", "is no width with a time"),
-        ("minute=2d;hour=90d", "is no width with a time"),
-        ("minute=9999999999d", "is no width with a time"),
-        ("x" * 100_000, "is no width with a time"),
+        *((steps, "is no width with a time") for steps in NO_WIDTH),
         ("second=2d", "'second' is none of minute, quarter, hour"),
         ("week=2d", "'week' is none of minute, quarter, hour"),
         ("day=30d", "is said by keep_days"),
@@ -302,8 +298,6 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
         ("minute=2d,hour=2d", "is not shorter than hour=2d"),
         ("minute=2d,hour=48h", "is not shorter than hour=2d"),
         ("minute=3d,hour=2d", "is not shorter than hour=2d"),
-        ("forever,minute=2d", "is no width with a time"),
-        ("FOREVER", "is no width with a time"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(store_of_nowhere: Store, steps: str, said: str) -> None:

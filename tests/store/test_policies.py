@@ -22,8 +22,6 @@ from tests.support.processes import Children
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.fixture
 def store(mysql_url: str) -> Iterator[Store]:

@@ -13,8 +13,6 @@ from countersink.store.totals.selection import Selection
 from countersink.store.totals.windows import window_of
 from tests.store.app import open_app
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 AT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
