@@ -13,8 +13,6 @@ import pytest
 from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
@@ -33,7 +31,8 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, entry, keys, ledger, row, together
+from tests.store.helpers import MAX, MIN, compacted, entry, keys, ledger, row, together
+from tests.support.examples import MANY
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
 
@@ -220,9 +219,7 @@ def test_nothing_is_counted_where_its_posting_alone_fails_and_the_transaction_co
         assert verify(verifying).differences == []
 
 
-def test_sums_to_the_ends_of_bigint_and_not_beyond(
-    store: Store, session: Session, mysql_url: str
-) -> None:
+def test_sums_to_the_ends_of_bigint_and_not_beyond(store: Store, mysql_url: str) -> None:
     for mode in ("", "STRICT_ALL_TABLES"):
         with open_app(mysql_url, sql_mode=mode) as app:
             for amount, step in ((MAX, 1), (MIN, -1)):
@@ -356,6 +353,7 @@ def test_errors_of_the_driver_come_up_as_they_are(
         store.increment(app, "orders", "a")
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_beside_workers_and_compaction(
     store: Store, session: Session, mysql_url: str, level: str
@@ -368,7 +366,7 @@ def test_beside_workers_and_compaction(
         with open_app(mysql_url) as app:
             run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             done = 0
-            while done < 10:
+            while done < (20 if MANY else 10):
                 amounts = {draw.choice("abcdef"): draw.randrange(-5, 10) for _ in range(3)}
                 try:
                     store.increment_many(app, "orders", amounts, at=NOON)
@@ -388,20 +386,20 @@ def test_beside_workers_and_compaction(
         return committed
 
     def apply() -> int:
-        applier = Applier(mysql_url, 9)
-        for _ in range(8):
+        applier, times = Applier(mysql_url, 9), 15 if MANY else 8
+        for _ in range(times):
             applier.apply([entry([row("a", 2, counter="orders")])])
         applier.close()
-        return 16
+        return 2 * times
 
     def tidy() -> int:
         for _ in range(5):
-            compact(partial(open_tables, mysql_url), CompactOptions(before=date.max, rows=10))
+            compacted(mysql_url, rows=10)
         return 0
 
     total = sum(together(*(partial(count, number) for number in range(3)), apply, tidy))
     assert sum(keys(session, "orders").values()) == total
-    compact(partial(open_tables, mysql_url), CompactOptions(before=date.max))
+    compacted(mysql_url)
     assert app_slots(session) == {0: total}
     assert ledger(session) == {"orders": total}
     assert store.totals.total("orders") == total

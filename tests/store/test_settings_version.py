@@ -2,11 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
 
 import pymysql
 import pytest
@@ -30,9 +27,7 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import entry, row
-
-T = TypeVar("T")
+from tests.store.helpers import beside, entry, row, together
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
@@ -45,25 +40,6 @@ def other(mysql_url: str) -> Iterator[Store]:
     """Another process's store, as far as this one can tell."""
     with Store(mysql_url) as opened:
         yield opened
-
-
-@contextmanager
-def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run something in a thread."""
-    future: Future[T] = Future()
-
-    def run_it() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run_it)
-    thread.start()
-    try:
-        yield future
-    finally:
-        thread.join(60)
 
 
 @pytest.fixture
@@ -470,15 +446,8 @@ def test_many_stores_make_the_same_row_at_once(mysql_url: str, session: Session)
     stores = [Store(mysql_url) for _ in range(3)]
     apps = [open_app(mysql_url) for _ in stores]
     try:
-        works = [
-            partial(store.increment, app, "orders", "a")
-            for store, app in zip(stores, apps, strict=True)
-        ]
-        threads = [threading.Thread(target=work) for work in works]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
+        pairs = zip(stores, apps, strict=True)
+        together(*(partial(store.increment, app, "orders", "a") for store, app in pairs))
         for app in apps:
             app.commit()
     finally:

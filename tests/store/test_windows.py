@@ -63,15 +63,8 @@ def test_what_is_no_window_is_an_error_of_every_question(
     store_of_nowhere: Store, asked: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
     totals = store_of_nowhere.totals
-    for question in (
-        totals.total,
-        totals.daily,
-        totals.hourly,
-        totals.minutely,
-        totals.monthly,
-        totals.top,
-        totals.by_key,
-    ):
+    series = (totals.daily, totals.hourly, totals.minutely, totals.monthly)
+    for question in (totals.total, *series, totals.top, totals.by_key):
         with pytest.raises(kind, match=says):
             question("views", **asked)
 
