@@ -269,7 +269,8 @@ def test_a_counter_that_was_made_and_never_counted_is_known(
 ) -> None:
     put_policies(session, "c", [(0, "Europe/Berlin", "hour")])
     day = date(2026, 11, 21)
-    for ask in (totals.daily, totals.hourly, totals.monthly, totals.by_key):
+    asks: list[Callable[..., Any]] = [totals.daily, totals.hourly, totals.monthly, totals.by_key]
+    for ask in asks:
         assert ask("c") == []
     assert (totals.total("c"), totals.span("c")) == (0, None)
     assert totals.counters() == {"c": 0}
