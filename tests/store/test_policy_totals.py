@@ -302,8 +302,9 @@ def test_hours_of_a_zone_that_was_off_by_half_an_hour_do_not_tell_its_days_then(
     second = date(2012, 5, 2)
     at = [minute(second, 250), minute(second, 285), minute(date(2026, 11, 21))]
     put([(0, "America/Caracas", "hour")], at)
-    asks: list[Callable[..., Any]] = [totals.daily, totals.hourly, totals.total, totals.monthly]
-    for ask in (*(partial(each, "c") for each in asks), totals.counters):
+    series: list[Callable[..., Any]] = [totals.daily, totals.hourly, totals.total, totals.monthly]
+    asks: list[Callable[..., Any]] = [*(partial(each, "c") for each in series), totals.counters]
+    for ask in asks:
         for zone in (None, "America/Caracas"):
             with pytest.raises(InexactZone, match=r"ask for the time zone UTC;.*quarter") as raised:
                 ask(start=second, end=second + timedelta(days=60), time_zone=zone)
