@@ -143,9 +143,7 @@ def test_the_drivers_own_errors(open_app: Open, store: Store, mysql_url: str) ->
     "open_app",
     [*DRIVERS, pytest.param(partial(applications.on_django, raw=False), marks=needs_mysqlclient)],
 )
-def test_without_a_transaction(
-    open_app: Open, store: Store, session: Session, mysql_url: str
-) -> None:
+def test_without_a_transaction(open_app: Open, store: Store, mysql_url: str) -> None:
     app = open_app(mysql_url, autocommit=True)
     try:
         store.increment(app.connection, "orders", "a", 2)

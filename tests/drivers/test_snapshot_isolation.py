@@ -61,6 +61,14 @@ def look(app: App) -> None:
     [
         (applications.on_pymysql, LEVELS[1]),
         *(pytest.param(*each.values, LEVELS[0], id=each.id, marks=each.marks) for each in OPENERS),
+        *(
+            pytest.param(
+                *(*each.values, LEVELS[1]),
+                id=f"{each.id}-serializable",
+                marks=[*each.marks, pytest.mark.long("drivers differ at the other level")],
+            )
+            for each in OPENERS[1:]
+        ),
     ],
 )
 def test_what_others_have_counted_since_is_not_in_the_way(

@@ -5,6 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from countersink.store import Store
 from countersink.store.connection import Session
 from tests.support.waiting import eventually
 
@@ -29,6 +30,12 @@ def run(connection: Connection, sql: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
+
+
+def commit_one(store: Store, app: Connection, *counted: Any, **more: Any) -> None:
+    """Increment in the application's transaction, and commit it."""
+    store.increment(app, *counted, **more)
+    app.commit()
 
 
 def without_snapshot_isolation(connection: Connection) -> None:

@@ -1,14 +1,17 @@
 """The application's connection to a fresh database, and who reads it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from countersink.store import Store
+from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.totals import Totals
 from countersink.store.verify import open_session
 from tests.store.app import Connection, open_app
+from tests.store.helpers import entry
+from tests.store.policy_rows import Change, Put, put_policies
 
 
 @pytest.fixture
@@ -25,6 +28,17 @@ def totals(mysql_url: str) -> Iterator[Totals]:
     """The totals of the same database."""
     with Store(mysql_url) as store:
         yield store.totals
+
+
+@pytest.fixture
+def put(session: Session, applier: Applier) -> Put:
+    """See :data:`tests.store.policy_rows.Put`."""
+
+    def put(changes: Sequence[Change], minutes: Sequence[int]) -> None:
+        put_policies(session, "c", changes)
+        applier.apply([entry([(n, "c", "k", at, 10**n) for n, at in enumerate(minutes)])])
+
+    return put
 
 
 @pytest.fixture

@@ -3,13 +3,20 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from datetime import date, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
+from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import RetentionDone, roll_up
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
+from tests.support.proxies import Request
 
 T = TypeVar("T")
 
@@ -89,6 +96,62 @@ def restore(session: Session, tables: Iterable[str]) -> None:
     for table in tables:
         session.execute(f"DELETE FROM {table}")
         session.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
+
+
+def compacted(url: str, before: date = date.max, **more: Any) -> Compacted:
+    """Compact what lies before a day."""
+    return compact(partial(open_tables, url), CompactOptions(before=before, **more))
+
+
+def rolled_up(url: str) -> RetentionDone:
+    """Roll up whatever there is to be."""
+    return roll_up(partial(open_tables, url))
+
+
+def says(text: str) -> Callable[[Request, bytes], bool]:
+    """Whether a statement has this text in it: for a rule of a proxy."""
+    return lambda request, _: text in request.text
+
+
+@contextmanager
+def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
+    """Run something in a thread meanwhile."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield future
+    finally:
+        thread.join(60)
+
+
+@contextmanager
+def again_and_again(*works: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+    """Run each of these in a thread, over and over, meanwhile; whether none of them has failed."""
+    stop = threading.Event()
+
+    def going() -> bool:
+        return all(not each.done() for each in futures)
+
+    def repeat(work: Callable[[], object]) -> None:
+        while not stop.is_set():
+            work()
+
+    with ExitStack() as threads:
+        futures = [threads.enter_context(beside(partial(repeat, work))) for work in works]
+        try:
+            yield going
+        finally:
+            stop.set()
+    for future in futures:
+        future.result()
 
 
 def together(*works: Callable[[], T]) -> list[T]:

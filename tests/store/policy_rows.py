@@ -1,15 +1,19 @@
 """Policies as they are in the table, for tests that need them to have begun in the past."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.policies import Policy
-from countersink.store.sql import label_of, label_time
+from countersink.store.sql import label_time
 
 Change = tuple[int, str, Resolution]
 """(Unix minute from which it is for, time zone, resolution)."""
+
+
+Put = Callable[[Sequence[Change], Sequence[int]], None]
+"""Gives a counter c policies, and counts events of these minutes with the amounts 1, 10, 100, …"""
 
 
 def policies_of(changes: Sequence[Change]) -> list[Policy]:
@@ -60,11 +64,3 @@ def brute_policy(changes: Sequence[Change], minute: int) -> Change:
         if change[0] <= minute:
             found = change
     return found
-
-
-def largest_label(session: Session, counter: str) -> int:
-    """The largest label a counter has."""
-    ((bucket,),) = session.query(
-        "SELECT MAX(bucket) FROM counter_slot WHERE counter = %s", (counter,)
-    )
-    return label_of(bucket)

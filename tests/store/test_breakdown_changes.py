@@ -18,8 +18,6 @@ from countersink.store.errors import Conflict
 from countersink.store.verify import verify
 from tests.store.helpers import entry, minute
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 PAGE: RowKey = (("country", "DE"), ("page", "/a"))
 
 

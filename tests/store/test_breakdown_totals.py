@@ -19,8 +19,6 @@ from countersink.store.counters.policies import load
 from countersink.store.errors import UnknownCounter, UnknownDimension
 from tests.store.helpers import entry, minute
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 NAMES = ("country", "device", "page")
 VALUES: Mapping[str, Sequence[str]] = {
     "page": ["/", "/a", "/a/b", "/é", "a\0b", "a\1", ""],

@@ -11,7 +11,7 @@ from countersink.runtime.dimensions import RowKey, check_dimensions, composite, 
 from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Row
-from countersink.store.apply.apply import Applier
+from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.store.connection import Session
 from countersink.store.errors import TrackedCounter
@@ -49,6 +49,13 @@ def increments(*amounts: tuple[RowKey | dict[str, str], int], counter: str = "vi
     ]
 
 
+def count(
+    applier: Applier, *amounts: tuple[RowKey | dict[str, str], int], counter: str = "views"
+) -> Applied:
+    """Apply an entry of these."""
+    return applier.apply([entry(increments(*amounts, counter=counter))])
+
+
 def cells(session: Session, counter: str) -> dict[tuple[str, ...], int]:
     """What a breakdown holds, by the values of its dimensions."""
     return {values_of(key.decode()): amount for key, amount in keys(session, counter).items()}
@@ -57,16 +64,11 @@ def cells(session: Session, counter: str) -> dict[tuple[str, ...], int]:
 def test_an_increment_is_counted_in_its_counter_and_in_each_breakdown(
     session: Session, applier: Applier, views: str
 ) -> None:
-    done = applier.apply(
-        [
-            entry(
-                increments(
-                    ({"page": "/home", "country": "DE", "device": "phone"}, 2),
-                    ({"page": "/home", "country": "AT"}, 3),
-                    ({"country": "DE"}, 5),
-                )
-            )
-        ]
+    done = count(
+        applier,
+        ({"page": "/home", "country": "DE", "device": "phone"}, 2),
+        ({"page": "/home", "country": "AT"}, 3),
+        ({"country": "DE"}, 5),
     )
     assert (done.rows, done.dead) == (3, 0)
     assert keys(session, views) == {b"": 10}
@@ -79,7 +81,7 @@ def test_an_increment_is_counted_in_its_counter_and_in_each_breakdown(
 def test_events_without_dimensions_have_empty_values_and_keys_are_counted_in_the_counter_alone(
     session: Session, applier: Applier, views: str
 ) -> None:
-    applier.apply([entry(increments(("", 2), ("/home", 3), ({"page": "/home"}, 4)))])
+    count(applier, ("", 2), ("/home", 3), ({"page": "/home"}, 4))
     assert keys(session, views) == {b"": 6, b"/home": 3}
     assert cells(session, "views#3") == {("", ""): 2, ("/home", ""): 4}
 
@@ -95,14 +97,14 @@ def test_a_redelivery_adds_to_no_breakdown(session: Session, applier: Applier, v
 def test_a_row_with_an_undeclared_dimension_is_a_dead_letter_that_is_counted_once_it_is_declared(
     session: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/a", "colour": "red"}, 2), ({"page": "/a"}, 3)))])
+    count(applier, ({"page": "/a", "colour": "red"}, 2), ({"page": "/a"}, 3))
     (row,) = dead.list_rows(session)
     assert (row.reason, row.position) == ("unknown_dimension", 0)
     assert "--dimensions page,country,device,colour" in row.detail
     assert json.loads(row.payload) == ["views", {"colour": "red", "page": "/a"}, minute(), 2]
     assert cells(session, "views#1") == {("/a",): 3}
     store.counters.set(views, dimensions=["page", "country", "device", "colour"])
-    applier.apply([entry(increments(({"page": "/a", "colour": "red"}, 4)))])
+    count(applier, ({"page": "/a", "colour": "red"}, 4))
     assert cells(session, "views#1") == {("/a",): 7}
 
 
@@ -111,7 +113,7 @@ def test_a_row_with_dimensions_of_a_counter_without_any_is_a_dead_letter(
     session: Session, applier: Applier, store: Store, counter: str
 ) -> None:
     store.counters.set("plain")
-    applier.apply([entry(increments(({"page": "/a"}, 2), ("/a", 3), counter=counter))])
+    count(applier, ({"page": "/a"}, 2), ("/a", 3), counter=counter)
     (row,) = dead.list_rows(session)
     assert row.reason == "unknown_dimension"
     assert "it has none" in row.detail
@@ -122,25 +124,12 @@ def test_a_row_that_one_cell_refuses_is_counted_in_none(
     session: Session, applier: Applier, views: str
 ) -> None:
     # The sum of the counter stays within its bounds: that of one country does not.
-    applier.apply(
-        [
-            entry(
-                increments(
-                    ({"page": "/a", "country": "DE"}, MAX), ({"page": "/b", "country": "AT"}, -MAX)
-                )
-            )
-        ]
-    )
-    done = applier.apply(
-        [
-            entry(
-                increments(
-                    ({"page": "/c", "country": "DE"}, 1),
-                    ({"page": "/c", "country": "CH"}, 10),
-                    ({"page": "/c", "country": "AT"}, 100),
-                )
-            )
-        ]
+    count(applier, ({"page": "/a", "country": "DE"}, MAX), ({"page": "/b", "country": "AT"}, -MAX))
+    done = count(
+        applier,
+        ({"page": "/c", "country": "DE"}, 1),
+        ({"page": "/c", "country": "CH"}, 10),
+        ({"page": "/c", "country": "AT"}, 100),
     )
     assert (done.rows, done.dead) == (2, 1)
     (row,) = dead.list_rows(session)
@@ -154,26 +143,14 @@ def test_what_is_taken_out_may_make_another_row_impossible(
     session: Session, applier: Applier, views: str
 ) -> None:
     # Each of these would fit beside the one after it, and each of those is refused somewhere.
-    applier.apply(
-        [
-            entry(
-                increments(
-                    ({"page": "/a", "country": "DE"}, MAX),
-                    ({"page": "/b", "country": "AT"}, -MAX - 1),
-                )
-            )
-        ]
+    count(
+        applier, ({"page": "/a", "country": "DE"}, MAX), ({"page": "/b", "country": "AT"}, -MAX - 1)
     )
-    done = applier.apply(
-        [
-            entry(
-                increments(
-                    ({"page": "/a", "country": "CH"}, 5),
-                    ({"page": "/a", "country": "AT"}, -5),
-                    ({"page": "/b", "country": "CH"}, 7),
-                )
-            )
-        ]
+    done = count(
+        applier,
+        ({"page": "/a", "country": "CH"}, 5),
+        ({"page": "/a", "country": "AT"}, -5),
+        ({"page": "/b", "country": "CH"}, 7),
     )
     assert (done.rows, done.dead) == (1, 2)
     assert keys(session, views) == {b"": 6}
@@ -187,11 +164,9 @@ def test_each_breakdown_has_its_own_room_for_keys(
     amounts: Sequence[tuple[dict[str, str], int]] = [
         ({"page": f"/{number}", "country": "DE" if number % 2 else "AT"}, 1) for number in range(10)
     ]
-    done = applier.apply([entry(increments(*amounts))])
+    done = count(applier, *amounts)
     assert done.overflown == 14
-    applier.apply(
-        [entry(increments(*amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1)))]
-    )
+    count(applier, *amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1))
     found = Bag(cells(session, "views#1"))
     assert len(found) == 4
     assert found[(OVERFLOW,)] == 14 + 4
@@ -224,10 +199,8 @@ def test_settings_of_the_counter_are_those_of_its_breakdowns(
     assert {row[-1] for row in policies} == {4}
 
 
-def test_breakdowns_are_in_no_list_of_counters(
-    session: Session, applier: Applier, store: Store, views: str
-) -> None:
-    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+def test_breakdowns_are_in_no_list_of_counters(applier: Applier, store: Store, views: str) -> None:
+    count(applier, ({"page": "/home"}, 2))
     (listed,) = store.counters.list()
     assert listed.name == views
     assert listed.dimensions == ("page", "country", "device")
@@ -238,7 +211,7 @@ def test_breakdowns_are_in_no_list_of_counters(
 def test_a_breakdown_that_is_added_later_begins_then(
     session: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    count(applier, ({"page": "/home"}, 2))
     shown = store.counters.set(
         views, breakdowns=["page", "country", "page,country", "device"]
     ).breakdowns[-1]
@@ -253,10 +226,10 @@ def test_a_breakdown_that_is_added_later_begins_then(
 def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
     session: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    count(applier, ({"page": "/home"}, 2))
     store.counters.set(views, breakdowns=["page"])
     assert ledger(session) == {views: 2, "views#1": 2}
-    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 2)))])
+    count(applier, ({"page": "/home", "country": "DE"}, 2))
     added = store.counters.set(views, breakdowns=["page", "country"]).breakdowns
     assert [each.name for each in added] == ["views#1", "views#4"]
     assert ledger(session) == {views: 4, "views#1": 4}
@@ -268,16 +241,16 @@ def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
 def test_with_a_counter_its_breakdowns_are_deleted(
     session: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/home"}, 2)))])
+    count(applier, ({"page": "/home"}, 2))
     assert store.counters.delete(views).amount == 2
     for table in ("counter", "counter_slot", "counter_ledger", "counter_policy", "counter_keys"):
         assert session.query(f"SELECT * FROM {table}") == []
 
 
 def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(
-    session: Session, applier: Applier, store: Store, views: str
+    applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/home"}, 2), ("/old", 1)))])
+    count(applier, ({"page": "/home"}, 2), ("/old", 1))
     with pytest.raises(ValueError, match="breakdowns hold too"):
         store.counters.delete(views, "")
     assert store.counters.delete(views, "/old").amount == 1
@@ -314,7 +287,7 @@ def test_values_that_are_too_long_are_cut_and_odd_ones_kept_apart(
 ) -> None:
     odd = ["a\0b", "a\1b", "a", "a\0", "\0", "é" * 100, "x" * 255, "x" * 254 + "y", "", "a\1\1b"]
     with_odd = [({"page": value, "country": "DE"}, 1) for value in odd]
-    new_applier(mysql_url).apply([entry(increments(*with_odd))])
+    count(new_applier(mysql_url), *with_odd)
     found = keys(session, "views#3")
     assert len(found) == len(odd)
     assert found == {composite([value, "DE"]).encode(): 1 for value in odd}
@@ -324,7 +297,7 @@ def test_values_that_are_too_long_are_cut_and_odd_ones_kept_apart(
 def test_verify_finds_a_breakdown_that_differs_from_its_counter(
     session: Session, verifying: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 10)))])
+    count(applier, ({"page": "/home", "country": "DE"}, 10))
     # Rows and ledger alike, as a program that knows nothing of breakdowns would do it.
     weight = key_weight(composite(["/home"]).encode())
     posting = Posting.of(label_of(bucket_of(session)), 1, weight)
@@ -345,7 +318,7 @@ def test_verify_finds_a_breakdown_that_differs_from_its_counter(
 def test_verify_finds_a_breakdown_of_which_a_row_is_gone(
     session: Session, verifying: Session, applier: Applier, store: Store, views: str
 ) -> None:
-    applier.apply([entry(increments(({"page": "/home", "country": "DE"}, 10)))])
+    count(applier, ({"page": "/home", "country": "DE"}, 10))
     session.execute("DELETE FROM counter_slot WHERE counter = 'views#3'")
     found = {(each.counter, each.problem) for each in verify(verifying, views).differences}
     assert found == {(views, "breakdown"), ("views#3", "sum")}

@@ -7,7 +7,7 @@ import pytest
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
-from tests.store.app import Connection
+from tests.store.app import Connection, commit_one
 from tests.store.helpers import MAX, keys
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -70,14 +70,12 @@ def test_what_one_breakdown_refuses_is_counted_nowhere(
 def test_a_change_of_the_breakdowns_is_followed_at_once(
     app: Connection, store: Store, session: Session
 ) -> None:
-    store.increment(app, "views", {"page": "/a", "country": "DE"}, 2)
-    app.commit()
+    commit_one(store, app, "views", {"page": "/a", "country": "DE"}, 2)
     added = store.counters.set("views", breakdowns=["page", "country"]).breakdowns[-1]
     begins = datetime.fromtimestamp(added.since * 60, UTC)
     just_before = begins - timedelta(minutes=1)
     store.increment(app, "views", {"page": "/a", "country": "DE"}, 3, at=just_before)
-    store.increment(app, "views", {"page": "/a", "country": "DE"}, 4, at=begins)
-    app.commit()
+    commit_one(store, app, "views", {"page": "/a", "country": "DE"}, 4, at=begins)
     assert keys(session, "views#1") == {b"/a": 9}
     assert keys(session, "views#2") == {}
     assert keys(session, added.name) == {b"DE": 4}
@@ -87,8 +85,7 @@ def test_the_key_of_events_with_dimensions_is_not_deleted_alone(
     app: Connection, store: Store, session: Session
 ) -> None:
     store.increment(app, "views", {"page": "/a"})
-    store.increment(app, "views", "/plain")
-    app.commit()
+    commit_one(store, app, "views", "/plain")
     with pytest.raises(ValueError, match="breakdowns hold too"):
         store.delete(app, "views", "")
     store.delete(app, "views", "/plain")

@@ -66,9 +66,7 @@ def test_setting_what_is_in_force_changes_nothing(
     assert store.counters.show("views").policies == (DEFAULT,)
 
 
-def test_a_counted_counter_changes_from_a_time_to_come(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_a_counted_counter_changes_from_a_time_to_come(store: Store, applier: Applier) -> None:
     applier.apply([entry([row("/a")])])
     start = ahead()
     made = store.counters.set("views", time_zone="Asia/Kolkata", resolution="quarter", start=start)

@@ -13,7 +13,7 @@ from countersink.store.counters.buckets import MAX_MINUTE, RESOLUTIONS, Resoluti
 from countersink.store.counters.policies import Policy
 from countersink.store.sql import day_label
 from tests.store.helpers import entry, minute
-from tests.store.policy_rows import put_policies
+from tests.store.policy_rows import Put, put_policies
 
 LAST = date(9999, 12, 25)
 FAR = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/New_York", "Etc/GMT+12")
@@ -84,10 +84,9 @@ def test_an_event_of_1970_that_is_of_1969_where_it_is_counted(
 
 
 @pytest.mark.parametrize("own", ["UTC", "Asia/Tokyo", "America/New_York"])
-def test_the_last_events(session: Session, applier: Applier, store: Store, own: str) -> None:
-    put_policies(session, "c", [(0, own, "hour")])
+def test_the_last_events(put: Put, store: Store, own: str) -> None:
     at = [MAX_MINUTE - 1440 * 2, MAX_MINUTE - 720, MAX_MINUTE]
-    applier.apply([entry([(n, "c", "k", one, 10**n) for n, one in enumerate(at)])])
+    put([(0, own, "hour")], at)
     totals = store.totals
     for zone in FAR:
         expected: dict[date, int] = {}

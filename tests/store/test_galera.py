@@ -35,12 +35,12 @@ pytestmark = pytest.mark.skipif(not installed(), reason="galera-4 or rsync is no
 
 
 @pytest.fixture(scope="module")
-def cluster(servers_directory: Path) -> Iterator[GaleraCluster]:
+def started(servers_directory: Path) -> Iterator[GaleraCluster]:
     """Three nodes, with the tables."""
-    with GaleraCluster(servers_directory, extra=FAST) as started:
-        migrate(started.url())
-        started.level()
-        yield started
+    with GaleraCluster(servers_directory, extra=FAST) as cluster:
+        migrate(cluster.url())
+        cluster.level()
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +51,11 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def nodes(
-    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
-) -> tuple[GaleraNode, GaleraNode, GaleraNode]:
-    """The nodes, of which the first is the writer."""
-    first, second, third = cluster.nodes
-    hand_over(cluster, first)
-    cluster.level()
-    return first, second, third
+def cluster(started: GaleraCluster) -> GaleraCluster:
+    """The same nodes, of which the first is the writer."""
+    hand_over(started, started.nodes[0])
+    started.level()
+    return started
 
 
 def hand_over(cluster: GaleraCluster, node: GaleraNode) -> None:
@@ -110,11 +107,9 @@ def policies_change_under(
     return reached
 
 
-def test_share_locks_do_not_reach_other_nodes(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
+def test_share_locks_do_not_reach_other_nodes(cluster: GaleraCluster) -> None:
     """What the rest of this file is for: on a single server the change would wait, and give up."""
-    first, second, _ = nodes
+    first, second, _ = cluster.nodes
     changed: list[bool] = []
     reached = policies_change_under(cluster, second, changed, partial(unfenced, cluster, second))
     applier = Applier(partial(unfenced, cluster, first), 17, reached=reached)
@@ -125,9 +120,9 @@ def test_share_locks_do_not_reach_other_nodes(
 
 
 def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+    cluster: GaleraCluster,
 ) -> None:
-    first, second, _ = nodes
+    first, second, _ = cluster.nodes
     changed: list[bool] = []
 
     def on_second() -> Session:
@@ -147,10 +142,8 @@ def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
     applier.close()
 
 
-def test_a_login_asks_no_more_than_who_is_the_writer(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
-    with connect(cluster.url(nodes[0])) as session:
+def test_a_login_asks_no_more_than_who_is_the_writer(cluster: GaleraCluster) -> None:
+    with connect(cluster.url(cluster.nodes[0])) as session:
         assert isinstance(session, galera.GaleraSession)
         ((_, asked),) = session.query("SHOW SESSION STATUS LIKE 'Com_select'")
         assert asked == "1"
@@ -159,11 +152,9 @@ def test_a_login_asks_no_more_than_who_is_the_writer(
 
 
 @pytest.mark.clusters
-def test_of_a_batch_and_a_change_of_the_writer_one_commits(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
+def test_of_a_batch_and_a_change_of_the_writer_one_commits(cluster: GaleraCluster) -> None:
     """At the same moment, in either order: never both with the batch as the later one."""
-    first, second, third = nodes
+    first, second, third = cluster.nodes
     for number in range(10):
         key = f"/race/{number}"
         with connect(cluster.url(first)) as session:
@@ -200,19 +191,15 @@ def test_of_a_batch_and_a_change_of_the_writer_one_commits(
         session.execute("DELETE FROM counter_slot WHERE counter_key LIKE '/race/%%'", ())
 
 
-def test_all_hosts_lead_to_the_writer(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
-    first, second, third = nodes
+def test_all_hosts_lead_to_the_writer(cluster: GaleraCluster) -> None:
+    first, second, third = cluster.nodes
     assert port_of(cluster.url(third, second, first)) == first.port
     hand_over(cluster, third)
     assert port_of(cluster.url(first, second, third)) == third.port
 
 
-def test_one_host_that_is_not_the_writer_is_refused(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
-    first, second, _ = nodes
+def test_one_host_that_is_not_the_writer_is_refused(cluster: GaleraCluster) -> None:
+    first, second, _ = cluster.nodes
     with pytest.raises(OtherWriter, match=f"that is {first.address}"):
         connect(cluster.url(second))
     assert port_of(cluster.url(first)) == first.port
@@ -220,11 +207,10 @@ def test_one_host_that_is_not_the_writer_is_refused(
 
 def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     cluster: GaleraCluster,
-    nodes: tuple[GaleraNode, ...],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    first, second, third = nodes
+    first, second, third = cluster.nodes
     with pytest.raises(Unavailable, match=f"{first.address} is the one that takes"):
         connect(cluster.url(second, third))
     monkeypatch.setattr(galera, "GRACE_S", 0.0)
@@ -235,21 +221,19 @@ def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     assert port_of(cluster.url()) == second.port
 
 
-def test_no_session_reads_what_its_node_has_not_applied(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
-    run_as_root(nodes[0], "SET GLOBAL wsrep_dirty_reads = ON")
+def test_no_session_reads_what_its_node_has_not_applied(cluster: GaleraCluster) -> None:
+    run_as_root(cluster.nodes[0], "SET GLOBAL wsrep_dirty_reads = ON")
     try:
         with connect(cluster.url()) as session:
             assert session.query("SELECT @@wsrep_dirty_reads") == [(0,)]
     finally:
-        run_as_root(nodes[0], "SET GLOBAL wsrep_dirty_reads = OFF")
+        run_as_root(cluster.nodes[0], "SET GLOBAL wsrep_dirty_reads = OFF")
 
 
 def test_a_writer_that_is_desynced_for_a_backup_stays(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _, _ = nodes
+    first, _, _ = cluster.nodes
     monkeypatch.setattr(galera, "GRACE_S", 0.0)
     run_as_root(first, "SET GLOBAL wsrep_desync = ON")
     try:
@@ -261,11 +245,9 @@ def test_a_writer_that_is_desynced_for_a_backup_stays(
         cluster.wait(3)
 
 
-def test_rows_that_are_missing_are_filled_up(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
+def test_rows_that_are_missing_are_filled_up(cluster: GaleraCluster) -> None:
     """As after a restore of a part: transactions that have such a row would be refused."""
-    first, _, _ = nodes
+    first, _, _ = cluster.nodes
     with unfenced(cluster, first) as session:
         session.execute("DELETE FROM writer_fence WHERE number > 0")
     with connect(cluster.url()) as session:
@@ -281,9 +263,9 @@ def test_rows_that_are_missing_are_filled_up(
 
 
 def test_tables_that_are_made_while_a_process_logs_in(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _, _ = nodes
+    first, _, _ = cluster.nodes
     url = cluster.url(first).replace("/counts", "/late")
     run_as_root(first, "CREATE DATABASE late", "GRANT ALL ON late.* TO app@'%'")
 
@@ -358,9 +340,9 @@ def test_one_host_whose_address_the_cluster_does_not_know() -> None:
 
 
 def test_a_user_who_only_reads_needs_no_writer(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, third = nodes
+    first, second, third = cluster.nodes
     run_as_root(first, "CREATE USER reader@'%' IDENTIFIED BY 'geheim'")
     run_as_root(first, "GRANT SELECT ON counts.* TO reader@'%'")
     cluster.level()
@@ -375,9 +357,9 @@ def test_a_user_who_only_reads_needs_no_writer(
 
 @pytest.mark.clusters
 def test_several_that_find_no_writer_agree(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, second, third = nodes
+    _, second, third = cluster.nodes
     monkeypatch.setattr(galera, "GRACE_S", 0.0)
 
     def port(*order: GaleraNode) -> int:
@@ -394,10 +376,8 @@ def _port(url: str) -> int:
         return 0
 
 
-def test_statements_outside_a_transaction_are_checked_too(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
-    first, second, _ = nodes
+def test_statements_outside_a_transaction_are_checked_too(cluster: GaleraCluster) -> None:
+    first, second, _ = cluster.nodes
     with connect(cluster.url(first)) as session:
         add = "UPDATE control SET version_seal = version_seal WHERE id = 1"
         session.execute(add)  # changes no row: nothing to check
@@ -414,10 +394,10 @@ def test_statements_outside_a_transaction_are_checked_too(
 
 @pytest.mark.clusters
 def test_triggers_are_not_made_through_a_node_that_is_not_the_writer(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, second, third = nodes
-    run_as_root(nodes[0], "CREATE TABLE counts.goods (id INT PRIMARY KEY)")
+    _, second, third = cluster.nodes
+    run_as_root(cluster.nodes[0], "CREATE TABLE counts.goods (id INT PRIMARY KEY)")
     after = [("SET SESSION lock_wait_timeout", second), ("CREATE TRIGGER", third)]
     sent: list[str] = []
     execute = Session.execute
@@ -448,11 +428,9 @@ def test_triggers_are_not_made_through_a_node_that_is_not_the_writer(
         store.tracked.untrack("goods")
 
 
-def test_a_snapshot_holds_what_any_node_has_committed(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
-) -> None:
+def test_a_snapshot_holds_what_any_node_has_committed(cluster: GaleraCluster) -> None:
     """As the queue has let go of it: a read of both would find it nowhere."""
-    first, second, _ = nodes
+    first, second, _ = cluster.nodes
     reader = connect(cluster.url(first), isolation="REPEATABLE READ")
     hand_over(cluster, second)
     delay(cluster, second)
@@ -465,13 +443,13 @@ def test_a_snapshot_holds_what_any_node_has_committed(
 
 
 @pytest.fixture
-def apps(cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]) -> Iterator[list[Connection]]:
+def apps(cluster: GaleraCluster) -> Iterator[list[Connection]]:
     """A connection of an application to each of the nodes."""
     opened = [
         pymysql.connect(
             host="127.0.0.1", port=node.port, user="app", password="geheim", database="counts"
         )
-        for node in nodes
+        for node in cluster.nodes
     ]
     yield opened
     for each in opened:
@@ -493,7 +471,7 @@ def until_committed(app: Connection, work: Callable[[], T]) -> T:
 
 
 def test_transactions_of_applications_count_through_any_node(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+    cluster: GaleraCluster, apps: list[Connection]
 ) -> None:
     with Store(cluster.url()) as store:
 
@@ -508,9 +486,9 @@ def test_transactions_of_applications_count_through_any_node(
 
 
 def test_no_transaction_of_an_application_counts_by_settings_that_were_changed_elsewhere(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+    cluster: GaleraCluster, apps: list[Connection]
 ) -> None:
-    first, _, _ = nodes
+    first, _, _ = cluster.nodes
     with Store(cluster.url()) as store:
         store.increment(apps[2], "sold", "a")
         apps[2].commit()
@@ -525,18 +503,22 @@ def test_no_transaction_of_an_application_counts_by_settings_that_were_changed_e
 
 
 def test_applications_count_with_the_rights_that_the_documentation_gives(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]
+    cluster: GaleraCluster,
 ) -> None:
     rights = "\n".join(re.findall(r"```sql\n(.*?)```", DOCUMENTED.read_text(), re.DOTALL))
     grants = re.findall(r"^(GRANT .*ON) countersink\.(.*?);", rights, re.MULTILINE)
     run_as_root(
-        nodes[0],
+        cluster.nodes[0],
         *(f"CREATE USER {user}@'%' IDENTIFIED BY 'geheim'" for user in ("shop", "settings_reader")),
         *(f"{right} counts.{place}" for right, place in grants),
     )
     url = cluster.url().replace("app:", "settings_reader:")
     app = pymysql.connect(
-        host="127.0.0.1", port=nodes[1].port, user="shop", password="geheim", database="counts"
+        host="127.0.0.1",
+        port=cluster.nodes[1].port,
+        user="shop",
+        password="geheim",
+        database="counts",
     )
     with Store(url) as store, closing(app):
         until_committed(app, partial(store.increment, app, "granted", "a"))
@@ -546,7 +528,7 @@ def test_applications_count_with_the_rights_that_the_documentation_gives(
 
 
 def test_settings_do_not_wait_for_transactions_that_count_other_counters(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+    cluster: GaleraCluster, apps: list[Connection]
 ) -> None:
     with Store(cluster.url()) as store:
         store.increment(apps[0], "open", "a")
@@ -562,11 +544,10 @@ def test_settings_do_not_wait_for_transactions_that_count_other_counters(
 
 def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
     cluster: GaleraCluster,
-    nodes: tuple[GaleraNode, ...],
     apps: list[Connection],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, _, third = nodes
+    first, _, third = cluster.nodes
     with Store(cluster.url()) as store:
         with lagging(cluster, third, through=first) as root:
             pauses: list[float] = []
@@ -589,9 +570,9 @@ def _insert_for_ever(session: Session) -> None:
 
 
 def test_settings_do_not_wait_for_ever_for_a_node_that_holds_up_all_writes(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _, third = nodes
+    first, _, third = cluster.nodes
     monkeypatch.setattr(galera, "COMMIT_S", 1.0)
     run_as_root(third, "SET GLOBAL wsrep_provider_options = 'gcs.fc_limit=1'")
     try:
@@ -608,7 +589,7 @@ def test_settings_do_not_wait_for_ever_for_a_node_that_holds_up_all_writes(
 
 @pytest.mark.clusters
 def test_rows_of_a_tracked_table_change_on_any_node(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+    cluster: GaleraCluster, apps: list[Connection]
 ) -> None:
     run(apps[0], "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, state VARCHAR(9))")
     with Store(cluster.url()) as store:
@@ -637,7 +618,7 @@ def test_rows_of_a_tracked_table_change_on_any_node(
 
 
 def test_sequences_never_give_a_value_twice_through_several_nodes(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], apps: list[Connection]
+    cluster: GaleraCluster, apps: list[Connection]
 ) -> None:
     with Store(cluster.url()) as store:
         handed: list[int] = [store.sequences.next("invoice")]
@@ -656,36 +637,36 @@ def test_sequences_never_give_a_value_twice_through_several_nodes(
         assert len(handed) == len(set(handed)) == 45
 
 
-def test_doctor_looks_at_all_nodes(cluster: GaleraCluster, nodes: tuple[GaleraNode, ...]) -> None:
-    _, second, _ = nodes
+def test_doctor_looks_at_all_nodes(cluster: GaleraCluster) -> None:
+    _, second, _ = cluster.nodes
     hand_over(cluster, second)
 
     def look() -> dict[str, Finding]:
         """What it says, once no node holds up the others, as other tests have them do."""
-        for node in nodes:  # without GLOBAL it is of this connection alone since 11.5 (MDEV-33145)
+        for (
+            node
+        ) in cluster.nodes:  # without GLOBAL it is of this connection alone since 11.5 (MDEV-33145)
             run_as_root(node, "FLUSH /*M!110500 GLOBAL */ STATUS")
         said = {each.check: each for each in doctor_mysql.lines(cluster.url())}
         assert "flow control" not in said["galera"].found
         return said
 
     found = eventually(look)
-    for node in nodes:
+    for node in cluster.nodes:
         assert found[f"mysql host {node.address}"].found == "a Galera node that is Synced"
     assert "mysql writers" not in found
     said = f"3 nodes, of which {second.address} takes all that countersink writes"
     assert (found["galera"].status, found["galera"].found) == ("ok", said)
     assert found["galera durability"].status == "warn"
     assert found["mysql rights"].status == "ok"
-    (refused,) = doctor_mysql.lines(cluster.url(nodes[0]))
+    (refused,) = doctor_mysql.lines(cluster.url(cluster.nodes[0]))
     assert refused.status == "fail"
     assert second.address in refused.found
 
 
 @pytest.mark.clusters
-def test_the_writer_is_cut_off(
-    cluster: GaleraCluster, nodes: tuple[GaleraNode, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, _ = nodes
+def test_the_writer_is_cut_off(cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, _ = cluster.nodes
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2.0)
     left = connect(cluster.url())
     left.begin()

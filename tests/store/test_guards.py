@@ -1,5 +1,7 @@
 """Pruning forgets guards and never lets an entry count again."""
 
+from typing import Any
+
 import pytest
 
 from countersink.store.apply import dead, guards
@@ -8,15 +10,20 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, Refused
 from tests.store.helpers import entry, guard_count, keys, now_ms, rows
+from tests.support.examples import MANY
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
+
+
+def prune(session: Session, **how: Any) -> guards.Pruned:
+    return guards.prune(session, **{"now_ms": now_ms(), "keep_ms": 0} | how)
 
 
 @pytest.mark.parametrize("jump", [240_000, -240_000])
 def test_the_earlier_of_the_two_clocks_decides(session: Session, jump: int) -> None:
     """Entries carry Redis's time: a clock of MySQL that runs ahead would bury the young ones."""
     clock = read_control(session, lock="").now
-    pruned = guards.prune(session, now_ms=now_ms() + jump, keep_ms=1000)
+    pruned = prune(session, now_ms=now_ms() + jump, keep_ms=1000)
     assert abs(pruned.watermark - (clock + min(jump, 0) - 1000)) < 60_000
 
 
@@ -26,7 +33,7 @@ def test_clocks_that_differ_much_prune_nothing(
 ) -> None:
     applier.apply([entry([])])
     with pytest.raises(Refused, match=r"clocks of MySQL and Redis differ by 3,[56]\d\d s.* NTP"):
-        guards.prune(session, now_ms=now_ms() + jump, keep_ms=0)
+        prune(session, now_ms=now_ms() + jump)
     assert guards.watermark(session) == 0
     assert guard_count(session) == 1
     assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
@@ -34,21 +41,16 @@ def test_clocks_that_differ_much_prune_nothing(
 
 
 def test_the_watermark_follows_the_clocks_and_never_falls(session: Session) -> None:
-    first = guards.prune(session, now_ms=now_ms(), keep_ms=1000)
+    first = prune(session, keep_ms=1000)
     assert abs(first.watermark - (now_ms() - 1000)) < 60_000
-    assert guards.prune(session, now_ms=now_ms(), keep_ms=10**9).watermark == first.watermark
-    assert (
-        guards.prune(session, now_ms=now_ms(), keep_ms=0, not_above_ms=5).watermark
-        == first.watermark
-    )
+    assert prune(session, keep_ms=10**9).watermark == first.watermark
+    assert prune(session, not_above_ms=5).watermark == first.watermark
     assert guards.watermark(session) == first.watermark
 
 
 def test_the_watermark_never_passes_the_oldest_entry_that_may_come_back(session: Session) -> None:
     oldest = now_ms() - 10**9
-    assert (
-        guards.prune(session, now_ms=now_ms(), keep_ms=0, not_above_ms=oldest).watermark == oldest
-    )
+    assert prune(session, not_above_ms=oldest).watermark == oldest
 
 
 def test_only_guards_below_the_watermark_go(session: Session, applier: Applier) -> None:
@@ -59,15 +61,9 @@ def test_only_guards_below_the_watermark_go(session: Session, applier: Applier) 
         session.execute(
             "UPDATE applied_entry SET keep_from = %s WHERE entry_id = %s", (1000 + number, past.id)
         )
-    assert (
-        guards.prune(session, now_ms=now_ms(), keep_ms=10**9, not_above_ms=1020, chunk=7).deleted
-        == 20
-    )
+    assert prune(session, keep_ms=10**9, not_above_ms=1020, chunk=7).deleted == 20
     assert guard_count(session) == 10
-    assert (
-        guards.prune(session, now_ms=now_ms(), keep_ms=10**9, not_above_ms=1020, chunk=5).deleted
-        == 0
-    )
+    assert prune(session, keep_ms=10**9, not_above_ms=1020, chunk=5).deleted == 0
 
 
 def test_around_the_watermark_nothing_counts_twice(session: Session, applier: Applier) -> None:
@@ -79,7 +75,7 @@ def test_around_the_watermark_nothing_counts_twice(session: Session, applier: Ap
             "UPDATE applied_entry SET keep_from = %s WHERE entry_id = %s",
             (start + step, counted.id),
         )
-    assert guards.prune(session, now_ms=now_ms(), keep_ms=0, not_above_ms=start + 5).deleted == 5
+    assert prune(session, not_above_ms=start + 5).deleted == 5
     again = applier.apply(entries)
     assert again == Applied(duplicates=5, dead=5, too_old=5)
     assert keys(session) == {f"/{step}".encode(): 1 for step in range(10)}
@@ -89,29 +85,30 @@ def test_around_the_watermark_nothing_counts_twice(session: Session, applier: Ap
 def test_an_entry_at_the_watermark_itself_is_young_enough(
     session: Session, applier: Applier
 ) -> None:
-    limit = guards.prune(session, now_ms=now_ms(), keep_ms=0).watermark
+    limit = prune(session).watermark
     assert applier.apply([entry([], at=limit), entry([], at=limit - 1)]) == Applied(
         applied=1, dead=0, too_old=1
     )
 
 
+@pytest.mark.random
 def test_the_watermark_stays_while_a_batch_is_being_applied(
     mysql_url: str, session: Session
 ) -> None:
     """Else a guard could be pruned between the look at the watermark and the commit."""
     refused: list[str] = []
-    first_and_last = [POINTS[0], POINTS[-2]]
+    points = list(POINTS[:-1]) if MANY else [POINTS[0], POINTS[-2]]
 
     def reached(point: str) -> None:
-        if point in first_and_last:
+        if point in points:
             with pytest.raises(Conflict):
-                guards.prune(session, now_ms=now_ms(), keep_ms=0, attempts=1)
+                prune(session, attempts=1)
             refused.append(point)
 
     applier = Applier(mysql_url, 3, reached=reached)
     assert applier.apply([entry(rows(("/a", 1)), at=now_ms() - 1000)]).applied == 1
-    assert refused == first_and_last
-    assert guards.prune(session, now_ms=now_ms(), keep_ms=0).watermark > 0
+    assert refused == points
+    assert prune(session).watermark > 0
     applier.close()
 
 
@@ -122,11 +119,11 @@ def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session
         applying.begin()
         read_control(applying)
         with pytest.raises(Conflict):
-            guards.prune(session, now_ms=now_ms(), keep_ms=0, pause=pauses.append, attempts=3)
+            prune(session, pause=pauses.append, attempts=3)
         assert guards.watermark(session) == 0
         assert len(pauses) == 2
         applying.rollback()
-    assert guards.prune(session, now_ms=now_ms(), keep_ms=0).watermark > 0
+    assert prune(session).watermark > 0
     assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
 
 
@@ -138,7 +135,7 @@ def test_a_guard_outlives_a_clock_that_was_set_back_behind_the_watermark(
     session.execute("UPDATE control SET pruned_before = %s", (watermark,))
     old = entry(rows(("/a", 1)), at=now_ms())
     assert applier.apply([old]).too_old == 1
-    assert guards.prune(session, now_ms=now_ms(), keep_ms=0).deleted == 0
+    assert prune(session).deleted == 0
     assert applier.apply([old]) == Applied(duplicates=1)
 
 
@@ -153,4 +150,4 @@ def test_known_says_which_have_guards(session: Session, applier: Applier) -> Non
 @pytest.mark.parametrize("wrong", [{"keep_ms": -1}, {"keep_ms": 1, "chunk": 0}])
 def test_pruning_with_nonsense_is_refused(session: Session, wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="keep_ms"):
-        guards.prune(session, now_ms=now_ms(), **wrong)  # type: ignore[arg-type]
+        prune(session, **wrong)

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +24,10 @@ from countersink.store.errors import (
 from countersink.store.migrate import migrate
 from countersink.store.sessions import KeptSession, Pool
 from countersink.store.settings import Settings
+from tests.store.helpers import beside
 from tests.support import group_replication
 from tests.support.databases import new_name
+from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory
 from tests.support.proxies import MySQLProxy
 from tests.support.replication import ask, port_of, run
@@ -39,8 +41,9 @@ def started(servers_directory: Path, server_kind: Kind) -> Iterator[tuple[MySQLS
     """Two servers that know nothing of each other, and a user who may not write where it is
     forbidden.
     """
+    plugins = (f"--plugin-dir={group_replication._PLUGINS}",) if server_kind == "mysql" else ()
     with MySQLFactory(servers_directory, server_kind) as make:
-        both = make(fast=True), make(fast=True)
+        both = make(fast=True, extra=plugins), make(fast=True, extra=plugins)
         for server in both:
             run(server, "CREATE USER app@'%' IDENTIFIED BY 'geheim'")
             run(server, "GRANT ALL ON `test\\_%`.* TO app@'%'")
@@ -192,21 +195,11 @@ def test_a_statement_is_ended_on_the_server_where_it_runs(
     run(first, "SET GLOBAL read_only = 1")
     with connect(url_of(first.port, second.port), database=False) as session:
         run(first, "SET GLOBAL read_only = 0")  # where a new session would go
-        errors: list[StoreError] = []
-
-        def wait() -> None:
-            try:
-                session.query("SELECT 1 WHERE SLEEP(60)")
-            except StoreError as error:
-                errors.append(error)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
         listed = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(60)'"
-        eventually(lambda: ask(second, listed)[0][0] == 1)
-        session.interrupt()
-        waiting.join(20.0)
-    assert type(errors[0]) is ReadInterrupted
+        with beside(lambda: session.query("SELECT 1 WHERE SLEEP(60)")) as waiting:
+            eventually(lambda: ask(second, listed)[0][0] == 1)
+            session.interrupt()
+    assert type(waiting.exception()) is ReadInterrupted
 
 
 @pytest.fixture
@@ -216,25 +209,25 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "PROBE_S", 1.5)
 
 
+@pytest.mark.random
 @pytest.mark.usefixtures("impatient")
 def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "PROBE_S", 0.5)
-    monkeypatch.setattr(hosts, "SLOW_S", 0.2)
+    if not MANY:
+        monkeypatch.setattr(hosts, "PROBE_S", 0.5)
+        monkeypatch.setattr(hosts, "SLOW_S", 0.2)
     run(second, "SET GLOBAL read_only = 1")
     url = url_of(first.port, second.port)
     with connect(url, database=False, read_timeout=300.0) as session:
         first.freeze()
         try:
             # It may answer once more before it stops.
-            waiting = threading.Thread(target=lambda: all(iter(session.answers, False)))
-            waiting.start()
-            eventually(lambda: hosts._silent)  # it was looked at, and nobody else takes writes
-            assert waiting.is_alive()
-            run(second, "SET GLOBAL read_only = 0")
-            waiting.join(60.0)
-            assert not waiting.is_alive()
+            with beside(lambda: all(iter(session.answers, False))) as waiting:
+                eventually(lambda: hosts._silent)  # it was looked at, and nobody else takes writes
+                assert not waiting.done()
+                run(second, "SET GLOBAL read_only = 0")
+            assert waiting.done()
             assert port(url) == second.port
         finally:
             first.thaw()
@@ -259,11 +252,8 @@ def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
             eventually(lambda: len(looks) > 2)
             session.interrupt()
 
-        ends = threading.Thread(target=end)
-        ends.start()
-        with pytest.raises(ReadInterrupted):
+        with beside(end), pytest.raises(ReadInterrupted):
             session.query("SELECT 1 WHERE SLEEP(100)")
-        ends.join()
         assert not session.closed
 
 
@@ -280,21 +270,13 @@ def test_a_host_at_a_limit_of_connections_is_not_left(
     url = url_of(first.port, second.port).replace("app:", "few:")
     try:
         with connect(url, database=False, read_timeout=300.0) as session:
-
-            def wait() -> None:
-                with suppress(ReadInterrupted):
-                    session.query("SELECT SLEEP(30)")
-
-            waiting = threading.Thread(target=wait)
-            waiting.start()
-            # It was looked at again and again, at last after the longest pause.
-            eventually(lambda: any(pause == 1.0 for _, pause in watch._next.values()))
-            assert not session.closed
-            ((number,),) = ask(
-                first, "SELECT id FROM information_schema.processlist WHERE user = 'few'"
-            )
-            run(first, f"KILL QUERY {number}")
-            waiting.join(20.0)
+            who = "SELECT id FROM information_schema.processlist WHERE user = 'few'"
+            with beside(lambda: session.query("SELECT SLEEP(30)")):
+                # It was looked at again and again, at last after the longest pause.
+                eventually(lambda: any(pause == 1.0 for _, pause in watch._next.values()))
+                assert not session.closed
+                ((number,),) = ask(first, who)
+                run(first, f"KILL QUERY {number}")
             assert session.answers()
     finally:
         for server in (first, second):
@@ -444,27 +426,24 @@ def test_a_repair_does_not_go_on_on_another_server(first: MySQLServer, second: M
         assert ask(server, f"SELECT DISTINCT amount FROM `{database}`.counter_slot") == [(7,)]
 
 
+@pytest.mark.servers("mysql")
 @pytest.mark.skipif(not group_replication.installed(), reason="MySQL 9 is not there")
-def test_a_member_of_a_group_with_several_primaries_is_refused(servers_directory: Path) -> None:
+def test_a_member_of_a_group_with_several_primaries_is_refused(first: MySQLServer) -> None:
     """By a URL of one host, too; of reads and of `doctor` it is no matter."""
-    plugins = group_replication._PLUGINS
-    with MySQLFactory(servers_directory, "mysql") as make:
-        server = make(
-            extra=(
-                f"--plugin-dir={plugins}",
-                "--plugin-load-add=group_replication.so",
-                "--loose-group-replication-group-name=3d6b1a64-0d3f-4a4c-8a4e-2c8b5a0c9e10",
-                "--loose-group-replication-start-on-boot=OFF",
-            )
-        )
-        url = server.url_for("counts")
-        run(server, "CREATE DATABASE counts")
+    name = new_name()
+    url = url_of(first.port, database=name)
+    run(first, "INSTALL PLUGIN group_replication SONAME 'group_replication.so'")
+    try:
+        run(first, f"SET GLOBAL {GROUP} = '3d6b1a64-0d3f-4a4c-8a4e-2c8b5a0c9e10'")
+        run(first, f"CREATE DATABASE `{name}`")
         connect(url).close()
-        run(server, "SET GLOBAL group_replication_single_primary_mode = OFF")
+        run(first, "SET GLOBAL group_replication_single_primary_mode = OFF")
         with pytest.raises(Refused, match="several primaries"):
             connect(url)
         connect(url, to_read=True).close()
         connect(url, database=False).close()
+    finally:
+        run(first, "UNINSTALL PLUGIN group_replication")
 
 
 GROUP = "group_replication_group_name"

@@ -13,8 +13,6 @@ import pytest
 from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
@@ -26,13 +24,15 @@ from countersink.store.verify import open_session, verify
 from tests.store.app import (
     Connection,
     app_slots,
+    commit_one,
     labels,
     open_app,
     run,
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, entry, keys, ledger, row, together
+from tests.store.helpers import MAX, MIN, compacted, entry, keys, ledger, row, together
+from tests.support.examples import MANY
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
 
@@ -174,8 +174,7 @@ def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
 ) -> None:
     store.counters.set("orders", app_slots=1)
     without_snapshot_isolation(app)
-    store.increment(app, "orders", "z", MAX)
-    app.commit()
+    commit_one(store, app, "orders", "z", MAX)
     amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
     run(app, f"INSERT INTO {shop} VALUES (1)")
     with pytest.raises(pymysql.err.OperationalError, match="1690"):
@@ -220,9 +219,7 @@ def test_nothing_is_counted_where_its_posting_alone_fails_and_the_transaction_co
         assert verify(verifying).differences == []
 
 
-def test_sums_to_the_ends_of_bigint_and_not_beyond(
-    store: Store, session: Session, mysql_url: str
-) -> None:
+def test_sums_to_the_ends_of_bigint_and_not_beyond(store: Store, mysql_url: str) -> None:
     for mode in ("", "STRICT_ALL_TABLES"):
         with open_app(mysql_url, sql_mode=mode) as app:
             for amount, step in ((MAX, 1), (MIN, -1)):
@@ -286,15 +283,13 @@ def test_transactions_of_different_connections_do_not_wait_for_each_other(
 def test_the_day_of_the_event_not_of_the_call(
     store: Store, app: Connection, session: Session, at: datetime, day: str
 ) -> None:
-    store.increment(app, "orders", "a", at=at)
-    app.commit()
+    commit_one(store, app, "orders", "a", at=at)
     assert labels(session) == {f"{day} 00:00:00": 1}
 
 
 def test_now_is_today(store: Store, app: Connection) -> None:
     before = datetime.now(UTC).date()
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     days = {day for day, total in store.totals.daily("orders", key="a") if total}
     assert days <= {before, datetime.now(UTC).date()}
 
@@ -358,6 +353,7 @@ def test_errors_of_the_driver_come_up_as_they_are(
         store.increment(app, "orders", "a")
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_beside_workers_and_compaction(
     store: Store, session: Session, mysql_url: str, level: str
@@ -370,7 +366,7 @@ def test_beside_workers_and_compaction(
         with open_app(mysql_url) as app:
             run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             done = 0
-            while done < 10:
+            while done < (20 if MANY else 10):
                 amounts = {draw.choice("abcdef"): draw.randrange(-5, 10) for _ in range(3)}
                 try:
                     store.increment_many(app, "orders", amounts, at=NOON)
@@ -390,20 +386,20 @@ def test_beside_workers_and_compaction(
         return committed
 
     def apply() -> int:
-        applier = Applier(mysql_url, 9)
-        for _ in range(8):
+        applier, times = Applier(mysql_url, 9), 15 if MANY else 8
+        for _ in range(times):
             applier.apply([entry([row("a", 2, counter="orders")])])
         applier.close()
-        return 16
+        return 2 * times
 
     def tidy() -> int:
         for _ in range(5):
-            compact(partial(open_tables, mysql_url), CompactOptions(before=date.max, rows=10))
+            compacted(mysql_url, rows=10)
         return 0
 
     total = sum(together(*(partial(count, number) for number in range(3)), apply, tidy))
     assert sum(keys(session, "orders").values()) == total
-    compact(partial(open_tables, mysql_url), CompactOptions(before=date.max))
+    compacted(mysql_url)
     assert app_slots(session) == {0: total}
     assert ledger(session) == {"orders": total}
     assert store.totals.total("orders") == total
@@ -411,16 +407,14 @@ def test_beside_workers_and_compaction(
 
 def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_url: str) -> None:
     with open_app(mysql_url) as app:
-        store.increment(app, "orders", "parent")
-        app.commit()
+        commit_one(store, app, "orders", "parent")
     child = os.fork()
     if child == 0:
         status = 1
         try:
             with open_app(mysql_url) as app:
                 store.increment(app, "orders", "child")
-                store.increment(app, "new", "child")
-                app.commit()
+                commit_one(store, app, "new", "child")
             status = 0
         finally:
             os._exit(status)
@@ -453,8 +447,7 @@ def test_the_settings_remembered_are_bounded(
     monkeypatch.setattr(increments, "REMEMBERED", 3)
     for number in range(5):
         for _ in range(2):
-            store.increment(app, f"counter-{number}")
-            app.commit()
+            commit_one(store, app, f"counter-{number}")
     assert len(store._increments._fences) == 2
     assert [counter.name for counter in store.counters.list()] == [
         f"counter-{number}" for number in range(5)

@@ -11,8 +11,8 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
-from tests.store.app import Connection, open_app, run
-from tests.store.helpers import entry, keys, row, rows, together
+from tests.store.app import Connection, commit_one, open_app, run
+from tests.store.helpers import entry, keys, row, rows, says, together
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
@@ -67,8 +67,7 @@ def test_rolled_back_nothing_goes(
     assert store.totals.total("orders", key="a") == 1210
     store.increment(app, "orders", "a", 7)
     store.delete(app, "orders", "a")
-    store.increment(app, "orders", "a", 3)
-    app.commit()
+    commit_one(store, app, "orders", "a", 3)
     assert store.totals.total("orders", key="a") == 3
 
 
@@ -97,13 +96,7 @@ def test_what_others_count_meanwhile_stays(
 
     with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
         run(slow, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-        proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.PASS,
-            call=count,
-            where=lambda request, _: request.text.startswith("DELETE"),
-        )
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=count, where=says("DELETE"))
         store.delete(slow, "orders", "a")
         slow.commit()
     post_planted(session)
@@ -124,15 +117,11 @@ def test_what_another_slot_counts_meanwhile_in_the_same_bucket_stays(
 
     with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
         run(slow, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        proxy.when("*", Phase.BEFORE, Deed.PASS, call=count, where=partial(_begins, "DELETE"))
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=count, where=says("DELETE"))
         store.delete(slow, "orders", "a")
         slow.commit()
     post_planted(session)
     assert store.totals.total("orders", key="a") == 5
-
-
-def _begins(start: str, request: Request, _reply: bytes) -> bool:
-    return request.text.startswith(start)
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
@@ -148,12 +137,7 @@ def test_cut_off_anywhere_it_has_done_nothing(
     for start in ("SELECT 1", "DELETE", "INSERT INTO"):
         with MySQLProxy.to(mysql_url) as proxy:
             slow = open_app(proxy.url(mysql_url), autocommit=autocommit)
-            proxy.when(
-                "*",
-                Phase.AFTER,
-                Deed.CUT,
-                where=partial(_begins, start),
-            )
+            proxy.when("*", Phase.AFTER, Deed.CUT, where=says(start))
             with pytest.raises(pymysql.err.OperationalError):
                 store.delete(slow, "orders", "a")
         run(app, "SELECT * FROM counter_slot WHERE counter_key = 'a' FOR UPDATE")
@@ -176,13 +160,7 @@ def test_who_commits_after_an_error_keeps_no_half_of_it(
         open_app(proxy.url(mysql_url), autocommit=autocommit) as slow,
     ):
         store.increment(slow, "orders", "c")
-        proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.ERROR,
-            error=1205,
-            where=lambda request, _: "app_ledger" in request.text,
-        )
+        proxy.when("*", Phase.BEFORE, Deed.ERROR, error=1205, where=says("app_ledger"))
         with pytest.raises(pymysql.err.OperationalError, match="1205"):
             store.delete(slow, "orders", "a")
         slow.commit()

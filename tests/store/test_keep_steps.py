@@ -3,14 +3,12 @@
 import json
 import threading
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pymysql
 import pytest
 
-from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.schedules.jobs.retention import RetentionDone
 from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
@@ -24,8 +22,8 @@ from countersink.store.errors import TrackedCounter
 from countersink.store.settings import Settings
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.store.app import Connection, open_app, run, wait_for_lock_wait
-from tests.store.helpers import entry, keys
+from tests.store.app import Connection, commit_one, open_app, run, wait_for_lock_wait
+from tests.store.helpers import entry, keys, rolled_up, says
 from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
@@ -42,10 +40,6 @@ def test_buckets_are_rolled_up_to_where_a_wider_one_begins(past: int) -> None:
     own = [Policy(resolution="minute"), hours, days]
     found = keep_steps.due(own, keep_steps.parse("minute=2d,hour=90d"), noon + past)
     assert found == {1: noon - 2 * 1440, 2: noon - 90 * 1440 - 720}
-
-
-def roll(url: str) -> RetentionDone:
-    return roll_up(partial(open_tables, url))
 
 
 def hour_of_old() -> int:
@@ -77,7 +71,7 @@ def wide(store: Store, applier: Applier, mysql_url: str) -> int:
     minutes_kept(store)
     hour = hour_of_old()
     count(applier, {(key, hour + n): 1 for n in range(60) for key in "ab"})
-    assert roll(mysql_url).rows == 120
+    assert rolled_up(mysql_url).rows == 120
     return hour
 
 
@@ -97,18 +91,17 @@ def test_the_application_counts_in_times_that_are_rolled_up(
     run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     moment = datetime.fromtimestamp(wide * 60 + 90, UTC)
     store.increment(app, "v", "a", 7, at=moment)
-    assert roll(mysql_url).busy == ()  # what is not committed is nobody's yet
+    assert rolled_up(mysql_url).busy == ()  # what is not committed is nobody's yet
     assert keys(session, "v") == {b"a": 60, b"b": 60}
     app.commit()
     store.increment(app, "v", "a", 100, at=moment)
     app.rollback()
     verified(verifying)
-    assert roll(mysql_url).rows == 1
+    assert rolled_up(mysql_url).rows == 1
     assert store.totals.total("v", key="a") == 67
     assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
-    store.increment(app, "v", "a", -67, at=moment)
-    app.commit()
-    roll(mysql_url)
+    commit_one(store, app, "v", "a", -67, at=moment)
+    rolled_up(mysql_url)
     assert store.totals.total("v", key="a") == 0
     verified(verifying)
 
@@ -116,27 +109,16 @@ def test_the_application_counts_in_times_that_are_rolled_up(
 def test_dead_letters_are_retried_into_times_that_are_rolled_up(
     store: Store, session: Session, mysql_url: str, wide: int, verifying: Session
 ) -> None:
-    with session.transaction():
-        dead.insert(
-            session,
-            [
-                DeadRow(
-                    number.to_bytes(16, "big"),
-                    0,
-                    "s",
-                    0,
-                    "out_of_range",
-                    "why",
-                    json.dumps(["v", "a", wide + number, 10**number]).encode(),
-                )
-                for number in (1, 2)
-            ],
-        )
+    for number in (1, 2):
+        payload = json.dumps(["v", "a", wide + number, 10**number]).encode()
+        row = DeadRow(number.to_bytes(16, "big"), 0, "s", 0, "out_of_range", "why", payload)
+        with session.transaction():
+            dead.insert(session, [row])
     for retried in (2, 0):
         assert retry(session, slot=9, decode=decode_payload).retried == retried
         assert store.totals.total("v", key="a") == 60 + 110
         verified(verifying)
-        roll(mysql_url)
+        rolled_up(mysql_url)
         assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
 
 
@@ -170,13 +152,13 @@ def test_the_application_deletes_a_key_that_is_rolled_up_but_for_its_late_rows(
     count(applier, {("a", wide + 3): 5, ("b", wide + 3): 1})
     store.delete(app, "v", "a")
     # MySQL holds the next key's first row as well.
-    assert b"a" in [place.key for place in roll(mysql_url).busy]
+    assert b"a" in [place.key for place in rolled_up(mysql_url).busy]
     app.rollback()
     assert keys(session, "v") == {b"a": 65, b"b": 61}
     verified(verifying)
     store.delete(app, "v", "a")
     app.commit()
-    roll(mysql_url)
+    rolled_up(mysql_url)
     assert keys(session, "v") == {b"b": 61}
     verified(verifying)
 
@@ -198,16 +180,12 @@ def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
         holder.execute("BEGIN")
         holder.query("SELECT * FROM counter_slot WHERE counter = 'v' FOR UPDATE")
 
+        def roll(_: Request) -> None:
+            rolled.append(rolled_up(mysql_url))
+
         def let_go(_seconds: float) -> None:
             holder.execute("ROLLBACK")
-            proxy.when(
-                "*",
-                Phase.AFTER,
-                Deed.PASS,
-                call=lambda _: rolled.append(roll(mysql_url)),
-                where=lambda request, _: request.text.startswith("COMMIT"),
-                times=1,
-            )
+            proxy.when("*", Phase.AFTER, Deed.PASS, call=roll, where=says("COMMIT"))
 
         if what == "key":
             deleted = delete_key(deleting, "v", "a", pause=let_go)
@@ -248,15 +226,9 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
         wait_for_lock_wait(session)
 
     with MySQLProxy.to(mysql_url) as proxy:
-        proxy.when(
-            "*",
-            Phase.AFTER,
-            Deed.PASS,
-            call=in_the_midst,
-            where=lambda request, _: "FOR UPDATE NOWAIT" in request.text,
-            times=1,
-        )
-        roll(proxy.url(mysql_url))
+        moves = says("FOR UPDATE NOWAIT")
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=in_the_midst, where=moves)
+        rolled_up(proxy.url(mysql_url))
     deleting.join(60)
     assert outcome in (["deleted"], ["1213"], ["1205"])
     left = {b"b": 55} if outcome == ["deleted"] else {b"a": 56, b"b": 55}
@@ -267,28 +239,25 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
 # -- settings -----------------------------------------------------------------------------------
 
 
+NO_WIDTH = (
+    *("", " ", ",", "minute", "minute="),
+    *("minute=2", "minute=2w", "minute=-2d", "minute=+2d", "minute=1.5d"),
+    *("minute=٢d", "Minute=2d", "minute = 2d", "minute=2d,", "minute=2d\n"),
+    *(
+        "minute=2d hour=90d",
+        "minute=2d;hour=90d",
+        "minute=9999999999d",
+        "x" * 100_000,
+        "forever,minute=2d",
+    ),
+    *("FOREVER",),
+)
+
+
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ("", "is no width with a time"),
-        (" ", "is no width with a time"),
-        (",", "is no width with a time"),
-        ("minute", "is no width with a time"),
-        ("minute=", "is no width with a time"),
-        ("minute=2", "is no width with a time"),
-        ("minute=2w", "is no width with a time"),
-        ("minute=-2d", "is no width with a time"),
-        ("minute=+2d", "is no width with a time"),
-        ("minute=1.5d", "is no width with a time"),
-        ("minute=٢d", "is no width with a time"),
-        ("Minute=2d", "is no width with a time"),
-        ("minute = 2d", "is no width with a time"),
-        ("minute=2d,", "is no width with a time"),
-        ("minute=2d\n", "is no width with a time"),
-        ("minute=2d hour=90d", "is no width with a time"),
-        ("minute=2d;hour=90d", "is no width with a time"),
-        ("minute=9999999999d", "is no width with a time"),
-        ("x" * 100_000, "is no width with a time"),
+        *((steps, "is no width with a time") for steps in NO_WIDTH),
         ("second=2d", "'second' is none of minute, quarter, hour"),
         ("week=2d", "'week' is none of minute, quarter, hour"),
         ("day=30d", "is said by keep_days"),
@@ -302,8 +271,6 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
         ("minute=2d,hour=2d", "is not shorter than hour=2d"),
         ("minute=2d,hour=48h", "is not shorter than hour=2d"),
         ("minute=3d,hour=2d", "is not shorter than hour=2d"),
-        ("forever,minute=2d", "is no width with a time"),
-        ("FOREVER", "is no width with a time"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(store_of_nowhere: Store, steps: str, said: str) -> None:
@@ -349,18 +316,10 @@ def test_steps_have_to_fit_the_other_settings(store: Store, session: Session) ->
 
 
 def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -> None:
+    kolkata: dict[str, Any] = {"time_zone": "Asia/Kolkata", "resolution": "minute"}
     for steps in ("minute=2d,hour=90d", "quarter=2d,hour=90d"):
-        refused(
-            store,
-            session,
-            "name quarter instead of hour",
-            time_zone="Asia/Kolkata",
-            resolution="minute",
-            keep=steps,
-        )
-    store.counters.set(
-        "v", time_zone="Asia/Kolkata", resolution="minute", keep="minute=2d,quarter=90d"
-    )
+        refused(store, session, "name quarter instead of hour", keep=steps, **kolkata)
+    store.counters.set("v", keep="minute=2d,quarter=90d", **kolkata)
     store.counters.set("v", time_zone="UTC", keep="minute=2d,hour=90d")
     refused(store, session, "name quarter", time_zone="Asia/Kathmandu")
 
@@ -390,12 +349,8 @@ def test_steps_for_which_there_is_no_room_are_refused(
         store.counters.set(
             "v", time_zone=("Asia/Tokyo", "UTC")[number % 2], start=start + timedelta(days=number)
         )
-    refused(
-        store,
-        session,
-        "there is no room for the 42 more that these steps",
-        keep="minute=2d,hour=90d",
-    )
+    said = "there is no room for the 42 more that these steps"
+    refused(store, session, said, keep="minute=2d,hour=90d")
     store.counters.set("v", keep="minute=2d")
 
 

@@ -18,7 +18,8 @@ from countersink.store.connection import Session, connect
 from countersink.store.counters.policies import KeyMemory
 from countersink.store.errors import Unavailable
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import MAX, entry, keys, ledger, minute, row, rows, together
+from tests.store.helpers import MAX, beside, entry, keys, ledger, minute, row, rows, together
+from tests.support.examples import MANY
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -282,6 +283,7 @@ def _sums(batches: list[list[Incoming]]) -> int:
     return sum(r[4] for batch in batches for one in batch for r in one.rows)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("slots", [(1, 2, 3, 4), (9, 9, 9, 9)], ids=["own slots", "a shared slot"])
 def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
     store: Store, mysql_url: str, session: Session, slots: tuple[int, ...]
@@ -291,28 +293,16 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
     for name, most in zip(names, (5, 17, 60), strict=True):
         store.counters.set(name, max_keys=most)
     chance = random.Random(7)
+
+    def chosen(number: int) -> Row:
+        key = f"/{chance.randrange(80)}"
+        return number, chance.choice(names), key, minute(chance.choice(days)), 1
+
     pauses: list[float] = []
     appliers = [Applier(mysql_url, slot, pause=pauses.append) for slot in slots]
     sent = 0
-    for _ in range(3):
-        batches = [
-            [
-                entry(
-                    [
-                        (
-                            position,
-                            chance.choice(names),
-                            f"/{chance.randrange(80)}",
-                            minute(chance.choice(days)),
-                            1,
-                        )
-                        for position in range(30)
-                    ]
-                )
-                for _ in range(4)
-            ]
-            for _ in appliers
-        ]
+    for _ in range(6 if MANY else 3):
+        batches = [[entry(list(map(chosen, range(30)))) for _ in range(4)] for _ in appliers]
         sent += _sums(batches)
         before = _cells(session)
         together(*(partial(one.apply, batch) for one, batch in zip(appliers, batches, strict=True)))
@@ -366,20 +356,13 @@ def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(
 
     first, second = Applier(mysql_url, 1, reached=reached), Applier(mysql_url, 2)
     # The row is made by a first attempt of its own.
-    results: list[Applied] = []
-    one = threading.Thread(target=lambda: results.append(first.apply([entry(rows(("a", 1)))])))
-    one.start()
-    assert holding.wait(30)
-    two = threading.Thread(
-        target=lambda: results.append(second.apply([entry(rows(("b", 10), ("a", 100)))]))
-    )
-    two.start()
-    eventually(waits)
-    go_on.set()
-    one.join(30)
-    two.join(30)
+    with beside(lambda: first.apply([entry(rows(("a", 1)))])) as one:
+        assert holding.wait(30)
+        with beside(lambda: second.apply([entry(rows(("b", 10), ("a", 100)))])) as two:
+            eventually(waits)
+            go_on.set()
+    assert (one.result().applied, two.result().applied) == (1, 1)
     assert keys(session) == {b"a": 101, OVER: 10}
-    assert len(results) == 2
     first.close()
     second.close()
 

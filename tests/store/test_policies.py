@@ -17,12 +17,10 @@ from countersink.store.counters.policies import load
 from countersink.store.errors import Conflict, Refused
 from countersink.store.sql import label_of, label_text
 from countersink.store.verify import open_session, verify
-from tests.store.helpers import entry, ledger
+from tests.store.helpers import beside, entry, ledger
 from tests.support.processes import Children
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-
-pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 
 @pytest.fixture
@@ -115,9 +113,7 @@ def test_a_policy_that_is_superseded_is_used_up_to_its_last_minute(
     assert (last.number, last.time_zone, last.resolution) == (2, "Asia/Kolkata", "quarter")
 
 
-def test_nothing_changes_while_a_transaction_counts_by_what_is_in_force(
-    mysql_url: str, store: Store, session: Session
-) -> None:
+def test_nothing_changes_while_a_transaction_counts_by_what_is_in_force(mysql_url: str) -> None:
     refused: list[str] = []
 
     def reached(point: str) -> None:
@@ -149,18 +145,12 @@ def test_a_change_waits_for_the_transaction_that_is_open_and_sees_what_it_counte
 
     applier = Applier(mysql_url, 3, reached=reached)
     before = entry([event(beyond)])
-    applying = threading.Thread(target=applier.apply, args=([before],))
-    applying.start()
-    assert upserted.wait(30)
-    changing = threading.Thread(
-        target=lambda: store.counters.set("views", time_zone="Asia/Tokyo", start=start)
-    )
-    changing.start()
-    eventually(somebody_asks_for_the_lock)
-    assert len(load(session).of("views")) == 1
-    go_on.set()
-    applying.join(30)
-    changing.join(30)
+    with beside(lambda: applier.apply([before])):
+        assert upserted.wait(30)
+        with beside(lambda: store.counters.set("views", time_zone="Asia/Tokyo", start=start)):
+            eventually(somebody_asks_for_the_lock)
+            assert len(load(session).of("views")) == 1
+            go_on.set()
     first, second = load(session).of("views")
     assert first.used_to == first.label(beyond)
     applier.apply([before, entry([event(beyond, 100)])])

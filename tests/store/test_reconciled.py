@@ -19,8 +19,6 @@ from countersink.stream.decode import decode_payload
 from countersink.stream.entry import new_entry_id
 from tests.store.helpers import entry, keys, ledger, minute, now_ms
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 DAY = date(2026, 3, 14)
 LABEL = minute(DAY, 0) * 60
 HOUR_MS = 3_600_000

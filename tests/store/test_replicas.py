@@ -12,12 +12,12 @@ import redis
 from countersink.cli.servers import Kind, MySQLServer
 from countersink.reads import Reads
 from countersink.store import Store, replicas
-from countersink.store.connection import connect
+from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured, SchemaMismatch, Unavailable
 from countersink.store.migrate import migrate, require_schema
 from tests.cli.command import call, one_sentence
 from tests.reads.support import apply_all, queue
-from tests.store.helpers import together
+from tests.store.helpers import beside, together
 from tests.support import galera, group_replication
 from tests.support.factories import MySQLFactory
 from tests.support.replication import ReplicatedPair, ask, port_of, run
@@ -151,26 +151,19 @@ def test_a_replica_that_lags_is_waited_for(
 ) -> None:
     monkeypatch.setattr(replicas, "CATCH_UP_S", 60.0)
     total = count()
-    found: list[tuple[int, int]] = []
-    reading = threading.Thread(
-        target=lambda: found.append(
-            store.replica_snapshot(
-                lambda session: (
-                    port_of(session),
-                    int(session.query("SELECT SUM(amount) FROM counter_slot")[0][0]),
-                )
-            )
-        )
-    )
-    reading.start()
+
+    def read(session: Session) -> tuple[int, int]:
+        ((amount,),) = session.query("SELECT SUM(amount) FROM counter_slot")
+        return port_of(session), int(amount)
+
     waits = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'SELECT %WAIT%('"
     waits = waits.replace("('", "(%'")
-    with connect(pair.replica.url, database=False) as session:
-        eventually(lambda: len(session.query(waits)) > 1)  # this query is one of them
-    assert not found
-    go_on(pair)
-    reading.join(60.0)
-    assert found == [(pair.replica.port, total)]
+    with beside(lambda: store.replica_snapshot(read)) as found:
+        with connect(pair.replica.url, database=False) as session:
+            eventually(lambda: len(session.query(waits)) > 1)  # this query is one of them
+        assert not found.done()
+        go_on(pair)
+    assert found.result() == (pair.replica.port, total)
 
 
 @pytest.mark.usefixtures("stop_applying")
@@ -192,9 +185,7 @@ def test_what_is_pending_is_told_exactly(
     assert reads.total("views").value == total + 5
 
 
-def test_a_frozen_replica_is_left(
-    pair: ReplicatedPair, count: Count, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_replica_is_left(pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "CATCH_UP_S", 0.1)
     monkeypatch.setattr(replicas, "_ANSWER_S", 0.3)
     monkeypatch.setattr("countersink.store.connection.CONNECT_TIMEOUT", 0.5)

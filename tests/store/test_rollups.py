@@ -17,8 +17,6 @@ from tests.store.helpers import entry, minute
 from tests.store.policy_rows import put_policies
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 BEGIN = date(2026, 1, 20)
 DAYS = [BEGIN + timedelta(days=n) for n in range(110)]
 KEYS = ("a", "b")

@@ -2,11 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
 
 import pymysql
 import pytest
@@ -20,19 +17,17 @@ from countersink.store.counters.settings import SettingsChange, change
 from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
 from countersink.store.in_app.settings_version import alone
-from countersink.store.verify import open_session, verify
 from tests.store.app import (
     Connection,
     app_slots,
+    commit_one,
     labels,
     open_app,
     run,
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import entry, row
-
-T = TypeVar("T")
+from tests.store.helpers import beside, entry, row, together
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
@@ -48,33 +43,6 @@ def other(mysql_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def agreed(mysql_url: str) -> Iterator[None]:
-    """Afterwards verify finds nothing."""
-    yield
-    with open_session(mysql_url) as session:
-        assert verify(session).differences == []
-
-
-@contextmanager
-def beside(work: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run something in a thread."""
-    future: Future[T] = Future()
-
-    def run_it() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run_it)
-    thread.start()
-    try:
-        yield future
-    finally:
-        thread.join(60)
-
-
-@pytest.fixture
 def waiting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever changes a counter waits for the row as soon as it is held, which can be seen."""
     monkeypatch.setattr(settings_version, "PROBES", 1)
@@ -86,7 +54,7 @@ def in_berlin(store: Store) -> object:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_first_policy_waits_for_a_transaction_that_counts_by_none(
-    store: Store, other: Store, app: Connection, session: Session, level: str, agreed: None
+    store: Store, other: Store, app: Connection, session: Session, level: str
 ) -> None:
     run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     store.increment(app, "orders", "a", at=LATE)
@@ -102,7 +70,7 @@ def test_the_first_policy_waits_for_a_transaction_that_counts_by_none(
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_first_policy_is_for_whoever_counts_once_it_is_made(
-    store: Store, other: Store, app: Connection, session: Session, level: str, agreed: None
+    store: Store, other: Store, app: Connection, session: Session, level: str
 ) -> None:
     run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     run(app, "SELECT COUNT(*) FROM counter_slot")
@@ -112,13 +80,12 @@ def test_the_first_policy_is_for_whoever_counts_once_it_is_made(
         app.rollback()
     assert done.result()
     run(app, "SELECT COUNT(*) FROM counter_slot")
-    store.increment(app, "orders", "a", at=LATE)
-    app.commit()
+    commit_one(store, app, "orders", "a", at=LATE)
     assert labels(session) == {"2026-11-22 00:00:00": 1}
 
 
 def test_who_changes_a_counter_gives_way_to_a_transaction_that_stays_open(
-    store: Store, app: Connection, mysql_url: str, agreed: None
+    store: Store, app: Connection, mysql_url: str
 ) -> None:
     store.increment(app, "orders", "a", at=LATE)
     with connect(mysql_url, isolation="REPEATABLE READ") as changing:
@@ -126,8 +93,7 @@ def test_who_changes_a_counter_gives_way_to_a_transaction_that_stays_open(
         with pytest.raises(Conflict):
             alone(changing, "orders", partial(change, wanted, changing), attempts=1)
     # and nobody waits for the one that gave way
-    store.increment(app, "orders", "b", at=LATE)
-    app.commit()
+    commit_one(store, app, "orders", "b", at=LATE)
     assert store.totals.total("orders") == 2
 
 
@@ -145,7 +111,7 @@ def test_an_open_transaction_keeps_nobody_from_anything_else(
 
 
 def test_whoever_changes_a_counter_keeps_no_others_waiting_while_it_waits(
-    store: Store, app: Connection, mysql_url: str, monkeypatch: pytest.MonkeyPatch, agreed: None
+    store: Store, app: Connection, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks, without asking for the lock: others that count the same are not behind it."""
     monkeypatch.setattr(settings_version, "PROBES", 5)
@@ -199,7 +165,7 @@ def test_where_some_transaction_is_always_open_it_waits_for_its_turn(
 
 
 def test_a_change_under_way_is_waited_for_and_then_gone_by(
-    store: Store, app: Connection, session: Session, mysql_url: str, agreed: None
+    store: Store, app: Connection, session: Session, mysql_url: str
 ) -> None:
     store.increment(app, "orders", "a", at=LATE)
     app.rollback()
@@ -227,15 +193,13 @@ def test_a_change_under_way_is_waited_for_and_then_gone_by(
 
 
 def test_a_policy_to_come_holds_for_events_dated_past_its_start(
-    store: Store, other: Store, app: Connection, session: Session, agreed: None
+    store: Store, other: Store, app: Connection, session: Session
 ) -> None:
     start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=10)
-    store.increment(app, "orders", "a", at=start + timedelta(days=1))
-    app.commit()
+    commit_one(store, app, "orders", "a", at=start + timedelta(days=1))
     other.counters.set("orders", resolution="hour", start=start)
     store.increment(app, "orders", "a", at=start - timedelta(minutes=1))
-    store.increment(app, "orders", "b", at=start + timedelta(days=2))
-    app.commit()
+    commit_one(store, app, "orders", "b", at=start + timedelta(days=2))
     day, hour = "%Y-%m-%d 00:00:00", "%Y-%m-%d %H:00:01"
     assert labels(session) == {
         (start + timedelta(days=1)).strftime(day): 1,
@@ -246,11 +210,10 @@ def test_a_policy_to_come_holds_for_events_dated_past_its_start(
 
 
 def test_app_slots_hold_from_the_next_call_on(
-    store: Store, other: Store, app: Connection, session: Session, agreed: None
+    store: Store, other: Store, app: Connection, session: Session
 ) -> None:
     without_snapshot_isolation(app)
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     other.counters.set("orders", app_slots=1)
     for _ in range(3):
         store.increment(app, "orders", "b")
@@ -258,28 +221,24 @@ def test_app_slots_hold_from_the_next_call_on(
     assert app_slots(session)[256] >= 3
     number = run(app, "SELECT CONNECTION_ID()")[0][0]
     other.counters.set("orders", app_slots=256)
-    store.increment(app, "orders", "c", 100)
-    app.commit()
+    commit_one(store, app, "orders", "c", 100)
     assert app_slots(session)[256 + number % 256] >= 100
 
 
 def test_a_deleted_counter_counts_from_0_with_the_defaults(
-    store: Store, other: Store, app: Connection, session: Session, agreed: None
+    store: Store, other: Store, app: Connection, session: Session
 ) -> None:
     in_berlin(other)
-    store.increment(app, "orders", "a", 5, at=LATE)
-    app.commit()
+    commit_one(store, app, "orders", "a", 5, at=LATE)
     assert other.counters.delete("orders").amount == 5
-    store.increment(app, "orders", "a", 2, at=LATE)
-    app.commit()
+    commit_one(store, app, "orders", "a", 2, at=LATE)
     assert labels(session) == {"2026-11-21 00:00:00": 2}
 
 
 def test_a_counter_is_deleted_with_what_an_open_transaction_has_counted(
-    store: Store, other: Store, app: Connection, session: Session, agreed: None
+    store: Store, other: Store, app: Connection, session: Session
 ) -> None:
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     store.increment(app, "orders", "b")
     with beside(partial(other.counters.delete, "orders")) as done:
         wait_for_lock_wait(session)
@@ -289,7 +248,7 @@ def test_a_counter_is_deleted_with_what_an_open_transaction_has_counted(
 
 
 def test_deleting_a_counter_gives_way_to_a_transaction_that_stays_open(
-    store: Store, app: Connection, mysql_url: str, agreed: None
+    store: Store, app: Connection, mysql_url: str
 ) -> None:
     store.counters.set("orders", keep_days=30)
     run(app, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -314,8 +273,7 @@ def test_strict_mode_refuses_what_nobody_has_made(
     app.commit()
     assert session.query("SELECT * FROM counter_slot") == []
     other.counters.set("orders")
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     assert store.totals.total("orders") == 1
 
 
@@ -324,8 +282,7 @@ def test_strict_mode_refuses_what_was_only_ever_rolled_back(
 ) -> None:
     store.increment(app, "orders", "a")
     app.rollback()
-    store.increment(app, "counted", "a")
-    app.commit()
+    commit_one(store, app, "counted", "a")
     other.counters.set_strict(True)
     store.increment(app, "counted", "a")
     with pytest.raises(UnknownCounter):
@@ -371,29 +328,25 @@ def test_strict_mode_waits_for_a_transaction_that_counts_something_new(
         wait_for_lock_wait(session)
         app.commit()
     done.result()
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     assert store.totals.total("orders") == 2
 
 
 def test_in_strict_mode_a_deleted_counter_is_unknown(
     store: Store, other: Store, app: Connection
 ) -> None:
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     other.counters.set_strict(True)
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     other.counters.delete("orders")
     with pytest.raises(UnknownCounter):
         store.increment(app, "orders", "a")
 
 
 def test_in_strict_mode_workers_know_what_an_application_has_counted(
-    store: Store, app: Connection, applier: Applier, agreed: None
+    store: Store, app: Connection, applier: Applier
 ) -> None:
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     store.counters.set_strict(True)
     assert applier.apply([entry([row("a", counter="orders")])]).rows == 1
     assert store.totals.total("orders") == 2
@@ -452,29 +405,27 @@ def test_who_tracks_a_table_waits_for_a_transaction_that_counts(
 
 
 def test_a_row_that_changed_since_the_snapshot_is_an_error_to_retry(
-    store: Store, other: Store, app: Connection, session: Session, agreed: None
+    store: Store, other: Store, app: Connection, session: Session
 ) -> None:
     """Where MariaDB's innodb_snapshot_isolation is on."""
     if not session.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
         pytest.skip("this server has no innodb_snapshot_isolation")
     run(app, "SET SESSION innodb_snapshot_isolation = ON")
     other.counters.set("orders", app_slots=1)
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     run(app, "SELECT COUNT(*) FROM counter_slot")
     other.counters.set("orders", app_slots=2)
     with pytest.raises(pymysql.err.OperationalError) as caught:
         store.increment(app, "orders", "a")
     assert caught.value.args[0] == 1020
     app.rollback()
-    store.increment(app, "orders", "a")
-    app.commit()
+    commit_one(store, app, "orders", "a")
     assert store.totals.total("orders") == 2
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_call_in_the_midst_of_a_transaction_follows_a_change(
-    store: Store, other: Store, app: Connection, session: Session, level: str, agreed: None
+    store: Store, other: Store, app: Connection, session: Session, level: str
 ) -> None:
     """Also where the counter's row was found outdated, and stays locked by that."""
     run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
@@ -482,8 +433,7 @@ def test_a_call_in_the_midst_of_a_transaction_follows_a_change(
     app.rollback()
     in_berlin(other)
     store.increment(app, "others", "a")
-    store.increment(app, "orders", "a", at=LATE)
-    app.commit()
+    commit_one(store, app, "orders", "a", at=LATE)
     assert labels(session) == {"2026-11-22 00:00:00": 1}
     other.counters.delete("orders")
     store.increment(app, "others", "a")
@@ -496,15 +446,8 @@ def test_many_stores_make_the_same_row_at_once(mysql_url: str, session: Session)
     stores = [Store(mysql_url) for _ in range(3)]
     apps = [open_app(mysql_url) for _ in stores]
     try:
-        works = [
-            partial(store.increment, app, "orders", "a")
-            for store, app in zip(stores, apps, strict=True)
-        ]
-        threads = [threading.Thread(target=work) for work in works]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
+        pairs = zip(stores, apps, strict=True)
+        together(*(partial(store.increment, app, "orders", "a") for store, app in pairs))
         for app in apps:
             app.commit()
     finally:

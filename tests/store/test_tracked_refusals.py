@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applied, Applier
@@ -12,8 +10,6 @@ from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, guard_count, ledger, row, slots
-
-pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 TRACKED = (
     "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots, triggers,"

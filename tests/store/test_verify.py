@@ -1,8 +1,8 @@
 """Verification: what is wrong is found, and nothing else, whatever goes on meanwhile."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from datetime import date
+from functools import partial
 
 import pytest
 
@@ -12,7 +12,8 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import Refused, SchemaMismatch
 from countersink.store.settings import Settings
 from countersink.store.verify import Difference, Verified, open_session, verify
-from tests.store.helpers import entry, row, rows
+from tests.store.helpers import again_and_again, entry, row, rows
+from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -266,32 +267,24 @@ def test_it_stops_between_two_groups_when_told_to(applier: Applier, verifying: S
     assert (done.counters, done.finished) == (20, False)
 
 
-def test_there_is_no_false_alarm_beside_whoever_counts(
-    mysql_url: str, session: Session, verifying: Session
-) -> None:
-    stop = threading.Event()
+@pytest.mark.random
+def test_there_is_no_false_alarm_beside_whoever_counts(mysql_url: str, verifying: Session) -> None:
     batches = [0, 0]
+    appliers = [Applier(mysql_url, slot) for slot in (1, 2)]
 
     def count(number: int) -> None:
-        applier = Applier(mysql_url, number + 1)
-        while not stop.is_set():
-            applier.apply([entry([row(f"/{key}", key - 9, position=key) for key in range(40)])])
-            batches[number] += 1
-        applier.close()
+        rows = [row(f"/{key}", key - 9, position=key) for key in range(40)]
+        appliers[number].apply([entry(rows)])
+        batches[number] += 1
 
-    writers = [threading.Thread(target=count, args=(number,)) for number in range(2)]
-    for writer in writers:
-        writer.start()
-    try:
+    with again_and_again(partial(count, 0), partial(count, 1)) as going:
         looks = 0
-        while min(batches) < 10 or looks < 15:
+        while min(batches) < (20 if MANY else 10) or looks < (50 if MANY else 15):
             assert verify(verifying).differences == []
             looks += 1
-            assert any(writer.is_alive() for writer in writers)
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join(30)
+            assert going()
+    for applier in appliers:
+        applier.close()
     assert verify(verifying) == Verified(counters=1, rows=80)
 
 

@@ -1,6 +1,5 @@
 """Verification of what backfills wrote down: it fits the ledger, and itself."""
 
-import threading
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from countersink.store.connection import Session
 from countersink.store.verify import Difference, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
-from tests.store.helpers import keep, restore
+from tests.store.helpers import again_and_again, keep, restore
+from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -123,34 +123,26 @@ def test_a_source_of_which_nothing_was_counted_is_right(
     assert found(verifying) == [("backfill", 0, 0)]
 
 
+@pytest.mark.random
 def test_there_is_no_false_alarm_beside_backfills_and_undoing(
     mysql_url: str, verifying: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "LINES", 20)
-    stop = threading.Event()
     rounds = [0, 0]
+    sources = [write(tmp_path / f"{n}.log", long_log(100, first=1000 * n)) for n in range(2)]
 
     def work(number: int) -> None:
-        source = write(tmp_path / f"{number}.log", long_log(100, first=1000 * number))
-        while not stop.is_set():
-            run = add(mysql_url, source).run
-            assert run is not None
-            undo(mysql_url, run)
-            rounds[number] += 1
+        run = add(mysql_url, sources[number]).run
+        assert run is not None
+        undo(mysql_url, run)
+        rounds[number] += 1
 
-    threads = [threading.Thread(target=partial(work, number)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
+    with again_and_again(partial(work, 0), partial(work, 1)) as going:
         looks = 0
-        while min(rounds) < 2 or looks < 10:
+        while min(rounds) < (3 if MANY else 2) or looks < (20 if MANY else 10):
             assert verify(verifying).differences == []
             looks += 1
-            assert all(thread.is_alive() for thread in threads)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
+            assert going()
     assert verify(verifying).differences == []
 
 

@@ -1,6 +1,5 @@
 """Values in the application's own transaction: without gaps, rolled back with it."""
 
-import threading
 from typing import Any
 
 import pymysql
@@ -18,7 +17,7 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, together
+from tests.store.helpers import MAX, MIN, beside, together
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -44,14 +43,11 @@ def test_whoever_asks_waits_for_the_transaction(
     sequences: Sequences, app: Connection, session: Session
 ) -> None:
     assert sequences.next_in(app, "a") == 1
-    got: list[int] = []
-    waiting = threading.Thread(target=lambda: got.append(sequences.next("a")))
-    waiting.start()
-    wait_for_lock_wait(session)
-    assert got == []
-    app.rollback()
-    waiting.join(30)
-    assert got == [1]
+    with beside(lambda: sequences.next("a")) as got:
+        wait_for_lock_wait(session)
+        assert not got.done()
+        app.rollback()
+    assert got.result() == 1
 
 
 def test_transactions_one_after_another_leave_no_gap(store: Store, mysql_url: str) -> None:
@@ -138,7 +134,8 @@ def test_connections_of_all_kinds(sequences: Sequences, mysql_url: str) -> None:
 
 
 def test_at_the_end_the_transaction_is_still_open(
-    sequences: Sequences, app: Connection, session: Session
+    sequences: Sequences,
+    app: Connection,
 ) -> None:
     sequences.configure("a", maximum=1)
     assert sequences.next_in(app, "a") == 1
@@ -205,24 +202,15 @@ def test_a_change_waits_for_the_transaction(
     store.sequences.set("a", 50)
     store.sequences.configure("a", minimum=0)
     assert store.sequences.next_in(app, "a", step) == 50 + step
-    changed: list[int] = []
-
-    def change() -> None:
-        changed.append(store.sequences.configure("a", step=5).options.step)
-
-    changing = threading.Thread(target=change)
-    changing.start()
-    wait_for_lock_wait(session)
-    assert changed == []
-    app.commit()
-    changing.join(30)
-    assert changed == [5]
+    with beside(lambda: store.sequences.configure("a", step=5)) as changed:
+        wait_for_lock_wait(session)
+        assert not changed.done()
+        app.commit()
+    assert changed.result().options.step == 5
     assert store.sequences.next("a") == 55 + step
 
 
-def test_in_a_transaction_with_a_snapshot_of_its_own(
-    store: Store, mysql_url: str, app: Connection
-) -> None:
+def test_in_a_transaction_with_a_snapshot_of_its_own(store: Store, app: Connection) -> None:
     """What others have added since it began is added to, not overwritten."""
     without_snapshot_isolation(app)
     store.sequences.next("a")

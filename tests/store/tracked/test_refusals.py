@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from countersink.cli.servers import MySQLServer
 from countersink.store import Refused, Store
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
@@ -166,7 +165,7 @@ def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
 
 
 def test_a_missing_right_is_named_before_anything_is_changed(
-    app: App, mysql_server: MySQLServer
+    app: App,
 ) -> None:
     app.run(TABLE, "INSERT INTO orders VALUES (1, 'open', NULL)")
     own, table = Settings.parse(app.mysql_url).database, f"{app.schema}.orders"

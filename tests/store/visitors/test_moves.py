@@ -2,16 +2,11 @@
 
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
@@ -21,20 +16,12 @@ from countersink.store.errors import DamagedSketch
 from countersink.store.verify import verify
 from countersink.store.visitors.sketch import SketchUnion, checksum, registers, sketch_of
 from tests.store.app import Connection
-from tests.store.helpers import applier, keys, together
+from tests.store.helpers import applier, beside, compacted, keys, rolled_up, says, together
 from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.traffic import now_minute
 
 PLACES = ("counter_slot", "visitor_slot", "counter_month", "visitor_month")
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store of the same database, with the counter ``visitors``."""
-    with Store(mysql_url) as opened:
-        opened.counters.set("visitors", salt_days=0)
-        yield opened
 
 
 def see(mysql_url: str, session: Session, made: list[Sighting], slot: int = 3) -> None:
@@ -70,7 +57,7 @@ def whole(session: Session, counter: str = "visitors") -> dict[str, bytes]:
     return {key: registers(union.sketch()) for key, union in found.items()}
 
 
-def beside(session: Session) -> None:
+def beside_rows(session: Session) -> None:
     """Every sketch lies beside a row of its counter."""
     for month in False, True:
         columns = "counter, bucket, counter_key" + ("" if month else ", slot")
@@ -84,12 +71,12 @@ def test_compaction_unites_slots(mysql_url: str, session: Session, store: Store)
     see_in_slots(mysql_url, session)
     before, amounts = whole(session), keys(session, "visitors")
     for _ in range(2):
-        done = compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+        done = compacted(mysql_url)
         assert not done.unreadable
     assert session.query("SELECT DISTINCT slot FROM visitor_slot") == [(0,)]
     assert session.query("SELECT COUNT(*) FROM visitor_slot") == [(12,)]
     assert (whole(session), keys(session, "visitors")) == (before, amounts)
-    beside(session)
+    beside_rows(session)
     # And what comes later goes on beside it.
     now = now_minute()
     see(mysql_url, session, [("visitors", "/1", now, "v1"), ("visitors", "/1", now, "new")])
@@ -99,29 +86,29 @@ def test_compaction_unites_slots(mysql_url: str, session: Session, store: Store)
             b"".join(hashed(m, salt) for m in ("new", "v1", *(f"v{n}" for n in range(30, 65))))
         )
     )
-    compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+    compacted(mysql_url)
     assert session.query("SELECT DISTINCT slot FROM visitor_slot") == [(0,)]
-    beside(session)
+    beside_rows(session)
 
 
 def test_months_are_united_and_added_to(mysql_url: str, session: Session, store: Store) -> None:
     store.counters.set("visitors", keep_days=30)
     see_in_slots(mysql_url, session)
     before = whole(session)
-    roll_up(partial(open_tables, mysql_url))
+    rolled_up(mysql_url)
     assert session.query("SELECT COUNT(*) > 0 FROM visitor_month") == [(1,)]
     assert whole(session) == before
-    beside(session)
+    beside_rows(session)
     late: list[Sighting] = [
         ("visitors", "/1", now_minute() - 80 * 1440, "late"),
         ("visitors", "/9", now_minute() - 80 * 1440, "x"),
     ]
     see(mysql_url, session, list(late))
     before = whole(session)
-    roll_up(partial(open_tables, mysql_url))
+    rolled_up(mysql_url)
     assert whole(session) == before
     assert store.totals.unique("visitors", key="/9").total == 1
-    beside(session)
+    beside_rows(session)
 
 
 def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: Store) -> None:
@@ -135,10 +122,10 @@ def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: S
         see(mysql_url, session, made, slot)
     before, total = whole(session, "fine"), store.totals.unique("fine")
     for _ in range(2):
-        roll_up(partial(open_tables, mysql_url))
+        rolled_up(mysql_url)
         assert whole(session, "fine") == before
         assert store.totals.unique("fine") == total
-        beside(session)
+        beside_rows(session)
     assert session.query("SELECT COUNT(*) FROM visitor_slot WHERE SECOND(bucket) > 0") != [(0,)]
 
 
@@ -153,7 +140,7 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
         f"UPDATE visitor_slot SET {damage} WHERE counter_key = %s AND bucket = %s AND slot = 4",
         place,
     )
-    done = compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+    done = compacted(mysql_url)
     assert [(one.counter, one.key) for one in done.unreadable] == [("visitors", b"/1")]
     for table in ("counter_slot", "visitor_slot"):
         assert session.query(
@@ -163,13 +150,13 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
             f"SELECT DISTINCT slot FROM {table} WHERE NOT (counter_key = %s AND bucket = %s)", place
         ) == [(0,)]
     store.counters.set("visitors", keep_days=30)
-    rolled = roll_up(partial(open_tables, mysql_url))
+    rolled = rolled_up(mysql_url)
     assert [one.key for one in rolled.unreadable] == [b"/1"]
     assert "different members cannot be read: 1" in rolled.sentence("")
     assert session.query(
         "SELECT COUNT(*) FROM visitor_slot WHERE bucket < NOW() - INTERVAL 30 DAY"
     ) == [(3,)]
-    beside(session)
+    beside_rows(session)
     # Reads say so, and verify finds it.
     with pytest.raises(DamagedSketch, match=r"'visitors', '/1'.*`countersink verify`"):
         store.totals.unique("visitors", key="/1")
@@ -183,7 +170,7 @@ def test_verify_finds_damaged_sketches_and_those_beside_no_row(
     store.counters.set("visitors", dimensions=["page"], breakdowns=["page"], keep_days=30)
     see(mysql_url, session, [("visitors", (("page", "/"),), now_minute(), "a")])
     see(mysql_url, session, [("visitors", "/old", now_minute() - 80 * 1440, "a")])
-    roll_up(partial(open_tables, mysql_url))
+    rolled_up(mysql_url)
     for names in None, "visitors":
         assert verify(verifying, names).agrees
     session.execute("UPDATE visitor_slot SET sketch = X'0102' WHERE counter = 'visitors#1'")
@@ -212,10 +199,10 @@ def test_a_key_and_a_counter_are_deleted_with_their_sketches(
     store.counters.set("other", salt_days=0, dimensions=["page"], breakdowns=["page"])
     see_in_slots(mysql_url, session)
     see(mysql_url, session, [("other", (("page", "/"),), now_minute(), "a")])
-    roll_up(partial(open_tables, mysql_url))
+    rolled_up(mysql_url)
     see_in_slots(mysql_url, session)
     store.counters.delete("visitors", "/1")
-    beside(session)
+    beside_rows(session)
     for table in PLACES:
         assert session.query(f"SELECT 1 FROM {table} WHERE counter_key = '/1'") == []
     assert set(whole(session)) == {"/0", "/2"}
@@ -242,22 +229,14 @@ def test_a_first_sighting_that_comes_while_a_key_is_deleted_goes_or_stays_as_a_w
 
     worker = Applier(mysql_url, 3, reached=hold)
     entry = seen_entry(session, [("visitors", "/", now_minute(), "a")])
-    counting = threading.Thread(target=worker.apply, args=([entry],))
-    counting.start()
-    assert written.wait(30)
-    with MySQLProxy.to(mysql_url) as proxy:
-        proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.PASS,
-            call=lambda _: locking.set(),
-            where=lambda request, _: "FOR UPDATE" in request.text,
-        )
+    with beside(lambda: worker.apply([entry])), MySQLProxy.to(mysql_url) as proxy:
+        assert written.wait(30)
+        locked = says("FOR UPDATE")
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=lambda _: locking.set(), where=locked)
         with connect(proxy.url(mysql_url), isolation="REPEATABLE READ") as deleting:
             delete_key(deleting, "visitors", "/")
-    counting.join(30)
     worker.close()
-    beside(session)
+    beside_rows(session)
     assert store.totals.unique("visitors").total == store.totals.total("visitors")
 
 
@@ -266,7 +245,7 @@ def test_an_application_deletes_a_key_with_its_sketches(
 ) -> None:
     store.counters.set("visitors", keep_days=30)
     see_in_slots(mysql_url, session)
-    roll_up(partial(open_tables, mysql_url))
+    rolled_up(mysql_url)
     before = whole(session)
     store.delete(app, "visitors", "/1")
     app.rollback()
@@ -274,7 +253,7 @@ def test_an_application_deletes_a_key_with_its_sketches(
     store.delete(app, "visitors", "/1")
     app.commit()
     assert set(whole(session)) == {"/0", "/2"}
-    beside(session)
+    beside_rows(session)
 
 
 def test_many_keys_are_deleted_page_by_page(
@@ -307,10 +286,10 @@ def test_workers_go_on_while_sketches_are_moved(
 
     def moving() -> None:
         for _ in range(8):
-            compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+            compacted(mysql_url)
 
     together(lambda: work(0), lambda: work(1), moving)
-    compact(partial(open_tables, mysql_url), CompactOptions(before=date(2100, 1, 1)))
+    compacted(mysql_url)
     wanted = {
         f"/{key}": registers(
             sketch_of(
@@ -321,13 +300,13 @@ def test_workers_go_on_while_sketches_are_moved(
     }
     assert whole(session) == wanted
     assert keys(session, "visitors") == {f"/{key}".encode(): 150 for key in range(4)}
-    beside(session)
+    beside_rows(session)
 
 
 def test_a_month_ends_with_its_last_day(mysql_url: str, session: Session, store: Store) -> None:
     store.counters.set("visitors", keep_days=30)
     see_in_slots(mysql_url, session)
-    roll_up(partial(open_tables, mysql_url))
+    rolled_up(mysql_url)
     today = datetime.now(UTC).date()
     days = store.totals.unique_by("visitors", "day", start=today - timedelta(days=5), key="/1")
     assert [found.total for _, found in days] == [0, 0, 0, 0, 0, 35]

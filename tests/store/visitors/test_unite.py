@@ -4,7 +4,6 @@ import json
 import random
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from countersink.runtime.dimensions import check_dimensions, values_of
 from countersink.runtime.members import Seen
 from countersink.store import Store
 from countersink.store.apply import dead
+from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
@@ -23,7 +23,8 @@ from countersink.store.errors import Conflict
 from countersink.store.visitors import rows as module
 from countersink.store.visitors.sketch import registers, sketch_of
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import applier, keys, minute, together
+from tests.store.helpers import applier as new_applier
+from tests.store.helpers import keys, minute, together
 from tests.store.visitors.sightings import (
     Sighting,
     hashed,
@@ -32,17 +33,11 @@ from tests.store.visitors.sightings import (
     seen_entry,
     unions,
 )
+from tests.support.examples import MANY
 
 NOON = minute()
 TODAY = NOON // 1440 * 86_400
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store of the same database, with the counter ``visitors``."""
-    with Store(mysql_url) as opened:
-        opened.counters.set("visitors", salt_days=0)
-        yield opened
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def dead_rows(session: Session) -> list[DeadRow]:
@@ -55,23 +50,24 @@ def sightings(key: str, *members: str) -> list[Sighting]:
 
 
 def test_sightings_are_counted_and_members_once(
-    mysql_url: str, session: Session, store: Store
+    session: Session,
+    applier: Applier,
 ) -> None:
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, sightings("/home", "a", "b", "a"))])
-        one.apply([seen_entry(session, sightings("/home", "b", "c") + sightings("/x", "a"))])
+    applier.apply([seen_entry(session, sightings("/home", "a", "b", "a"))])
+    applier.apply([seen_entry(session, sightings("/home", "b", "c") + sightings("/x", "a"))])
     assert keys(session, "visitors") == {b"/home": 5, b"/x": 1}
     assert numbers(session, "visitors") == {(TODAY, "/home"): 3, (TODAY, "/x"): 1}
 
 
+@pytest.mark.random
 def test_random_sightings_agree_with_sets(mysql_url: str, session: Session, store: Store) -> None:
     chosen = random.Random(17)
     store.counters.set("hourly", salt_days=0, resolution="hour", max_keys=4)
     counts: Counter[tuple[str, str]] = Counter()
     members: dict[tuple[str, int, str], set[str]] = defaultdict(set)
-    appliers = [applier(mysql_url, slot) for slot in (3, 4)]
+    appliers = [new_applier(mysql_url, slot) for slot in (3, 4)]
     entries = []
-    for _ in range(20):
+    for _ in range(40 if MANY else 20):
         made: list[Sighting] = []
         for _ in range(chosen.randrange(1, 60)):
             counter = chosen.choice(("visitors", "hourly"))
@@ -103,11 +99,12 @@ def test_random_sightings_agree_with_sets(mysql_url: str, session: Session, stor
 
 
 def test_several_workers_unite_at_the_same_time(
-    mysql_url: str, session: Session, store: Store
+    mysql_url: str,
+    session: Session,
 ) -> None:
     def work(slot: int) -> None:
         chosen = random.Random(slot)
-        with closing(applier(mysql_url, slot)) as one:
+        with closing(new_applier(mysql_url, slot)) as one:
             for entry in entries[slot]:
                 one.apply([entry, chosen.choice(entries[1])])
 
@@ -124,29 +121,30 @@ def test_several_workers_unite_at_the_same_time(
     assert found.visitors().total == 330
 
 
-def test_a_rerun_unites_once(mysql_url: str, session: Session, store: Store) -> None:
+def test_a_rerun_unites_once(
+    session: Session,
+    applier: Applier,
+) -> None:
     times = iter(range(10))
 
     def reached(point: str) -> None:
         if point == "before_commit" and next(times) < 2:
             raise Conflict("another transaction")
 
-    with closing(applier(mysql_url)) as one:
-        one._reached = reached
-        one._pause = lambda seconds: None
-        one.apply([seen_entry(session, sightings("/", "a", "b"))])
+    applier._reached = reached
+    applier._pause = lambda seconds: None
+    applier.apply([seen_entry(session, sightings("/", "a", "b"))])
     assert keys(session, "visitors") == {b"/": 2}
     assert numbers(session, "visitors") == {(TODAY, "/"): 2}
 
 
 def test_members_of_overflowing_keys_go_along(
-    mysql_url: str, session: Session, store: Store
+    session: Session, applier: Applier, store: Store
 ) -> None:
     store.counters.set("visitors", max_keys=2)
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, sightings("/1", "a") + sightings("/2", "b"))])
-        made = sightings("/1", "b") + sightings("/3", "a", "c") + sightings("/4", "c", "d")
-        one.apply([seen_entry(session, made)])
+    applier.apply([seen_entry(session, sightings("/1", "a") + sightings("/2", "b"))])
+    made = sightings("/1", "b") + sightings("/3", "a", "c") + sightings("/4", "c", "d")
+    applier.apply([seen_entry(session, made)])
     assert keys(session, "visitors") == {b"/1": 2, b"/2": 1, OVERFLOW.encode(): 4}
     assert numbers(session, "visitors") == {
         (TODAY, "/1"): 2,
@@ -156,7 +154,7 @@ def test_members_of_overflowing_keys_go_along(
 
 
 def test_breakdowns_have_sketches_of_their_own(
-    mysql_url: str, session: Session, store: Store
+    session: Session, applier: Applier, store: Store
 ) -> None:
     store.counters.set(
         "visitors", dimensions=["page", "country"], breakdowns=["country", "page,country"]
@@ -170,8 +168,7 @@ def test_breakdowns_have_sketches_of_their_own(
             ("/x", "DE", "b"),
         ]
     ]
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, made)])
+    applier.apply([seen_entry(session, made)])
     assert numbers(session, "visitors") == {(TODAY, ""): 2}
     assert {
         values_of(key): number for (_, key), number in numbers(session, "visitors#1").items()
@@ -182,13 +179,12 @@ def test_breakdowns_have_sketches_of_their_own(
 
 
 def test_members_of_a_counter_that_counts_none_are_dead_and_can_be_retried(
-    mysql_url: str, session: Session, store: Store
+    session: Session, applier: Applier, store: Store
 ) -> None:
     number, salt = salt_at(session, "visitors", NOON)
     entry = seen_entry(session, sightings("/", "a"), ("other", "/", NOON, 7))
     entry = replace(entry, rows=[(0, "plain", "/", NOON, 1), entry.rows[1]])
-    with closing(applier(mysql_url)) as one:
-        one.apply([entry])
+    applier.apply([entry])
     (row,) = dead_rows(session)
     assert row.reason == "not_unique"
     assert "countersink counter set plain --unique" in row.detail
@@ -209,19 +205,18 @@ def test_members_of_a_counter_that_counts_none_are_dead_and_can_be_retried(
 
 
 @pytest.mark.parametrize("number", [0, 999_999, 2**32 - 1])
-def test_an_unknown_salt_is_a_dead_letter(
-    mysql_url: str, session: Session, store: Store, number: int
-) -> None:
+def test_an_unknown_salt_is_a_dead_letter(session: Session, applier: Applier, number: int) -> None:
     entry = seen_entry(session, sightings("/", "a"), ("visitors", "/", NOON, 1))
     entry = replace(entry, seen={0: Seen(number, entry.seen[0].hashes)})
-    with closing(applier(mysql_url)) as one:
-        one.apply([entry])
+    applier.apply([entry])
     assert [row.reason for row in dead_rows(session)] == ["wrong_salt"]
     assert keys(session, "visitors") == {b"/": 1}
     assert numbers(session, "visitors") == {}
 
 
-def test_a_salt_is_wrong_outside_its_period(mysql_url: str, session: Session, store: Store) -> None:
+def test_a_salt_is_wrong_outside_its_period(
+    session: Session, applier: Applier, store: Store
+) -> None:
     store.counters.set("renewed", salt_days=1)
     (first, second, *_) = session.query(
         "SELECT number, begins, ends FROM visitor_salt WHERE counter = 'renewed' ORDER BY begins"
@@ -237,8 +232,7 @@ def test_a_salt_is_wrong_outside_its_period(mysql_url: str, session: Session, st
         hashes = entry.seen[0].hashes
         entry = replace(entry, rows=[(0, "renewed", "/", at, 1)], seen={0: Seen(number, hashes)})
         before = len(dead_rows(session))
-        with closing(applier(mysql_url)) as one:
-            one.apply([entry])
+        applier.apply([entry])
         assert (len(dead_rows(session)) == before) is right
 
 
@@ -246,15 +240,14 @@ def test_a_salt_is_wrong_outside_its_period(mysql_url: str, session: Session, st
     "damage", ["sketch = X'0102'", "checksum = checksum ^ 1", "sketch = X''", "sketch = X'02'"]
 )
 def test_a_damaged_sketch_holds_nothing_else_up(
-    mysql_url: str, session: Session, store: Store, damage: str
+    session: Session, applier: Applier, damage: str
 ) -> None:
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, sightings("/", "a") + sightings("/x", "a"))])
-        session.execute(f"UPDATE visitor_slot SET {damage} WHERE counter_key = '/'")
-        before = session.query("SELECT sketch FROM visitor_slot WHERE counter_key = '/'")
-        bad = seen_entry(session, sightings("/", "b") + sightings("/x", "b"))
-        plain = seen_entry(session, [], ("visitors", "/", NOON, 5))
-        applied = one.apply([bad, plain])
+    applier.apply([seen_entry(session, sightings("/", "a") + sightings("/x", "a"))])
+    session.execute(f"UPDATE visitor_slot SET {damage} WHERE counter_key = '/'")
+    before = session.query("SELECT sketch FROM visitor_slot WHERE counter_key = '/'")
+    bad = seen_entry(session, sightings("/", "b") + sightings("/x", "b"))
+    plain = seen_entry(session, [], ("visitors", "/", NOON, 5))
+    applied = applier.apply([bad, plain])
     assert (applied.applied, applied.rows, applied.dead) == (2, 2, 1)
     (row,) = dead_rows(session)
     assert row.reason == "bad_sketch"
@@ -264,12 +257,11 @@ def test_a_damaged_sketch_holds_nothing_else_up(
 
 
 def test_without_the_library_many_members_are_dead_letters_and_few_are_counted(
-    mysql_url: str, session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
+    session: Session, applier: Applier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasketches", None)
     many = sightings("/many", *map(str, range(300)))
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, many + sightings("/few", "a", "b"))])
+    applier.apply([seen_entry(session, many + sightings("/few", "a", "b"))])
     (row,) = dead_rows(session)
     assert row.reason == "no_sketches"
     assert "pip install 'countersink[sketches]'" in row.detail
@@ -282,18 +274,18 @@ def test_without_the_library_many_members_are_dead_letters_and_few_are_counted(
 
 
 def test_sketches_are_written_in_statements_that_fit(
-    mysql_url: str, session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
+    session: Session, applier: Applier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STATEMENT_BYTES", 5_000)
     made = [each for n in range(300) for each in sightings(f"/{n}", *map(str, range(n % 50 + 1)))]
-    with closing(applier(mysql_url)) as one:
-        one.apply([seen_entry(session, made)])
-        one.apply([seen_entry(session, made)])
+    applier.apply([seen_entry(session, made)])
+    applier.apply([seen_entry(session, made)])
     assert numbers(session, "visitors") == {(TODAY, f"/{n}"): n % 50 + 1 for n in range(300)}
 
 
 def test_a_part_of_a_row_brings_members_and_counts_nothing(
-    mysql_url: str, session: Session, store: Store
+    session: Session,
+    applier: Applier,
 ) -> None:
     entry = seen_entry(session, sightings("/", *map(str, range(9000))))
     number, hashes = entry.seen[0]
@@ -303,8 +295,7 @@ def test_a_part_of_a_row_brings_members_and_counts_nothing(
         rows=[(at, "visitors", "/", NOON, 0 if at else 9000) for at in range(3)],
         seen={at: Seen(number, hashes[a:b]) for at, (a, b) in enumerate(pairwise(ends))},
     )
-    with closing(applier(mysql_url)) as one:
-        one.apply([entry])
+    applier.apply([entry])
     assert keys(session, "visitors") == {b"/": 9000}
     assert registers(unions(session, "visitors")[TODAY, "/"].sketch()) == registers(
         sketch_of(hashes)
