@@ -181,7 +181,7 @@ def test_a_master_that_is_away_holds_up_nobody(
     for _ in range(4):  # they choose at random
         assert servers.call("increment", "sent").status == 0
     assert servers.json("info")["backlog"] == state["backlog"] + 4
-    lines = servers.json("doctor")["lines"]
+    lines = servers.call("doctor", "--format", "json").json["lines"]
     assert any(
         (each["check"], each["status"]) == ("redis node", "fail")
         and address(shard.master) in each["found"]
@@ -276,7 +276,7 @@ def test_doctor_names_hash_slots_that_were_left_on_their_way(
     ids = [cluster.ask(each, "CLUSTER", "MYID").decode() for each in (source, target)]
 
     def warned() -> list[str]:
-        lines = servers.json("doctor")["lines"]
+        lines = servers.call("doctor", "--format", "json").json["lines"]
         found = [each for each in lines if each["check"] == "redis slots"]
         return [each["found"] for each in found if each["status"] == "warn"]
 
