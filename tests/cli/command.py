@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from countersink.cli.app import run
+from countersink.store.connection import connect
 from tests.support.processes import COUNTERSINK, PROJECT, Child, child_environment
 
 Start = Callable[..., Child]
@@ -134,6 +135,25 @@ class Servers:
     def call(self, *arguments: str, **variables: str) -> Result:
         """Run ``countersink ARGUMENTS`` on them, in this process."""
         return call(*arguments, **self.variables(**variables))
+
+    def json(self, *arguments: str, **variables: str) -> Any:
+        """The document of ``countersink ARGUMENTS``, which succeeds."""
+        done = self.call(*arguments, "--format", "json", **variables)
+        assert done.status == 0, done.out + done.err
+        return done.json
+
+    def rows(self, *arguments: str) -> list[dict[str, Any]]:
+        """The rows of ``countersink totals ARGUMENTS``, which has nothing to say on stderr."""
+        done = self.call("totals", *arguments, "--format", "json")
+        assert (done.status, done.err) == (0, "")
+        found: list[dict[str, Any]] = done.json["rows"]
+        return found
+
+    def execute(self, *statements: str) -> None:
+        """Do this in the database."""
+        with connect(self.mysql_url) as session:
+            for statement in statements:
+                session.execute(statement)
 
     def variables(self, **more: str) -> dict[str, str]:
         """The environment that names them."""

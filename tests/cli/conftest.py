@@ -1,6 +1,8 @@
 """Fixtures of the tests of the command line."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -26,13 +28,22 @@ def modules_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
 
 
 @pytest.fixture(scope="module")
-def module_servers(redis_server: RedisServer, modules_database: KeptDatabase) -> Iterator[Servers]:
+def module_servers(
+    redis_server: RedisServer, modules_database: KeptDatabase, state_directories: Iterator[str]
+) -> Iterator[Servers]:
     """Redis and an empty database, for the tests of a module that only ask, or that count in
     counters of their own."""
+    os.environ["XDG_STATE_HOME"] = next(state_directories)  # before that of the first test
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
     yield Servers(redis_server.url, modules_database.url())
     modules_database.clean()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where a log may be written."""
+    return tmp_path / "access.log"
 
 
 @pytest.fixture

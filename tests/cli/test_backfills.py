@@ -4,19 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import NOWHERE, Servers, one_sentence
-from tests.cli.test_backfill import COUNTER, backfill, totals
+from tests.cli.command import Servers, one_sentence
+from tests.cli.test_backfill import COUNTER, RECONCILE, backfill, totals
 from tests.producers.tailing import append, line, write
-
-RECONCILE = ("--mode", "reconcile", "--grace", "0", "--from", "2026-11-20", "--to", "2026-11-21")
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(log: Path) -> Path:
     """A log of three hits."""
-    path = tmp_path / "access.log"
-    write(path, "/a", "/b", "/b")
-    return path
+    write(log, "/a", "/b", "/b")
+    return log
 
 
 def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None:
@@ -35,7 +32,7 @@ def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None
         [str(second), COUNTER, "add", "done"],
         [str(first), COUNTER, "add", "done"],
     ]
-    runs = servers.call("backfills", "list", "--counter", COUNTER, "--format", "json").json["runs"]
+    runs = servers.json("backfills", "list", "--counter", COUNTER)["runs"]
     assert [run["run"] for run in runs] == [second, first]
     assert runs[1] | {"started": "", "seen": "", "ended": "", "holder": ""} == {
         "run": first,
@@ -73,7 +70,7 @@ def test_a_run_is_shown_with_what_it_read(servers: Servers, log: Path) -> None:
     assert "--where status=200" in shown.out
     assert f"{log} (web-1)" in shown.out
     assert f"{other} (web-1)" in shown.out
-    document = servers.call("backfills", "show", run, "--format", "json").json
+    document = servers.json("backfills", "show", run)
     assert [(one["source"], one["lines"], one["amount"]) for one in document["read"]] == [
         (str(log), 3, 3),
         (str(other), 1, 1),
@@ -116,20 +113,6 @@ def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
     assert done.status == 0
     assert done.err == f"countersink backfills: {done.json['notices'][0]}\n"
     assert f"backfill {later} has set" in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("show", "7", "--rejects", "--drift"), "not both"),
-        (("show", "7", "--format", "csv"), "--format csv is for"),
-        (("show", "0"), "range"),
-        (("undo",), "Missing argument 'RUN'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
-    assert said in one_sentence(NOWHERE.call("backfills", *arguments), 2)
 
 
 def test_runs_that_are_none_and_drift_of_one_that_has_none(servers: Servers, log: Path) -> None:

@@ -1,16 +1,12 @@
 """Servers that cannot be used: wrong URLs, wrong passwords, TLS that does not verify."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from countersink.cli.servers.base import free_port
 from tests.cli.command import Result, Servers, call, one_sentence
+from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory, RedisFactory
 
 SECRET = "s3cr3t-w0rd"
@@ -97,78 +93,53 @@ def test_wrong_passwords(servers: Servers) -> None:
 def test_a_database_that_was_never_migrated(redis_url: str, empty_mysql_url: str) -> None:
     servers = Servers(redis_url, empty_mysql_url)
     assert "countersink migrate" in failed(servers.call("totals", "c"))
-    assert servers.call("migrate", "--format", "json").json["applied"]
-    assert servers.call("migrate", "--format", "json").json == {"applied": []}
+    assert servers.json("migrate")["applied"]
+    assert servers.json("migrate") == {"applied": []}
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate that names another host, and its key."""
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the certificate of another host, its key, and who signed it."""
     directory = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "elsewhere.example")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("elsewhere.example")]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "certificate.pem", directory / "key.pem"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    for path in paths:
+    make_certificates(directory, "127.0.0.2")
+    for path in directory.iterdir():
         path.chmod(0o644)
     directory.chmod(0o755)
-    return paths
+    return directory
 
 
 def test_a_redis_whose_certificate_does_not_verify(
-    own_redis_server: RedisFactory, certificate: tuple[Path, Path]
+    own_redis_server: RedisFactory, tls: Path
 ) -> None:
     port = free_port()
-    file, key = map(str, certificate)
+    file, key, ca = (f"{tls}/{name}.pem" for name in ("cert", "key", "ca"))
     server = own_redis_server(
         extra=(
             *("--tls-port", str(port), "--tls-cert-file", file, "--tls-key-file", key),
-            *("--tls-ca-cert-file", file, "--tls-auth-clients", "no"),
+            *("--tls-ca-cert-file", ca, "--tls-auth-clients", "no"),
         )
     )
     url = server.url.replace("redis://", "rediss://").replace(str(server.port), str(port))
     sentence = failed(call("info", COUNTERSINK_REDIS_URL=url))
     assert "certificate" in sentence.lower()
-    wrong_name = failed(call("info", COUNTERSINK_REDIS_URL=f"{url}?ssl_ca_certs={file}"))
+    wrong_name = failed(call("info", COUNTERSINK_REDIS_URL=f"{url}?ssl_ca_certs={ca}"))
     assert "certificate" in wrong_name.lower()
-    fitting = f"{url}?ssl_ca_certs={file}&ssl_check_hostname=False"
+    fitting = f"{url}?ssl_ca_certs={ca}&ssl_check_hostname=False"
     assert call("info", COUNTERSINK_REDIS_URL=fitting).status == 0
 
 
 def test_a_database_whose_certificate_does_not_verify(
-    own_mysql_server: MySQLFactory, certificate: tuple[Path, Path]
+    own_mysql_server: MySQLFactory, tls: Path
 ) -> None:
-    file, key = map(str, certificate)
+    file, key, ca = (f"{tls}/{name}.pem" for name in ("cert", "key", "ca"))
     server = own_mysql_server(
-        fast=True, extra=(f"--ssl-cert={file}", f"--ssl-key={key}", f"--ssl-ca={file}")
+        fast=True, extra=(f"--ssl-cert={file}", f"--ssl-key={key}", f"--ssl-ca={ca}")
     )
     url = server.url_for("x")
     assert "certificate" in failed(call("migrate", COUNTERSINK_MYSQL_URL=f"{url}?ssl=true"))
-    wrong_name = call("migrate", COUNTERSINK_MYSQL_URL=f"{url}?ssl_ca={file}")
+    wrong_name = call("migrate", COUNTERSINK_MYSQL_URL=f"{url}?ssl_ca={ca}")
     assert "certificate" in failed(wrong_name)
-    fitting = f"{url}?ssl_ca={file}&ssl_verify=ca"
+    fitting = f"{url}?ssl_ca={ca}&ssl_verify=ca"
     assert call("migrate", COUNTERSINK_MYSQL_URL=fitting).status == 0
 
 

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from countersink.cli.app import run
-from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.command import Servers, one_sentence
 from tests.schedules.tables import DAY, MAX, Tables, spread
 
 KEYS = [b"/%d" % number for number in range(20)]
@@ -24,14 +24,14 @@ def tables(servers: Servers) -> Iterator[Tables]:
 
 def test_it_says_rows_before_rows_after_and_how_long(servers: Servers, tables: Tables) -> None:
     tables.plant(spread(KEYS, (1, 2, 3)))
-    before = servers.call("totals", "v", "--by", "key", "--format", "json").json["rows"]
+    before = servers.rows("v", "--by", "key")
     done = servers.call("compact")
     assert (done.status, done.err) == (0, "")
     header, figures = done.out.splitlines()
     assert header.split() == ["rows", "before", "rows", "after", "time"]
     assert figures.split()[:2] == ["60", "20"]
     assert figures.split()[-1] in ("ms", "s")
-    after = servers.call("totals", "v", "--by", "key", "--format", "json").json["rows"]
+    after = servers.rows("v", "--by", "key")
     assert after == before
     assert len(after) == 20
     again = servers.call("compact")
@@ -86,7 +86,7 @@ def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -
     tables.plant([("w", DAY, b"a", slot, 5) for slot in (1, 2)])
 
     def compact(*arguments: str) -> tuple[int, int]:
-        document = servers.call("compact", "--format", "json", *arguments).json
+        document = servers.json("compact", *arguments)
         return document["rows_before"], document["rows_after"]
 
     assert compact("--counter", "v", "--before", "2020-03-05") == (0, 0)
@@ -95,19 +95,6 @@ def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -
     assert compact("--threshold", "2") == (5, 2)
     unknown = servers.call("compact", "--counter", "nothing")
     assert "nothing was ever counted as 'nothing'" in one_sentence(unknown, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--counter", "a b"), "--counter"),
-        (("--before", "yesterday"), "is not a day such as"),
-        (("--share", "0"), "--share"),
-        (("--threshold", "0"), "--threshold"),
-    ],
-)
-def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
-    assert said in one_sentence(NOWHERE.call("compact", *arguments), 2)
 
 
 def test_on_a_terminal_a_bar_shows_how_far_it_is(

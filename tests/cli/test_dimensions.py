@@ -9,15 +9,8 @@ from countersink.runtime.dimensions import RowKey
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import pages
 from countersink.stream.names import stream_key
-from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.command import Servers, one_sentence
 from tests.producers.tailing import append, line, write
-
-
-def rows(servers: Servers, *arguments: str) -> list[dict[str, object]]:
-    shown = servers.call("totals", "views", *arguments, "--format", "json")
-    assert shown.status == 0, shown.err
-    found: list[dict[str, object]] = shown.json["rows"]
-    return found
 
 
 def declare(servers: Servers) -> Servers:
@@ -60,33 +53,16 @@ def test_an_increment_with_dimensions_is_counted_in_its_breakdowns(declared: Ser
     assert done.out == "views page=/a=b country=DE +3 is in the queue\n"
     assert declared.call("increment", "views", "--dimension", "country=").status == 0
     declared.apply()
-    assert rows(declared, "--by", "page,country") == [
+    assert declared.rows("views", "--by", "page,country") == [
         {"page": "/a=b", "country": "DE", "total": 3},
         {"page": "", "country": "", "total": 1},
     ]
-    assert rows(declared, "--by", "total") == [{"total": 4}]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("/home", "--dimension", "page=/"), "has a KEY, or dimensions"),
-        (("--dimension", "page"), "'page' is not NAME=VALUE"),
-        (("--dimension", "Page=/"), "1 to 32 characters of a-z 0-9 _"),
-        (("--dimension", "day=/"), "--by"),
-        (("--dimension", "page=/", "--dimension", "page=/"), "twice for the same name"),
-        (tuple(f"--dimension=d{number}=" for number in range(9)), "at most 8 dimensions, not 9"),
-    ],
-)
-def test_what_cannot_be_dimensions_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    done = NOWHERE.call("increment", "views", *arguments)
-    assert said in one_sentence(done, 2)
+    assert declared.rows("views", "--by", "total") == [{"total": 4}]
 
 
 def test_a_log_is_counted_by_its_fields_and_again_where_others_are_asked_for(
-    servers: Servers, redis_client: redis.Redis, tmp_path: Path
+    servers: Servers, redis_client: redis.Redis, log: Path
 ) -> None:
-    log = tmp_path / "access.log"
     write(log, "/a", "/b?x=1", "/b?x=2")
     arguments = ("tail", str(log), "--counter", "views")
     by = ("--dimension", "page=path", "--dimension", "status=status")
@@ -106,8 +82,7 @@ def test_a_log_is_counted_by_its_fields_and_again_where_others_are_asked_for(
     assert "nothing" in one_sentence(servers.call(*arguments, "--dimension", "page=nothing"), 1)
 
 
-def test_a_log_reaches_the_breakdowns(declared: Servers, tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
+def test_a_log_reaches_the_breakdowns(declared: Servers, log: Path) -> None:
     write(log, *["/a", "/b"] * 600)
     done = declared.call(
         *("tail", str(log), "--counter", "views", "--where", "path=/a"),
@@ -115,32 +90,14 @@ def test_a_log_reaches_the_breakdowns(declared: Servers, tmp_path: Path) -> None
     )
     assert (done.status, done.out) == (0, "views: counted 600, rejected 0\n"), done.err
     declared.apply()
-    assert rows(declared, "--by", "page", "--where", "status=200") == [{"page": "/a", "total": 600}]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--dimension", "page=path", "--key", "path"), "in the place of a key"),
-        (("--dimension", "page="), "names no field"),
-        (("--dimension", "page=path", "--dimension", "page=host"), "given twice"),
-        (("--dimension", "total=path"), "--by"),
-    ],
-)
-def test_what_cannot_be_dimensions_of_a_log_is_refused(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    log = tmp_path / "access.log"
-    write(log, "/a")
-    done = NOWHERE.call("tail", str(log), "--counter", "views", *arguments)
-    assert said in one_sentence(done)
-    assert done.status in (1, 2)
+    assert declared.rows("views", "--by", "page", "--where", "status=200") == [
+        {"page": "/a", "total": 600}
+    ]
 
 
 def test_a_backfill_fills_the_breakdowns_from_fields_and_columns(
-    declared: Servers, tmp_path: Path
+    declared: Servers, log: Path, tmp_path: Path
 ) -> None:
-    log = tmp_path / "access.log"
     write(log, "/a", "/a", "/b")
     other = declared.call("backfill", str(log), "--counter", "views", "--dimension", "agent=agent")
     assert "no dimension 'agent'" in one_sentence(other)
@@ -157,36 +114,16 @@ def test_a_backfill_fills_the_breakdowns_from_fields_and_columns(
         *("--time-zone", "UTC"),
     )
     assert (done.status, done.err) == (0, "")
-    assert rows(declared, "--by", "page") == [
+    assert declared.rows("views", "--by", "page") == [
         {"page": "/a", "total": 42},
         {"page": "/b", "total": 1},
     ]
     assert declared.call("verify").status == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--dimension", "page=path", "--key", "{path}"), "in the place of a key"),
-        (("--dimension", "page=path", "--exclude-key-glob", "*.css"), "in the place of a key"),
-        (("--dimension", "page=nothing", "--input-format", "combined"), "nothing"),
-        (("--dimension", "page=path", "--mode", "reconcile"), "--dimension is for --mode add"),
-    ],
-)
-def test_what_cannot_be_dimensions_of_a_backfill_is_refused(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    log = tmp_path / "access.log"
-    write(log, "/a")
-    done = NOWHERE.call("backfill", str(log), "--counter", "views", *arguments)
-    assert said in one_sentence(done)
-    assert done.status in (1, 2)
-
-
 def test_a_breakdown_that_was_declared_later_is_filled_and_begins_earlier(
-    declared: Servers, tmp_path: Path
+    declared: Servers, log: Path
 ) -> None:
-    log = tmp_path / "access.log"
     write(log, "/a", "/a", "/b")
     counting = (str(log), "--counter", "views", "--dimension", "page=path")
     assert declared.call("backfill", *counting).status == 0
@@ -201,7 +138,7 @@ def test_a_breakdown_that_was_declared_later_is_filled_and_begins_earlier(
     assert (done.json["counted"], done.json["amount"]) == (3, 3)
     assert "the breakdown page holds the events from" in done.err
     run = str(done.json["run"])
-    listed = declared.call("backfills", "list", "--counter", "views", "--format", "json").json
+    listed = declared.json("backfills", "list", "--counter", "views")
     first, before = listed["runs"]
     assert (str(first["run"]), first["counter"], first["amount"]) == (run, "views", 3)
     assert (first["options"]["breakdown"], before["counter"]) == ("page", "views")
@@ -217,11 +154,11 @@ def test_a_breakdown_that_was_declared_later_is_filled_and_begins_earlier(
     done = declared.call(*begins, "--format", "json")
     assert done.status == 0, done.err
     assert {"dimensions": ["page"], "since": "2015-01-01T00:00Z"} in done.json["breakdowns"]
-    assert rows(declared, "--by", "page") == [
+    assert declared.rows("views", "--by", "page") == [
         {"page": "/a", "total": 2},
         {"page": "/b", "total": 1},
     ]
-    assert rows(declared, "--by", "total") == [{"total": 3}]
+    assert declared.rows("views", "--by", "total") == [{"total": 3}]
     assert declared.call("verify").status == 0
     said = one_sentence(declared.call("backfills", "undo", run))
     assert "undone already" in said
@@ -230,45 +167,17 @@ def test_a_breakdown_that_was_declared_later_is_filled_and_begins_earlier(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--counter", "views", "--breakdown", "page"), "--dimension NAME=FIELD"),
-        (
-            ("--counter", "views", "--breakdown", "page,country", "--dimension", "page=path"),
-            "needs the values of country",
-        ),
-        (
-            (
-                *("--counter", "views", "--breakdown", "page,country"),
-                *("--dimension", "page=path", "--dimension", "country=host"),
-            ),
-            "holds all events of views",
-        ),
-        (
-            ("--counter", "views", "--breakdown", "page", "--dimension", "page=path"),
-            "has no breakdown page",
-        ),
-        (
-            ("--counter", "views", "--breakdown", "page country", "--dimension", "page=path"),
-            "is not one breakdown",
-        ),
-        (
-            (
-                *("--counter", "views", "--breakdown", "page", "--dimension", "page=path"),
-                *("--mode", "reconcile"),
-            ),
-            "a reconcile",
-        ),
-        (
-            ("--counter-column", "c", "--breakdown", "page", "--dimension", "page=path"),
-            "give --counter",
-        ),
+        (("page,country",), "needs the values of country"),
+        (("page,country", "--dimension", "country=host"), "holds all events of views"),
+        (("page",), "has no breakdown page"),
     ],
 )
 def test_what_cannot_be_filled_is_refused(
-    refusing: Servers, tmp_path: Path, arguments: tuple[str, ...], said: str
+    refusing: Servers, log: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    log = tmp_path / "access.log"
     write(log, "/a")
-    done = refusing.call("backfill", str(log), *arguments)
+    page = ("--dimension", "page=path", "--breakdown")
+    done = refusing.call("backfill", str(log), "--counter", "views", *page, *arguments)
     assert said in one_sentence(done)
     assert done.status in (1, 2)
     assert refusing.call("backfills", "list").out == "There was no backfill so far.\n"

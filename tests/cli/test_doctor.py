@@ -112,25 +112,23 @@ def test_a_missing_database_and_missing_tables_name_migrate(
 
 
 def test_a_table_of_another_engine_fails(servers: Servers) -> None:
-    with connect_mysql(servers.mysql_url) as session:
-        session.execute("ALTER TABLE counter_slot ENGINE = MyISAM")
+    servers.execute("ALTER TABLE counter_slot ENGINE = MyISAM")
     assert statuses(asked(servers))["mysql tables"] == "fail"
-    with connect_mysql(servers.mysql_url) as session:  # it can be used again
-        session.execute("ALTER TABLE counter_slot ENGINE = InnoDB")
+    servers.execute("ALTER TABLE counter_slot ENGINE = InnoDB")  # it can be used again
 
 
 def test_missing_grants_fail_with_the_grant_to_give(servers: Servers) -> None:
     database = servers.mysql_url.rpartition("/")[2]
     host = servers.mysql_url.rpartition("@")[2]
-    with connect_mysql(servers.mysql_url) as session:
-        session.execute("DROP USER IF EXISTS reader@'%'")
-        session.execute("CREATE USER reader@'%' IDENTIFIED BY 'pw'")
-        session.execute(f"GRANT SELECT ON `{database}`.* TO reader@'%'")
+    servers.execute(
+        "DROP USER IF EXISTS reader@'%'",
+        "CREATE USER reader@'%' IDENTIFIED BY 'pw'",
+        f"GRANT SELECT ON `{database}`.* TO reader@'%'",
+    )
     try:
         found = lines(asked(servers, COUNTERSINK_MYSQL_URL=f"mysql://reader:pw@{host}"))
     finally:
-        with connect_mysql(servers.mysql_url) as session:
-            session.execute("DROP USER reader@'%'")
+        servers.execute("DROP USER reader@'%'")
     assert found["mysql rights"]["status"] == "fail"
     assert found["mysql rights"]["advice"].startswith("GRANT SELECT, INSERT, UPDATE, DELETE ON")
 
@@ -229,16 +227,15 @@ def test_what_mysql_is_set_to(redis_url: str, own_mysql_server: MySQLFactory) ->
     assert servers.call("migrate").status == 0
     found = statuses(asked(servers))
     assert found["mysql durability"] == found["mysql sql_mode"] == "ok"
-    with connect_mysql(servers.mysql_url) as session:
-        session.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
-        session.execute("SET GLOBAL sql_mode = ''")
-        session.execute("SET GLOBAL max_allowed_packet = 1048576")
+    servers.execute(
+        "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
+        "SET GLOBAL sql_mode = ''",
+        "SET GLOBAL max_allowed_packet = 1048576",
+    )
     found = statuses(asked(servers))
-    assert found["mysql durability"] == "warn"
-    assert found["mysql sql_mode"] == "warn"
-    assert found["mysql max_allowed_packet"] == "warn"
-    with connect_mysql(servers.mysql_url) as session:
-        session.execute("SET GLOBAL read_only = ON")
+    for check in ("durability", "sql_mode", "max_allowed_packet"):
+        assert found[f"mysql {check}"] == "warn"
+    servers.execute("SET GLOBAL read_only = ON")
     assert statuses(asked(servers))["mysql writable"] == "fail"
 
 

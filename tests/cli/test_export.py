@@ -15,7 +15,7 @@ import pytest
 from countersink.producers import Producer
 from countersink.reads.frames import frame
 from countersink.store import Store
-from tests.cli.command import NOWHERE, Result, Servers, one_sentence
+from tests.cli.command import Result, Servers, one_sentence
 from tests.support.oracle import Oracle
 
 EVENTS = [
@@ -179,22 +179,6 @@ def test_a_pipe_is_written_to_as_it_is(filled: Servers, tmp_path: Path) -> None:
         out, _ = reader.communicate(timeout=20)
     assert out == b"counter,total\r\nclicks,3\r\n"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ((), "name one COUNTER or more"),
-        (("views", "--all"), "name one COUNTER or more"),
-        (("views", "--by", "week"), "week"),
-        (("views", "--from", "2026-11-02", "--to", "2026-11-01"), "before it begins"),
-        (("no blanks",), "counter name"),
-    ],
-)
-def test_wrong_usage(arguments: tuple[str, ...], why: str) -> None:
-    done = NOWHERE.call("export", *arguments)
-    assert done.status == 2
-    assert why in done.err
 
 
 def test_days_in_months_are_told(servers: Servers) -> None:

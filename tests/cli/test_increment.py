@@ -2,18 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
-from tests.cli.command import NOWHERE, Servers, call, one_sentence
+from tests.cli.command import Servers, call, one_sentence
 from tests.support.proxies.redis_proxy import RedisProxy
 from tests.support.proxies.rules import Deed, Phase
-
-
-def total(servers: Servers, *arguments: str) -> list[dict[str, object]]:
-    shown = servers.call("totals", *arguments, "--format", "json")
-    assert shown.status == 0, shown.err
-    rows: list[dict[str, object]] = shown.json["rows"]
-    return rows
 
 
 def test_it_is_stored_then_counted(module_servers: Servers) -> None:
@@ -22,7 +13,7 @@ def test_it_is_stored_then_counted(module_servers: Servers) -> None:
     assert done.out == "votes /home +3 is in the queue\n"
     assert module_servers.call("increment", "votes").out == "votes +1 is in the queue\n"
     module_servers.apply()
-    rows = total(module_servers, "votes", "--by", "key")
+    rows = module_servers.rows("votes", "--by", "key")
     assert rows == [{"key": "/home", "total": 3}, {"key": "", "total": 1}]
 
 
@@ -30,7 +21,7 @@ def test_its_time_decides_the_day(module_servers: Servers) -> None:
     for at in ("2026-11-21T00:30:00+01:00", "2026-11-21T08:00Z", "2026-11-21 23:59:59.999+00:00"):
         assert module_servers.call("increment", "timed", "--at", at).status == 0
     module_servers.apply()
-    assert total(module_servers, "timed") == [
+    assert module_servers.rows("timed") == [
         {"day": "2026-11-20", "total": 1},
         {"day": "2026-11-21", "total": 2},
     ]
@@ -40,7 +31,7 @@ def test_without_a_time_it_is_now(module_servers: Servers) -> None:
     before = datetime.now(UTC).date()
     module_servers.call("increment", "now")
     module_servers.apply()
-    day = datetime.fromisoformat(str(total(module_servers, "now")[0]["day"])).date()
+    day = datetime.fromisoformat(str(module_servers.rows("now")[0]["day"])).date()
     assert before <= day <= before + timedelta(days=1)
 
 
@@ -53,34 +44,14 @@ def test_amounts_and_keys_are_what_they_are(module_servers: Servers) -> None:
         assert done.status == 0, done.err
     module_servers.apply()
     assert {
-        row["key"]: row["total"] for row in total(module_servers, "amounts", "--by", "key")
+        row["key"]: row["total"] for row in module_servers.rows("amounts", "--by", "key")
     } == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["", "k"], "use 1 to 64 characters"),
-        (["c", "\udcff"], "it is no UTF-8"),
-        (["c", "--amount", str(2**63)], "64-bit"),
-        (["c", "--amount", "1.0"], "'1.0' is not a whole number"),
-        (["c", "--amount", "1_000"], "is not a whole number"),
-        (["c", "--amount", "true"], "is not a whole number"),
-        (["c", "--amount", "9" * 5000], "is not a whole number"),
-        (["c", "--at", "2026-11-21T08:00:00"], "has no time zone"),
-        (["c", "--at", "2026-11-21"], "has no time zone"),
-        (["c", "--at", "yesterday"], "is not ISO 8601"),
-        (["c", "--at", "9999-12-31T23:59Z"], "between 1970-01-01 and 9999-12-25"),
-    ],
-)
-def test_bad_input_is_wrong_usage(arguments: list[str], said: str) -> None:
-    assert said in one_sentence(NOWHERE.call("increment", *arguments), 2)
 
 
 def test_the_far_future_is_counted_there(module_servers: Servers) -> None:
     assert module_servers.call("increment", "far", "--at", "9999-12-25T23:59Z").status == 0
     module_servers.apply()
-    assert total(module_servers, "far") == [{"day": "9999-12-25", "total": 1}]
+    assert module_servers.rows("far") == [{"day": "9999-12-25", "total": 1}]
 
 
 def test_a_lost_reply_does_not_count_twice(servers: Servers) -> None:
@@ -90,7 +61,7 @@ def test_a_lost_reply_does_not_count_twice(servers: Servers) -> None:
         assert rule.acted == 1
     assert done.status == 0, done.err
     servers.apply()
-    assert [row["total"] for row in total(servers, "c")] == [1]
+    assert [row["total"] for row in servers.rows("c")] == [1]
 
 
 def test_an_unknown_outcome_is_said_to_be_unknown(servers: Servers) -> None:

@@ -2,12 +2,12 @@
 
 import signal
 
-from tests.cli.command import Servers, Start, call, one_sentence
+from tests.cli.command import Servers, Start, call
 from tests.support.waiting import eventually
 
 
 def test_an_empty_queue(servers: Servers) -> None:
-    document = servers.call("info", "--format", "json").json
+    document = servers.json("info")
     assert document["backlog"] == document["pending"] == document["lag_ms"] == 0
     assert document["oldest"] is None
     assert document["dead"] == 0
@@ -21,7 +21,7 @@ def test_an_empty_queue(servers: Servers) -> None:
 def test_a_backlog_has_an_age(servers: Servers) -> None:
     for _ in range(3):
         servers.call("increment", "c")
-    document = servers.call("info", "--format", "json").json
+    document = servers.json("info")
     assert document["backlog"] == 3
     assert document["oldest"] <= document["at"]
     assert document["streams"][0]["stream"] == "{countersink:0}:events"
@@ -35,7 +35,7 @@ def test_each_worker_is_shown_and_ends_by_a_signal_with_nothing_left_behind(
     servers.call("increment", "c")
 
     def applied() -> bool:
-        found = servers.call("info", "--format", "json").json
+        found = servers.json("info")
         return (
             len(found["workers"]) == 2
             and found["backlog"] == 0
@@ -43,7 +43,7 @@ def test_each_worker_is_shown_and_ends_by_a_signal_with_nothing_left_behind(
         )
 
     eventually(applied)
-    document = servers.call("info", "--format", "json").json
+    document = servers.json("info")
     assert {worker["pid"] for worker in document["workers"]} == {w.pid for w in workers}
     assert all(1 <= worker["slot"] <= 255 for worker in document["workers"])
     assert all(worker["started"].endswith("Z") for worker in document["workers"])
@@ -54,7 +54,7 @@ def test_each_worker_is_shown_and_ends_by_a_signal_with_nothing_left_behind(
         process.send(number)
     for process in workers:
         assert process.wait() == 0
-    left = servers.call("info", "--format", "json").json
+    left = servers.json("info")
     assert (left["workers"], left["pending"]) == ([], 0)
 
 
@@ -67,8 +67,3 @@ def test_without_mysql_the_rest_is_shown(servers: Servers) -> None:
     assert away.status == 0
     assert "not known" in away.out
     assert "secret" not in away.out
-
-
-def test_watching_and_json_exclude_each_other(servers: Servers) -> None:
-    refused = servers.call("info", "--watch", "--format", "json")
-    assert "leave one of them out" in one_sentence(refused, 2)

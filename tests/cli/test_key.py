@@ -5,7 +5,6 @@ import io
 import re
 from datetime import UTC, datetime, timedelta
 
-from countersink.store.sessions import open_tables
 from tests.cli.command import Servers, one_sentence
 
 KEY = re.compile(r"ck_[a-z0-9]{10}_[A-Za-z0-9_-]{43}")
@@ -35,7 +34,7 @@ def test_a_key_for_programs_is_one_document(servers: Servers) -> None:
 
 
 def test_revoked_is_revoked(servers: Servers) -> None:
-    first = servers.call("key", "create", "a", "--scope", "read", "--format", "json").json
+    first = servers.json("key", "create", "a", "--scope", "read")
     servers.call("key", "create", "b", "--scope", "read")
     assert servers.call("key", "revoke", "b").out.endswith("(b)\n")
     done = servers.call("key", "revoke", first["id"], "--format", "json")
@@ -47,10 +46,7 @@ def test_revoked_is_revoked(servers: Servers) -> None:
 
 
 def test_a_name_that_two_keys_have_does_not_say_which(servers: Servers) -> None:
-    keys = [
-        servers.call("key", "create", "twin", "--scope", "read", "--format", "json").json
-        for _ in range(2)
-    ]
+    keys = [servers.json("key", "create", "twin", "--scope", "read") for _ in range(2)]
     refused = servers.call("key", "revoke", "twin")
     assert refused.status == 1
     assert all(key["id"] in refused.err for key in keys)
@@ -85,8 +81,7 @@ def test_wrong_usage_makes_no_key(servers: Servers) -> None:
 
 def test_an_expired_key_is_shown_as_one(servers: Servers) -> None:
     servers.call("key", "create", "short", "--scope", "read", "--expires", "1h")
-    with open_tables(servers.mysql_url) as session:
-        session.execute("UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND")
+    servers.execute("UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND")
     rows = list(csv.DictReader(io.StringIO(servers.call("key", "list", "--format", "csv").out)))
     assert [row["state"] for row in rows] == ["expired"]
 

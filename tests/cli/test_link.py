@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from countersink.store import links
-from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.command import Servers, one_sentence
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_link_is_made_listed_and_revoked(counted: Servers) -> None:
     ends = datetime.fromtimestamp(claim.ends, UTC)
     assert timedelta(hours=11) < ends - datetime.now(UTC) <= timedelta(hours=12)
     assert "page:views until 2" in made.err
-    document = counted.call("link", "list", "--format", "json").json
+    document = counted.json("link", "list")
     (row,) = document["links"]
     assert (row["id"], row["counter"], row["key"]) == (claim.id, "page:views", None)
     assert claim.id in counted.call("link", "list").out
@@ -53,16 +53,3 @@ def test_what_cannot_be_is_said(counted: Servers) -> None:
         (("revoke", "ä"), 1, "no link that is valid"),
     ):
         assert said in one_sentence(counted.call("link", *arguments), status)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("create", "page:views", "--expires", "soon"), "neither a time from now"),
-        (("create", "a b"), "counter name"),
-        (("revoke",), "name one ID, or say --all"),
-        (("revoke", "x", "--all"), "name one ID, or say --all"),
-    ],
-)
-def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
-    assert said in one_sentence(NOWHERE.call("link", *arguments), 2)

@@ -13,7 +13,7 @@ KEY = "{host} {path} {status}"
 
 
 def _totals(servers: Servers, counter: str, by: str) -> Counter[str]:
-    rows = servers.call("totals", counter, "--by", by, "--format", "json").json["rows"]
+    rows = servers.rows(counter, "--by", by)
     return Counter({row[by]: row["total"] for row in rows if row["total"]})
 
 
@@ -77,9 +77,8 @@ def test_a_growing_log_goes_on_with_the_directive_that_was_in_force(
 
 @pytest.mark.parametrize("first", ["#Date: {}\n#Fields: {}\n", "#Fields: {1}\n#Date: {0}\n"])
 def test_lines_with_a_time_alone_are_of_the_day_of_the_directive(
-    servers: Servers, tmp_path: Path, first: str
+    servers: Servers, log: Path, tmp_path: Path, first: str
 ) -> None:
-    log = tmp_path / "access.log"
     head = first.format("2026-05-11 10:00:00", "time c-ip cs-uri-stem sc-status")
     lines = ["10:00:01 192.0.2.1 /a 200\n", "23:59:59 192.0.2.1 /b 200\n"]
     log.write_text("#Version: 1.0\n" + head + "".join(lines))

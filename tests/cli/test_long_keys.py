@@ -114,9 +114,9 @@ def test_every_door_counts_a_long_key_under_one_form_by_which_it_is_found(
     total += read_of_files(servers, tmp_path) + in_transaction(servers)
     servers.apply()
     assert servers.call("dead", "list").out == "There are no dead rows.\n"
-    by_key = servers.call("totals", "views", "--by", "key", "--format", "json").json["rows"]
+    by_key = servers.rows("views", "--by", "key")
     assert by_key == [{"key": FORM, "total": total}, {"key": "/other", "total": 0}]
-    by_day = servers.call("totals", "views", "--key", KEY, "--format", "json").json["rows"]
+    by_day = servers.rows("views", "--key", KEY)
     assert by_day == [{"day": DAY, "total": total}]
     exported = servers.call("export", "views", "--key", KEY, "--format", "ndjson")
     assert [json.loads(line)["total"] for line in exported.out.splitlines()] == [total]
@@ -127,5 +127,5 @@ def test_every_door_counts_a_long_key_under_one_form_by_which_it_is_found(
         assert store.totals.span("views", key=KEY) == (AT.date(), AT.date())
     deleted = servers.call("counter", "delete", "views", "--key", KEY, "--yes")
     assert deleted.status == 0, deleted.err
-    left = servers.call("totals", "views", "--by", "key", "--format", "json").json["rows"]
+    left = servers.rows("views", "--by", "key")
     assert left == [{"key": "/other", "total": 0}]

@@ -5,25 +5,11 @@ from rich.console import Console
 
 from countersink.cli import output
 
-
-def printed(capsys: pytest.CaptureFixture[str], rows: int) -> list[str]:
-    output.write_rows(
-        ("counter", ">total", "größe", ""),
-        (
-            (f"c{number % 100:03d}", 7 ** (number % 9), "日本" * (number % 3), "▏")
-            for number in range(rows)
-        ),
-    )
-    return capsys.readouterr().out.splitlines()
+COLUMNS = ("counter", ">total", "größe", "")
 
 
-def test_a_long_table_is_laid_out_as_a_short_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = printed(capsys, 200)
-    assert len(short) == 201
-    monkeypatch.setattr(output, "_BY_RICH", 100)
-    assert printed(capsys, 200) == short
+def rows(number: int) -> list[tuple[str, int, str, str]]:
+    return [(f"c{n % 100:03d}", 7 ** (n % 9), "日本" * (n % 3), "▏") for n in range(number)]
 
 
 def test_a_long_table_is_not_laid_out_by_rich(
@@ -33,23 +19,23 @@ def test_a_long_table_is_not_laid_out_by_rich(
         raise AssertionError("rich was asked")
 
     monkeypatch.setattr(Console, "print", refuse)
-    assert len(printed(capsys, 20_000)) == 20_001
+    output.write_rows(COLUMNS, rows(20_000))
+    assert len(capsys.readouterr().out.splitlines()) == 20_001
 
 
-def test_rows_are_written_as_a_table_of_them(
+def test_rows_are_written_as_a_table_of_them_short_or_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = ("counter", ">total", "")
-    rows = [(f"c{number % 100:03d}", 7 ** (number % 9), "日本") for number in range(200)]
-    table = output.table(columns)
-    for counter, total, text in rows:
-        table.add_row(counter, f"{total:,}", text)
+    table = output.table(COLUMNS)
+    for counter, total, *texts in rows(200):
+        table.add_row(counter, f"{total:,}", *texts)
     output.console().print(table)
     wanted = capsys.readouterr().out
-    output.write_rows(columns, rows)
+    assert len(wanted.splitlines()) == 201
+    output.write_rows(COLUMNS, rows(200))
     assert capsys.readouterr().out == wanted
     monkeypatch.setattr(output, "_BY_RICH", 100)
-    output.write_rows(columns, rows)
+    output.write_rows(COLUMNS, rows(200))
     assert capsys.readouterr().out == wanted
-    output.write_rows(columns, [])
-    assert capsys.readouterr().out.split() == ["counter", "total"]
+    output.write_rows(COLUMNS, [])
+    assert capsys.readouterr().out.split() == ["counter", "total", "größe"]

@@ -65,12 +65,6 @@ def context(cluster: RedisCluster, mysql_url: str) -> Context:
     return Context(mysql_url=mysql_url, redis_url=cluster.url, options=options, stop=lambda: False)
 
 
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with Children() as made:
-        yield made
-
-
 def fill(cluster: RedisCluster, *, sent_ago_ms: int = 0) -> Traffic:
     """Put an entry into each partition."""
     traffic = Traffic(1)
@@ -83,7 +77,7 @@ def fill(cluster: RedisCluster, *, sent_ago_ms: int = 0) -> Traffic:
 
 
 def total(servers: Servers, counter: str, *more: str) -> int:
-    rows = servers.call("totals", counter, "--by", "total", "--format", "json", *more).json["rows"]
+    rows = servers.rows(counter, "--by", "total", *more)
     found: int = rows[0]["total"]
     return found
 
@@ -99,10 +93,9 @@ def statuses(doctor: Result) -> set[tuple[str, str]]:
 def prunable(servers: Servers) -> None:
     """Let all that waits be counted, and its guards be so old that they may go."""
     servers.apply()
-    with connect_mysql(servers.mysql_url) as session:
-        session.execute(
-            "UPDATE applied_entry SET keep_from = CONV(SUBSTR(HEX(entry_id), 1, 12), 16, 10)"
-        )
+    servers.execute(
+        "UPDATE applied_entry SET keep_from = CONV(SUBSTR(HEX(entry_id), 1, 12), 16, 10)"
+    )
 
 
 def watermark(servers: Servers) -> int:
@@ -119,10 +112,10 @@ def gone(shard: Shard, how: str) -> None:
 
 
 def test_every_command_sees_all_masters(
-    servers: Servers, cluster: RedisCluster, context: Context, tmp_path: Path
+    servers: Servers, cluster: RedisCluster, context: Context, log: Path
 ) -> None:
     traffic = fill(cluster)
-    state = servers.call("info", "--format", "json").json
+    state = servers.json("info")
     assert (state["backlog"], state["away"]) == (PARTITIONS, [])
     assert {stream["node"] for stream in state["streams"]} == {
         address(shard.master) for shard in cluster.shards
@@ -131,7 +124,6 @@ def test_every_command_sees_all_masters(
     servers.apply()
     with Oracle(servers.mysql_url) as oracle:
         oracle.check(traffic.expected)
-    log = tmp_path / "access.log"
     log.write_text("".join(map(LINE.format, "abc")))
     counted = [servers.call("tail", str(log), "--counter", "hits") for _ in range(2)]
     assert [each.out for each in counted] == [
@@ -140,7 +132,7 @@ def test_every_command_sees_all_masters(
     assert total(servers, "hits", "--include-pending") == 3
     servers.apply()
     assert total(servers, "hits") == 3
-    assert servers.call("info", "--format", "json").json["backlog"] == 0
+    assert servers.json("info")["backlog"] == 0
     assert servers.call("verify").status == 0
     found = statuses(servers.call("doctor", "--format", "json"))
     assert {("partitions", "ok"), ("redis cluster", "ok"), ("redis coverage", "ok")} <= found
@@ -181,14 +173,14 @@ def test_a_master_that_is_away_holds_up_nobody(
     shard = cluster.shards[number]
     theirs = [n for n in range(PARTITIONS) if cluster.shard_of(n) is shard]
     gone(shard, how)
-    state = servers.call("info", "--format", "json").json
+    state = servers.json("info")
     assert [each["node"] for each in state["away"]] == [address(shard.master)]
     assert state["backlog"] == PARTITIONS - len(theirs)
     assert [s["partition"] for s in state["streams"] if s["entries"] is None] == theirs
     assert address(shard.master) in servers.call("info").out
     for _ in range(4):  # they choose at random
         assert servers.call("increment", "sent").status == 0
-    assert servers.call("info", "--format", "json").json["backlog"] == state["backlog"] + 4
+    assert servers.json("info")["backlog"] == state["backlog"] + 4
     lines = servers.call("doctor", "--format", "json").json["lines"]
     assert any(
         (each["check"], each["status"]) == ("redis node", "fail")
@@ -202,7 +194,7 @@ def test_a_master_that_is_away_holds_up_nobody(
     shard.master.thaw()
     shard.master.start()
     eventually(cluster.is_whole)
-    assert servers.call("info", "--format", "json").json["backlog"] == PARTITIONS + 4
+    assert servers.json("info")["backlog"] == PARTITIONS + 4
     servers.apply()
     assert total(servers, "sent") == 4
 
@@ -259,7 +251,7 @@ def test_info_shows_the_others_while_a_master_refuses(
     for rights in ("-time", "-xlen", "-scan", "off"):
         app = Servers(app_of(cluster), servers.mysql_url)
         cluster.ask(master, "ACL", "SETUSER", "app", rights)
-        state = app.call("info", "--format", "json").json
+        state = app.json("info")
         assert [each["node"] for each in state["away"]] == [address(master)], rights
         assert "refuses" in state["away"][0]["error"]
         assert state["backlog"] == (PARTITIONS if rights == "-scan" else len(elsewhere)), rights
@@ -310,7 +302,7 @@ def test_the_http_interface_goes_on_without_a_master(
 ) -> None:
     web = children.countersink("web", "--port", "0", environment=servers.variables())
     [page] = eventually(lambda: re.findall(r"listening at (http://\S+)", web.output()))
-    key = servers.call("key", "create", "k", "--scope", "admin", "--format", "json").json["key"]
+    key = servers.json("key", "create", "k", "--scope", "admin")["key"]
     with requests.Session() as client:
         client.headers["Authorization"] = f"Bearer {key}"
 
@@ -352,7 +344,7 @@ def test_a_master_without_a_partition_is_said_and_how_many_give_it_one(
 ) -> None:
     servers = Servers(cluster.url, "")
     # Partitions 0 and 1 lie on two of three masters.
-    document = servers.call("partitions", "set", "2", "--format", "json").json
+    document = servers.json("partitions", "set", "2")
     places = [cluster.master_of(partition) for partition in range(2)]
     [bare] = [shard.master for shard in cluster.shards if shard.master not in places]
     assert [each["node"] for each in document["streams"]] == [address(place) for place in places]
@@ -363,7 +355,7 @@ def test_a_master_without_a_partition_is_said_and_how_many_give_it_one(
         warning,
     )
     assert said is not None
-    document = servers.call("partitions", "set", said[1], "--format", "json").json
+    document = servers.json("partitions", "set", said[1])
     assert document["warnings"] == []
     assert {each["node"]: bool(each["partitions"]) for each in document["nodes"]} == {
         address(shard.master): True for shard in cluster.shards
@@ -379,7 +371,7 @@ def test_the_partitions_of_the_others_are_shown_while_a_master_is_away(
     other = next(shard for shard in cluster.shards if shard is not having)
     for shard, number in ((having, None), (other, PARTITIONS)):
         shard.master.freeze()
-        document = servers.call("partitions", "--format", "json").json
+        document = servers.json("partitions")
         shard.master.thaw()
         unknown = [each for each in document["streams"] if each["entries"] is None]
         assert {each["node"] for each in unknown} == {address(shard.master)}
@@ -405,10 +397,7 @@ def test_doctor_looks_at_every_node(mysql_url: str, tmp_path: Path) -> None:
             return found
 
         found = line("redis cluster")
-        assert (found["status"], found["found"]) == (
-            "ok",
-            "3 masters, 3 replicas",
-        )
+        assert (found["status"], found["found"]) == ("ok", "3 masters, 3 replicas")
         assert line("redis persistence")["found"].endswith("(each of 6 nodes)")
         assert line("redis role")["status"] == "warn"
         for server in cluster.servers:
@@ -445,7 +434,7 @@ def test_a_slot_without_a_master_is_said_in_one_line(mysql_url: str, tmp_path: P
         servers = Servers(cluster.url, mysql_url)
         servers.call("partitions", "set", "6")
         cluster.uncover(0)
-        state = servers.call("info", "--format", "json").json
+        state = servers.json("info")
         assert [each["node"] for each in state["away"]] == ["no master"]
         assert [s["partition"] for s in state["streams"] if s["entries"] is None] == [0]
         shown = servers.call("partitions")
@@ -458,7 +447,7 @@ def test_a_slot_without_a_master_is_said_in_one_line(mysql_url: str, tmp_path: P
 
 
 def test_processes_need_the_documented_rights_alone(
-    servers: Servers, cluster: RedisCluster, tmp_path: Path
+    servers: Servers, cluster: RedisCluster, log: Path
 ) -> None:
     acl = (PROJECT / "ops" / "redis" / "users.acl").read_text()
     users = re.findall(r"^user (countersink_(\w+)) (.*)$", acl, re.MULTILINE)
@@ -474,7 +463,6 @@ def test_processes_need_the_documented_rights_alone(
         assert found.status == 0, found.out + found.err
         return found
 
-    log = tmp_path / "access.log"
     log.write_text(LINE.format("a"))
     with Producer(urls["app"]) as producer:
         producer.increment("page_views", "/home", 3)

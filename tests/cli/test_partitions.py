@@ -3,14 +3,13 @@
 import csv
 import io
 
-import pytest
 import redis
 
-from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.command import Servers, one_sentence
 
 
 def test_of_an_empty_redis_there_is_one(servers: Servers) -> None:
-    found = servers.call("partitions", "--format", "json").json
+    found = servers.json("partitions")
     assert found["partitions"] == 1
     assert found["nodes"] == found["warnings"] == []
     [stream] = found["streams"]
@@ -36,7 +35,7 @@ def test_how_full_they_are(servers: Servers, redis_client: redis.Redis) -> None:
     stream = "{countersink:0}:events"
     redis_client.xgroup_create(stream, "countersink", "0")
     redis_client.xreadgroup("countersink", "somebody", {stream: ">"}, count=2)
-    [found] = servers.call("partitions", "--format", "json").json["streams"]
+    [found] = servers.json("partitions")["streams"]
     assert (found["entries"], found["pending"]) == (3, 2)
     assert found["bytes"] > 0
     assert found["lag_ms"] >= 0
@@ -65,7 +64,7 @@ def test_their_number_is_set_and_those_beyond_it_are_said(
         "warning: producers do not send to partition 2 any more; 1 of its entries wait, and workers"
         " read it on\n"
     )
-    streams = servers.call("partitions", "--format", "json").json["streams"]
+    streams = servers.json("partitions")["streams"]
     assert [(each["partition"], each["beyond"]) for each in streams] == [(0, False), (2, True)]
 
 
@@ -76,22 +75,7 @@ def test_a_number_that_is_none_is_mended(servers: Servers, redis_client: redis.R
     assert servers.call("partitions", "set", "2").status == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["set"], "say how many, from 1 to 1024"),
-        (["set", "0"], "not in the range 1<=x<=1024"),
-        (["set", "1025"], "not in the range 1<=x<=1024"),
-        (["set", "x"], "not a valid integer"),
-        (["get"], "'get'"),
-        (["3"], "'3'"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: list[str], said: str) -> None:
-    assert said in one_sentence(NOWHERE.call("partitions", *arguments), 2)
-
-
 def test_info_says_where_streams_lie(servers: Servers) -> None:
-    found = servers.call("info", "--format", "json").json
+    found = servers.json("info")
     assert found["away"] == []
     assert [(each["partition"], each["node"]) for each in found["streams"]] == [(0, None)]

@@ -43,27 +43,17 @@ def test_the_totals_of_a_real_log_are_the_known_ones(servers: Servers, log: Path
     again = servers.call("tail", str(log), "--counter", "page_views")
     assert (again.status, again.out) == (0, "page_views: counted 0, rejected 0\n")
 
-    before = servers.call("totals", "page_views", "--include-pending", "--format", "json")
-    assert before.json["rows"] == DAILY
+    assert servers.rows("page_views", "--include-pending") == DAILY
     servers.apply()
-    totals = servers.call("totals", "page_views", "--by", "day", "--format", "json")
-    assert totals.json["counter"] == "page_views"
-    assert totals.json["rows"] == DAILY
-    keys = servers.call("totals", "page_views", "--by", "key", "--format", "json").json["rows"]
+    totals = servers.json("totals", "page_views", "--by", "day")
+    assert (totals["counter"], totals["rows"]) == ("page_views", DAILY)
+    keys = servers.rows("page_views", "--by", "key")
     assert len(keys) == 1368
     assert {row["key"]: row["total"] for row in keys[:10]} == TOP
-    busiest = servers.call(
-        *("totals", "page_views", "--top", "1", "--format", "json"),
-        *("--from", "2015-05-19", "--to", "2015-05-19"),
-    )
-    assert busiest.json["rows"] == [{"key": "/favicon.ico", "total": 245}]
+    day = ("--from", "2015-05-19", "--to", "2015-05-19")
+    assert servers.rows("page_views", "--top", "1", *day) == [{"key": "/favicon.ico", "total": 245}]
     pairs = sum(
-        len(
-            servers.call(
-                *("totals", "page_views", "--by", "key", "--format", "json"),
-                *("--from", str(day["day"]), "--to", str(day["day"])),
-            ).json["rows"]
-        )
-        for day in DAILY
+        len(servers.rows("page_views", "--by", "key", "--from", day, "--to", day))
+        for day in (str(each["day"]) for each in DAILY)
     )
     assert pairs == 2355

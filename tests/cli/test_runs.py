@@ -3,10 +3,8 @@
 import csv
 import io
 
-import pytest
-
 from countersink.store.connection import connect
-from tests.cli.command import NOWHERE, Servers, call, one_sentence
+from tests.cli.command import Servers, call, one_sentence
 
 
 def insert(servers: Servers, *rows: tuple[object, ...]) -> None:
@@ -28,7 +26,7 @@ def test_nothing_so_far(servers: Servers) -> None:
     unknown = servers.call("runs", "--job", "nope")
     assert "no job 'nope': there are compact, retention, prune, verify" in one_sentence(unknown, 2)
     assert "start countersink scheduler" in shown.out
-    assert servers.call("runs", "--format", "json").json == {"runs": [], "next": []}
+    assert servers.json("runs") == {"runs": [], "next": []}
 
 
 def test_the_last_runs_in_every_format(servers: Servers) -> None:
@@ -40,7 +38,7 @@ def test_the_last_runs_in_every_format(servers: Servers) -> None:
         ("verify", "2026-11-21 04:50:00", "failed", 3, "2026-11-21 04:50:00",
          "2026-11-21 04:50:01", None, None, "=it broke: ñ"),
     )  # fmt: skip
-    document = servers.call("runs", "--format", "json").json
+    document = servers.json("runs")
     assert [(run["job"], run["planned"], run["state"]) for run in document["runs"]] == [
         ("compact", "2026-11-21T08:10:00Z", "planned"),
         ("compact", "2026-11-21T08:00:00Z", "done"),
@@ -75,7 +73,7 @@ def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Serv
         ("prune", "2026-11-21 04:00:00", *done),
         ("prune", "2026-11-21 05:00:00", "failed", 2, None, None, None, None, "only twice"),
     )
-    schedules = servers.call("info", "--format", "json").json["schedules"]
+    schedules = servers.json("info")["schedules"]
     assert schedules["scheduler"] is None
     assert schedules["failing"] == [
         {"job": "verify", "times": 3, "since": "2026-11-20T04:50:00Z", "error": "the second"}
@@ -89,7 +87,7 @@ def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Serv
 def test_info_names_runs_that_have_not_begun(servers: Servers) -> None:
     nothing = (0, None, None, None, None, None)
     insert(servers, ("prune", "2026-11-20 05:40:00", "planned", *nothing))
-    overdue = servers.call("info", "--format", "json").json["schedules"]["overdue"]
+    overdue = servers.json("info")["schedules"]["overdue"]
     assert [(run["job"], run["planned"]) for run in overdue] == [("prune", "2026-11-20T05:40:00Z")]
     assert "1 planned runs have not begun, the first prune" in " ".join(
         servers.call("info").out.split()
@@ -100,23 +98,3 @@ def test_info_without_mysql_says_that_the_schedules_are_not_known(servers: Serve
     alone = call("info", "--format", "json", COUNTERSINK_REDIS_URL=servers.redis_url).json
     assert alone["schedules"]["unknown"] == "no MySQL URL is configured"
     assert alone["schedules"]["next"] is None
-
-
-@pytest.mark.parametrize(
-    ("command", "option", "value", "said"),
-    [
-        ("scheduler", "--compact-cron", "61 * * * *", "'61' does not fit the minute"),
-        ("scheduler", "--time-zone", "Mars/Olympus", "not a time zone"),
-        ("scheduler", "--attempts", "0", "at least 1"),
-        ("scheduler", "--lease-s", "4", "less than twice renew_every_s"),
-        ("jobs", "--compact-share", "0", "above 0 and at most 1"),
-        ("jobs", "--wait-s", "nan", "seconds above 0"),
-        ("jobs", "--jobs-redis-url", "redis+cluster://h:1", "RQ cannot"),
-        ("scheduler", "--jobs-redis-url", "redis+cluster://h:1", "RQ cannot"),
-        ("scheduler", "--jobs-redis-url", "valkeys+cluster://h:1", "RQ cannot"),
-    ],
-)
-def test_what_no_process_could_run_with_is_refused(
-    command: str, option: str, value: str, said: str
-) -> None:
-    assert said in one_sentence(NOWHERE.call(command, option, value), 2)

@@ -75,11 +75,19 @@ def test_redis_with_appendfsync_always_keeps_its_data_through_a_kill(
         assert client.get("kept") == b"1"
 
 
-def test_redis_never_evicts_and_writes_an_append_only_file(own_redis_server: RedisFactory) -> None:
-    with redis.Redis.from_url(own_redis_server().url, decode_responses=True) as client:
+def test_redis_never_evicts_writes_an_append_only_file_and_asks_for_its_password(
+    own_redis_server: RedisFactory,
+) -> None:
+    server = own_redis_server()
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         assert client.config_get("appendonly") == {"appendonly": "yes"}
         assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+    with (
+        redis.Redis(host="127.0.0.1", port=server.port, retry=NO_RETRY) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        stranger.ping()
 
 
 def test_extra_options_win(own_redis_server: RedisFactory) -> None:
@@ -87,15 +95,6 @@ def test_extra_options_win(own_redis_server: RedisFactory) -> None:
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         assert client.config_get("appendonly") == {"appendonly": "no"}
         assert client.config_get("maxmemory") == {"maxmemory": str(10 * 1024 * 1024)}
-
-
-def test_redis_asks_for_its_password(own_redis_server: RedisFactory) -> None:
-    server = own_redis_server()
-    with (
-        redis.Redis(host="127.0.0.1", port=server.port, retry=NO_RETRY) as stranger,
-        pytest.raises(redis.AuthenticationError),
-    ):
-        stranger.ping()
 
 
 def test_mysql_keeps_its_commits_and_port_through_kill_and_restart(

@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from countersink.cli.commands.repair.spool import COLUMNS
 from countersink.producers import Producer
 from countersink.producers.spool import list_segments
@@ -14,6 +16,7 @@ from countersink.stream.connection import connect
 from tests.cli.command import Servers, call, one_sentence
 from tests.producers.helpers import total
 from tests.producers.tailing import FIRST, write
+from tests.support.examples import MANY
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
@@ -91,8 +94,7 @@ def test_what_is_left_behind_is_counted_once(servers: Servers, tmp_path: Path) -
     again = servers.call("spool", "replay", str(tmp_path), "--format", "json")
     assert (again.status, again.json["increments"], again.json["segments"]) == (0, 0, 0)
     servers.apply()
-    shown = servers.call("totals", "hits", "--by", "total", "--format", "json")
-    assert shown.json["rows"] == [{"total": 7}]
+    assert servers.rows("hits", "--by", "total") == [{"total": 7}]
 
 
 def test_a_copy_of_a_spool_is_sent_again_and_counted_once(servers: Servers, tmp_path: Path) -> None:
@@ -105,8 +107,7 @@ def test_a_copy_of_a_spool_is_sent_again_and_counted_once(servers: Servers, tmp_
     for directory in original, copy:
         assert "replayed 3 increments" in servers.call("spool", "replay", str(directory)).out
         servers.apply()
-    shown = servers.call("totals", "hits", "--by", "total", "--format", "json")
-    assert shown.json["rows"] == [{"total": 7}]
+    assert servers.rows("hits", "--by", "total") == [{"total": 7}]
 
 
 def test_what_was_reconciled_meanwhile_is_not_counted_on_top(
@@ -128,11 +129,10 @@ def test_what_was_reconciled_meanwhile_is_not_counted_on_top(
     assert (done.status, done.json["corrections"]) == (0, 2)
     assert "replayed 1 increments" in servers.call("spool", "replay", str(spool)).out
     servers.apply()
-    shown = servers.call("totals", "page_views", "--by", "total", "--format", "json")
-    assert shown.json["rows"] == [{"total": 2}]
-    listed = servers.call("dead", "list", "--format", "json").json
+    assert servers.rows("page_views", "--by", "total") == [{"total": 2}]
+    listed = servers.json("dead", "list")
     assert listed["by_reason"] == {"reconciled": 1}
-    left = servers.call("dead", "retry", "--all", "--format", "json").json
+    left = servers.json("dead", "retry", "--all")
     assert (left["retried"], left["left_out"]) == (0, 1)
 
 
@@ -190,21 +190,20 @@ def test_a_redis_that_is_away_leaves_everything(tmp_path: Path) -> None:
     assert call("spool", "replay", str(tmp_path)).status == 2
 
 
+@pytest.mark.random
 def test_replays_that_are_killed_two_at_once_and_a_host_that_comes_back(
     servers: Servers, tmp_path: Path, children: Children
 ) -> None:
     """Whatever is killed where: what is stored is counted once."""
     chance = random.Random(5)
-    expected = 0
+    hosts, each, entries = (4, 20_000, 12) if MANY else (2, 8_000, 6)
     with RedisProxy.to(servers.redis_url) as proxy:
-        for _ in range(2):
-            dead = host(children, AWAY, tmp_path, 8_000)
-            dead.kill()
-            expected += 8_000
+        for _ in range(hosts):
+            host(children, AWAY, tmp_path, each).kill()
         environment = {"COUNTERSINK_REDIS_URL": proxy.url(servers.redis_url)}
         replaying = ("spool", "replay", str(tmp_path))
-        for phase in (Phase.BEFORE, Phase.AFTER):
-            rule = proxy.when("XADD", phase, Deed.HOLD, skip=chance.randrange(6), times=0)
+        for phase in (Phase.BEFORE, Phase.AFTER, Phase.AFTER)[: 3 if MANY else 2]:
+            rule = proxy.when("XADD", phase, Deed.HOLD, skip=chance.randrange(entries), times=0)
             two = [children.countersink(*replaying, environment=environment) for _ in range(2)]
             assert rule.reached.wait(20)
             for one in two:
@@ -216,8 +215,7 @@ def test_replays_that_are_killed_two_at_once_and_a_host_that_comes_back(
         assert beside.wait() in (0, 3), beside.output()
         eventually(lambda: [one for one in list_segments(tmp_path) if one.entries] == [])
     servers.apply()
-    shown = servers.call("totals", "hits", "--by", "total", "--format", "json")
-    assert shown.json["rows"] == [{"total": expected + 1_000}]
+    assert servers.rows("hits", "--by", "total") == [{"total": hosts * each + 1_000}]
     assert servers.call("verify").status == 0
 
 

@@ -32,13 +32,12 @@ def filled(module_servers: Servers) -> Servers:
 @pytest.fixture(scope="module")
 def rolled(filled: Servers) -> Servers:
     """The days of `clicks` before 25 October are in months, for the tests that come last."""
-    with connect(filled.mysql_url) as session:
-        session.execute("DELETE FROM counter_slot WHERE counter = 'clicks'")
-        session.execute("INSERT INTO counter_month VALUES ('clicks', '2026-10-01', '/', 7)")
-        session.execute(
-            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
-            " VALUES ('clicks', 1, '2026-10-25', NOW(3))"
-        )
+    filled.execute(
+        "DELETE FROM counter_slot WHERE counter = 'clicks'",
+        "INSERT INTO counter_month VALUES ('clicks', '2026-10-01', '/', 7)",
+        "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
+        " VALUES ('clicks', 1, '2026-10-25', NOW(3))",
+    )
     filled.call("increment", "clicks", "/", "--amount", "70", "--at", "2026-10-26T12:00Z")
     filled.apply()
     return filled
@@ -51,7 +50,7 @@ def document(servers: Servers, *arguments: str) -> Any:
 
 
 def rows(servers: Servers, *arguments: str) -> list[tuple[object, ...]]:
-    return [tuple(row.values()) for row in document(servers, *arguments)["rows"]]
+    return [tuple(row.values()) for row in servers.rows(*arguments)]
 
 
 def refused(servers: Servers, *arguments: str) -> str:
@@ -200,6 +199,4 @@ def test_a_stray_event_does_not_hide_the_others(servers: Servers, by: str, begin
     assert "spans too long a time" in shown.err
     whole = servers.call("totals", "views", "--by", "month", "--from", "0900-01-01")
     assert (whole.status, "at most 3,600" in one_sentence(whole)) == (2, True)
-    assert servers.call("totals", "views", "--by", "total", "--format", "json").json["rows"] == [
-        {"total": 3}
-    ]
+    assert servers.rows("views", "--by", "total") == [{"total": 3}]

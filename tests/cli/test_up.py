@@ -67,6 +67,7 @@ class Up:
         commands: Sequence[str] = COMMANDS,
     ) -> None:
         self.data = directory / "data"
+        self.commands = commands
         self._output = directory / "output"
         self._begins = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
@@ -155,25 +156,35 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert second.urls() == urls  # the same ports and passwords
     assert total(urls) == 3
     another_is_refused(second)
-    what_dies_is_started_again(second)
-    pids = [*second.server_pids(), *(process_of(second.process.pid, name) for name in FEWER)]
-    assert all(map(is_running, pids))
-    second.process.kill()
-    second.process.wait()
-    eventually(lambda: not any(map(is_running, pids)))
+    what_dies_is_started_again_and_all_end_when_it_is_killed(second)
     passwords_are_kept(second, urls)
 
 
-def what_dies_is_started_again(up: Up) -> None:
-    """Both processes, and a server."""
+@MARIADB_ONLY
+@pytest.mark.long("each of the processes in the place of two")
+def test_each_process_is_started_again(start_up: Start) -> None:
+    up = start_up()
+    up.wait_for(r"countersink is up\.")
+    what_dies_is_started_again_and_all_end_when_it_is_killed(up)
+
+
+def what_dies_is_started_again_and_all_end_when_it_is_killed(up: Up) -> None:
+    """Its processes, and a server."""
     redis_pid, _ = up.server_pids()
-    killed = {name: process_of(up.process.pid, name) for name in FEWER}
+    killed = {name: process_of(up.process.pid, name) for name in up.commands}
     for pid in (redis_pid, *killed.values()):
         os.kill(pid, signal.SIGKILL)
     for name in ("redis", *killed):
         up.wait_for(rf"the {name} was killed by SIGKILL; starting it again in 1 s")
         up.wait_for(rf"the {name} runs again")
-    assert all(process_of(up.process.pid, name) != pid for name, pid in killed.items())
+    again = [process_of(up.process.pid, name) for name in killed]
+    assert not set(again) & set(killed.values())
+    pids = [*up.server_pids(), *again]
+    assert len(pids) == 2 + len(killed)
+    assert all(map(is_running, pids))
+    up.process.kill()
+    up.process.wait()
+    eventually(lambda: not any(map(is_running, pids)))
 
 
 def another_is_refused(up: Up) -> None:
@@ -270,9 +281,16 @@ def test_configured_servers_are_used_and_never_stopped(
 @MARIADB_ONLY
 @pytest.mark.long("the six processes once more")
 def test_only_what_is_not_configured_is_started(
-    start_up: Start, own_redis_server: RedisFactory
+    start_up: Start, own_redis_server: RedisFactory, empty_mysql_url: str
 ) -> None:
     queue = own_redis_server()
+    urls = {"COUNTERSINK_REDIS_URL": queue.url, "COUNTERSINK_MYSQL_URL": empty_mysql_url}
+    up = start_up(**urls)
+    up.wait_for(r"countersink is up\.")
+    assert call("increment", "page_views", **urls).status == 0
+    eventually(lambda: total(urls) == 1)
+    assert up.stop() == 0
+    assert not up.data.exists()
     up = start_up(COUNTERSINK_REDIS_URL=queue.url)
     up.wait_for(r"countersink is up\.")
     assert list(up.urls()) == ["COUNTERSINK_MYSQL_URL"]

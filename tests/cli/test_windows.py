@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from countersink.producers import Producer
-from tests.cli.command import NOWHERE, Servers, one_sentence
+from tests.cli.command import Servers, one_sentence
 
 
 @pytest.fixture(scope="module")
@@ -17,47 +17,6 @@ def filled(module_servers: Servers) -> Servers:
         producer.increment("clicks", "/", 5)
     module_servers.apply()
     return module_servers
-
-
-def refused(*arguments: str) -> str:
-    """What is said of wrong usage."""
-    return one_sentence(NOWHERE.call(*arguments), 2)
-
-
-WRONG = {
-    ("--last", "0h"): "is no window",
-    ("--last", "24"): "is no window",
-    ("--last", "1.5h"): "is no window",
-    ("--last", "\u0663h"): "is no window",
-    ("--last", ""): "is no window",
-    ("--last", "9" * 400 + "d"): "is no window",
-    ("--last", "24h", "--from", "2026-11-20"): "not both",
-    ("--from", "2026-11-20T08:00"): "no time zone",
-    ("--from", "1970-01-01T00:00+01:00"): "from 1970-01-01 on",
-    ("--from", "2026-11-20T08:00:30Z"): "whole minute",
-    ("--from", "2026-11-20T25:00Z"): "neither a day",
-    ("--from", "yesterday"): "neither a day",
-    ("--from", "2026-11-20", "--to", "2026-11-19"): "before it begins",
-}
-
-
-@pytest.mark.parametrize(("given", "says"), WRONG.items(), ids=lambda it: str(it)[:60])
-def test_what_is_no_window_is_a_usage_error(given: tuple[str, ...], says: str) -> None:
-    assert says in refused("totals", "views", *given)
-
-
-def test_each_command_of_windows_refuses_one_that_is_none() -> None:
-    for command in ("top", "export"):
-        assert "is no window" in refused(command, "views", "--last", "0h")
-        assert "no time zone" in refused(command, "views", "--to", "2026-11-20T08:00")
-
-
-def test_against_needs_a_window_and_something_to_hold_against() -> None:
-    for more in ((), ("--from", "2026-11-20"), ("--to", "2026-11-20T08:00Z")):
-        said = refused("top", "views", "--against", "previous", *more)
-        assert "range that has both ends" in said
-    said = refused("totals", "views", "--last", "24h", "--by", "hour", "--against", "previous")
-    assert "not of hours" in said
 
 
 def test_a_time_without_an_offset_is_of_the_time_zone_that_is_named(filled: Servers) -> None:

@@ -6,8 +6,10 @@ from http.client import HTTPConnection, HTTPException
 from select import select
 from typing import Self
 
-CLIENTS = 4
-PAUSE_SECONDS = 0.05
+from tests.support.examples import MANY
+
+CLIENTS = 8 if MANY else 4
+PAUSE_SECONDS = 0.01 if MANY else 0.05
 """Until a client that was refused tries again."""
 KEPT = 50
 """Requests over one connection: the next one may be another process's."""
