@@ -7,6 +7,7 @@ from tests.browser.axe import every_view, nothing_yet_and_dead_letters
 from tests.web.serving import Web
 
 
+@pytest.mark.random
 def test_every_view(browser: Browser, filled: Web) -> None:
     every_view(browser, filled, "light")
 

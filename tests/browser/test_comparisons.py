@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from countersink.cli.servers import MySQLServer
 from tests.browser.axe import faults
@@ -74,6 +74,18 @@ def rows(page: Page) -> list[list[str]]:
     return found[::-1]
 
 
+def walk(page: Page) -> Locator:
+    return page.get_by_role("slider", name="Walk through the chart")
+
+
+def hours_beside(page: Page, day: str, other: str, *, last: int) -> list[list[str]]:
+    """The rows of the hours of a day beside those of another one."""
+    hours = f"range=custom&from={day}&to={day}&by=hour"
+    page.goto(f"/#/counter/visits?{hours}&compare=own&other_from={other}")
+    expect(walk(page)).to_have_attribute("aria-valuemax", f"{last}")
+    return rows(page)
+
+
 def sum_note(page: Page) -> Any:
     return page.locator(".figure small").nth(1)
 
@@ -132,7 +144,7 @@ def test_counters_stand_side_by_side_in_days_that_all_can_be_told_in(page: Page)
         "all => all.map((one) => one.getAttribute('stroke-dasharray'))"
     )
     assert len(set(dashes)) == 2  # to be told apart without colours, too
-    chart = page.get_by_role("slider", name="Walk through the chart")
+    chart = walk(page)
     chart.press("Home")
     first = [one[DAYS[0]] for one in days]
     expected = f"Fri, 10 Jan 2025: visits {first[0]}, buys {first[1]}"
@@ -166,7 +178,7 @@ def test_a_ratio_has_gaps_where_there_is_nothing_to_divide_by(page: Page) -> Non
             )
         assert row[2:] == [f"{visits[day]:,}", f"{buys[day]:,}"]
     expect(page.locator(".note")).to_contain_text("Where visits is 0, there is no ratio.")
-    chart = page.get_by_role("slider", name="Walk through the chart")
+    chart = walk(page)
     chart.press("Home")
     for _ in range((gaps[0] - DAYS[0]).days):
         chart.press("ArrowRight")
@@ -207,6 +219,11 @@ def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
     everything = (date(2024, 1, 1), TODAY)
     picked: list[str] = []
 
+    def choose(by: str, text: str) -> None:
+        kind.select_option(by)
+        field.fill(text)
+        field.press("Enter")
+
     def agree() -> None:
         sums = [
             counted("visits", *days, BERLIN, lambda event: event.key in picked)
@@ -223,9 +240,7 @@ def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
         with download.value.path().open() as file:
             assert sum(int(row["total"]) for row in csv.DictReader(file)) == sums[0]
 
-    kind.select_option("prefix")
-    field.fill("/blog/")
-    field.press("Enter")
+    choose("prefix", "/blog/")
     picked[:] = ["/blog/a", "/blog/b"]
     agree()
     kind.select_option("key")
@@ -233,9 +248,7 @@ def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
     page.get_by_role("button", name="Add", exact=True).click()
     picked[:] = ["/blog/a", "/blog/b", ""]
     agree()
-    kind.select_option("exclude_key")
-    field.fill("/blog/b")
-    field.press("Enter")
+    choose("exclude_key", "/blog/b")
     picked[:] = ["/blog/a", ""]
     agree()
     page.go_back()
@@ -243,9 +256,7 @@ def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
     agree()
     page.get_by_role("button", name="Take away all").click()
     expect(page.locator(".chip")).to_have_count(0)
-    kind.select_option("exclude_prefix")
-    field.fill("/blog")
-    field.press("Enter")
+    choose("exclude_prefix", "/blog")
     picked[:] = [key for key in KEYS if not key.startswith("/blog")]
     agree()
     assert page.evaluate("location.hash").count("exclude_prefix=") == 1
@@ -303,9 +314,7 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
     said = f"up to 15:00 {mine:,}; before {before:,}, {percent(mine, before)}"
     expect(sum_note(page)).to_have_text(said)
     page.get_by_role("button", name="Hours").click()
-    expect(page.get_by_role("slider", name="Walk through the chart")).to_have_attribute(
-        "aria-valuemax", "167"
-    )
+    expect(walk(page)).to_have_attribute("aria-valuemax", "167")
     expect(sum_note(page)).to_have_text(said)
     page.goto("/#/counter/visits?range=90&compare=1&by=month")
     start, length = TODAY - timedelta(days=89), timedelta(days=90)
@@ -323,7 +332,7 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
     said = f"without today {mine:,}; before {before:,}, {percent(mine, before)}"
     expect(sum_note(page)).to_have_text(said)
     expect(page.locator(".note")).to_contain_text("Today is not over.")
-    chart = page.get_by_role("slider", name="Walk through the chart")
+    chart = walk(page)
     chart.press("End")
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Mar 2025 \(not over\): "))
 
@@ -365,14 +374,8 @@ def test_the_year_before_is_day_by_day_and_29_february_stands_alone(page: Page) 
 
 def test_hours_are_compared_by_the_clock_when_clocks_are_changed(page: Page) -> None:
     """In Berlin clocks went forward on 31 March 2024: 2 o'clock is not there."""
-    page.goto(
-        "/#/counter/visits?range=custom&from=2024-03-31&to=2024-03-31&by=hour"
-        "&compare=own&other_from=2024-03-30"
-    )
-    expect(page.get_by_role("slider", name="Walk through the chart")).to_have_attribute(
-        "aria-valuemax", "22"
-    )
-    found = {row[0].rpartition(", ")[2]: row[1:] for row in rows(page)}
+    shown = hours_beside(page, "2024-03-31", "2024-03-30", last=22)
+    found = {row[0].rpartition(", ")[2]: row[1:] for row in shown}
     assert "02:00" not in found
     assert len(found) == 23
     for hour, (now, then) in found.items():
@@ -383,14 +386,8 @@ def test_hours_are_compared_by_the_clock_when_clocks_are_changed(page: Page) -> 
 
 def test_an_hour_that_clocks_repeat_has_one_hour_beside_it(page: Page) -> None:
     """In Berlin clocks went back on 27 October 2024: 2 o'clock is there twice."""
-    page.goto(
-        "/#/counter/visits?range=custom&from=2024-10-27&to=2024-10-27&by=hour"
-        "&compare=own&other_from=2024-10-26"
-    )
-    expect(page.get_by_role("slider", name="Walk through the chart")).to_have_attribute(
-        "aria-valuemax", "24"
-    )
-    found = [(int(row[0].rpartition(", ")[2][:2]), row[2]) for row in rows(page)]
+    shown = hours_beside(page, "2024-10-27", "2024-10-26", last=24)
+    found = [(int(row[0].rpartition(", ")[2][:2]), row[2]) for row in shown]
     assert [hour for hour, _ in found] == [0, 1, 2, 2, *range(3, 24)]
     then = [f"{in_hours(date(2024, 10, 26), [hour]):,}" for hour in range(24)]
     assert [written for _, written in found] == [*then[:3], "–", *then[3:]]
@@ -398,6 +395,7 @@ def test_an_hour_that_clocks_repeat_has_one_hour_beside_it(page: Page) -> None:
 
 def test_a_counter_is_set_beside_another_with_the_keyboard_alone(page: Page) -> None:
     page.goto(f"/#/counter/visits?{RANGE}")
+    expect(page.locator(".panel:not([aria-busy]) .u-over")).to_be_attached()  # else it adds nothing
     page.get_by_text("Choose keys, or a counter").press("Enter")
     page.keyboard.press("Tab")
     expect(page.get_by_label("What to choose by")).to_be_focused()

@@ -49,8 +49,7 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
         cells = page.locator(f"{row('hello')} td.number")
         # No change to tell yet; the small print is for phones.
         expect(cells).to_have_text(["–", "11 in all", "1"])
-        web.producer.increment("hello", "again", 41)
-        web.apply()
+        web.count("hello", "again", 41)
         expect(page.locator(f"{row('hello')} td.all")).to_have_text("42")
         expect(page.locator(f"{row('hello')} .now")).to_have_text("42")
 
@@ -63,8 +62,7 @@ def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
         page = look.page
         page.goto("/")
         expect(page.locator(".counters tbody a").first).to_be_visible()
-        filled.producer.increment("page_views.copied", "world")
-        filled.apply()
+        filled.count("page_views.copied", "world")
         expect(page.locator(f"{row('page_views.copied')} td.all")).to_have_text("1")
 
 
@@ -75,8 +73,7 @@ def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:
     expect(figures).to_have_text([re.compile(r"\d")] * 3)
     before = [number(one) for one in figures.all_inner_texts()]
     assert before[0] < before[1] < before[2]
-    filled.producer.increment("signups", "web", 1_000)
-    filled.apply()
+    filled.count("signups", "web", 1_000)
     for figure, then in zip(figures.all(), before, strict=True):
         expect(figure).to_have_text(f"{then + 1_000:,}")
     expect(page.locator("#fresh")).to_have_class("fresh good")
@@ -340,8 +337,7 @@ def test_all_counters_are_sorted_also_where_there_are_more_than_a_page(
         with held(page, re.compile(r"/v1/counters\?.*limit=200")) as waiting:
             page.get_by_role("button", name="Show more").click()
             came(page, waiting)
-            web.producer.increment("another")
-            web.apply()
+            web.count("another")
             eventually(lambda: page.evaluate("1") and len(waiting) > 1)
         expect(links).to_have_text([*largest, "another"])
         page.get_by_role("button", name="Change").click()

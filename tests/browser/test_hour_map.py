@@ -5,6 +5,7 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.axe import faults
@@ -44,6 +45,7 @@ def cells(table: Locator) -> list[list[float]]:
     return [[float(cell) for cell in row if cell.strip()] for row in rows]
 
 
+@pytest.mark.random
 def test_hours_by_weekdays_are_averages_of_those_that_are_over(fresh: Look, filled: Web) -> None:
     now = datetime.now(UTC)
     oracle = counted(filled, now)
@@ -81,8 +83,7 @@ def test_hours_by_weekdays_are_averages_of_those_that_are_over(fresh: Look, fill
 
 
 def test_a_counter_by_day_says_why_it_has_none(look: Look, filled: Web) -> None:
-    filled.producer.increment("map.days")
-    filled.apply()
+    filled.count("map.days")
     look.page.goto("/#/counter/map.days")
     look.page.get_by_text("By weekday and hour").click()
     expect(look.page.get_by_text("counted by day, so its hours are not known")).to_be_visible()

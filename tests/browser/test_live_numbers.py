@@ -34,12 +34,6 @@ def figures(page: Page) -> Locator:
     return page.locator(".figure dd > span")
 
 
-def count(web: Web, counter: str, amount: int = 1) -> None:
-    """So many events of it, in the database."""
-    web.producer.increment(counter, "a", amount)
-    web.apply()
-
-
 @pytest.mark.parametrize(
     ("place", "asked"),
     [("/#/", "**/v1/counters?**"), ("/#/counter/live.failed", "**/v1/counters/live.failed")],
@@ -47,7 +41,7 @@ def count(web: Web, counter: str, amount: int = 1) -> None:
 def test_what_fails_at_first_says_so_and_comes_by_itself(
     timed: Look, filled: Web, place: str, asked: str
 ) -> None:
-    count(filled, "live.failed")
+    filled.count("live.failed", "a")
     total = filled.store.totals.total("live.failed")
     page = timed.page
     with routed(page, asked, lambda route: route.fulfill(status=503, body="{}")):
@@ -67,7 +61,7 @@ def test_a_counter_that_is_to_come_shows_up(timed: Look, filled: Web) -> None:
     page = timed.page
     page.goto("/#/counter/live.to_come")
     expect(page.get_by_text("Nothing has been counted as live.to_come.")).to_be_visible()
-    count(filled, "live.to_come", 3)
+    filled.count("live.to_come", "a", 3)
     page.clock.fast_forward(LATER_MS)
     expect(figures(page)).to_have_text(["3", "3", "3"])
     timed.excused.append(UNLOADED)
@@ -75,11 +69,11 @@ def test_a_counter_that_is_to_come_shows_up(timed: Look, filled: Web) -> None:
 
 def test_an_event_just_after_the_hours_came_is_drawn(timed: Look, filled: Web) -> None:
     filled.store.counters.set("live.hours", resolution="hour")
-    count(filled, "live.hours")
+    filled.count("live.hours", "a")
     page = timed.page
     page.goto("/#/counter/live.hours?range=1")
     expect(figures(page)).to_have_text(["1", "1", "1"])
-    count(filled, "live.hours", 100)
+    filled.count("live.hours", "a", 100)
     expect(figures(page).first).to_have_text("101")
     page.clock.fast_forward(LATER_MS)
     expect(figures(page)).to_have_text(["101", "101", "101"])
@@ -87,25 +81,25 @@ def test_an_event_just_after_the_hours_came_is_drawn(timed: Look, filled: Web) -
 
 
 def test_keys_follow_the_days(timed: Look, filled: Web) -> None:
-    count(filled, "live.keys")
+    filled.count("live.keys", "a")
     page = timed.page
     page.goto("/#/counter/live.keys")
     expect(page.locator(".keys .total")).to_have_text("1")
-    count(filled, "live.keys", 9)
+    filled.count("live.keys", "a", 9)
     expect(figures(page)).to_have_text(["10", "10", "10"])
     page.clock.fast_forward(2 * LATER_MS)
     expect(page.locator(".keys .total")).to_have_text("10")
 
 
 def test_an_event_before_the_first_figures_is_not_lost(look: Look, filled: Web) -> None:
-    count(filled, "live.first", 2)
+    filled.count("live.first", "a", 2)
     page = look.page
     with held(page, re.compile(r"/daily\?from=\d{4}-\d\d-\d\d&to=\d{4}-\d\d-\d\d$")) as waiting:
         page.goto("/#/counter/live.first?range=all")
         came(page, waiting)
         (route,) = waiting
         old = route.fetch()
-        count(filled, "live.first", 10)
+        filled.count("live.first", "a", 10)
         page.evaluate(TOLD, 12)
         waiting.clear()
         route.fulfill(response=old)
@@ -113,7 +107,7 @@ def test_an_event_before_the_first_figures_is_not_lost(look: Look, filled: Web) 
 
 
 def test_a_late_list_does_not_undo_what_was_heard(timed: Look, filled: Web) -> None:
-    count(filled, "live.late", 12)
+    filled.count("live.late", "a", 12)
     page = timed.page
     page.goto("/#/")
     expect(number(page, "live.late", ".now")).to_have_text("12")
@@ -122,7 +116,7 @@ def test_a_late_list_does_not_undo_what_was_heard(timed: Look, filled: Web) -> N
         page.clock.fast_forward(61_000)
         came(page, waiting)
         old = waiting[0].fetch()
-        count(filled, "live.late")
+        filled.count("live.late", "a")
         expect(number(page, "live.late", ".now")).to_have_text("13")
         with page.expect_response(re.compile(r"/v1/counters\?.*days=1$")):
             waiting.pop(0).fulfill(response=old)
@@ -146,12 +140,12 @@ def test_a_date_is_typed(look: Look) -> None:
 def test_who_walks_through_keys_or_the_chart_stays_there(timed: Look, filled: Web) -> None:
     filled.store.counters.set("live.walked", resolution="hour")
     filled.producer.increment("live.walked", "b", 5)
-    count(filled, "live.walked")
+    filled.count("live.walked", "a")
     page = timed.page
     page.goto("/#/counter/live.walked?range=1")
     key = page.get_by_role("button", name="a", exact=True)
     key.focus()
-    count(filled, "live.walked", 10)  # the other one's place
+    filled.count("live.walked", "a", 10)  # the other one's place
     page.clock.fast_forward(LATER_MS)
     expect(page.locator(".keys .key").first).to_have_text("a")
     expect(key).to_be_focused()
@@ -159,14 +153,14 @@ def test_who_walks_through_keys_or_the_chart_stays_there(timed: Look, filled: We
     chart.press("Home")
     chart.press("ArrowRight")
     expect(chart).to_have_attribute("aria-valuenow", "1")
-    count(filled, "live.walked", 10)
+    filled.count("live.walked", "a", 10)
     page.clock.fast_forward(LATER_MS)
     expect(figures(page).nth(1)).to_have_text("26")
     expect(chart).to_have_attribute("aria-valuenow", "1")
 
 
 def test_the_day_after_begins_without_taking_from_the_total(fresh: Look, filled: Web) -> None:
-    count(filled, "live.tomorrow", 5)
+    filled.count("live.tomorrow", "a", 5)
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
     news = {
         "counters": 1,
@@ -208,6 +202,5 @@ def test_lines_beside_each_other_follow_what_is_counted(look: Look, filled: Web)
     expect(totals).to_have_count(2)
     expect(page.locator("#fresh.good")).to_be_visible()
     signups, votes = (int(one.replace(",", "")) for one in totals.all_inner_texts())
-    filled.producer.increment("votes", "a", 1_000)
-    filled.apply()
+    filled.count("votes", "a", 1_000)
     expect(totals).to_have_text([f"{signups:,}", f"{votes + 1_000:,}"])

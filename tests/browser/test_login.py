@@ -32,8 +32,7 @@ def guarded(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]
     with server(
         servers_directory / "redis-login", mysql_server, failures_per_minute=FAILURES
     ) as served:
-        served.producer.increment("orders", "a", 5)
-        served.apply()
+        served.count("orders", "a", 5)
         served.key("read", name="the first")
         yield served
 

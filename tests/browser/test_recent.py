@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
+import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from countersink.schedules.jobs.move import open_tables
@@ -100,8 +101,7 @@ def test_the_last_hour_is_shown_by_minute_and_moves_on(timed: Look, filled: Web)
     expect(note).to_contain_text("The last minute is not over.")
     # What is counted now is drawn without a reload.
     with page.expect_response(re.compile("/minutely.*last=1h")) as answer:
-        filled.producer.increment("recent.minutes", "a", 1_000_000)
-        filled.apply()
+        filled.count("recent.minutes", "a", 1_000_000)
         expect(page.locator(".now")).to_have_text(re.compile(r"1,\d{3},\d{3}"))
         page.clock.fast_forward(LATER_MS)
     assert answer.value.status == 200
@@ -146,8 +146,7 @@ def test_whoever_walks_through_the_last_hour_stays_at_their_minute(look: Look, f
     assert "not over" not in said
     # The window moves on.
     with routed(page, re.compile("/minutely.*last=1h"), a_minute_on):
-        filled.producer.increment("recent.walked", "a", 5)
-        filled.apply()
+        filled.count("recent.walked", "a", 5)
         expect(chart).to_have_attribute("aria-valuemax", "58")
     expect(panel(page, "The last hour").locator(".readout")).to_have_text(said)
 
@@ -241,6 +240,7 @@ def test_hours_that_are_rolled_up_are_no_zeros(fresh: Look, filled: Web) -> None
     expect(table.get_by_role("cell", name="7", exact=True)).to_have_count(0)
 
 
+@pytest.mark.random
 def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
     timed: Look, filled: Web
 ) -> None:
@@ -267,8 +267,7 @@ def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
         page.get_by_role("link", name="Trending keys as CSV").click()
     lines = download.value.path().read_text().splitlines()
     assert lines == ["key,total,previous", "up,12,5", "new,9,0", ",8,16"]
-    filled.producer.increment("recent.keys", "new", 10)
-    filled.apply()
+    filled.count("recent.keys", "new", 10)
     expect(page.locator(".now")).to_have_text(re.compile(r"\d"))
     page.clock.fast_forward(LATER_MS)
     expect(rows.first).to_have_text(re.compile(r"new\s*19\s*0\s*new"))
@@ -298,6 +297,7 @@ def test_a_day_before_that_cannot_be_told_is_no_zero(look: Look, filled: Web) ->
     expect(look.page.get_by_text("The 24 hours before cannot be told")).to_be_visible()
 
 
+@pytest.mark.random
 def test_both_parts_fit_a_phone_and_have_contrast_in_the_dark(look: Look, filled: Web) -> None:
     filled.store.counters.set("recent.wide", resolution="minute")
     count(filled, "recent.wide", 60, ("/a/key/of/some/length/that/goes/on/and/on", "b"))

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from countersink.store import links
@@ -30,6 +31,7 @@ def log_in(page: Page, key: str) -> None:
     expect(page.get_by_role("link", name="Counters", exact=True)).to_be_visible()
 
 
+@pytest.mark.random
 def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, web: Web) -> None:
     counted(web)
     key = web.key("read", name="Ada")
@@ -77,6 +79,7 @@ def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, web: Web) -
             other.excused.append("401")
 
 
+@pytest.mark.random
 def test_a_note_is_written_shown_in_chart_and_table_changed_and_deleted(
     look: Look, filled: Web
 ) -> None:

@@ -17,6 +17,8 @@ from countersink.metrics import endpoint as module
 from countersink.metrics.endpoint import ASKING, AT_ONCE, MAX_HEAD, Endpoint
 from countersink.metrics.health import LIVES_WITHIN_S, Health
 from countersink.metrics.table import Sample, Samples
+from tests.web.attacks.crowd import hung_up
+from tests.web.raw import answer, connected
 
 
 @dataclass
@@ -50,20 +52,6 @@ def told() -> Told:
 def endpoint(told: Told) -> Iterator[Endpoint]:
     with Endpoint("127.0.0.1", 0, told.health()) as served:
         yield served
-
-
-def connected(endpoint: Endpoint) -> socket.socket:
-    at = urlsplit(endpoint.url)
-    return socket.create_connection((str(at.hostname), at.port or 0), timeout=60)
-
-
-def answer(endpoint: Endpoint, sent: bytes) -> bytes:
-    with connected(endpoint) as connection:
-        connection.sendall(sent)
-        parts = []
-        while part := connection.recv(65536):
-            parts.append(part)
-        return b"".join(parts)
 
 
 def test_metrics_in_the_format_that_is_asked_for(endpoint: Endpoint) -> None:
@@ -125,15 +113,10 @@ def test_nonsense_is_refused_without_an_echo(endpoint: Endpoint) -> None:
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
         b"GET /" + b"a" * MAX_HEAD,
     ):
-        with connected(endpoint) as connection:
+        with connected(endpoint.url) as connection:
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
-            said = b""
-            try:
-                while part := connection.recv(65536):
-                    said += part
-            except ConnectionResetError:
-                pass  # it closed with something of ours unread
+            said = answer(connection)
         assert not said or b" 4" in said[:13] or b" 5" in said[:13] or b"200" in said[:13], sent
         assert b"<script" not in said
         assert b"Traceback" not in said
@@ -142,14 +125,14 @@ def test_nonsense_is_refused_without_an_echo(endpoint: Endpoint) -> None:
 
 def test_a_head_that_drips_is_cut_off(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WITHIN_S", 0.2)
-    with connected(endpoint) as connection:
+    with connected(endpoint.url) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\n")
         assert connection.recv(1) == b""  # closed, without an answer
 
 
 def test_connections_that_say_nothing_keep_nobody_out(endpoint: Endpoint) -> None:
     with ExitStack() as open_ones:
-        silent = [open_ones.enter_context(connected(endpoint)) for _ in range(3 * AT_ONCE)]
+        silent = [open_ones.enter_context(connected(endpoint.url)) for _ in range(3 * AT_ONCE)]
         for each in silent[::2]:
             try:
                 each.sendall(b"GET /livez HTTP/1.1\r\n")
@@ -157,7 +140,7 @@ def test_connections_that_say_nothing_keep_nobody_out(endpoint: Endpoint) -> Non
                 pass  # it has made room
         for _ in range(3):
             assert requests.get(f"{endpoint.url}/livez", timeout=60).ok
-        ended = [each for each in silent if is_ended(each)]
+        ended = [each for each in silent if hung_up(each)]
         assert len(ended) >= len(silent) - AT_ONCE
         assert silent[-1] not in ended
 
@@ -172,14 +155,14 @@ def test_who_waits_for_other_servers_leaves_room_for_livez(told: Told) -> None:
 
     health = Health(process="test", samples=told.samples, busy=busy)
     with Endpoint("127.0.0.1", 0, health) as served, ExitStack() as open_ones:
-        waiting = [open_ones.enter_context(connected(served)) for _ in range(ASKING)]
+        waiting = [open_ones.enter_context(connected(served.url)) for _ in range(ASKING)]
         for each in waiting:
             each.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
             assert asked.acquire(timeout=60)
         assert requests.get(f"{served.url}/readyz", timeout=60).status_code == 503
         with ExitStack() as more:
             for _ in range(AT_ONCE):
-                more.enter_context(connected(served))
+                more.enter_context(connected(served.url))
             assert requests.get(f"{served.url}/livez", timeout=60).ok
         answered.set()
         for each in waiting:
@@ -205,17 +188,6 @@ def test_beyond_loopback_it_answers_to_any_name(told: Told) -> None:
         url = served.url.replace("0.0.0.0", "127.0.0.1")
         told_so = requests.get(f"{url}/livez", headers={"Host": "worker.example:9100"}, timeout=60)
         assert told_so.ok
-
-
-def is_ended(connection: socket.socket) -> bool:
-    """Whether the server has ended it."""
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
 
 
 def test_a_forked_child_does_not_hold_the_port(told: Told) -> None:

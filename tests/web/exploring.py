@@ -45,8 +45,7 @@ def explored(
     """
     with serving(redis_url, mysql_url, **NO_LIMITS) as web:
         key = web.key("admin") if keys else None
-        web.producer.increment("page_views", "/home")
-        web.apply()
+        web.count("page_views", "/home")
         return explore(web, key, directory, **how)
 
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
+
+
+def resident(child: Child, which: str = "VmRSS") -> int:
+    """Bytes of memory of a process, now or (``VmHWM``) at most so far."""
+    text = Path(f"/proc/{child.pid}/status").read_text()
+    found = re.search(rf"^{which}:\s+(\d+) kB$", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,13 @@ class Web:
         reading = self.services.register.look_again()
         asyncio.run_coroutine_threadsafe(reading, self.loop).result(20)
 
+    def count(
+        self, counter: str, key: str = "", amount: int = 1, at: datetime | None = None
+    ) -> None:
+        """Count this, and let a worker apply it."""
+        self.producer.increment(counter, key, amount, at=at)
+        self.apply()
+
     def apply(self) -> None:
         """Let a worker apply everything that the server has accepted."""
         assert self.producer.flush(timeout=20)

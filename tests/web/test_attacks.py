@@ -16,6 +16,7 @@ import requests
 
 from countersink.producers import Producer
 from countersink.store import Store
+from tests.support.examples import MANY
 from tests.web.attacks.asking import ask, post, say
 from tests.web.attacks.bodies import JSON, MEGABYTE, SQL, bomb
 from tests.web.attacks.target import Target
@@ -67,20 +68,21 @@ def test_json(target: Target) -> None:
     assert ask(target, "GET", "/v1/counters/public_twice").status_code == 404
 
 
+@pytest.mark.random
 def test_json_elsewhere(target: Target) -> None:
-    """The reader is the same: large bodies are sent to it once."""
+    """The reader is the same: large bodies are sent to one path, by `make test-long` to each."""
     for path in ("/v1/sequences/s/next", "/v1/dead/retry", "/v1/dead/drop"):
         for name, body, _ in JSON:
-            if 0 < len(body) < 1_000 or (body and path.endswith("next")):
+            if 0 < len(body) < 1_000 or (body and (MANY or path.endswith("next"))):
                 status_code = ask(target, "POST", path, data=body).status_code
                 assert status_code in (400, 415, 422), (path, name)
     assert ask(target, "GET", "/v1/sequences/s").json()["value"] is None
 
 
-@pytest.mark.parametrize(
-    "some", [SQL[7:10], pytest.param(SQL, marks=pytest.mark.long("each text at each place"))]
-)
-def test_sql_is_a_text_as_any_other(target: Target, some: tuple[str, ...]) -> None:
+@pytest.mark.random
+def test_sql_is_a_text_as_any_other(target: Target) -> None:
+    """Some of the texts stand at each place; by `make test-long` all of them."""
+    some = SQL if MANY else SQL[7:10]
     document = requests.get(f"{target.url}/openapi.json", timeout=20).json()
     increments = [{"counter": "public_sql", "key": text} for text in SQL]
     assert post(target, json.dumps(increments).encode()) == 202
@@ -101,7 +103,7 @@ def test_sql_is_a_text_as_any_other(target: Target, some: tuple[str, ...]) -> No
         for name in (*names, "'"):
             given = ask(target, "GET", place, params=[(name, text) for text in SQL])
             assert given.status_code in (200, 404, 422), (path, name)
-            for text in SQL[6:8] if some == SQL else some[:1]:
+            for text in SQL[6:8] if MANY else some[:1]:
                 given = ask(target, "GET", place, params={name: text})
                 assert given.status_code in (200, 404, 422), (path, name, text)
     target.apply()

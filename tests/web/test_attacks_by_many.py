@@ -1,12 +1,11 @@
 """Attacks by many: clients that are slow, silent or deaf, listeners, guesses, and new keys."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.cookies import SimpleCookie
-from itertools import cycle
+from itertools import cycle, product
 
 import pytest
 import requests
@@ -14,6 +13,7 @@ import requests
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
 from countersink.web.endpoints.live import MAX_LISTENERS, MAX_PER_ADDRESS, MAX_PER_KEY
+from tests.support.examples import MANY
 from tests.support.waiting import eventually
 from tests.web.attacks.asking import ask, from_address
 from tests.web.attacks.crowd import crowd, drip, hung_up
@@ -25,11 +25,11 @@ from tests.web.serving import Web
 pytestmark = pytest.mark.usefixtures("unharmed")
 
 KEYS = 3_000
-MANY = pytest.mark.long("hundreds of sockets, and as many keys as somebody sends in a minute")
+LARGE = pytest.mark.long("hundreds of sockets, and as many keys as somebody sends in a minute")
 OWN = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
 
 
-@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=MANY)])
+@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=LARGE)])
 def test_slow_and_deaf_clients_by_the_hundred(target: Target, share: float) -> None:
     slow_and_deaf_clients(target, share)
 
@@ -93,18 +93,12 @@ def test_listeners_by_the_hundred(target: Target) -> None:
     eventually(lambda: requests.get(f"{target.url}/livez", timeout=20).status_code == 200)
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(200, marks=MANY)])
+@pytest.mark.parametrize("number", [20, pytest.param(200, marks=LARGE)])
 def test_badges_of_keys_that_nobody_knows(target: Target, number: int) -> None:
     with crowd(target, number) as visitors:
         for visitor, each in enumerate(visitors):
-            drip(
-                [each],
-                b"".join(
-                    b"GET /hit/public_badges/%d-%d.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                    % (visitor, key)
-                    for key in range(5)
-                ),
-            )
+            asked = b"GET /hit/public_badges/%d-%d.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            drip([each], b"".join(asked % (visitor, key) for key in range(5)))
         for each in visitors:
             assert status(each.recv(65_536)) == 200
 
@@ -166,7 +160,9 @@ def test_a_cookie_that_was_put_there_is_never_that_of_a_login(target: Target) ->
             assert from_address(target, "127.0.0.21", "POST", path, headers, "{}").status == 403
 
 
+@pytest.mark.random
 def test_pages_of_others_reach_nothing_where_no_key_is_needed(web: Web) -> None:
+    """The kinds of bodies take turns; by `make test-long` each is sent to each path."""
     evil = "https://evil.example"
     pages: tuple[dict[str, str], ...] = (
         {"Sec-Fetch-Site": "cross-site", "Origin": evil},
@@ -177,31 +173,23 @@ def test_pages_of_others_reach_nothing_where_no_key_is_needed(web: Web) -> None:
         {"Origin": f"{evil}/{web.url}"},
         {"Origin": web.url.replace("127.0.0.1", "127.0.0.1.evil.example")},
     )
-    kinds = cycle(("text/plain", "application/x-www-form-urlencoded", "application/json"))
-    for headers in pages:
-        for path in ("/v1/increments", "/v1/sequences/s/next", "/v1/dead/drop", "/hit/c/k"):
-            kind = next(kinds)
-            told = requests.post(
-                web.url + path,
-                data=json.dumps({"counter": "c"}),
-                headers={**headers, "Content-Type": kind},
-                timeout=20,
-            )
+    kinds = ("text/plain", "application/x-www-form-urlencoded", "application/json")
+    turns = cycle(kinds)
+    paths = ("/v1/increments", "/v1/sequences/s/next", "/v1/dead/drop", "/hit/c/k")
+    body = b'{"counter": "c"}'
+    for headers, path in product(pages, paths):
+        for kind in kinds if MANY else (next(turns),):
+            told = web.ask("POST", path, data=body, headers={**headers, "Content-Type": kind})
             assert told.status_code == 403, (headers, kind, path)
-        pixel = requests.get(f"{web.url}/hit/c/k.gif", headers=headers, timeout=20)
-        assert pixel.status_code == 403
-    rebound = requests.post(
-        f"{web.url}/v1/increments",
-        json={"counter": "c"},
-        headers={"Host": "evil.example", "Origin": "http://evil.example"},
-        timeout=20,
-    )
-    assert rebound.status_code == 421
+    for headers in pages:
+        assert web.ask("GET", "/hit/c/k.gif", headers=headers).status_code == 403, headers
+    evil_host = {"Host": "evil.example", "Origin": "http://evil.example"}
+    assert web.ask("POST", "/v1/increments", data=body, headers=evil_host).status_code == 421
     web.apply()
     assert web.store.totals.counters() == {}
 
 
-@pytest.mark.parametrize("keys", [KEYS, pytest.param(20_000, marks=MANY)])
+@pytest.mark.parametrize("keys", [KEYS, pytest.param(20_000, marks=LARGE)])
 def test_new_keys_without_end(target: Target, keys: int) -> None:
     flood(target, f"public_flood_{keys}", keys)
     flooded(target, f"public_flood_{keys}", keys)

@@ -38,8 +38,7 @@ def brief(redis_url: str, mysql_url: str) -> Iterator[Web]:
     """A server that gives a read half a second."""
     with serving(redis_url, mysql_url, read_timeout_s=0.5) as web:
         web.store.counters.set("views", resolution="hour")
-        web.producer.increment("views", "a", 3)
-        web.apply()
+        web.count("views", "a", 3)
         yield web
 
 
@@ -71,8 +70,7 @@ def test_a_read_whose_time_is_over_is_503_and_the_next_one_is_answered(
 
 def test_a_read_ends_with_its_client(redis_url: str, mysql_url: str, session: Session) -> None:
     with serving(redis_url, mysql_url) as web:
-        web.producer.increment("views", "a", 3)
-        web.apply()
+        web.count("views", "a", 3)
         before = kills(session)
         host, port = web.url.removeprefix("http://").split(":")
         with locked(mysql_url):
@@ -102,8 +100,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 
 def test_reads_of_all_counters_leave_room_for_one(web: Web, held: Held) -> None:
-    web.producer.increment("views", "a", 3)
-    web.apply()
+    web.count("views", "a", 3)
     with ThreadPoolExecutor(MANY) as clients:
         try:
             many = [clients.submit(get, web, "/v1/totals?by=day") for _ in range(MANY)]
@@ -120,8 +117,7 @@ def test_one_key_has_so_many_reads_under_way_and_another_has_its_own(
     web: Web, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_pool, "MAX_READS", 2)
-    web.producer.increment("views", "a", 3)
-    web.apply()
+    web.count("views", "a", 3)
     greedy, other = web.key("read", name="greedy"), web.key("read", name="other")
     with ThreadPoolExecutor(3) as clients:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from countersink.store import Store, api_keys
 from countersink.store.sessions import open_tables
 from countersink.worker import WorkerOptions, run
 from tests.support.processes import Child, Children
-from tests.web.process import WebProcess
+from tests.web.process import WebProcess, resident
 
 LIVE = "live"
 """The counter of the traffic that must not be harmed."""
@@ -98,10 +97,7 @@ class Target:
 
     def peak(self) -> int:
         """The most resident memory since then, in bytes."""
-        status = Path(f"/proc/{self.child.pid}/status").read_text()
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
+        return resident(self.child, "VmHWM")
 
     def secrets(self) -> list[bytes]:
         """What it must tell nobody: the secret of the key, and the passwords of both servers."""

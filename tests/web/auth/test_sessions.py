@@ -29,13 +29,12 @@ def dashboard(guarded: Web) -> Iterator[Web]:
 
 
 def log_in(web: Web, key: str, **headers: str) -> requests.Response:
-    return requests.post(
-        f"{web.url}/login",
-        data={"key": key},
-        headers={**OWN, **headers},
-        timeout=20,
-        allow_redirects=False,
-    )
+    form = {"key": key}
+    return web.ask("POST", "/login", data=form, headers=OWN | headers, allow_redirects=False)
+
+
+def log_out(web: Web, held: dict[str, str]) -> requests.Response:
+    return web.ask("POST", "/logout", headers=OWN | held, allow_redirects=False)
 
 
 def cookie(answer: requests.Response) -> dict[str, str]:
@@ -44,9 +43,7 @@ def cookie(answer: requests.Response) -> dict[str, str]:
 
 
 def status(web: Web, method: str, path: str, headers: dict[str, str]) -> int:
-    return requests.request(
-        method, web.url + path, headers=headers, timeout=20, allow_redirects=False
-    ).status_code
+    return web.ask(method, path, headers=headers, allow_redirects=False).status_code
 
 
 def test_a_key_buys_a_cookie_that_scripts_and_other_sites_have_no_part_in(dashboard: Web) -> None:
@@ -95,7 +92,7 @@ def test_changes_by_cookie_come_from_our_own_pages(dashboard: Web) -> None:
         {"Referer": "https://evil.example/"},
     ):
         assert status(dashboard, "POST", "/admin", {**held, **other}) == 403, other
-        public = requests.post(f"{dashboard.url}/hit/a", headers={**held, **other}, timeout=20)
+        public = dashboard.ask("POST", "/hit/a", headers={**held, **other})
         assert public.json()["public"] is True
 
 
@@ -113,9 +110,7 @@ def test_nobody_is_logged_in_or_out_by_a_page_of_somebody_else(dashboard: Web) -
 
 def test_out_is_out(dashboard: Web) -> None:
     held = cookie(log_in(dashboard, dashboard.key("read")))
-    answer = requests.post(
-        f"{dashboard.url}/logout", headers={**held, **OWN}, timeout=20, allow_redirects=False
-    )
+    answer = log_out(dashboard, held)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
     name = held["Cookie"].partition("=")[0]
     assert answer.headers["Set-Cookie"].startswith(f'{name}=""; ')
@@ -148,9 +143,7 @@ def test_a_login_of_an_earlier_version_goes_on(dashboard: Web) -> None:
     assert status(dashboard, "GET", "/read", held) == 200
     proxied = {"X-Forwarded-Proto": "https", "Cookie": f"__Host-countersink={token}"}
     assert status(dashboard, "GET", "/read", proxied) == 200
-    answer = requests.post(
-        f"{dashboard.url}/logout", headers={**held, **OWN}, timeout=20, allow_redirects=False
-    )
+    answer = log_out(dashboard, held)
     assert answer.headers["Set-Cookie"].startswith('countersink=""; ')
     assert status(dashboard, "GET", "/read", held) == 401
 
@@ -213,15 +206,10 @@ def test_what_is_no_login_form(dashboard: Web) -> None:
         (b"a=1&b=2&c=3&d=4&e=5&f=6", form, 400),
     ):
         headers = {**OWN, "Content-Type": kind}
-        answer = requests.post(f"{dashboard.url}/login", data=body, headers=headers, timeout=20)
+        answer = dashboard.ask("POST", "/login", data=body, headers=headers)
         assert answer.status_code == expected, body
-        shown = requests.post(
-            f"{dashboard.url}/login",
-            data=body,
-            headers={**headers, "Accept": "text/html"},
-            timeout=20,
-            allow_redirects=False,
-        )
+        headers["Accept"] = "text/html"
+        shown = dashboard.ask("POST", "/login", data=body, headers=headers, allow_redirects=False)
         assert shown.headers["Location"] == f"/login?wrong={expected}"
 
 

@@ -202,7 +202,5 @@ def test_who_may_do_what(web: Web) -> None:
         assert post(web, "drop", {"reason": "nothing"}, **headers).status_code == status
         assert post(web, "retry", {"reason": "nothing"}, **headers).status_code == status
     # What could not be counted may be of any counter.
-    answer = requests.get(f"{web.url}/v1/dead", headers={"X-API-Key": some}, timeout=20)
-    assert answer.status_code == 403
-    answer = requests.get(f"{web.url}/v1/dead", headers={"X-API-Key": read}, timeout=20)
-    assert answer.json()["total"] == 1
+    assert web.ask("GET", "/v1/dead", some).status_code == 403
+    assert web.ask("GET", "/v1/dead", read).json()["total"] == 1

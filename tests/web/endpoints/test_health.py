@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import requests
-from prometheus_client.parser import text_string_to_metric_families
 
 from countersink.metrics.endpoint import installation_samples
 from countersink.metrics.table import METRICS, Sample
 from countersink.store.connection import connect
 from countersink.stream.connection import connect as connect_redis
 from countersink.web.endpoints import system
+from tests.metrics.test_exposition import Values, values
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
@@ -31,14 +31,10 @@ def get(web: Web, path: str, **options: Any) -> requests.Response:
     return requests.get(f"{web.url}{path}", timeout=60, **options)
 
 
-def scraped(web: Web, **options: Any) -> dict[str, dict[tuple[str, ...], float]]:
+def scraped(web: Web, **options: Any) -> Values:
     answer = get(web, "/metrics", **options)
     assert answer.status_code == 200, answer.text
-    found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(answer.text):
-        for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
-    return found
+    return values(answer.content)
 
 
 def test_a_new_server_shows_what_is_documented(web: Web) -> None:

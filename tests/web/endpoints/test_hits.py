@@ -77,19 +77,13 @@ def test_a_long_key_is_counted_in_the_form_of_all_interfaces_and_found_by_its_wh
     assert requests.post(path, timeout=20).status_code == 204
     # The picture's ending is a part of a beacon's key, so it is cut with it.
     assert requests.post(f"{path}.gif", timeout=20).status_code == 204
-    assert requests.post(
-        f"{shared.url}/v1/increments", json={"counter": "views.long", "key": key}, timeout=20
-    ).ok
+    assert shared.ask("POST", "/v1/increments", json={"counter": "views.long", "key": key}).ok
     assert counted(shared, "views.long") == {cut_key(key): 3, cut_key(f"{key}.gif"): 1}
     assert title(requests.get(f"{path}.svg?count=0", timeout=20).content) == "hits: 3"
     for question in ("totals?by=key&", "daily?", "totals?by=key&include_pending=true&"):
-        answer = requests.get(
-            f"{shared.url}/v1/counters/views.long/{question}key={quote(key)}", timeout=20
-        ).json()
-        assert [row["total"] for row in answer["rows"]] == [3], question
-    prefix = requests.get(
-        f"{shared.url}/v1/counters/views.long/totals?by=key&prefix={quote(key)}", timeout=20
-    )
+        answer = shared.ask("GET", f"/v1/counters/views.long/{question}key={quote(key)}")
+        assert [row["total"] for row in answer.json()["rows"]] == [3], question
+    prefix = shared.ask("GET", f"/v1/counters/views.long/totals?by=key&prefix={quote(key)}")
     assert prefix.status_code == 422  # in what was cut it cannot be told
 
 
@@ -233,14 +227,12 @@ def test_a_public_pattern_is_of_counters_that_there_are(
     monkeypatch.setattr(hits, "FRESH_S", 0.1)
 
     def hit(counter: str) -> int:
-        url = f"{guarded.url}/hit/{counter}/home.gif"
-        return requests.get(url, headers=ELSEWHERE, timeout=20).status_code
+        return guarded.ask("GET", f"/hit/{counter}/home.gif", headers=ELSEWHERE).status_code
 
     assert [hit(f"public.{number}") for number in range(20)] == [403] * 20
     guarded.store.counters.set("public.made", resolution="hour")
     eventually(lambda: hit("public.made") == 200)
-    guarded.producer.increment("public.counted", "home")
-    guarded.apply()
+    guarded.count("public.counted", "home")
     eventually(lambda: hit("public.counted") == 200)
     assert hit("sales") == 403
     guarded.apply()
@@ -295,9 +287,7 @@ def test_the_public_may_add_1_to_what_is_public_and_to_nothing_else(guarded: Web
     guarded.store.counters.set("public.blog", resolution="hour")
     for counter, allowed in (("public", True), ("public.blog", True), ("sales", False)):
         for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
-            answer = requests.request(
-                method, f"{guarded.url}/hit/{counter}/{path}", headers=ELSEWHERE, timeout=20
-            )
+            answer = guarded.ask(method, f"/hit/{counter}/{path}", headers=ELSEWHERE)
             assert answer.ok is allowed, (counter, path, answer.text)
             assert allowed or answer.status_code == 403
     assert counted(guarded, "public") == {"home": 3}
@@ -308,10 +298,7 @@ def test_the_public_may_add_1_to_what_is_public_and_to_nothing_else(guarded: Web
 def test_a_key_may_add_to_what_is_its_to_name(guarded: Web) -> None:
     key = guarded.key("ingest", name="shop", counters=["shop.*"])
     for counter, status in (("shop.sales", 200), ("sales", 403), ("public", 200)):
-        answer = requests.get(
-            f"{guarded.url}/hit/{counter}/k.gif", headers={"X-API-Key": key}, timeout=20
-        )
-        assert answer.status_code == status, counter
+        assert guarded.ask("GET", f"/hit/{counter}/k.gif", key).status_code == status, counter
 
 
 def test_another_page_cannot_add_to_what_is_not_public_although_everybody_may(shared: Web) -> None:

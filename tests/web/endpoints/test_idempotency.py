@@ -140,19 +140,14 @@ def test_names_that_cannot_be_are_refused(shared: Web) -> None:
 
 
 def test_two_keys_names_never_meet(redis_url: str, mysql_url: str) -> None:
-    from_keys: list[dict[str, str]] = []
     with serving(redis_url, mysql_url) as web:
-        for name in ("one", "other"):
-            from_keys.append({"Authorization": f"Bearer {web.key('ingest', name=name)}"})
-        for headers in from_keys * 2:
+        for key in [web.key("ingest", name=name) for name in ("one", "other")] * 2:
             requests_of_each: tuple[tuple[dict[str, str], Any], ...] = (
                 ({"Idempotency-Key": "mine"}, BATCH),
                 ({}, {"counter": "sales", "id": "mine", "amount": 10_000}),
             )
-            for extra, body in requests_of_each:
-                answer = requests.post(
-                    f"{web.url}{PATH}", json=body, headers={**headers, **extra}, timeout=20
-                )
+            for name, body in requests_of_each:
+                answer = web.ask("POST", PATH, key, json=body, headers=name)
                 assert answer.status_code == 202, answer.text
         web.apply()
         assert web.store.totals.total("sales") == 2 * (SUM + 10_000)

@@ -49,27 +49,19 @@ class Stream:
 
 
 @contextmanager
-def listening(web: Web, *counters: str, key: str | None = None) -> Iterator[Stream]:
+def listening(web: Web, *counters: str, key: str = "") -> Iterator[Stream]:
     """A listener until the end of the block."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     query = [("counter", name) for name in counters]
-    with requests.get(
-        f"{web.url}/v1/live", params=query, headers=headers, stream=True, timeout=20
-    ) as answer:
+    with web.ask("GET", "/v1/live", key, params=query, stream=True) as answer:
         assert answer.status_code == 200, answer.text
         assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         assert answer.headers["Cache-Control"] == "no-store"
         yield Stream(answer)
 
 
-def count(web: Web, counter: str, amount: int) -> None:
-    web.producer.increment(counter, "a", amount)
-    web.apply()
-
-
 def test_totals_of_today_come_as_they_change(web: Web) -> None:
-    count(web, "orders", 3)
-    count(web, "votes", 1)
+    web.count("orders", "a", 3)
+    web.count("votes", "a", 1)
     with listening(web, "orders", "votes", "unknown") as stream:
         first = stream.until("orders", 3)
         day = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -79,20 +71,20 @@ def test_totals_of_today_come_as_they_change(web: Web) -> None:
         }
         assert first["counters"] == 2
         assert datetime.fromisoformat(first["complete_up_to"]) <= datetime.now(UTC)
-        count(web, "orders", 4)
+        web.count("orders", "a", 4)
         assert stream.until("orders", 7)["today"].keys() == {"orders"}  # what has changed, alone
-        count(web, "unknown", 1)
+        web.count("unknown", "a", 1)
         assert stream.until("unknown", 1)["counters"] == 3
 
 
 def test_one_look_serves_all_who_listen(web: Web) -> None:
-    count(web, "orders", 3)
+    web.count("orders", "a", 3)
     with listening(web, "orders") as one, listening(web, "orders") as another:
         for stream in (one, another):
             stream.until("orders", 3)
         feed = web.services.one(live.Feed)
         assert len(feed.listeners) == 2
-        count(web, "orders", 1)
+        web.count("orders", "a", 1)
         for stream in (one, another):
             stream.until("orders", 4)
     # Nobody listens: nobody looks.
@@ -106,17 +98,14 @@ def test_one_slow_look_does_not_stop_the_numbers_for_minutes() -> None:
 
 
 def test_a_key_hears_of_its_own_counters_alone(web: Web) -> None:
-    count(web, "shop.orders", 3)
-    count(web, "secret", 5)
+    web.count("shop.orders", "a", 3)
+    web.count("secret", "a", 5)
     key = web.key("read", counters=["shop.*"])
     with listening(web, "shop.orders", key=key) as stream:
         event = stream.until("shop.orders", 3)
         assert event["counters"] == 1
         assert "secret" not in json.dumps(event)
-    refused = requests.get(
-        f"{web.url}/v1/live?counter=secret", headers={"X-API-Key": key}, timeout=20
-    )
-    assert refused.status_code == 403
+    assert web.ask("GET", "/v1/live?counter=secret", key).status_code == 403
 
 
 def test_counters_are_counted_once_for_all_who_may_see_the_same(
@@ -133,7 +122,7 @@ def test_counters_are_counted_once_for_all_who_may_see_the_same(
 
     monkeypatch.setattr(live, "_visible", noted)
     for name in ("shop.orders", "shop.visits", "blog.visits"):
-        count(web, name, 1)
+        web.count(name, "a", 1)
     shop = web.key("read", name="shop", counters=["shop.*"])
     visits = web.key("read", name="visits", counters=["*.visits", "nothing"])
     shown = {shop: "shop.orders", visits: "blog.visits"}
@@ -144,11 +133,11 @@ def test_counters_are_counted_once_for_all_who_may_see_the_same(
     ):
         for stream, name in ((one, shown[shop]), (two, shown[shop]), (three, shown[visits])):
             assert stream.until(name, 1)["counters"] == 2
-        count(web, "shop.orders", 1)  # no other name: nothing is counted anew
+        web.count("shop.orders", "a", 1)  # no other name: nothing is counted anew
         for stream in (one, two):
             assert stream.until("shop.orders", 2)["counters"] == 2
         assert sorted(patterns for patterns, _ in counted) == [("*.visits", "nothing"), ("shop.*",)]
-        count(web, "shop.returns", 1)
+        web.count("shop.returns", "a", 1)
         event = next(event for event in two.events() if event["counters"] == 3)
         assert event["today"] == {}
     loop = asyncio.run_coroutine_threadsafe(_thread(), web.loop).result(20)
@@ -160,7 +149,7 @@ async def _thread() -> str:
 
 
 def test_a_stream_ends_with_its_key(web: Web) -> None:
-    count(web, "orders", 3)
+    web.count("orders", "a", 3)
     key = web.key("read", name="brief")
     with listening(web, "orders", key=key) as stream:
         stream.until("orders", 3)
@@ -173,7 +162,7 @@ def test_a_stream_ends_with_its_key(web: Web) -> None:
 
 def test_a_stream_ends_whole_when_the_server_does(redis_url: str, mysql_url: str) -> None:
     with serving(redis_url, mysql_url) as web:
-        count(web, "orders", 3)
+        web.count("orders", "a", 3)
         listener = listening(web, "orders")
         stream = listener.__enter__()
         stream.until("orders", 3)
@@ -186,7 +175,7 @@ def test_more_listeners_than_there_may_be_are_told_to_come_later(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "MAX_LISTENERS", 1)
-    count(web, "orders", 3)
+    web.count("orders", "a", 3)
     with listening(web, "orders") as stream:
         stream.until("orders", 3)
         second = requests.get(f"{web.url}/v1/live", timeout=20)
@@ -195,13 +184,12 @@ def test_more_listeners_than_there_may_be_are_told_to_come_later(
 
 
 def test_one_key_takes_a_part_of_the_places_and_others_find_room(web: Web) -> None:
-    count(web, "orders", 3)
+    web.count("orders", "a", 3)
     greedy, other = web.key("read", name="greedy", counters=["none.*"]), web.key("read")
     with ExitStack() as held:
         for _ in range(live.MAX_PER_KEY):
             held.enter_context(listening(web, key=greedy))
-        headers = {"Authorization": f"Bearer {greedy}"}
-        refused = requests.get(f"{web.url}/v1/live", headers=headers, timeout=20)
+        refused = web.ask("GET", "/v1/live", greedy)
         assert refused.status_code == 429
         assert refused.headers["Retry-After"] == "30"
         held.enter_context(listening(web, "orders", key=other)).until("orders", 3)
@@ -214,10 +202,7 @@ def test_one_address_takes_a_part_of_the_places_with_however_many_keys(web: Web)
         for number in range(live.MAX_PER_ADDRESS):
             held.enter_context(listening(web, key=keys[number % 3]))
         for key in keys:
-            headers = {"Authorization": f"Bearer {key}"}
-            assert (
-                requests.get(f"{web.url}/v1/live", headers=headers, timeout=20).status_code == 429
-            )
+            assert web.ask("GET", "/v1/live", key).status_code == 429
 
 
 def test_a_server_that_is_away_is_told_of_and_seen_again(
@@ -227,7 +212,7 @@ def test_a_server_that_is_away_is_told_of_and_seen_again(
     mysql_url = server.url_for("counts")
     migrate(mysql_url)
     with serving(redis_url, mysql_url) as web:
-        count(web, "orders", 3)
+        web.count("orders", "a", 3)
         with listening(web, "orders") as stream:
             stream.until("orders", 3)
             server.stop()

@@ -98,12 +98,10 @@ def test_what_is_asked_for_in_the_query_takes_no_number(shared: Web) -> None:
 
 
 def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
-    headers = {"X-API-Key": web.key("ingest", counters=["shop.*"])}
+    key = web.key("ingest", counters=["shop.*"])
     for name, status in (("shop.invoice", 200), ("invoice", 403)):
-        url = f"{web.url}/v1/sequences/{name}/next"
-        assert requests.post(url, headers=headers, timeout=20).status_code == status
-    url = f"{web.url}/v1/sequences/shop.invoice"
-    assert requests.get(url, headers=headers, timeout=20).status_code == 403, "that is to read"
+        assert web.ask("POST", f"/v1/sequences/{name}/next", key).status_code == status
+    assert web.ask("GET", "/v1/sequences/shop.invoice", key).status_code == 403, "that is to read"
 
 
 def test_a_retry_takes_another_number_and_none_is_given_twice(shared: Web) -> None:

@@ -13,7 +13,7 @@ import requests
 
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import MAX_MEMBERS, unpack
-from countersink.web.server.protocol import MAX_HEAD_BYTES, PART_BYTES, SMALL_PARTS
+from countersink.web.server.protocol import PART_BYTES, SMALL_PARTS
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.routes import ROUTES
 from tests.web.serving import Web
@@ -173,16 +173,6 @@ def test_an_answer_comes_in_one_piece(small: Web) -> None:
         assert said.count(b"HTTP/1.1 200") == 3
 
 
-def test_a_head_is_bounded(small: Web) -> None:
-    line = b"GET /read HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    assert status(exchange(small.url, line + b"X-A: " + b"a" * 2 * MAX_HEAD_BYTES)) == 431
-    assert status(exchange(small.url, b"GET /" + b"a" * 2 * MAX_HEAD_BYTES)) == 431
-    # Also where all of it comes at once.
-    assert status(exchange(small.url, line + b"X-A: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n")) == 431
-    many = b"".join(b"X-%d: a\r\n" % number for number in range(200))
-    assert status(exchange(small.url, line + many + b"\r\n")) == 431
-
-
 def test_trailers_are_no_headers_and_are_bounded(guarded: Web) -> None:
     key = guarded.key("ingest").encode()
     body = b"Transfer-Encoding: chunked\r\nTrailer: X-API-Key\r\n\r\n2\r\nhi\r\n0\r\n"
@@ -218,37 +208,6 @@ def test_bytes_on_the_wire_are_bounded_however_they_are_cut(small: Web) -> None:
     head = POST.replace(b"close", b"keep-alive") + b"Transfer-Encoding: chunked\r\n\r\n"
     extended = b"1;" + b"e" * 100_000 + b"\r\nx\r\n"
     assert status(exchange(small.url, head + extended * 20)) in (400, 413)
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\r\n\r\n\r\nNONSENSE\r\n\r\n",
-        POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        POST + b"Content-Length: -1\r\n\r\n",
-        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        POST + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        POST + b"X-A: b\r\n c\r\nContent-Length : 3\r\n\r\nabc",
-        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"CONNECT evil:80 HTTP/1.1\r\nHost: evil:80\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        b"GET /read\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ],
-)
-def test_what_is_no_request(small: Web, request_bytes: bytes) -> None:
-    assert status(exchange(small.url, request_bytes)) in (400, 404, 405, 421)
-
-
-def test_an_upgrade_is_not_done_and_the_request_is_answered(small: Web) -> None:
-    request = (
-        b"GET /read HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\n"
-        b"Upgrade: websocket\r\n\r\n"
-    )
-    assert status(exchange(small.url, request)) == 200
 
 
 def test_an_answered_request_whose_body_goes_missing_gets_no_second_answer(small: Web) -> None:

@@ -1,6 +1,5 @@
 """What clients make the server hold is bounded, however they pipeline, and given back."""
 
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from countersink.web.server.protocol import MAX_HELD
 from tests.support.databases import dropped, new_name
 from tests.support.processes import Children
 from tests.support.waiting import eventually
-from tests.web.process import WebProcess
+from tests.web.process import WebProcess, resident
 from tests.web.raw import answer, connected, status
 
 pytestmark = [
@@ -68,15 +67,7 @@ def process(mysql_server: MySQLServer, redis_server: RedisServer) -> Iterator[We
 def before(process: WebProcess) -> int:
     """What was resident before anybody came."""
     quiet(process)
-    return resident(process)
-
-
-def resident(process: WebProcess, which: str = "VmRSS") -> int:
-    """Bytes of memory of the process, now or (``VmHWM``) at most so far."""
-    text = Path(f"/proc/{process.child.pid}/status").read_text()
-    found = re.search(rf"^{which}:\s+(\d+) kB$", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    return resident(process.child)
 
 
 def send(connections: list[socket.socket], data: bytes) -> None:
@@ -112,7 +103,7 @@ def peak(process: WebProcess, pipelined: bytes) -> int:
         quiet(process)
         send(many, pipelined)
         quiet(process)
-        return resident(process, "VmHWM")
+        return resident(process.child, "VmHWM")
 
 
 @pytest.mark.parametrize("sent", BODIES)
@@ -120,7 +111,7 @@ def test_bodies_that_wait_in_pipelines_are_bounded_and_given_back(
     process: WebProcess, before: int, sent: str
 ) -> None:
     assert peak(process, BODIES[sent]) - before < MAX_HELD + OTHERS
-    eventually(lambda: resident(process) - before < MAX_HELD)
+    eventually(lambda: resident(process.child) - before < MAX_HELD)
 
 
 @pytest.mark.parametrize("sent", HEADS)
@@ -134,6 +125,6 @@ def test_heads_that_do_not_end_are_bounded(process: WebProcess, before: int) -> 
     with crowd(process) as many:
         send(many, GET + b"a:\r\n" * 10_000)
         quiet(process)
-        assert resident(process, "VmHWM") - before < MAX_HELD + OTHERS
+        assert resident(process.child, "VmHWM") - before < MAX_HELD + OTHERS
         told = {status(said) for each in many[:20] if (said := answer(each))}
         assert told <= {431}  # some answers are lost: what was sent after them is not read

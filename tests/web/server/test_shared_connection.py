@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from tests.support.examples import MANY
 from tests.web.attacks.wire import CURL, CURL_CHUNKED, INNER, JAVA, JAVA_CHUNKED
 from tests.web.nginx import needs_nginx, nginx
 from tests.web.raw import connected, status
 from tests.web.serving import Web, serving
 
-ROUNDS = 2
+ROUNDS = 5 if MANY else 2
 VISITORS = {
     "plain": 'proxy_set_header Connection "";',
     # as nginx's documentation has it for WebSockets
@@ -29,7 +30,7 @@ LINES = b"\r\n" * 150_000
 """Before a request they are passed over. They fill what the server reads at a time, so that what
 follows comes later than the head."""
 
-pytestmark = needs_nginx
+pytestmark = [needs_nginx, pytest.mark.random]
 
 
 @pytest.fixture
@@ -79,9 +80,8 @@ def sent(url: str, *parts: bytes) -> int:
 
 def count(url: str, key: str) -> int:
     """An increment of a visitor who has done nothing wrong."""
-    return requests.post(
-        f"{url}/v1/increments", json={"counter": "honest"}, headers={"X-API-Key": key}, timeout=20
-    ).status_code
+    path, headers = f"{url}/v1/increments", {"X-API-Key": key}
+    return requests.post(path, json={"counter": "honest"}, headers=headers, timeout=20).status_code
 
 
 @pytest.mark.parametrize("visitors", VISITORS)
