@@ -43,7 +43,7 @@ from tests.reads.test_windows import (
     midnight,
     moment,
 )
-from tests.support.examples import examples
+from tests.support.examples import MANY, examples
 from tests.support.traffic import now_minute, now_ms, send
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -237,7 +237,7 @@ def test_different_members_are_exact_or_refused(
         if part:
             chance.choice((played.compact, played.retain))()
     played.retain()
-    for _ in range(6):
+    for _ in range(10 if MANY else 6):
         now, width = now_minute(), chance.choice((1, 15, 60))
         first = (now - chance.randrange(BACK)) // width * width
         end = first + chance.choice((1, 2, 3, 7, 24)) * chance.choice((width, 60))
@@ -252,6 +252,7 @@ def test_different_members_are_exact_or_refused(
     played.check_members({}, every)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(
     ("made", "days", "keep_days"),
     [
@@ -271,15 +272,19 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
     days: int,
     keep_days: int | None,
 ) -> None:
-    chance = random.Random(7)
+    chance, apart = random.Random(7), 20 if MANY else 240
     played = Sighted(session, store, redis_client, servers, made, days)
     if keep_days is not None:
         store.counters.set("v", keep_days=keep_days)
     for part in range(3):
         now = now_minute()
         events: list[Event] = []
-        for key, most in (("a", 1000), ("/page", 200), ("ä", 30)):
-            minutes = [now - chance.randrange(BACK // 240) * 240 for _ in range(most)]
+        for key, most in (
+            ("a", 1200 if MANY else 1000),
+            ("/page", 500 if MANY else 200),
+            ("ä", 30),
+        ):
+            minutes = [now - chance.randrange(BACK // apart) * apart for _ in range(most)]
             minutes += [now - chance.randrange(BACK)] * (most // 3)
             events += [(key, minute, f"visitor {chance.randrange(most)}") for minute in minutes]
         played.see_many(events)
@@ -287,7 +292,7 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
         (played.compact, played.retain, played.compact)[part]()
     if keep_days is None:
         played.retain()
-        for _ in range(3):
+        for _ in range(5 if MANY else 3):
             now, width = now_minute(), chance.choice((1, 60, 1440))
             first = (now - chance.randrange(BACK)) // width * width
             end = first + chance.choice((1, 3, 24)) * width

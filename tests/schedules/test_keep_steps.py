@@ -27,7 +27,7 @@ from countersink.store.verify import verify
 from tests.schedules.tables import MAX, Tables
 from tests.store.helpers import entry, together
 from tests.store.policy_rows import Change, brute_policy, put_policies
-from tests.support.examples import examples
+from tests.support.examples import MANY, examples
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
@@ -182,6 +182,7 @@ STEPS = {
     "quarter=90m,hour=47h": HOURLY,
 }
 LONG_AGO = 9 * 1440
+HOURS, TURNS = (99, 50) if MANY else (30, 17)
 
 
 @st.composite
@@ -278,11 +279,14 @@ def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is
     assert verified(tables.url) == []
 
 
+@pytest.mark.random
 def test_steps_that_come_and_go_only_ever_make_buckets_wider(
     tables: Tables, store: Store, applier: Applier
 ) -> None:
     hour = (now_minute() - 3 * 1440) // 60 * 60
-    events = {("a", hour + n): 1 for n in range(20)} | {("b", hour - 60 * n): 1 for n in range(30)}
+    events = {("a", hour + n): 1 for n in range(20)} | {
+        ("b", hour - 60 * n): 1 for n in range(HOURS)
+    }
     for steps in ("minute=2d,hour=90d", "minute=1d,quarter=30d", "forever", "quarter=1h"):
         minutes_kept(store, steps)
         count(applier, events)
@@ -467,6 +471,7 @@ def test_a_change_of_another_counter_does_not_end_the_pass(
     tables.check_ledger()
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_no_reader_sees_a_total_change(
     tables: Tables, store: Store, applier: Applier, level: str
@@ -474,7 +479,7 @@ def test_no_reader_sees_a_total_change(
     minutes_kept(store, "minute=1h,quarter=1d,hour=3d")
     now = now_minute()
     for start in range(0, 4 * 1440, 720):
-        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 18)})
+        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 2 if MANY else 18)})
     before = tables.totals()
     tables.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     rolling_up = threading.Thread(target=run, args=(tables.url, 10))
@@ -493,6 +498,7 @@ def test_no_reader_sees_a_total_change(
     assert verified(tables.url) == []
 
 
+@pytest.mark.random
 def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wider(
     tables: Tables, store: Store
 ) -> None:
@@ -514,7 +520,7 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
 
     def work(applier: Applier, number: int) -> None:
         chance = random.Random(number)
-        for _ in range(20):
+        for _ in range(TURNS):
             at = [now - chance.randrange(3 * 1440) for _ in range(40)]
             applier.apply([entry([(n, "v", f"{m % 5}", m, 1) for n, m in enumerate(at)])])
 
@@ -532,11 +538,12 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
     assert wrong == []
     assert sum(passes) > 0
     run(tables.url)
-    assert sum(tables.totals().values()) == 3 * 20 * 40
+    assert sum(tables.totals().values()) == 3 * TURNS * 40
     tables.check_ledger()
     assert verified(tables.url) == []
 
 
+@pytest.mark.random
 def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) -> None:
     minutes_kept(store, "minute=1h", max_keys=4)
     now = now_minute()
@@ -549,7 +556,7 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
             run(tables.url, rows=3)
 
     def work(applier: Applier, number: int) -> None:
-        for turn in range(15):
+        for turn in range(TURNS):
             names = ("a", "b", f"{number}/{turn}", f"of all/{turn}")
             rows = [(n, "v", name, days[n % 2] + turn, 1) for n, name in enumerate(names * 2)]
             rows += [(n + 8, "v", name, days[1] - turn, 1) for n, name in enumerate(names)]
@@ -566,7 +573,7 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
             one.close()
     run(tables.url)
     totals = tables.totals()
-    assert sum(totals.values()) == 3 * 15 * 12
+    assert sum(totals.values()) == 3 * TURNS * 12
     for day in days:
         of_day = str(label("day", "UTC", day).date())
         keys = {key for bucket, key, _, _ in tables.slots() if bucket.startswith(of_day)}
