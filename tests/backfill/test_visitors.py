@@ -190,12 +190,8 @@ def test_random_visits_are_in_the_sketches_of_their_buckets_once(
     set_counter(mysql_url, resolution=resolution, time_zone=zone, salt_days=0)
     source = log(tmp_path / "a.log", visits)
     report = count(mysql_url, source)
-    assert (report.state, report.counted, report.rejected, report.amount) == (
-        "done",
-        VISITS,
-        0,
-        VISITS,
-    )
+    assert (report.state, report.rejected) == ("done", 0)
+    assert report.counted == report.amount == VISITS
     with open_tables(mysql_url) as session:
         wanted = expected(session, visits)
         policies = load(session)
