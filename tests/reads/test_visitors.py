@@ -26,6 +26,7 @@ from countersink.store.totals.selection import Selection
 from countersink.store.visitors import answers
 from countersink.store.visitors.sketch import SketchUnion, Visitors, registers, sketch_of
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
+from tests.reads.support import Ground
 from tests.reads.test_windows import (
     BACK,
     HOURLY,
@@ -33,7 +34,6 @@ from tests.reads.test_windows import (
     ODD,
     UNSHRUNK,
     WIDTH,
-    Ground,
     Played,
     Span,
     counters,

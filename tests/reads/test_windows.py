@@ -14,7 +14,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import redis
 from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
@@ -23,13 +22,11 @@ from countersink.reads.query import Query, ask
 from countersink.reads.rows import rows
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store import Store
-from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import label_of
 from countersink.store.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from tests.cli.command import Servers
+from tests.reads.support import Ground
 from tests.store.policy_rows import Change, brute_policy, put_policies
 from tests.support.examples import examples
 from tests.support.traffic import now_minute, now_ms, send
@@ -215,21 +212,6 @@ def counters(draw: Any) -> tuple[list[tuple[int, str, str]], str | None]:
             finer = [steps.partition("=")[0]]
         made.append((ago, zone, draw(st.sampled_from(finer))))
     return made, steps
-
-
-@dataclass
-class Ground:
-    """The servers, and what is connected to them."""
-
-    session: Session
-    store: Store
-    client: redis.Redis
-    servers: Servers
-
-
-@pytest.fixture
-def ground(session: Session, store: Store, redis_client: redis.Redis, servers: Servers) -> Ground:
-    return Ground(session, store, redis_client, servers)
 
 
 class Played:
