@@ -161,7 +161,7 @@ def test_one_that_was_killed_in_the_midst_and_the_one_that_made_it_right(
 def test_what_does_not_fit_one_slot_goes_to_another(
     session: Session, applier: Applier, mysql_url: str
 ) -> None:
-    """Of what the slots hold then no source says anything, so verify has something to say."""
+    """Rows that are of no run are in the slots of backfills, so verify is not content with them."""
     count(applier, {(DAY, "/"): MAX})
     run = said_by(session, {(DAY, "/"): 0})
     reconcile.correct(mysql_url, run, options(), hour_ago())

@@ -33,6 +33,8 @@ def killed_again_and_again(
     backfills = Backfills(stage)
     if book is None:
         book = backfills.write(lines)
+    else:
+        backfills.enter(book)
     sources = [book.path, compressed(book.path, stage.directory)]
     for number in range(10 * kills):
         if backfills.kills == kills:
