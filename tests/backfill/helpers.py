@@ -1,6 +1,7 @@
 """Logs, backfills and looks into the tables, for the tests of backfill."""
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from countersink.backfill.count import task
 from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
 from countersink.backfill.run import backfill
+from countersink.backfill.undo import Undone, undo
 from countersink.runtime.limits import key_text
+from countersink.store import Store
 from countersink.store.sessions import open_tables
 from countersink.store.verify import open_session, verify
 
@@ -148,3 +151,54 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:
     """Let chunks end after so many lines, so that a short file has several; all are reported."""
     monkeypatch.setattr(task, "LINES", lines)
     monkeypatch.setattr(task, "INTERVAL", 0.0)
+
+
+def run_of(report: BackfillReport) -> int:
+    """The number of a run, which is no dry one."""
+    assert report.run is not None
+    return report.run
+
+
+def set_counter(mysql_url: str, counter: str = COUNTER, **settings: Any) -> None:
+    """Change the settings of a counter."""
+    with Store(mysql_url) as store:
+        store.counters.set(counter, **settings)
+
+
+@dataclass
+class Logs:
+    """A directory for logs, and a new database that they are added to."""
+
+    url: str
+    redis_url: str
+    directory: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def small_chunks(self, lines: int = 100) -> None:
+        """See :func:`small_chunks`."""
+        small_chunks(self.monkeypatch, lines)
+
+    def write(self, name: str, content: bytes) -> Path:
+        """A file of this content."""
+        return write(self.directory / name, content)
+
+    def add(self, *sources: Path | str, **given: Any) -> BackfillReport:
+        """See :func:`add`."""
+        return add(self.url, *sources, **given)
+
+    def reconcile(self, *sources: Path | str, **given: Any) -> BackfillReport:
+        """Set what the sources say."""
+        asked = options(*sources, mode="reconcile", **given)
+        return backfill(self.url, asked, redis_url=self.redis_url)
+
+    def undo(self, run: BackfillReport | int, **given: Any) -> Undone:
+        """Take back what a run did."""
+        return undo(self.url, run if isinstance(run, int) else run_of(run), **given)
+
+    def totals(self, counter: str = COUNTER) -> Totals:
+        """See :func:`totals`."""
+        return totals(self.url, counter)
+
+    def query(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """See :func:`query`."""
+        return query(self.url, sql, *args)

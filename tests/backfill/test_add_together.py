@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill import undo as undoing
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.store.apply.apply import Applier
@@ -18,15 +17,14 @@ from tests.backfill.helpers import (
     COUNTER,
     DAY,
     NOON,
+    Logs,
     add,
     day,
     details,
     keys_of,
     log,
     long_log,
-    query,
-    small_chunks,
-    totals,
+    run_of,
     write,
 )
 from tests.store.helpers import entry, row, together
@@ -39,78 +37,72 @@ pytestmark = pytest.mark.servers("mariadb", "mysql")
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
 
-def test_a_policy_that_changes_in_the_midst_is_seen(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_changes_in_the_midst_is_seen(logs: Logs) -> None:
     """No chunk is counted by policies that are not in force."""
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(300))
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(300))
     changes: list[int] = []
 
     def change(progress: Progress) -> None:
         if progress.lines == 100 and not changes:
             changes.append(1)
-            with open_tables(mysql_url) as session:
+            with open_tables(logs.url) as session:
                 put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
 
-    add(mysql_url, file, on_progress=change)
+    logs.add(file, on_progress=change)
     found = {
-        bucket: sum(amount for (label, _), amount in totals(mysql_url).items() if label == bucket)
-        for bucket, _ in totals(mysql_url)
+        bucket: sum(amount for (label, _), amount in logs.totals().items() if label == bucket)
+        for bucket, _ in logs.totals()
     }
     assert found == {"2026-03-14": 100, "2026-03-14 12:00:01": 200}
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_two_at_once_add_each_line_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: int
-) -> None:
-    small_chunks(monkeypatch, 1500 // chunks)
+def test_two_at_once_add_each_line_once(logs: Logs, chunks: int) -> None:
+    logs.small_chunks(1500 // chunks)
     content = long_log(1500)
     files = [
-        write(tmp_path / "a.log", content),
-        write(tmp_path / "b.gz", gzip.compress(content)),
-        write(tmp_path / "c.log", content),
+        logs.write("a.log", content),
+        logs.write("b.gz", gzip.compress(content)),
+        logs.write("c.log", content),
     ]
-    reports = together(*(partial(add, mysql_url, file) for file in files))
+    reports = together(*(partial(logs.add, file) for file in files))
     assert sum(report.lines for report in reports) == 1500
     assert {report.lines + report.known_lines for report in reports} == {1500}
-    assert totals(mysql_url) == keys_of(1500)
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(1,)]
+    assert logs.totals() == keys_of(1500)
+    assert logs.query("SELECT COUNT(*) FROM backfill_source") == [(1,)]
 
 
-def test_two_at_once_of_files_that_begin_alike_are_two_sources(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 20)
+def test_two_at_once_of_files_that_begin_alike_are_two_sources(logs: Logs) -> None:
+    logs.small_chunks(20)
     head = log(*["/head"] * 100)
-    files = [write(tmp_path / key, head + log(f"/{key}") * 50) for key in ("a", "b")]
-    together(*(partial(add, mysql_url, file, count_repeats=True) for file in files))
-    assert totals(mysql_url) == {(DAY, "/head"): 200, (DAY, "/a"): 50, (DAY, "/b"): 50}
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_source") == [(2,)]
+    files = [logs.write(key, head + log(f"/{key}") * 50) for key in ("a", "b")]
+    together(*(partial(logs.add, file, count_repeats=True) for file in files))
+    assert logs.totals() == {(DAY, "/head"): 200, (DAY, "/a"): 50, (DAY, "/b"): 50}
+    assert logs.query("SELECT COUNT(*) FROM backfill_source") == [(2,)]
 
 
 @pytest.mark.parametrize("lines", [20, 400])
 def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_another_has_read(
-    mysql_url: str, tmp_path: Path, lines: int
+    logs: Logs, lines: int
 ) -> None:
     """It ends within the other's chunk, and cannot be told from it unless it is looked at."""
     head = log(*["/head"] * lines)
-    longer = write(tmp_path / "a.log", head + log("/a") * 50)
-    shorter = write(tmp_path / "b.log", head + log("/b") * 20)
+    longer = logs.write("a.log", head + log("/a") * 50)
+    shorter = logs.write("b.log", head + log("/b") * 20)
     others: list[int] = []
 
     def other(request: object) -> None:
         """Another process reads the other file, once this one is settled."""
-        if not others and query(mysql_url, "SELECT 1 FROM backfill_source"):
+        if not others and logs.query("SELECT 1 FROM backfill_source"):
             others.append(1)
-            add(mysql_url, longer)
+            logs.add(longer)
 
-    with MySQLProxy.to(mysql_url) as proxy:
+    with MySQLProxy.to(logs.url) as proxy:
         proxy.when("commit_other", Phase.AFTER, Deed.PASS, times=0, call=other)
-        report = add(proxy.url(mysql_url), shorter, count_repeats=True)
+        report = add(proxy.url(logs.url), shorter, count_repeats=True)
     assert others
-    found = totals(mysql_url)
+    found = logs.totals()
     if lines > 100:  # more than is known of how it begins
         assert (report.state, report.counted) == ("failed", 0)
         assert "--source-name" in details(report)
@@ -121,27 +113,24 @@ def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_anothe
 
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
-def test_a_commit_whose_outcome_is_unknown_counts_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
-    with MySQLProxy.to(mysql_url) as proxy:
+def test_a_commit_whose_outcome_is_unknown_counts_once(logs: Logs, phase: Phase) -> None:
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(450))
+    with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when("commit_other", phase, Deed.CUT, skip=2, times=3)
-        report = add(proxy.url(mysql_url), file)
+        report = add(proxy.url(logs.url), file)
         assert rule.acted == 3
     assert (report.state, report.lines, report.known_lines) == ("done", 450, 0)
-    assert totals(mysql_url) == keys_of(450)
-    assert query(mysql_url, "SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
+    assert logs.totals() == keys_of(450)
+    assert logs.query("SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
 
 
-def half_undone(mysql_url: str, tmp_path: Path) -> Path:
+def half_undone(logs: Logs) -> Path:
     """A log of 450 lines, of which the run that counted the first 250 is undone."""
-    file = write(tmp_path / "a.log", long_log(250))
-    run = add(mysql_url, file).run
-    assert run is not None
-    add(mysql_url, write(file, long_log(450)))
-    undoing.undo(mysql_url, run)
+    file = logs.write("a.log", long_log(250))
+    run = run_of(logs.add(file))
+    logs.add(write(file, long_log(450)))
+    logs.undo(run)
     return file
 
 
@@ -154,12 +143,12 @@ def half_undone(mysql_url: str, tmp_path: Path) -> Path:
     ],
 )
 def test_a_chunk_that_was_counted_and_not_noted_counts_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: str, again: bool
+    logs: Logs, note: str, again: bool
 ) -> None:
     """The connection breaks in between: neither is there then."""
-    small_chunks(monkeypatch)
-    file = half_undone(mysql_url, tmp_path) if again else write(tmp_path / "a.log", long_log(450))
-    with MySQLProxy.to(mysql_url) as proxy:
+    logs.small_chunks()
+    file = half_undone(logs) if again else logs.write("a.log", long_log(450))
+    with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when(
             "*",
             Phase.BEFORE,
@@ -168,36 +157,32 @@ def test_a_chunk_that_was_counted_and_not_noted_counts_once(
             times=2,
             where=lambda request, reply: request.text.startswith(note),
         )
-        report = add(proxy.url(mysql_url), file)
+        report = add(proxy.url(logs.url), file)
         assert rule.acted == 2
     assert (report.state, report.lines) == ("done", 250 if again else 450)
-    assert totals(mysql_url) == keys_of(450)
+    assert logs.totals() == keys_of(450)
 
 
-def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = half_undone(mysql_url, tmp_path)
-    with MySQLProxy.to(mysql_url) as proxy:
+def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(logs: Logs) -> None:
+    logs.small_chunks()
+    file = half_undone(logs)
+    with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when(
             "*",
             Phase.BEFORE,
             Deed.PASS,
-            call=lambda request: add(mysql_url, file),
+            call=lambda request: logs.add(file),
             where=lambda request, reply: "SKIP LOCKED" in request.text,
         )
-        report = add(proxy.url(mysql_url), file)
+        report = add(proxy.url(logs.url), file)
         assert rule.acted == 1
     assert (report.state, report.lines, report.known_lines) == ("done", 0, 450)
-    assert totals(mysql_url) == keys_of(450)
+    assert logs.totals() == keys_of(450)
 
 
-def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = half_undone(mysql_url, tmp_path)
+def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs) -> None:
+    logs.small_chunks()
+    file = half_undone(logs)
     claims: list[str] = []
 
     def claims_second(request: Request, _reply: bytes) -> bool:
@@ -206,10 +191,10 @@ def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(
         return len(claims) == 2
 
     def change(_request: Request) -> None:
-        with open_tables(mysql_url) as session:
+        with open_tables(logs.url) as session:
             put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
 
-    with MySQLProxy.to(mysql_url) as proxy:
+    with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when(
             "*",
             Phase.BEFORE,
@@ -217,160 +202,133 @@ def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(
             call=change,
             where=claims_second,
         )
-        add(proxy.url(mysql_url), file)
+        add(proxy.url(logs.url), file)
         assert rule.acted == 1
     by_bucket: Counter[str] = Counter()
-    for (bucket, _), amount in totals(mysql_url).items():
+    for (bucket, _), amount in logs.totals().items():
         by_bucket[bucket] += amount
     assert by_bucket == {"2026-03-14": 300, "2026-03-14 12:00:01": 150}
 
 
-def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
+def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(logs: Logs) -> None:
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(450))
     gone = threading.Event()
-    with MySQLProxy.to(mysql_url) as proxy:
+    with MySQLProxy.to(logs.url) as proxy:
         proxy.when("commit_other", Phase.AFTER, Deed.CUT, skip=3, call=lambda request: gone.set())
         proxy.when("*", Phase.BEFORE, Deed.CUT, times=0, where=lambda request, reply: gone.is_set())
         with pytest.raises(Unavailable):
-            add(proxy.url(mysql_url), file, stop=gone.is_set)
-    assert query(mysql_url, "SELECT state FROM backfill_run") == [("running",)]
-    report = add(mysql_url, file)
+            add(proxy.url(logs.url), file, stop=gone.is_set)
+    assert logs.query("SELECT state FROM backfill_run") == [("running",)]
+    report = logs.add(file)
     assert report.lines + report.known_lines == 450
     assert min(report.lines, report.known_lines) > 0
-    assert totals(mysql_url) == keys_of(450)
+    assert logs.totals() == keys_of(450)
 
 
 @pytest.mark.parametrize("error", [1205, 1213])
-def test_others_in_the_way_are_waited_for(mysql_url: str, tmp_path: Path, error: int) -> None:
-    with MySQLProxy.to(mysql_url) as proxy:
+def test_others_in_the_way_are_waited_for(logs: Logs, error: int) -> None:
+    with MySQLProxy.to(logs.url) as proxy:
         proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=error, times=2)
         proxy.when("commit_other", Phase.BEFORE, Deed.ERROR, error=error, skip=1, times=1)
-        add(proxy.url(mysql_url), write(tmp_path / "a.log", log("/", "/a")))
-    assert totals(mysql_url) == day("/", "/a")
+        add(proxy.url(logs.url), logs.write("a.log", log("/", "/a")))
+    assert logs.totals() == day("/", "/a")
 
 
-def test_it_stops_when_told_to_and_goes_on_when_run_again(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
+def test_it_stops_when_told_to_and_goes_on_when_run_again(logs: Logs) -> None:
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(450))
     seen: list[int] = []
-    report = add(
-        mysql_url,
+    report = logs.add(
         file,
         on_progress=lambda progress: seen.append(progress.lines),
         stop=lambda: bool(seen) and seen[-1] >= 200,
     )
     assert (report.state, report.lines) == ("stopped", 200)
     assert any("run it again" in notice for notice in report.notices)
-    assert query(mysql_url, "SELECT state FROM backfill_run") == [("stopped",)]
-    again = add(mysql_url, file)
+    assert logs.query("SELECT state FROM backfill_run") == [("stopped",)]
+    again = logs.add(file)
     assert (again.lines, again.known_lines) == (250, 200)
-    assert totals(mysql_url) == keys_of(450)
+    assert logs.totals() == keys_of(450)
 
 
-def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(450))
+def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(logs: Logs) -> None:
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(450))
     undone: list[int] = []
 
     def undo(progress: Progress) -> None:
         if progress.lines == 200 and not undone:
             undone.append(1)
-            ((run,),) = query(mysql_url, "SELECT id FROM backfill_run")
-            undoing.undo(mysql_url, run)
+            ((run,),) = logs.query("SELECT id FROM backfill_run")
+            logs.undo(run)
 
     with pytest.raises(BackfillError, match="undone"):
-        add(mysql_url, file, on_progress=undo)
-    assert totals(mysql_url) == {}
-    assert add(mysql_url, file).lines == 450
-    assert totals(mysql_url) == keys_of(450)
+        logs.add(file, on_progress=undo)
+    assert logs.totals() == {}
+    assert logs.add(file).lines == 450
+    assert logs.totals() == keys_of(450)
 
 
-def test_what_was_undone_is_counted_again_though_the_file_has_grown_since(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(250))
-    first = add(mysql_url, file)
+def test_what_was_undone_is_counted_again_though_the_file_has_grown_since(logs: Logs) -> None:
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(250))
+    first = logs.add(file)
     write(file, long_log(400))
-    add(mysql_url, file)
-    assert first.run is not None
-    undoing.undo(mysql_url, first.run)
-    assert sum(totals(mysql_url).values()) == 150
-    packed = write(tmp_path / "a.gz", gzip.compress(long_log(450)))
-    report = add(mysql_url, packed)
+    logs.add(file)
+    logs.undo(first)
+    assert sum(logs.totals().values()) == 150
+    packed = logs.write("a.gz", gzip.compress(long_log(450)))
+    report = logs.add(packed)
     assert (report.lines, report.known_lines) == (300, 150)
-    assert totals(mysql_url) == keys_of(450)
+    assert logs.totals() == keys_of(450)
 
 
-def test_a_table_that_is_tracked_meanwhile_ends_the_run(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
+def test_a_table_that_is_tracked_meanwhile_ends_the_run(logs: Logs) -> None:
+    logs.small_chunks()
     tracked: list[int] = []
 
     def begin(progress: Progress) -> None:
         if progress.lines == 200 and not tracked:
             tracked.append(1)
-            with open_tables(mysql_url) as session:
+            with open_tables(logs.url) as session:
                 track(session, COUNTER)
 
-    report = add(mysql_url, write(tmp_path / "a.log", long_log(400)), on_progress=begin)
+    report = logs.add(logs.write("a.log", long_log(400)), on_progress=begin)
     assert (report.state, report.lines) == ("failed", 200)
     assert "untrack" in details(report)
 
 
-def test_live_traffic_goes_on_beside_it(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 50)
-    file = write(tmp_path / "a.log", long_log(1000))
-    applier = Applier(mysql_url, 17)
+def test_live_traffic_goes_on_beside_it(logs: Logs) -> None:
+    logs.small_chunks(50)
+    file = logs.write("a.log", long_log(1000))
+    applier = Applier(logs.url, 17)
 
     def live() -> int:
         for _ in range(50):
             applier.apply([entry([row("/0"), (1, COUNTER, "/0", NOON_MINUTE, 1)])])
         return 50
 
-    together(live, partial(_lines, mysql_url, file))
-    found = totals(mysql_url)
+    together(live, partial(logs.add, file))
+    found = logs.totals()
     assert found.pop(("2026-11-21", "/0")) == 50
     assert found == {
         cell: amount + 50 * (cell == (DAY, "/0")) for cell, amount in keys_of(1000).items()
     }
 
 
-def _lines(mysql_url: str, file: Path) -> int:
-    return add(mysql_url, file).lines
-
-
-def test_a_chunk_that_another_has_at_hand_is_waited_for(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_that_another_has_at_hand_is_waited_for(logs: Logs) -> None:
     """Whoever has it locked may end without having counted it."""
-    small_chunks(monkeypatch)
-    file = write(tmp_path / "a.log", long_log(300))
-    first = add(mysql_url, file)
-    assert first.run is not None
+    logs.small_chunks()
+    file = logs.write("a.log", long_log(300))
+    first = logs.add(file)
     # Still there when it is undone, as chunks of another run are. Without seals, as rows of before.
-    query(mysql_url, "UPDATE backfill_chunk SET run = 0, seal = NULL WHERE start_at = 0")
-    query(
-        mysql_url,
-        "UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200, seal = NULL",
-    )
-    undoing.undo(mysql_url, first.run)
-    query(
-        mysql_url,
-        "UPDATE backfill_chunk SET state = 'pending', seal = NULL WHERE state = 'undone'",
-    )
+    logs.query("UPDATE backfill_chunk SET run = 0, seal = NULL WHERE start_at = 0")
+    logs.query("UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200, seal = NULL")
+    logs.undo(first)
+    logs.query("UPDATE backfill_chunk SET state = 'pending', seal = NULL WHERE state = 'undone'")
     looked = threading.Event()
-    with MySQLProxy.to(mysql_url) as proxy, open_tables(mysql_url) as other:
+    with MySQLProxy.to(logs.url) as proxy, open_tables(logs.url) as other:
         proxy.when(
             "select",
             Phase.AFTER,
@@ -383,11 +341,11 @@ def test_a_chunk_that_another_has_at_hand_is_waited_for(
         other.query(
             "SELECT 1 FROM backfill_chunk WHERE state = 'pending' AND start_at > 0 FOR UPDATE"
         )
-        adding = threading.Thread(target=add, args=(proxy.url(mysql_url), file))
+        adding = threading.Thread(target=add, args=(proxy.url(logs.url), file))
         adding.start()
         assert looked.wait(20)  # for the second time
         assert adding.is_alive()
         other.rollback()
         adding.join(20)
     assert not adding.is_alive()
-    assert totals(mysql_url) == keys_of(300)
+    assert logs.totals() == keys_of(300)

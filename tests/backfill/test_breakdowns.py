@@ -9,7 +9,19 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.undo import undo
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
-from tests.backfill.helpers import COUNTER, DAY, add, details, line, query, rejected, totals, write
+from tests.backfill.helpers import (
+    COUNTER,
+    DAY,
+    add,
+    details,
+    line,
+    query,
+    rejected,
+    run_of,
+    set_counter,
+    totals,
+    write,
+)
 from tests.store.helpers import MAX
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -43,8 +55,7 @@ def test_events_are_added_to_the_breakdowns_and_taken_back(declared: str, tmp_pa
     again = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
     assert again.counted == 0
     assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
-    assert report.run is not None
-    undo(declared, report.run)
+    undo(declared, run_of(report))
     for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
         assert totals(declared, name) == {}
 
@@ -59,10 +70,8 @@ def test_a_breakdown_that_was_removed_since_is_left_out_of_what_is_taken_back(
     declared: str, tmp_path: Path
 ) -> None:
     report = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
-    with Store(declared) as store:
-        store.counters.set(COUNTER, breakdowns=["page,country"])
-    assert report.run is not None
-    undo(declared, report.run)
+    set_counter(declared, breakdowns=["page,country"])
+    undo(declared, run_of(report))
     assert query(declared, "SELECT counter, SUM(amount) FROM counter_ledger GROUP BY counter") == [
         (COUNTER, 0),
         (f"{COUNTER}#2", 0),
@@ -73,14 +82,12 @@ def test_a_breakdown_that_was_removed_since_is_left_out_of_what_is_taken_back(
 
 def test_what_is_before_a_breakdown_is_not_added_to_it(declared: str, tmp_path: Path) -> None:
     add(declared, events(tmp_path / "a.csv"), **COLUMNS)
-    with Store(declared) as store:
-        store.counters.set(COUNTER, breakdowns=["page", "page,country", "country"])
+    set_counter(declared, breakdowns=["page", "page,country", "country"])
     report = add(declared, events(tmp_path / "b.csv", 5, hour=15), **COLUMNS)
     assert totals(declared) == {(DAY, ""): 8}
     assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 8}
     assert totals(declared, f"{COUNTER}#3") == {}
-    assert report.run is not None
-    undo(declared, report.run)
+    undo(declared, run_of(report))
     assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
 
 
@@ -90,8 +97,7 @@ def test_a_counter_with_breakdowns_is_not_reconciled(declared: str, tmp_path: Pa
         add(declared, source, mode="reconcile")
     assert totals(declared) == {}
     # Refused for another reason without them: nobody says where the queue is.
-    with Store(declared) as store:
-        store.counters.set(COUNTER, breakdowns=[])
+    set_counter(declared, breakdowns=[])
     with pytest.raises(BackfillError, match="--redis-url"):
         add(declared, source, mode="reconcile")
 

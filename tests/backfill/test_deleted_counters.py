@@ -3,30 +3,18 @@
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 
 from countersink.backfill.count import task
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.run import backfill
-from countersink.backfill.undo import undo
 from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.counters import deletion_sql
 from countersink.store.counters.deletion import delete_counter
 from countersink.store.verify import verify
-from tests.backfill.helpers import (
-    COUNTER,
-    add,
-    keys_of,
-    log,
-    long_log,
-    options,
-    query,
-    totals,
-    write,
-)
+from tests.backfill.helpers import COUNTER, Logs, keys_of, log, long_log, options, query, run_of
 from tests.backfill.truths import new_run
 from tests.store.helpers import together
 from tests.support.ledger import post_planted
@@ -62,13 +50,13 @@ def everything(mysql_url: str, counter: str) -> dict[str, int]:
     }
 
 
-def fill(mysql_url: str, tmp_path: Path) -> None:
+def fill(logs: Logs) -> None:
     """Two counters with sources, rejected lines and corrections."""
     for counter in (COUNTER, "other"):
         content = long_log(500) + b"nonsense\n" * 3
-        add(mysql_url, write(tmp_path / "a.log", content), counter=counter)
-        add(mysql_url, write(tmp_path / "b.log", log("/b")), counter=counter)
-    with connect(mysql_url) as session:
+        logs.add(logs.write("a.log", content), counter=counter)
+        logs.add(logs.write("b.log", log("/b")), counter=counter)
+    with connect(logs.url) as session:
         run = new_run(session)
         session.execute(
             "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
@@ -91,10 +79,10 @@ def fill(mysql_url: str, tmp_path: Path) -> None:
 
 
 def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
-    store: Store, mysql_url: str, tmp_path: Path
+    logs: Logs, store: Store
 ) -> None:
-    fill(mysql_url, tmp_path)
-    others = everything(mysql_url, "other")
+    fill(logs)
+    others = everything(logs.url, "other")
     assert others == {
         **dict.fromkeys(TABLES, 0),
         "source": 2,
@@ -102,19 +90,19 @@ def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
         "journal": 6,
         "reject": 3,
     }
-    assert everything(mysql_url, COUNTER) == {**others, "drift": 2, "truth": 1}
-    amounts = totals(mysql_url, "other")
+    assert everything(logs.url, COUNTER) == {**others, "drift": 2, "truth": 1}
+    amounts = logs.totals("other")
     store.counters.delete(COUNTER)
-    assert everything(mysql_url, COUNTER) == dict.fromkeys(TABLES, 0)
-    assert everything(mysql_url, "other") == others
-    assert totals(mysql_url, "other") == amounts
-    assert query(mysql_url, "SELECT DISTINCT counter FROM reconciled_bucket") == [("other",)]
-    assert query(
-        mysql_url, "SELECT counter, state, COUNT(*) FROM backfill_run GROUP BY 1, 2 ORDER BY 1"
+    assert everything(logs.url, COUNTER) == dict.fromkeys(TABLES, 0)
+    assert everything(logs.url, "other") == others
+    assert logs.totals("other") == amounts
+    assert logs.query("SELECT DISTINCT counter FROM reconciled_bucket") == [("other",)]
+    assert logs.query(
+        "SELECT counter, state, COUNT(*) FROM backfill_run GROUP BY 1, 2 ORDER BY 1"
     ) == [("other", "done", 2), (COUNTER, "deleted", 3)]
     # It begins anew, and knows no source.
-    assert add(mysql_url, tmp_path / "a.log").counted == 500
-    assert totals(mysql_url) == keys_of(500)
+    assert logs.add(logs.directory / "a.log").counted == 500
+    assert logs.totals() == keys_of(500)
 
 
 class _Killed(Exception):
@@ -132,12 +120,12 @@ def die_at(commit: int) -> Callable[[str], None]:
 
 
 def test_killed_anywhere_all_is_right_and_it_can_be_run_again(
-    mysql_url: str, deleting: Session, tmp_path: Path
+    logs: Logs, deleting: Session
 ) -> None:
-    fill(mysql_url, tmp_path)
+    fill(logs)
     deaths = 0
     while True:
-        with connect(mysql_url, isolation="REPEATABLE READ") as dying:
+        with connect(logs.url, isolation="REPEATABLE READ") as dying:
             try:
                 delete_counter(dying, COUNTER, reached=die_at(deaths + 1))
                 break
@@ -147,42 +135,38 @@ def test_killed_anywhere_all_is_right_and_it_can_be_run_again(
         assert deaths < 40
     assert deaths >= 6
     assert verify(deleting).differences == []
-    assert everything(mysql_url, COUNTER) == dict.fromkeys(TABLES, 0)
+    assert everything(logs.url, COUNTER) == dict.fromkeys(TABLES, 0)
 
 
-def test_what_was_deleted_halfway_is_no_source_to_go_on_with(
-    mysql_url: str, deleting: Session, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "a.log", long_log(500))
-    add(mysql_url, source)
+def test_what_was_deleted_halfway_is_no_source_to_go_on_with(logs: Logs, deleting: Session) -> None:
+    source = logs.write("a.log", long_log(500))
+    logs.add(source)
     with (
-        connect(mysql_url, isolation="REPEATABLE READ") as dying,
+        connect(logs.url, isolation="REPEATABLE READ") as dying,
         pytest.raises(_Killed),
     ):
         delete_counter(dying, COUNTER, reached=die_at(3))
-    assert 0 < query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk")[0][0] < 5
-    report = add(mysql_url, source)
+    assert 0 < logs.query("SELECT COUNT(*) FROM backfill_chunk")[0][0] < 5
+    report = logs.add(source)
     assert (report.lines, report.known_lines) == (500, 0)
     assert verify(deleting).differences == []
     delete_counter(deleting, COUNTER)
-    assert everything(mysql_url, COUNTER) == dict.fromkeys(TABLES, 0)
+    assert everything(logs.url, COUNTER) == dict.fromkeys(TABLES, 0)
 
 
-def test_a_backfill_that_is_at_work_ends_and_says_why(
-    store: Store, mysql_url: str, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "a.log", long_log(2000))
+def test_a_backfill_that_is_at_work_ends_and_says_why(logs: Logs, store: Store) -> None:
+    source = logs.write("a.log", long_log(2000))
     reading, deleted = threading.Event(), threading.Event()
 
     def between_two_chunks() -> bool:
-        if not reading.is_set() and everything(mysql_url, COUNTER)["chunk"]:
+        if not reading.is_set() and everything(logs.url, COUNTER)["chunk"]:
             reading.set()
             assert deleted.wait(60)
         return False
 
     def run() -> str:
         with pytest.raises(BackfillError) as raised:
-            backfill(mysql_url, options(source), stop=between_two_chunks)
+            backfill(logs.url, options(source), stop=between_two_chunks)
         return str(raised.value)
 
     def delete() -> str:
@@ -196,26 +180,25 @@ def test_a_backfill_that_is_at_work_ends_and_says_why(
     said, _ = together(run, delete)
     assert "is deleted, so nothing more is counted by it" in said
     # It may have come to know the file anew before it saw that: a source of which nothing was read.
-    assert everything(mysql_url, COUNTER) | {"source": 0} == dict.fromkeys(TABLES, 0)
-    assert query(mysql_url, "SELECT * FROM counter_ledger") == []
-    assert add(mysql_url, source).lines == 2000
-    assert totals(mysql_url) == keys_of(2000)
+    assert everything(logs.url, COUNTER) | {"source": 0} == dict.fromkeys(TABLES, 0)
+    assert logs.query("SELECT * FROM counter_ledger") == []
+    assert logs.add(source).lines == 2000
+    assert logs.totals() == keys_of(2000)
 
 
 def test_deleted_again_and_again_beside_backfills_and_their_undoing(
-    store: Store, mysql_url: str, tmp_path: Path
+    logs: Logs, store: Store
 ) -> None:
-    source = write(tmp_path / "a.log", long_log(300))
-    add(mysql_url, source)
+    source = logs.write("a.log", long_log(300))
+    logs.add(source)
     done = threading.Event()
 
     def fill_and_undo() -> int:
         rounds = 0
         while not done.is_set():
             try:
-                run = add(mysql_url, source).run
-                assert run is not None
-                undo(mysql_url, run)
+                run = run_of(logs.add(source))
+                logs.undo(run)
             except BackfillError:
                 rounds += 1  # deleted meanwhile
         return rounds
@@ -224,7 +207,7 @@ def test_deleted_again_and_again_beside_backfills_and_their_undoing(
         try:
             for _ in range(5):
                 store.counters.delete(COUNTER)
-                add(mysql_url, write(tmp_path / "b.log", log("/b")))
+                logs.add(logs.write("b.log", log("/b")))
         except BackfillError:
             pass
         finally:
@@ -232,9 +215,9 @@ def test_deleted_again_and_again_beside_backfills_and_their_undoing(
         return 0
 
     together(fill_and_undo, delete)
-    with connect(mysql_url, isolation="REPEATABLE READ") as verifying:
+    with connect(logs.url, isolation="REPEATABLE READ") as verifying:
         assert verify(verifying).differences == []
-    add(mysql_url, source)
+    logs.add(source)
     store.counters.delete(COUNTER)
-    add(mysql_url, source)
-    assert totals(mysql_url) == keys_of(300)
+    logs.add(source)
+    assert logs.totals() == keys_of(300)

@@ -17,7 +17,18 @@ from countersink.runtime.limits import cut_key
 from countersink.store import Store
 from countersink.store.errors import UnknownDimension
 from tests.backfill.format_helpers import read, reasons, where
-from tests.backfill.helpers import COUNTER, DAY, add, details, line, log, totals, write
+from tests.backfill.helpers import (
+    COUNTER,
+    DAY,
+    add,
+    details,
+    line,
+    log,
+    run_of,
+    set_counter,
+    totals,
+    write,
+)
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -156,8 +167,7 @@ def test_a_log_is_counted_once_in_the_breakdowns_and_taken_back(
         (DAY, composite(["/a", "404"])): 1,
     }
     assert add(declared, source, dimensions=BOTH).counted == 0
-    assert report.run is not None
-    undo(declared, report.run)
+    undo(declared, run_of(report))
     for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
         assert totals(declared, name) == {}
 
@@ -170,7 +180,6 @@ def test_a_dimension_that_is_not_declared_counts_nothing_and_says_so(
         add(declared, source, dimensions=(("client", "host"),))
     assert totals(declared) == {}
     # Declared, it is counted.
-    with Store(declared) as store:
-        store.counters.set(COUNTER, dimensions=["page", "status", "client"])
+    set_counter(declared, dimensions=["page", "status", "client"])
     assert add(declared, source, dimensions=(("client", "host"),)).counted == 1
     assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 1}

@@ -32,6 +32,8 @@ from tests.backfill.helpers import (
     outcomes,
     query,
     require_verified,
+    run_of,
+    set_counter,
     small_chunks,
     totals,
     write,
@@ -87,15 +89,13 @@ def begins(mysql_url: str, name: str, at: datetime) -> None:
 
 def complete(mysql_url: str, first: str = DAY, breakdown: str = "country") -> None:
     """Let a filled breakdown begin on a day."""
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, breakdown_since={breakdown: date.fromisoformat(first)})
+    set_counter(mysql_url, breakdown_since={breakdown: date.fromisoformat(first)})
 
 
 @pytest.fixture
 def declared(mysql_url: str) -> str:
     """A counter that is broken down by page; its database."""
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, dimensions=["page", "country"], breakdowns=["page"])
+    set_counter(mysql_url, dimensions=["page", "country"], breakdowns=["page"])
     return mysql_url
 
 
@@ -104,8 +104,7 @@ def later(declared: str, tmp_path: Path) -> Iterator[str]:
     """Three events were counted; then two more breakdowns were declared."""
     events = [event("DE"), event("AT", "/b"), event("DE", "/b")]
     count(declared, csv(tmp_path / "history.csv", events))
-    with Store(declared) as store:
-        store.counters.set(COUNTER, breakdowns=["page", "country", "page,country"])
+    set_counter(declared, breakdowns=["page", "country", "page,country"])
     yield declared
     require_verified(declared)
 
@@ -172,8 +171,7 @@ def test_a_breakdown_that_lacks_events_does_not_begin_earlier(later: str, tmp_pa
 
 def test_months_that_were_rolled_up_are_compared_as_months(later: str, tmp_path: Path) -> None:
     fill(later, tmp_path / "history.csv")
-    with Store(later) as store:
-        store.counters.set(COUNTER, keep_days=31)
+    set_counter(later, keep_days=31)
     roll_up(partial(open_mover, later))
     assert totals(later) == totals(later, BY_COUNTRY) == {}
     with pytest.raises(ValueError, match="name the first day of a month"):
@@ -182,8 +180,7 @@ def test_months_that_were_rolled_up_are_compared_as_months(later: str, tmp_path:
     filled = fill(later, more)
     with pytest.raises(ValueError, match="in 2026-03 it holds 4, and views 3"):
         complete(later, "2026-03-01")
-    assert filled.run is not None
-    undo(later, filled.run)
+    undo(later, run_of(filled))
     complete(later, "2026-03-01")
 
 
@@ -201,8 +198,7 @@ def test_what_random_logs_fill_is_what_is_in_them(
     """Live events and backfills before and after a breakdown begins, in the midst of a bucket."""
     rng = random.Random(seed)
     small_chunks(monkeypatch, 40)
-    with Store(declared) as store:
-        store.counters.set(COUNTER, time_zone="Europe/Berlin", resolution=resolution)
+    set_counter(declared, time_zone="Europe/Berlin", resolution=resolution)
     events = [
         event(
             rng.choice(["DE", "AT", "CH"]),
@@ -216,8 +212,7 @@ def test_what_random_logs_fill_is_what_is_in_them(
         "country": NOON + timedelta(minutes=rng.randrange(-600, 600)),
         "page,country": NOON + timedelta(minutes=rng.randrange(-600, 600)),
     }
-    with Store(declared) as store:
-        store.counters.set(COUNTER, breakdowns=["page", *starts])
+    set_counter(declared, breakdowns=["page", *starts])
     for name, at in (BY_COUNTRY, starts["country"]), (BY_BOTH, starts["page,country"]):
         begins(declared, name, at)
     apply(applier, live)
@@ -254,8 +249,7 @@ def apply(applier: Applier, events: Iterable[Event]) -> None:
 
 def test_what_was_filled_is_taken_back_and_filled_again(later: str, tmp_path: Path) -> None:
     filled = fill(later, tmp_path / "history.csv")
-    assert filled.run is not None
-    done = undo(later, filled.run)
+    done = undo(later, run_of(filled))
     assert (done.counter, done.breakdown, done.amount) == (COUNTER, "country", -3)
     assert totals(later, BY_COUNTRY) == {}
     assert totals(later) == {(DAY, ""): 3}
@@ -278,12 +272,10 @@ def test_what_is_in_a_breakdown_by_filling_it_is_not_taken_back(later: str, tmp_
     assert totals(later) == {(DAY, ""): 3}
     # What was counted into both is.
     late = count(later, csv(tmp_path / "late.csv", [event("CH")]))
-    assert late.run is not None
-    undo(later, late.run)
+    undo(later, run_of(late))
     assert totals(later, BY_COUNTRY) == {(DAY, "DE"): 2, (DAY, "AT"): 1}
     # Without the breakdown nothing is in the way.
-    with Store(later) as store:
-        store.counters.set(COUNTER, breakdowns=["page"])
+    set_counter(later, breakdowns=["page"])
     undo(later, runs[-1])
     assert totals(later) == {}
 
@@ -292,11 +284,10 @@ def test_a_run_that_is_undone_in_part_keeps_a_breakdown_from_beginning_earlier(
     later: str, tmp_path: Path
 ) -> None:
     filled = fill(later, tmp_path / "history.csv")
-    assert filled.run is not None
-    assert undo(later, filled.run, stop=lambda: True).state == "undoing"
+    assert undo(later, run_of(filled), stop=lambda: True).state == "undoing"
     with pytest.raises(ValueError, match=f"backfill {filled.run} is undone in part"):
         complete(later)
-    undo(later, filled.run)
+    undo(later, run_of(filled))
     with pytest.raises(ValueError, match="it holds 0"):
         complete(later)
 
@@ -376,8 +367,7 @@ def test_a_line_without_its_end_leaves_nothing_in_a_breakdown_that_was_declared_
     whole = csv(tmp_path / "a.csv", [event("DE", at=now), event("Austria", at=now)]).read_bytes()
     file = write(tmp_path / "a.csv", whole[:-5])
     assert count(declared, file).amount == 2
-    with Store(declared) as store:
-        store.counters.set(COUNTER, breakdowns=["page", "country"])
+    set_counter(declared, breakdowns=["page", "country"])
     write(file, whole)
     count(declared, file)
     assert totals(declared, BY_COUNTRY) == {}

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.options import InputFormat, Recipe
-from countersink.producers.access_log import (
-    Counts,
-    Malformed,
-    Parser,
-    Rejected,
-)
+from countersink.producers.access_log import Counts, Malformed, Parser, Rejected
 from countersink.producers.access_log.formats.line_format import COMBINED
 from countersink.producers.access_log.formats.reader import Window
 from countersink.store.errors import Refused

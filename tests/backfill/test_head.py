@@ -11,26 +11,24 @@ import zstandard
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input.content import head_of, open_content
 from countersink.backfill.input.files import Input
-from tests.backfill.helpers import add, details, keys_of, long_log, outcomes, totals, write
+from tests.backfill.helpers import Logs, details, keys_of, long_log, outcomes, write
 
 
-def test_what_stands_before_a_cut_counts_and_the_whole_copy_goes_on(
-    mysql_url: str, tmp_path: Path
-) -> None:
+def test_what_stands_before_a_cut_counts_and_the_whole_copy_goes_on(logs: Logs) -> None:
     content = long_log(300)
     packed = gzip.compress(content)
-    cut = write(tmp_path / "cut.gz", packed[: len(packed) // 2])
+    cut = logs.write("cut.gz", packed[: len(packed) // 2])
     for again in False, True:
-        report = add(mysql_url, cut)
+        report = logs.add(cut)
         assert outcomes(report) == ["failed"]
         assert "cannot be read on from byte" in details(report)
         assert (report.counted > 0) is not again
-        assert 0 < sum(totals(mysql_url).values()) < 300
-    assert outcomes(add(mysql_url, cut, dry_run=True)) == ["failed"]
-    report = add(mysql_url, write(tmp_path / "whole.gz", packed))
+        assert 0 < sum(logs.totals().values()) < 300
+    assert outcomes(logs.add(cut, dry_run=True)) == ["failed"]
+    report = logs.add(logs.write("whole.gz", packed))
     assert (report.state, report.lines + report.known_lines) == ("done", 300)
     assert report.known_lines > 0
-    assert totals(mysql_url) == keys_of(300)
+    assert logs.totals() == keys_of(300)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstandard.compress])
@@ -52,19 +50,17 @@ def test_where_nothing_can_be_read_it_is_said(
     ],
 )
 def test_a_log_that_was_truncated_under_its_writer_tells_its_format(
-    mysql_url: str, tmp_path: Path, content: bytes, nuls: int, dry_run: bool
+    logs: Logs, content: bytes, nuls: int, dry_run: bool
 ) -> None:
-    source = write(tmp_path / "access.log", b"\0" * nuls + content)
-    report = add(mysql_url, source, input_format="auto", dry_run=dry_run)
+    source = logs.write("access.log", b"\0" * nuls + content)
+    report = logs.add(source, input_format="auto", dry_run=dry_run)
     assert (report.counted, report.rejected) == (1, 0)
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
 @pytest.mark.parametrize("lines", [1, 500])
-def test_a_wide_encoding_is_called_by_its_name(
-    mysql_url: str, tmp_path: Path, encoding: str, lines: int
-) -> None:
+def test_a_wide_encoding_is_called_by_its_name(logs: Logs, encoding: str, lines: int) -> None:
     content = long_log(lines).decode().encode(encoding)
-    source = write(tmp_path / "access.log", content)
-    report = add(mysql_url, source, input_format="auto", dry_run=True)
+    source = logs.write("access.log", content)
+    report = logs.add(source, input_format="auto", dry_run=True)
     assert details(report).startswith(f"it is {encoding}; convert it first")

@@ -10,10 +10,9 @@ from countersink.backfill.count import task
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Drift, RejectedLine
 from countersink.backfill.options import Recipe
-from countersink.backfill.undo import undo
 from countersink.producers.access_log.template import Condition
 from countersink.store.connection import Session
-from tests.backfill.helpers import add, log, long_log, write
+from tests.backfill.helpers import Logs, log, long_log, run_of, write
 from tests.backfill.truths import new_run
 from tests.store.helpers import minute
 from tests.store.policy_rows import put_policies
@@ -35,21 +34,17 @@ def test_there_are_none(session: Session) -> None:
             history.run(session, number)
 
 
-def test_a_run_says_what_was_asked_and_what_it_came_to(
-    mysql_url: str, session: Session, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "ä\udcff.log", log("/a", "/b?x", "/c.css") + b"nonsense\n")
-    report = add(
-        mysql_url,
+def test_a_run_says_what_was_asked_and_what_it_came_to(logs: Logs, session: Session) -> None:
+    source = logs.write("ä\udcff.log", log("/a", "/b?x", "/c.css") + b"nonsense\n")
+    report = logs.add(
         source,
-        rejects=tmp_path / "rejects",
+        rejects=logs.directory / "rejects",
         where=(Condition("status", "=", "200"),),
         exclude_keys=("*.css",),
         start=date(2026, 3, 1),
         strip_query=True,
     )
-    assert report.run is not None
-    run = history.run(session, report.run)
+    run = history.run(session, run_of(report))
     assert run.recipe == Recipe(
         where=(Condition("status", "=", "200"),),
         exclude_keys=("*.css",),
@@ -67,9 +62,9 @@ def test_a_run_says_what_was_asked_and_what_it_came_to(
     assert history.runs(session, "view") == []
 
 
-def test_the_latest_runs_come_first(mysql_url: str, session: Session, tmp_path: Path) -> None:
+def test_the_latest_runs_come_first(logs: Logs, session: Session) -> None:
     for number, counter in enumerate(("b", "a", "b")):
-        add(mysql_url, write(tmp_path / f"{number}.log", log(f"/{number}")), counter=counter)
+        logs.add(logs.write(f"{number}.log", log(f"/{number}")), counter=counter)
     found = [(run.id, run.counter) for run in history.runs(session)]
     assert [counter for _, counter in found] == ["b", "a", "b"]
     assert [number for number, _ in found] == sorted((number for number, _ in found), reverse=True)
@@ -77,46 +72,44 @@ def test_the_latest_runs_come_first(mysql_url: str, session: Session, tmp_path: 
 
 
 def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
-    mysql_url: str, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "LINES", 10)
-    old = write(tmp_path / "old.log", long_log(30))
-    add(mysql_url, old)
-    grown, new = write(tmp_path / "grown.log", long_log(20, first=50)), tmp_path / "new.log"
-    add(mysql_url, grown)
+    old = logs.write("old.log", long_log(30))
+    logs.add(old)
+    grown, new = logs.write("grown.log", long_log(20, first=50)), logs.directory / "new.log"
+    logs.add(grown)
     write(grown, long_log(35, first=50))
-    report = add(mysql_url, old, grown, write(new, long_log(10, first=100) + b"\x00x\n"))
-    assert report.run is not None
-    found = history.sources_of(session, report.run)
+    run = run_of(logs.add(old, grown, write(new, long_log(10, first=100) + b"\x00x\n")))
+    found = history.sources_of(session, run)
     assert [(one.path, one.chunks, one.lines, one.rejected) for one in found] == [
         (str(grown), 2, 15, 0),
         (str(new), 2, 11, 1),
     ]
     assert [(one.pending, one.undone, one.amount) for one in found] == [(0, 0, 15), (0, 0, 10)]
-    undo(mysql_url, report.run)
+    logs.undo(run)
     # That of which nothing else is known was forgotten.
-    (left,) = history.sources_of(session, report.run)
+    (left,) = history.sources_of(session, run)
     assert (left.path, left.chunks, left.undone) == (str(grown), 2, 2)
     assert history.sources_of(session, 10**6) == []
 
 
 def test_all_rejected_lines_are_listed_in_order(
-    mysql_url: str, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "LINES", 10)
     content = log("/a") + b"".join(b"wrong %d \xff\n" % number for number in range(23))
-    first, second = tmp_path / "a.log", tmp_path / "b.log"
-    report = add(mysql_url, write(first, content), write(second, b"bad\n"))
-    assert report.run is not None
-    found = list(history.rejects(session, report.run))
+    first, second = logs.directory / "a.log", logs.directory / "b.log"
+    run = run_of(logs.add(write(first, content), write(second, b"bad\n")))
+    found = list(history.rejects(session, run))
     assert [one.line for one in found] == [*range(2, 25), 1]
     assert found[0].text == b"wrong 0 \xff"
     assert found[-1] == RejectedLine(
         source=str(second), line=1, reason=found[0].reason, text=b"bad"
     )
-    assert list(history.rejects(session, report.run + 1)) == []
-    undo(mysql_url, report.run)
-    assert list(history.rejects(session, report.run)) == []
+    assert list(history.rejects(session, run + 1)) == []
+    logs.undo(run)
+    assert list(history.rejects(session, run)) == []
 
 
 @pytest.mark.parametrize("keys", [1, 3, 4, 5, 8, 9])

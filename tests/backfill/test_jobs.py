@@ -33,6 +33,7 @@ from tests.backfill.helpers import (
     query,
     rejected,
     require_verified,
+    run_of,
     totals,
     write,
 )
@@ -319,11 +320,10 @@ def test_what_a_run_left_pending_the_next_one_counts(
         source, team=threads, rate=800, stop=lambda: chunks(ground.mysql_url, "pending") > 3
     )
     assert report.state == "stopped"
-    assert report.run is not None
     eventually(lambda: threads.alive(0) == 0)
     assert chunks(ground.mysql_url, "pending") > 0
     require_verified(ground.mysql_url)
-    first = report.run
+    first = run_of(report)
     report = add(ground.mysql_url, source)
     assert report.state == "done"
     assert report.lines + report.known_lines == LINES
@@ -363,9 +363,7 @@ def test_a_job_of_a_run_that_is_not_there_or_over_does_nothing(
 ) -> None:
     assert "there is no backfill 7" in job.work(mysql_url, 7)
     source = write(tmp_path / "a.log", long_log(10))
-    report = add(mysql_url, source)
-    assert report.run is not None
-    assert job.work(mysql_url, report.run) == ""
+    assert job.work(mysql_url, run_of(add(mysql_url, source))) == ""
     assert totals(mysql_url) == keys_of(10)
 
 

@@ -19,7 +19,7 @@ from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from tests.backfill.format_helpers import where
-from tests.backfill.helpers import NOON, line, log, options, write
+from tests.backfill.helpers import NOON, line, log, options, run_of, write
 from tests.backfill.truths import DAY, count, on_days, totals
 from tests.store.helpers import entry, minute, now_ms
 
@@ -91,8 +91,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
     assert f"has set {DAY} of views" in refused.sources[0].detail
 
     count(applier, {(DAY, "/0"): 1})
-    assert done.run is not None
-    assert undo(mysql_url, done.run).amount == -20
+    assert undo(mysql_url, run_of(done)).amount == -20
     expected = {key: paths.count(key) - number for key, number in lost.items()}
     assert totals(session) == on_days(
         {(DAY, key): n + (key == "/0") for key, n in expected.items()}

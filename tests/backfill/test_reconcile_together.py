@@ -16,23 +16,18 @@ from countersink.backfill.options import BackfillOptions
 from countersink.backfill.reconcile import correction
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
-from countersink.store import Store, sessions
+from countersink.store import sessions
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.store.connection import connect
 from countersink.store.errors import Conflict, Unavailable
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (
     DAY,
     NEXT,
-    count,
-    drift,
+    Scene,
     hour_ago,
-    marks,
-    new_run,
     on_days,
     options,
-    said_by,
-    totals,
 )
 from tests.store.helpers import entry, minute, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
@@ -44,13 +39,6 @@ pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PATIENCE_S", 0.5)
-
-
-@pytest.fixture
-def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
-    made = MySQLProxy.to(mysql_url)
-    yield made
-    made.close()
 
 
 def correct(url: str, run: int, t0: int | None = None, asked: BackfillOptions | None = None) -> Any:
@@ -68,41 +56,39 @@ def is_correction(request: Request, _: bytes) -> bool:
 
 @pytest.mark.parametrize("rows", [2, 1000])
 def test_two_at_once_towards_the_same_truth_correct_once(
-    session: Session, applier: Applier, mysql_url: str, monkeypatch: pytest.MonkeyPatch, rows: int
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", rows)
     said = {(day, f"/{number}"): 10 + number for day in (DAY, NEXT) for number in range(9)}
     # Of the second day nothing is there at all: there both find gaps.
-    count(applier, {(DAY, f"/{number}"): number for number in range(0, 9, 2)})
+    scene.count({(DAY, f"/{number}"): number for number in range(0, 9, 2)})
     for _ in range(3):
-        runs = [said_by(session, said) for _ in range(2)]
+        runs = [scene.said_by(said) for _ in range(2)]
         asked = options(delete_missing=True)
-        done = together(*(partial(correct, mysql_url, run, asked=asked) for run in runs))
-        assert totals(session) == on_days(said)
-        written = [drift(session, run) for run in runs]
+        done = together(*(partial(correct, scene.url, run, asked=asked) for run in runs))
+        assert scene.totals() == on_days(said)
+        written = [scene.drift(run) for run in runs]
         assert not written[0].keys() & written[1].keys()
         assert [one.corrections for one in done] == [len(one) for one in written]
-        session.execute("UPDATE backfill_run SET state = 'done'")
+        scene.session.execute("UPDATE backfill_run SET state = 'done'")
         said = {key: amount + 3 for key, amount in said.items()}
 
 
-def test_the_second_sums_up_what_the_first_has_added(
-    session: Session, mysql_url: str, proxy: MySQLProxy
-) -> None:
-    first, second = (said_by(session, {(DAY, "/"): 10}) for _ in range(2))
+def test_the_second_sums_up_what_the_first_has_added(scene: Scene, proxy: MySQLProxy) -> None:
+    first, second = (scene.said_by({(DAY, "/"): 10}) for _ in range(2))
     with ThreadPoolExecutor(1) as others:
         started: list[Any] = []
         proxy.when(
             "*",
             Phase.AFTER,
             Deed.PASS,
-            call=lambda _: started.append(others.submit(correct, mysql_url, second)),
+            call=lambda _: started.append(others.submit(correct, scene.url, second)),
             where=is_sum,
             times=1,
         )
-        assert correct(proxy.url(mysql_url), first).corrections == 1
+        assert correct(proxy.url(scene.url), first).corrections == 1
         assert started[0].result(30).corrections == 0
-    assert totals(session) == on_days({(DAY, "/"): 10})
+    assert scene.totals() == on_days({(DAY, "/"): 10})
 
 
 @contextmanager
@@ -127,14 +113,14 @@ def beside(*works: Callable[[], object]) -> Iterator[None]:
 
 
 def test_workers_and_compaction_beside_it_lose_and_double_nothing(
-    session: Session, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", 3)
     t0 = hour_ago()
     sent = [0, 0]
 
     def count_in(slot: int) -> Callable[[], object]:
-        applier = Applier(mysql_url, slot)
+        applier = Applier(scene.url, slot)
 
         def work() -> None:
             # What was accepted before it began is in the truth; today's traffic is its own.
@@ -151,48 +137,46 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
         return work
 
     def squeeze() -> None:
-        compact(lambda: open_tables(mysql_url), CompactOptions(grace_s=0.0, rows=7))
+        compact(lambda: open_tables(scene.url), CompactOptions(grace_s=0.0, rows=7))
 
     said = {(DAY, f"/{n}"): 1000 + n for n in range(0, 15, 2)}
     with beside(count_in(1), count_in(2), squeeze):
         for _ in range(4):
-            run = said_by(session, said)
-            correct(mysql_url, run, t0, options(delete_missing=True))
-            found = totals(session)
+            run = scene.said_by(said)
+            correct(scene.url, run, t0, options(delete_missing=True))
+            found = scene.totals()
             assert {k: v for k, v in found.items() if v and k[0] == minute(DAY, 0) * 60} == (
                 on_days(said)
             )
             said = {key: amount + 7 for key, amount in said.items()}
-    assert totals(session)[minute(date(2026, 11, 21), 0) * 60, "/0"] == sum(sent)
+    assert scene.totals()[minute(date(2026, 11, 21), 0) * 60, "/0"] == sum(sent)
 
 
 def test_what_is_sent_after_it_began_and_counted_behind_its_sum_is_on_top(
-    session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
+    scene: Scene, proxy: MySQLProxy
 ) -> None:
-    count(applier, {(DAY, "/"): 1})
-    run = said_by(session, {(DAY, "/"): 10, (DAY, "/b"): 1})
+    scene.count({(DAY, "/"): 1})
+    run = scene.said_by({(DAY, "/"): 10, (DAY, "/b"): 1})
     with ThreadPoolExecutor(1) as others:
         waiting: list[Any] = []
 
         def live(_: Request) -> None:
             # It waits for the range: also where it makes a row in a gap.
-            waiting.append(others.submit(count, applier, {(DAY, "/"): 5, (DAY, "/a"): 2}))
+            waiting.append(others.submit(scene.count, {(DAY, "/"): 5, (DAY, "/a"): 2}))
 
         proxy.when("*", Phase.AFTER, Deed.PASS, call=live, where=is_sum, times=1)
-        correct(proxy.url(mysql_url), run)
+        correct(proxy.url(scene.url), run)
         waiting[0].result(30)
-    assert totals(session) == on_days({(DAY, "/"): 15, (DAY, "/a"): 2, (DAY, "/b"): 1})
+    assert scene.totals() == on_days({(DAY, "/"): 15, (DAY, "/a"): 2, (DAY, "/b"): 1})
 
 
-def test_days_rolled_up_meanwhile_are_left_as_they_are(
-    store: Store, session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
-) -> None:
-    store.counters.set("views", keep_days=30)
-    count(applier, {(DAY, "/"): 1, (NEXT, "/"): 1})
-    run = said_by(session, {(DAY, "/"): 10, (NEXT, "/"): 10})
+def test_days_rolled_up_meanwhile_are_left_as_they_are(scene: Scene, proxy: MySQLProxy) -> None:
+    scene.store.counters.set("views", keep_days=30)
+    scene.count({(DAY, "/"): 1, (NEXT, "/"): 1})
+    run = scene.said_by({(DAY, "/"): 10, (NEXT, "/"): 10})
 
     def announce(_: Request) -> None:
-        with connect(mysql_url) as other:
+        with connect(scene.url) as other:
             other.execute("UPDATE counter SET rolled_up_to = %s WHERE name = 'views'", (NEXT,))
 
     proxy.when(
@@ -205,121 +189,109 @@ def test_days_rolled_up_meanwhile_are_left_as_they_are(
         ),
         times=1,
     )
-    done = correct(proxy.url(mysql_url), run)
-    assert totals(session) == on_days({(DAY, "/"): 1, (NEXT, "/"): 10})
+    done = correct(proxy.url(scene.url), run)
+    assert scene.totals() == on_days({(DAY, "/"): 1, (NEXT, "/"): 10})
     assert f"rolled up to months: {DAY}" in done.notices[0]
 
 
 @pytest.mark.parametrize("skip", [0, 1, 2])
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    proxy: MySQLProxy,
-    monkeypatch: pytest.MonkeyPatch,
-    skip: int,
-    phase: Phase,
+    scene: Scene, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch, skip: int, phase: Phase
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", 2)
-    count(applier, {(DAY, "/a"): 1, (DAY, "/c"): 3})
-    run = said_by(session, {(DAY, "/a"): 10, (DAY, "/b"): 20, (DAY, "/c"): 30})
+    scene.count({(DAY, "/a"): 1, (DAY, "/c"): 3})
+    run = scene.said_by({(DAY, "/a"): 10, (DAY, "/b"): 20, (DAY, "/c"): 30})
 
     def live(_: Request) -> None:
         # Behind a COMMIT that was done these are on top, and must not be corrected away.
         if phase is Phase.AFTER:
-            count(applier, {(DAY, "/a"): 1, (DAY, "/c"): 1})
+            scene.count({(DAY, "/a"): 1, (DAY, "/c"): 1})
 
     # The first COMMIT is that of the marks.
     rule = proxy.when("commit_other", phase, Deed.CUT, call=live, skip=skip, times=1)
-    done = correct(proxy.url(mysql_url), run)
+    done = correct(proxy.url(scene.url), run)
     assert rule.acted == 1
     on_top = {"/a": 0, "/c": 0}
     if phase is Phase.AFTER:
         on_top = {"/a": int(skip >= 1), "/c": int(skip == 2)}
-    assert totals(session) == on_days(
+    assert scene.totals() == on_days(
         {(DAY, "/a"): 10 + on_top["/a"], (DAY, "/b"): 20, (DAY, "/c"): 30 + on_top["/c"]}
     )
-    assert done.corrections == len(drift(session, run)) == 3
+    assert done.corrections == len(scene.drift(run)) == 3
 
 
 def test_killed_between_the_marks_and_the_corrections_it_is_made_right_by_another_run(
-    session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy
+    scene: Scene, proxy: MySQLProxy
 ) -> None:
-    count(applier, {(DAY, "/"): 3})
+    scene.count({(DAY, "/"): 3})
     t0 = hour_ago()
-    dead_run = said_by(session, {(DAY, "/"): 10})
+    dead_run = scene.said_by({(DAY, "/"): 10})
     rule = proxy.when("*", Phase.BEFORE, Deed.CUT, where=is_correction, times=0)
     with pytest.raises(Unavailable):
-        correct(proxy.url(mysql_url), dead_run, t0)
+        correct(proxy.url(scene.url), dead_run, t0)
     assert rule.acted > 1
-    assert marks(session, dead_run)
-    assert totals(session) == on_days({(DAY, "/"): 3})
+    assert scene.marks(dead_run)
+    assert scene.totals() == on_days({(DAY, "/"): 3})
     late = entry([(0, "views", "/", minute(DAY), 5)], id=bytes.fromhex(new_entry_id(t0 - 1)))
-    assert applier.apply([late]).dead == 1
-    run = said_by(session, {(DAY, "/"): 10})
-    assert correct(mysql_url, run).corrections == 1
-    assert totals(session) == on_days({(DAY, "/"): 10})
+    assert scene.applier.apply([late]).dead == 1
+    run = scene.said_by({(DAY, "/"): 10})
+    assert correct(scene.url, run).corrections == 1
+    assert scene.totals() == on_days({(DAY, "/"): 10})
 
 
 def test_killed_in_the_midst_it_is_made_right_by_another_run(
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    proxy: MySQLProxy,
-    monkeypatch: pytest.MonkeyPatch,
+    scene: Scene, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", 1)
     said = {(day, key): 10 for day in (DAY, NEXT) for key in ("/a", "/b", "/c")}
-    count(applier, {(DAY, "/a"): 3, (DAY, "/gone"): 1, (NEXT, "/c"): 11})
-    dead_run = said_by(session, said)
+    scene.count({(DAY, "/a"): 3, (DAY, "/gone"): 1, (NEXT, "/c"): 11})
+    dead_run = scene.said_by(said)
     proxy.when("*", Phase.BEFORE, Deed.CUT, where=is_correction, skip=3, times=0)
     with pytest.raises(Unavailable):
-        correct(proxy.url(mysql_url), dead_run, asked=options(delete_missing=True))
-    assert len(drift(session, dead_run)) == 3
-    run = said_by(session, said)
-    done = correct(mysql_url, run, asked=options(delete_missing=True))
+        correct(proxy.url(scene.url), dead_run, asked=options(delete_missing=True))
+    assert len(scene.drift(dead_run)) == 3
+    run = scene.said_by(said)
+    done = correct(scene.url, run, asked=options(delete_missing=True))
     assert done.corrections == 4
-    assert totals(session) == on_days({**said, (DAY, "/gone"): 0})
+    assert scene.totals() == on_days({**said, (DAY, "/gone"): 0})
 
 
 def test_who_holds_rows_for_ever_is_named_in_the_end(
-    session: Session, applier: Applier, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(correction, "ATTEMPTS", 1)
-    count(applier, {(DAY, "/"): 3})
-    run = said_by(session, {(DAY, "/"): 10})
-    with connect(mysql_url) as other, other.transaction():
+    scene.count({(DAY, "/"): 3})
+    run = scene.said_by({(DAY, "/"): 10})
+    with connect(scene.url) as other, other.transaction():
         other.query("SELECT * FROM counter_slot FOR UPDATE")
         with pytest.raises(Conflict, match="holds rows of views all the time"):
-            correct(mysql_url, run)
-    assert correct(mysql_url, run).corrections == 1
+            correct(scene.url, run)
+    assert correct(scene.url, run).corrections == 1
 
 
 @pytest.mark.parametrize("code", [1205, 1213])
 def test_what_met_another_transaction_is_tried_again_with_fewer_keys(
-    session: Session, applier: Applier, mysql_url: str, proxy: MySQLProxy, code: int
+    scene: Scene, proxy: MySQLProxy, code: int
 ) -> None:
     said = {(DAY, f"/{n:02}"): n + 1 for n in range(40)}
-    run = said_by(session, said)
+    run = scene.said_by(said)
     proxy.when("*", Phase.BEFORE, Deed.ERROR, where=is_sum, times=2, error=code)
-    assert correct(proxy.url(mysql_url), run).corrections == 40
-    assert totals(session) == on_days(said)
+    assert correct(proxy.url(scene.url), run).corrections == 40
+    assert scene.totals() == on_days(said)
     ranges = [one for one in proxy.seen if is_correction(one, b"")]
     assert len(ranges) > 1
 
 
-def test_a_run_undone_meanwhile_corrects_no_more(
-    session: Session, mysql_url: str, proxy: MySQLProxy
-) -> None:
-    run = said_by(session, {(DAY, "/"): 10, (NEXT, "/"): 10})
+def test_a_run_undone_meanwhile_corrects_no_more(scene: Scene, proxy: MySQLProxy) -> None:
+    run = scene.said_by({(DAY, "/"): 10, (NEXT, "/"): 10})
 
     def undoing(_: Request) -> None:
-        with connect(mysql_url) as other:
+        with connect(scene.url) as other:
             other.execute("UPDATE backfill_run SET state = 'undoing' WHERE id = %s", (run,))
 
     proxy.when("*", Phase.BEFORE, Deed.PASS, call=undoing, where=is_sum, skip=1, times=1)
     with pytest.raises(BackfillError, match="is undoing by now"):
-        correct(proxy.url(mysql_url), run)
-    assert totals(session) == on_days({(DAY, "/"): 10})
-    assert new_run(session) > run
+        correct(proxy.url(scene.url), run)
+    assert scene.totals() == on_days({(DAY, "/"): 10})
+    assert scene.new_run() > run

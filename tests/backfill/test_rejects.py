@@ -7,21 +7,8 @@ from typing import Any
 import pytest
 
 from countersink.backfill import history, options
-from countersink.backfill.undo import undo
 from countersink.store.sessions import open_tables
-from tests.backfill.helpers import (
-    add,
-    day,
-    keys_of,
-    log,
-    long_log,
-    outcomes,
-    query,
-    rejected,
-    small_chunks,
-    totals,
-    write,
-)
+from tests.backfill.helpers import Logs, day, keys_of, log, long_log, outcomes, rejected, run_of
 
 BAD = b"nonsense\n"
 
@@ -31,13 +18,11 @@ def written(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(
-    mysql_url: str, tmp_path: Path
-) -> None:
-    first = write(tmp_path / "a.log", log("/") + b'\xff\x00 "no\\log"\n' + log("/b"))
-    second = write(tmp_path / "b.log", BAD + log("/c") + b"x" * 5000)
-    out = tmp_path / "out.ndjson"
-    report = add(mysql_url, first, second, rejects=out)
+def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: Logs) -> None:
+    first = logs.write("a.log", log("/") + b'\xff\x00 "no\\log"\n' + log("/b"))
+    second = logs.write("b.log", BAD + log("/c") + b"x" * 5000)
+    out = logs.directory / "out.ndjson"
+    report = logs.add(first, second, rejects=out)
     assert (report.state, report.counted, report.rejected) == ("done", 3, 3)
     assert any(str(out) in notice for notice in report.notices)
     found = written(out)
@@ -48,112 +33,108 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(
     ]
     assert [one["text"] for one in found] == ['\\xff\x00 "no\\log"', "nonsense", "x" * 1000]
     assert all(one["reason"] for one in found)
-    assert [number for number, _, _ in rejected(mysql_url)] == [2, 1, 3]
-    assert report.run is not None
-    with open_tables(mysql_url) as session:
-        listed = list(history.rejects(session, report.run))
+    assert [number for number, _, _ in rejected(logs.url)] == [2, 1, 3]
+    with open_tables(logs.url) as session:
+        listed = list(history.rejects(session, run_of(report)))
     assert [(one.source, one.line) for one in listed] == [
         (one["source"], one["line"]) for one in found
     ]
-    assert totals(mysql_url) == day("/", "/b", "/c")
+    assert logs.totals() == day("/", "/b", "/c")
 
 
 def test_the_file_has_a_name_of_its_own_and_is_not_made_for_nothing(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    good = write(tmp_path / "a.log", log("/"))
-    add(mysql_url, good, rejects=None)
-    assert list(tmp_path.iterdir()) == [good]
-    report = add(mysql_url, write(tmp_path / "b.log", BAD), rejects=None)
-    assert len(written(tmp_path / f"backfill-{report.run}-rejects.ndjson")) == 1
-    again = add(mysql_url, tmp_path / "b.log", rejects=None)
+    monkeypatch.chdir(logs.directory)
+    good = logs.write("a.log", log("/"))
+    logs.add(good, rejects=None)
+    assert list(logs.directory.iterdir()) == [good]
+    report = logs.add(logs.write("b.log", BAD), rejects=None)
+    assert len(written(logs.directory / f"backfill-{report.run}-rejects.ndjson")) == 1
+    again = logs.add(logs.directory / "b.log", rejects=None)
     assert again.rejected == 0
-    assert not (tmp_path / f"backfill-{again.run}-rejects.ndjson").exists()
+    assert not (logs.directory / f"backfill-{again.run}-rejects.ndjson").exists()
 
 
-def test_a_file_that_cannot_be_written_costs_no_count(mysql_url: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.log", log("/") + BAD)
-    for path in file / "no", tmp_path / "no" / "such" / "directory", Path("/dev/full"):
-        report = add(mysql_url, file, rejects=path, name=str(path))
+def test_a_file_that_cannot_be_written_costs_no_count(logs: Logs) -> None:
+    file = logs.write("a.log", log("/") + BAD)
+    for path in file / "no", logs.directory / "no" / "such" / "directory", Path("/dev/full"):
+        report = logs.add(file, rejects=path, name=str(path))
         assert (report.state, report.rejected) == ("done", 1)
         why, notice = [one for one in report.notices if "rejected" in one]
         assert f"line 2 of {file}" in why
         assert str(path) in notice
         assert f"backfills show {report.run} --rejects" in notice
-    assert totals(mysql_url) == day("/", "/", "/")
+    assert logs.totals() == day("/", "/", "/")
 
 
-def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
+def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(logs: Logs) -> None:
+    logs.small_chunks()
     content = long_log(100)
     content += b"".join(BAD + long_log(49, first=number) for number in (200, 300, 400, 500))
-    files = [write(tmp_path / "a.log", content), write(tmp_path / "b.log", log("/b"))]
-    out = tmp_path / "out.ndjson"
-    report = add(mysql_url, *files, max_rejects=3, rejects=out)
+    files = [logs.write("a.log", content), logs.write("b.log", log("/b"))]
+    out = logs.directory / "out.ndjson"
+    report = logs.add(*files, max_rejects=3, rejects=out)
     assert (report.state, report.lines, report.rejected) == ("stopped", 200, 4)
     assert outcomes(report) == ["counted"]
     assert any("more than 3 lines" in notice for notice in report.notices)
     assert [one["line"] for one in written(out)] == [101, 151, 201, 251]
-    assert query(mysql_url, "SELECT state, lines_read, rejected FROM backfill_run") == [
+    assert logs.query("SELECT state, lines_read, rejected FROM backfill_run") == [
         ("stopped", 200, 2)
     ]
-    report = add(mysql_url, *files, max_rejects=3, rejects=out)
+    report = logs.add(*files, max_rejects=3, rejects=out)
     assert (report.state, report.lines, report.known_lines) == ("done", 101, 200)
     assert [one["line"] for one in written(out)] == [201, 251]
-    assert sum(totals(mysql_url).values()) == 100 + 4 * 49 + 1
+    assert sum(logs.totals().values()) == 100 + 4 * 49 + 1
 
 
-def test_exactly_as_many_rejects_as_may_be_are_fine(mysql_url: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.log", BAD * 3 + log("/"))
-    assert add(mysql_url, file, max_rejects=3).state == "done"
-    assert totals(mysql_url) == day("/")
+def test_exactly_as_many_rejects_as_may_be_are_fine(logs: Logs) -> None:
+    file = logs.write("a.log", BAD * 3 + log("/"))
+    assert logs.add(file, max_rejects=3).state == "done"
+    assert logs.totals() == day("/")
 
 
-def test_none_may_be_rejected(mysql_url: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.log", log("/") + BAD)
-    report = add(mysql_url, file, max_rejects=0)
+def test_none_may_be_rejected(logs: Logs) -> None:
+    file = logs.write("a.log", log("/") + BAD)
+    report = logs.add(file, max_rejects=0)
     assert (report.state, report.counted, report.rejected) == ("stopped", 0, 1)
-    assert totals(mysql_url) == {}
-    dry = add(mysql_url, file, max_rejects=0, dry_run=True)
+    assert logs.totals() == {}
+    dry = logs.add(file, max_rejects=0, dry_run=True)
     assert (dry.state, dry.rejected) == ("stopped", 1)
 
 
-def test_a_dry_run_writes_them_where_it_is_told_to(mysql_url: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.log", BAD + log("/"))
-    out = tmp_path / "out.ndjson"
-    add(mysql_url, file, dry_run=True)
-    assert list(tmp_path.iterdir()) == [file]
-    add(mysql_url, file, dry_run=True, rejects=out)
+def test_a_dry_run_writes_them_where_it_is_told_to(logs: Logs) -> None:
+    file = logs.write("a.log", BAD + log("/"))
+    out = logs.directory / "out.ndjson"
+    logs.add(file, dry_run=True)
+    assert list(logs.directory.iterdir()) == [file]
+    logs.add(file, dry_run=True, rejects=out)
     assert [one["line"] for one in written(out)] == [1]
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_reject") == [(0,)]
+    assert logs.query("SELECT COUNT(*) FROM backfill_reject") == [(0,)]
 
 
-def test_rejected_lines_go_with_their_run(mysql_url: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.log", long_log(10) + BAD)
-    report = add(mysql_url, file)
-    assert report.run is not None
-    undo(mysql_url, report.run)
-    assert rejected(mysql_url) == []
-    assert add(mysql_url, file).rejected == 1
-    assert totals(mysql_url) == keys_of(10)
+def test_rejected_lines_go_with_their_run(logs: Logs) -> None:
+    file = logs.write("a.log", long_log(10) + BAD)
+    report = logs.add(file)
+    logs.undo(report)
+    assert rejected(logs.url) == []
+    assert logs.add(file).rejected == 1
+    assert logs.totals() == keys_of(10)
 
 
-def test_a_file_of_nothing_else_is_read_to_its_end(mysql_url: str, tmp_path: Path) -> None:
+def test_a_file_of_nothing_else_is_read_to_its_end(logs: Logs) -> None:
     """Rows of rejects, more than one statement has."""
-    report = add(mysql_url, write(tmp_path / "a.log", (b"z" * 300 + b"\n") * 1201))
+    report = logs.add(logs.write("a.log", (b"z" * 300 + b"\n") * 1201))
     assert (report.state, report.rejected) == ("done", 1201)
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_reject") == [(1201,)]
+    assert logs.query("SELECT COUNT(*) FROM backfill_reject") == [(1201,)]
 
 
 def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong format, or a directory of something else, must not fill the database."""
     monkeypatch.setattr(options, "MOST_REJECTS", 3)
-    out = tmp_path / "out"
-    assert add(mysql_url, write(tmp_path / "few.log", 3 * b"few\n"), rejects=out).state == "done"
-    assert add(mysql_url, write(tmp_path / "a.log", 4 * BAD), rejects=out).state == "stopped"
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_reject") == [(3,)]
+    out = logs.directory / "out"
+    assert logs.add(logs.write("few.log", 3 * b"few\n"), rejects=out).state == "done"
+    assert logs.add(logs.write("a.log", 4 * BAD), rejects=out).state == "stopped"
+    assert logs.query("SELECT COUNT(*) FROM backfill_reject") == [(3,)]

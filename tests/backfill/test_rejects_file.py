@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.errors import WrongOption
-from tests.backfill.helpers import add, log, query, totals, write
+from tests.backfill.helpers import Logs, add, log, query, run_of, write
 
 BAD = b"nonsense\n"
 MINE = b"what somebody has written\n"
@@ -30,80 +30,76 @@ def refused(mysql_url: str, *sources: Path | str, rejects: Path) -> str:
     return said.pop()
 
 
-def test_a_source_is_not_overwritten_whatever_it_is_called(mysql_url: str, tmp_path: Path) -> None:
-    folder = tmp_path / "logs"
+def test_a_source_is_not_overwritten_whatever_it_is_called(logs: Logs) -> None:
+    folder = logs.directory / "logs"
     folder.mkdir()
     source = write(folder / "a.log", log("/") + BAD)
-    soft, hard = tmp_path / "soft", tmp_path / "hard"
+    soft, hard = logs.directory / "soft", logs.directory / "hard"
     soft.symlink_to(source)
     os.link(source, hard)
     for rejects in source, soft, hard, folder / ".." / "logs" / "a.log":
         for given in source, soft, folder, f"{folder}/*.log":
-            assert "one of the sources" in refused(mysql_url, given, rejects=rejects)
+            assert "one of the sources" in refused(logs.url, given, rejects=rejects)
     assert source.read_bytes() == log("/") + BAD
 
 
-def test_an_empty_source_and_one_of_rejected_lines_are_sources_too(
-    mysql_url: str, tmp_path: Path
-) -> None:
-    empty = write(tmp_path / "empty", b"")
-    ours = write(tmp_path / "ours", b'{"source": "", "line": 1, "reason": "", "text": ""}\n')
+def test_an_empty_source_and_one_of_rejected_lines_are_sources_too(logs: Logs) -> None:
+    empty = logs.write("empty", b"")
+    ours = logs.write("ours", b'{"source": "", "line": 1, "reason": "", "text": ""}\n')
     for source in empty, ours:
-        assert "one of the sources" in refused(mysql_url, source, rejects=source)
+        assert "one of the sources" in refused(logs.url, source, rejects=source)
 
 
-def test_a_file_that_is_not_ours_is_not_overwritten(mysql_url: str, tmp_path: Path) -> None:
-    source = write(tmp_path / "a.log", log("/") + BAD)
+def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
+    source = logs.write("a.log", log("/") + BAD)
     others = (MINE, b"\n", b"{}\n", b'{"line": 1}\n', b"[" * 5000, b'{"source": "a", ', b"\xff\n")
     for content in others:
-        file = write(tmp_path / "file", content)
-        assert "name another file" in refused(mysql_url, source, rejects=file)
+        file = logs.write("file", content)
+        assert "name another file" in refused(logs.url, source, rejects=file)
         assert file.read_bytes() == content
 
 
 def test_one_that_is_empty_or_ours_is_overwritten_whatever_its_name(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(logs.directory)
     out = write(Path("backfill-7-rejects.ndjson"), b"")
-    add(mysql_url, write(tmp_path / "a.log", BAD * 3), rejects=out)
+    logs.add(logs.write("a.log", BAD * 3), rejects=out)
     assert lines_of(out) == [1, 2, 3]
-    add(mysql_url, write(tmp_path / "b.log", log("/") + BAD), rejects=out)
+    logs.add(logs.write("b.log", log("/") + BAD), rejects=out)
     assert lines_of(out) == [2]
 
 
-def test_what_is_no_file_is_refused_at_once(mysql_url: str, tmp_path: Path) -> None:
-    source = write(tmp_path / "a.log", log("/") + BAD)
-    pipe = tmp_path / "pipe"
+def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:
+    source = logs.write("a.log", log("/") + BAD)
+    pipe = logs.directory / "pipe"
     os.mkfifo(pipe)
-    for rejects in pipe, tmp_path:
-        assert "no regular file" in refused(mysql_url, source, rejects=rejects)
-    add(mysql_url, source, rejects=Path("/dev/null"))
+    for rejects in pipe, logs.directory:
+        assert "no regular file" in refused(logs.url, source, rejects=rejects)
+    logs.add(source, rejects=Path("/dev/null"))
 
 
 def test_a_name_that_is_made_up_is_one_that_is_free(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = add(mysql_url, write(tmp_path / "a.log", log("/")), rejects=None)
-    assert first.run is not None
-    run = first.run + 1
-    taken = write(tmp_path / f"backfill-{run}-rejects.ndjson", MINE)
-    (tmp_path / f"backfill-{run}-rejects-2.ndjson").symlink_to("nowhere")
-    report = add(mysql_url, write(tmp_path / "b.log", BAD), rejects=None)
+    monkeypatch.chdir(logs.directory)
+    run = run_of(logs.add(logs.write("a.log", log("/")), rejects=None)) + 1
+    taken = logs.write(f"backfill-{run}-rejects.ndjson", MINE)
+    (logs.directory / f"backfill-{run}-rejects-2.ndjson").symlink_to("nowhere")
+    report = logs.add(logs.write("b.log", BAD), rejects=None)
     assert report.run == run
     assert taken.read_bytes() == MINE
-    assert not (tmp_path / "nowhere").exists()
-    assert lines_of(tmp_path / f"backfill-{run}-rejects-3.ndjson") == [1]
+    assert not (logs.directory / "nowhere").exists()
+    assert lines_of(logs.directory / f"backfill-{run}-rejects-3.ndjson") == [1]
     assert f"the rejected lines are in backfill-{run}-rejects-3.ndjson" in report.notices
 
 
 def test_rejected_lines_in_a_directory_are_no_source(
-    mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    source = write(tmp_path / "a.log", log("/a") + BAD)
+    monkeypatch.chdir(logs.directory)
+    source = logs.write("a.log", log("/a") + BAD)
     for _ in range(2):
-        report = add(mysql_url, tmp_path, rejects=None)
+        report = logs.add(logs.directory, rejects=None)
         assert [one.source for one in report.sources] == [str(source)]
-    assert sum(totals(mysql_url).values()) == 1
+    assert sum(logs.totals().values()) == 1

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import reconcile
-from countersink.backfill.reconcile.correction import Corrected
 from countersink.backfill.undo import undo
 from countersink.schedules.jobs.move import open_tables as open_moving
 from countersink.schedules.jobs.retention import RetentionDone, roll_up
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.stream.entry import new_entry_id
-from tests.backfill.helpers import add, line, outcomes, require_verified, write
-from tests.backfill.truths import count, hour_ago, marks, options, said_by
+from tests.backfill.helpers import Logs, line, outcomes, require_verified, run_of, write
+from tests.backfill.truths import Scene, hour_ago
 from tests.store.helpers import entry
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
@@ -37,13 +34,6 @@ def kept(store: Store, mysql_url: str) -> Iterator[None]:
     require_verified(mysql_url)
 
 
-@pytest.fixture
-def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
-    """Before the server."""
-    with MySQLProxy.to(mysql_url) as opened:
-        yield opened
-
-
 def noon(days_ago: int) -> int:
     """The Unix minute of a noon in UTC."""
     return now_minute() // A_DAY * A_DAY - days_ago * A_DAY + 720
@@ -55,10 +45,6 @@ def day_of(at: int) -> date:
 
 def roll(url: str) -> RetentionDone:
     return roll_up(partial(open_moving, url))
-
-
-def correct(url: str, run: int, t0: int | None = None, **given: Any) -> Corrected:
-    return reconcile.correct(url, run, options(**given), hour_ago() if t0 is None else t0)
 
 
 def by_key(store: Store) -> dict[str, int]:
@@ -84,68 +70,60 @@ def log(path: Path, at: int, *keys: str) -> Path:
 # -- adding -------------------------------------------------------------------------------------
 
 
-def test_a_log_of_days_that_are_rolled_up_is_added_and_taken_back(
-    store: Store, session: Session, applier: Applier, mysql_url: str, tmp_path: Path
-) -> None:
+def test_a_log_of_days_that_are_rolled_up_is_added_and_taken_back(logs: Logs, scene: Scene) -> None:
     old = noon(4)
-    count(applier, {(old, "/a"): 1, (old + 1, "/b"): 2})
-    roll(mysql_url)
-    report = add(mysql_url, log(tmp_path / "a.log", old, *["/a", "/b", "/c"] * 3))
-    assert by_key(store) == {"/a": 4, "/b": 5, "/c": 3}
-    assert widths(session) == {"hour": 2, "minute": 9}
-    require_verified(mysql_url)
-    assert roll(mysql_url).rows == 9
-    assert by_key(store) == {"/a": 4, "/b": 5, "/c": 3}
-    assert widths(session) == {"hour": 3}
-    assert report.run is not None
-    done = undo(mysql_url, report.run)
+    scene.count({(old, "/a"): 1, (old + 1, "/b"): 2})
+    roll(logs.url)
+    report = logs.add(log(logs.directory / "a.log", old, *["/a", "/b", "/c"] * 3))
+    assert by_key(scene.store) == {"/a": 4, "/b": 5, "/c": 3}
+    assert widths(scene.session) == {"hour": 2, "minute": 9}
+    require_verified(logs.url)
+    assert roll(logs.url).rows == 9
+    assert by_key(scene.store) == {"/a": 4, "/b": 5, "/c": 3}
+    assert widths(scene.session) == {"hour": 3}
+    done = logs.undo(report)
     assert (done.state, done.amount) == ("undone", -9)
-    assert by_key(store) == {"/a": 1, "/b": 2, "/c": 0}
-    require_verified(mysql_url)
-    roll(mysql_url)
-    assert widths(session) == {"hour": 3}
-    assert by_key(store) == {"/a": 1, "/b": 2, "/c": 0}
-    assert store.totals.total("views", start=day_of(old), end=day_of(old)) == 3
+    assert by_key(scene.store) == {"/a": 1, "/b": 2, "/c": 0}
+    require_verified(logs.url)
+    roll(logs.url)
+    assert widths(scene.session) == {"hour": 3}
+    assert by_key(scene.store) == {"/a": 1, "/b": 2, "/c": 0}
+    assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 3
 
 
-def test_a_log_is_taken_back_while_its_minutes_become_wider(
-    store: Store, session: Session, mysql_url: str, tmp_path: Path
-) -> None:
+def test_a_log_is_taken_back_while_its_minutes_become_wider(logs: Logs, scene: Scene) -> None:
     at = noon(4)
-    added = add(mysql_url, log(tmp_path / "a.log", at, *["/a", "/b"] * 300)).run
-    assert added is not None
+    added = run_of(logs.add(log(logs.directory / "a.log", at, *["/a", "/b"] * 300)))
     # When three of its hours are moved, and the others are not.
-    with MySQLProxy.to(mysql_url) as proxy:
+    with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when(
             "*",
             Phase.BEFORE,
             Deed.PASS,
-            call=lambda _: undo(mysql_url, added),
+            call=lambda _: logs.undo(added),
             where=lambda request, _: "FOR UPDATE NOWAIT" in request.text,
             skip=3,
             times=1,
         )
-        assert roll(proxy.url(mysql_url)).rows > 600
+        assert roll(proxy.url(logs.url)).rows > 600
     assert rule.acted == 1
-    assert by_key(store) == {"/a": 0, "/b": 0}
-    require_verified(mysql_url)
-    roll(mysql_url)
-    assert by_key(store) == {"/a": 0, "/b": 0}
-    assert set(widths(session)) == {"hour"}
+    assert by_key(scene.store) == {"/a": 0, "/b": 0}
+    require_verified(logs.url)
+    roll(logs.url)
+    assert by_key(scene.store) == {"/a": 0, "/b": 0}
+    assert set(widths(scene.session)) == {"hour"}
 
 
-def test_the_keys_of_a_day_are_capped_whatever_is_rolled_up(
-    store: Store, session: Session, mysql_url: str, tmp_path: Path
-) -> None:
-    store.counters.set("views", max_keys=2)
+def test_the_keys_of_a_day_are_capped_whatever_is_rolled_up(logs: Logs, scene: Scene) -> None:
+    scene.store.counters.set("views", max_keys=2)
     at = noon(4)
-    add(mysql_url, log(tmp_path / "a.log", at, "/a", "/b", "/c"))
-    assert by_key(store) == {"/a": 1, "/b": 1, "__overflow__": 1}
+    logs.add(log(logs.directory / "a.log", at, "/a", "/b", "/c"))
+    assert by_key(scene.store) == {"/a": 1, "/b": 1, "__overflow__": 1}
     for number in range(2):
-        roll(mysql_url)
-        path = tmp_path / f"{number}.log"
-        add(mysql_url, log(path, at + 70 + number, f"/d{number}", "/a", "/c"))
-    assert by_key(store) == {"/a": 3, "/b": 1, "__overflow__": 5}
+        roll(logs.url)
+        path = logs.directory / f"{number}.log"
+        logs.add(log(path, at + 70 + number, f"/d{number}", "/a", "/c"))
+    assert by_key(scene.store) == {"/a": 3, "/b": 1, "__overflow__": 5}
 
 
 # -- reconciling --------------------------------------------------------------------------------
@@ -154,70 +132,63 @@ def test_the_keys_of_a_day_are_capped_whatever_is_rolled_up(
 ROLLED = "left out, as their days are rolled up to wider buckets, all of them or a part: {}"
 
 
-def test_days_in_wider_buckets_are_left_out_and_others_are_set(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
+def test_days_in_wider_buckets_are_left_out_and_others_are_set(scene: Scene) -> None:
     old, new = noon(4), noon(1)
-    count(applier, {(old, "/"): 1, (new, "/"): 1})
-    roll(mysql_url)
-    run = said_by(session, {(old, "/"): 10, (new, "/"): 10})
-    done = correct(mysql_url, run)
-    assert by_key(store) == {"/": 11}
+    scene.count({(old, "/"): 1, (new, "/"): 1})
+    roll(scene.url)
+    run = scene.said_by({(old, "/"): 10, (new, "/"): 10})
+    done = scene.correct(run)
+    assert by_key(scene.store) == {"/": 11}
     assert done.notices == (ROLLED.format(day_of(old)),)
-    assert marks(session, run) == {new * 60}
-    assert store.totals.total("views", start=day_of(old), end=day_of(old)) == 1
+    assert scene.marks(run) == {new * 60}
+    assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 1
 
 
 @pytest.mark.parametrize("delete_missing", [False, True])
 def test_the_day_in_which_the_boundary_lies_is_left_out_whole(
-    store: Store, session: Session, applier: Applier, mysql_url: str, delete_missing: bool
+    scene: Scene, delete_missing: bool
 ) -> None:
     begins = noon(3) - 720
     until_noon = now_minute() - noon(3)
-    store.counters.set("views", keep=f"minute={until_noon}m,hour=90d")
-    roll(mysql_url)
+    scene.store.counters.set("views", keep=f"minute={until_noon}m,hour=90d")
+    roll(scene.url)
     events = {(begins, "/x"): 1, (begins + A_DAY - 1, "/x"): 1, (begins + A_DAY, "/x"): 1}
-    count(applier, events)
-    run = said_by(session, dict.fromkeys(events, 10))
+    scene.count(events)
+    run = scene.said_by(dict.fromkeys(events, 10))
     days = day_of(begins), day_of(begins + A_DAY)
     asked: dict[str, Any] = {"start": days[0], "end": days[1]} if delete_missing else {}
-    done = correct(mysql_url, run, delete_missing=delete_missing, **asked)
-    assert by_key(store)["/x"] == 12
+    done = scene.correct(run, delete_missing=delete_missing, **asked)
+    assert by_key(scene.store)["/x"] == 12
     assert ROLLED.format(days[0]) in done.notices
 
 
 @pytest.mark.parametrize("skip", [0, 1, 2])
 def test_the_boundary_moves_between_the_sources_and_the_correction(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    mysql_url: str,
-    proxy: MySQLProxy,
-    skip: int,
+    scene: Scene, proxy: MySQLProxy, skip: int
 ) -> None:
     """What is set stays set; what is rolled up by then is left as it is, and named."""
-    store.counters.set("views", keep="minute=50d")
+    scene.store.counters.set("views", keep="minute=50d")
     minutes = [noon(4), noon(3), noon(3) + 1]
-    count(applier, dict.fromkeys(((at, "/") for at in minutes), 1))
-    run = said_by(session, dict.fromkeys(((at, "/") for at in minutes), 10))
+    scene.count(dict.fromkeys(((at, "/") for at in minutes), 1))
+    run = scene.said_by(dict.fromkeys(((at, "/") for at in minutes), 10))
 
     def announce(_: Request) -> None:
-        store.counters.set("views", keep=KEPT)
-        roll(mysql_url)
+        scene.store.counters.set("views", keep=KEPT)
+        roll(scene.url)
 
     rule = proxy.when(
         "*", Phase.BEFORE, Deed.PASS, call=announce, where=is_first_check, skip=skip, times=1
     )
-    done = correct(proxy.url(mysql_url), run)
+    done = scene.correct(run, url=proxy.url(scene.url))
     assert rule.acted == 1
-    assert by_key(store) == {"/": 3 + 9 * skip}
+    assert by_key(scene.store) == {"/": 3 + 9 * skip}
     left = sorted({day_of(at) for at in minutes[skip:]})
     named = f"{left[0]}" if len(left) == 1 else f"{left[0]} to {left[1]}"
     assert done.notices == (ROLLED.format(named),)
-    assert widths(session) == {"hour": 2}
-    undone = undo(mysql_url, run)
+    assert widths(scene.session) == {"hour": 2}
+    undone = undo(scene.url, run)
     assert undone.amount == -9 * skip
-    assert by_key(store) == {"/": 3}
+    assert by_key(scene.store) == {"/": 3}
 
 
 def is_first_check(request: Request, _reply: bytes) -> bool:
@@ -225,67 +196,65 @@ def is_first_check(request: Request, _reply: bytes) -> bool:
     return "FROM backfill_counter WHERE counter" in request.text and "FOR UPDATE" in request.text
 
 
-def test_marks_keep_late_entries_out_after_their_buckets_became_wider(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
-    store.counters.set("views", keep="minute=50d")
+def test_marks_keep_late_entries_out_after_their_buckets_became_wider(scene: Scene) -> None:
+    scene.store.counters.set("views", keep="minute=50d")
     at = noon(4)
-    count(applier, {(at, "/"): 3})
-    run = said_by(session, {(at, "/"): 10})
+    scene.count({(at, "/"): 3})
+    run = scene.said_by({(at, "/"): 10})
     t0 = hour_ago()
-    assert correct(mysql_url, run, t0).corrections == 1
-    session.execute("UPDATE backfill_run SET state = 'done'")
-    store.counters.set("views", keep=KEPT)
-    assert roll(mysql_url).rows == 2
+    assert scene.correct(run, t0).corrections == 1
+    scene.session.execute("UPDATE backfill_run SET state = 'done'")
+    scene.store.counters.set("views", keep=KEPT)
+    assert roll(scene.url).rows == 2
 
     def late(sent: int) -> int:
         row = (0, "views", "/", at, 1)
-        return applier.apply([entry([row], id=bytes.fromhex(new_entry_id(sent)), at=sent)]).dead
+        return scene.applier.apply(
+            [entry([row], id=bytes.fromhex(new_entry_id(sent)), at=sent)]
+        ).dead
 
     assert late(t0 - 1) == 1
-    assert by_key(store) == {"/": 10}
+    assert by_key(scene.store) == {"/": 10}
     assert late(t0 + 1) == 0
-    roll(mysql_url)
+    roll(scene.url)
     assert late(t0 - 2) == 1
-    assert by_key(store) == {"/": 11}
-    done = undo(mysql_url, run)
+    assert by_key(scene.store) == {"/": 11}
+    done = undo(scene.url, run)
     assert (done.state, done.amount) == ("undone", -7)
-    assert by_key(store) == {"/": 4}
-    require_verified(mysql_url)
+    assert by_key(scene.store) == {"/": 4}
+    require_verified(scene.url)
     assert late(t0 - 3) == 0
-    roll(mysql_url)
-    assert by_key(store) == {"/": 5}
-    assert widths(session) == {"hour": 1}
+    roll(scene.url)
+    assert by_key(scene.store) == {"/": 5}
+    assert widths(scene.session) == {"hour": 1}
 
 
 def test_nothing_is_added_to_what_a_reconcile_has_set_and_was_rolled_up_since(
-    store: Store, session: Session, applier: Applier, mysql_url: str, tmp_path: Path
+    logs: Logs, scene: Scene
 ) -> None:
-    store.counters.set("views", keep="minute=50d")
+    scene.store.counters.set("views", keep="minute=50d")
     at = noon(4)
-    run = said_by(session, {(at + n, "/"): 1 for n in range(3)})
-    correct(mysql_url, run)
-    session.execute("UPDATE backfill_run SET state = 'done'")
-    store.counters.set("views", keep=KEPT)
-    roll(mysql_url)
-    source = log(tmp_path / "a.log", at, "/", "/", "/")
-    refused = add(mysql_url, source)
+    run = scene.said_by({(at + n, "/"): 1 for n in range(3)})
+    scene.correct(run)
+    scene.session.execute("UPDATE backfill_run SET state = 'done'")
+    scene.store.counters.set("views", keep=KEPT)
+    roll(logs.url)
+    source = log(logs.directory / "a.log", at, "/", "/", "/")
+    refused = logs.add(source)
     assert (refused.state, outcomes(refused)) == ("failed", ["failed"])
-    assert by_key(store) == {"/": 3}
-    undo(mysql_url, run)
-    roll(mysql_url)
-    add(mysql_url, source)
-    assert by_key(store) == {"/": 3}
+    assert by_key(scene.store) == {"/": 3}
+    logs.undo(run)
+    roll(logs.url)
+    logs.add(source)
+    assert by_key(scene.store) == {"/": 3}
 
 
-def test_a_source_that_was_read_is_compared_though_steps_were_set_meanwhile(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
+def test_a_source_that_was_read_is_compared_though_steps_were_set_meanwhile(scene: Scene) -> None:
     """Steps make policies, but none under which events are counted."""
-    store.counters.set("views", keep="forever")
+    scene.store.counters.set("views", keep="forever")
     at = noon(1)
-    count(applier, {(at, "/"): 1})
-    run = said_by(session, {(at, "/"): 10})
-    store.counters.set("views", keep="minute=2d,quarter=3d")
-    assert correct(mysql_url, run).corrections == 1
-    assert by_key(store) == {"/": 10}
+    scene.count({(at, "/"): 1})
+    run = scene.said_by({(at, "/"): 10})
+    scene.store.counters.set("views", keep="minute=2d,quarter=3d")
+    assert scene.correct(run).corrections == 1
+    assert by_key(scene.store) == {"/": 10}

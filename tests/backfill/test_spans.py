@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input import spans
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import (
-    Quoting,
-    Span,
-    SpanReader,
-    digest,
-    measure,
-)
+from countersink.backfill.input.spans import Quoting, Span, SpanReader, digest, measure
 from countersink.producers.access_log.formats.reader import Window
 from countersink.producers.access_log.lines import LONGEST
 from tests.support.examples import examples

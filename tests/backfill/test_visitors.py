@@ -42,6 +42,8 @@ from tests.backfill.helpers import (
     query,
     rejected,
     require_verified,
+    run_of,
+    set_counter,
     small_chunks,
     totals,
     write,
@@ -54,6 +56,7 @@ pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 HOST_AND_AGENT = ("host", "agent")
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at", "key_column": "page"}
+VISITS = 1_000 if MANY else 200
 FORGOTTEN = "the salt of its time was forgotten"
 
 Members = dict[tuple[int, str], set[bytes]]
@@ -133,6 +136,15 @@ def require(mysql_url: str, wanted: Members, counter: str = COUNTER) -> None:
         assert registers(found[place].sketch()) == registers(sketch_of(b"".join(hashes))), place
 
 
+def require_visits(
+    mysql_url: str, visits: Iterable[Visit], counter: str = COUNTER, **given: Any
+) -> None:
+    """The sketches hold the visitors of these lines, and nobody else."""
+    with open_tables(mysql_url) as session:
+        wanted = expected(session, visits, counter, **given)
+    require(mysql_url, wanted, counter)
+
+
 def hashes_in(union: SketchUnion) -> list[bytes]:
     """The hashes of a small union."""
     sketch = union.sketch()
@@ -148,19 +160,18 @@ def forget_salts(mysql_url: str) -> None:
 @pytest.fixture
 def unique(mysql_url: str) -> str:
     """A counter of different visitors by the day; its database."""
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, salt_days=0)
+    set_counter(mysql_url, salt_days=0)
     return mysql_url
 
 
 @pytest.fixture
 def daily(mysql_url: str) -> str:
     """One whose salts last a day."""
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, salt_days=1)
+    set_counter(mysql_url, salt_days=1)
     return mysql_url
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(
     ("resolution", "zone"),
     [("day", "America/St_Johns"), ("hour", "Asia/Tokyo"), ("quarter", "UTC"), ("minute", "UTC")],
@@ -174,13 +185,13 @@ def test_random_visits_are_in_the_sketches_of_their_buckets_once(
 ) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
-    visits = some_visits(random.Random(seed), 200)
-    small_chunks(monkeypatch, 50)
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, resolution=resolution, time_zone=zone, salt_days=0)
+    visits = some_visits(random.Random(seed), VISITS)
+    small_chunks(monkeypatch, VISITS // 4)
+    set_counter(mysql_url, resolution=resolution, time_zone=zone, salt_days=0)
     source = log(tmp_path / "a.log", visits)
     report = count(mysql_url, source)
-    assert (report.state, report.counted, report.rejected, report.amount) == ("done", 200, 0, 200)
+    assert (report.state, report.rejected) == ("done", 0)
+    assert report.counted == report.amount == VISITS
     with open_tables(mysql_url) as session:
         wanted = expected(session, visits)
         policies = load(session)
@@ -206,8 +217,7 @@ def test_many_visitors_of_a_day_are_an_estimate_of_the_same_registers(
     first, second = log(tmp_path / "a.log", visits[:3_000]), log(tmp_path / "b.log", visits[3_000:])
     assert count(unique, first).amount == 3_000
     assert count(unique, second).amount == 2_000
-    with open_tables(unique) as session:
-        require(unique, expected(session, visits))
+    require_visits(unique, visits)
     with Store(unique) as store:
         found = store.totals.unique(COUNTER)
     assert found.estimate
@@ -228,8 +238,7 @@ def test_csv_json_and_access_logs_agree_on_who_a_visitor_is(unique: str, tmp_pat
     json_ones = {"input_format": "ndjson", "time_column": "at", "key_column": "page"}
     assert count(unique, ndjson, **json_ones, visitor=("who.ip", "ua")).amount == 3
     assert sum(totals(unique).values()) == 9
-    with open_tables(unique) as session:
-        require(unique, expected(session, visits))
+    require_visits(unique, visits)
 
 
 def test_lines_that_are_left_out_or_rejected_bring_no_visitor(unique: str, tmp_path: Path) -> None:
@@ -240,14 +249,12 @@ def test_lines_that_are_left_out_or_rejected_bring_no_visitor(unique: str, tmp_p
     )
     report = count(unique, source, exclude_keys=("*.css",), visitor=("host",))
     assert (report.counted, report.filtered, report.rejected) == (1, 1, 1)
-    with open_tables(unique) as session:
-        require(unique, expected(session, [kept], one_field=True))
+    require_visits(unique, [kept], one_field=True)
 
 
 def test_breakdowns_and_the_counter_have_the_visitors(unique: str, tmp_path: Path) -> None:
     visits = [Visit(host=f"192.0.2.{n % 5}", page=f"/{n % 3}") for n in range(20)]
-    with Store(unique) as store:
-        store.counters.set(COUNTER, dimensions=["page", "agent"], breakdowns=["page"])
+    set_counter(unique, dimensions=["page", "agent"], breakdowns=["page"])
     count(
         unique,
         log(tmp_path / "a.log", visits),
@@ -280,17 +287,14 @@ def later(unique: str, tmp_path: Path) -> str:
         Visit(NOON + timedelta(hours=12 * (n % 4)), f"/{n % 3}", f"192.0.2.{n % 50}")
         for n in range(400)
     ]
-    with Store(unique) as store:
-        store.counters.set(COUNTER, dimensions=["page", "agent"])
+    set_counter(unique, dimensions=["page", "agent"])
     count(unique, csv(tmp_path / "history.csv", visits), **FILLING)
-    with Store(unique) as store:
-        store.counters.set(COUNTER, breakdowns=["page"])
+    set_counter(unique, breakdowns=["page"])
     return unique
 
 
 def begin_earlier(mysql_url: str) -> None:
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, breakdown_since={"page": NOON.date()})
+    set_counter(mysql_url, breakdown_since={"page": NOON.date()})
 
 
 def test_a_breakdown_is_filled_with_visitors_and_begins_earlier(later: str, tmp_path: Path) -> None:
@@ -316,11 +320,9 @@ def test_a_breakdown_of_many_visitors_begins_earlier(unique: str, tmp_path: Path
         for n in range(2_000)
     ]
     source = csv(tmp_path / "a.csv", visits)
-    with Store(unique) as store:
-        store.counters.set(COUNTER, dimensions=["page", "agent"])
+    set_counter(unique, dimensions=["page", "agent"])
     count(unique, source, **FILLING)
-    with Store(unique) as store:
-        store.counters.set(COUNTER, breakdowns=["page"])
+    set_counter(unique, breakdowns=["page"])
     count(unique, source, **FILLING, breakdown="page")
     begin_earlier(unique)
 
@@ -329,10 +331,9 @@ def test_a_breakdown_without_its_visitors_does_not_begin_earlier(
     later: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "history.csv"
-    run = count(later, source, **{**FILLING, "visitor": ()}, breakdown="page").run
+    run = run_of(count(later, source, **{**FILLING, "visitor": ()}, breakdown="page"))
     with pytest.raises(ValueError, match=f"backfill {run} has filled .* without different members"):
         begin_earlier(later)
-    assert run is not None
     undo(later, run)
     assert count(later, source, **FILLING, breakdown="page").amount == 400
     begin_earlier(later)
@@ -340,10 +341,9 @@ def test_a_breakdown_without_its_visitors_does_not_begin_earlier(
 
 def test_a_breakdown_of_other_visitors_does_not_begin_earlier(later: str, tmp_path: Path) -> None:
     source = tmp_path / "history.csv"
-    run = count(later, source, **{**FILLING, "visitor": ("agent",)}, breakdown="page").run
+    run = run_of(count(later, source, **{**FILLING, "visitor": ("agent",)}, breakdown="page"))
     with pytest.raises(ValueError, match=f"on {DAY} its different members are not those of views"):
         begin_earlier(later)
-    assert run is not None
     undo(later, run)
     assert count(later, source, **FILLING, breakdown="page").amount == 400
     with pytest.raises(ValueError, match=f"backfill {run} .* was undone, which takes none"):
@@ -360,30 +360,25 @@ def test_what_was_counted_before_there_were_visitors_is_filled_without(
 ) -> None:
     source = csv(tmp_path / "a.csv", [Visit(), Visit(page="/a")])
     plain = {**FILLING, "visitor": ()}
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, dimensions=["page", "agent"])
+    set_counter(mysql_url, dimensions=["page", "agent"])
     count(mysql_url, source, **plain)
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, breakdowns=["page"], salt_days=0)
+    set_counter(mysql_url, breakdowns=["page"], salt_days=0)
     count(mysql_url, source, **plain, breakdown="page")
     begin_earlier(mysql_url)
 
 
 def test_visitors_of_keys_beyond_the_cap_are_those_of_overflow(unique: str, tmp_path: Path) -> None:
-    with Store(unique) as store:
-        store.counters.set(COUNTER, max_keys=1)
+    set_counter(unique, max_keys=1)
     visits = [Visit(), Visit(page="/a", host="192.0.2.2"), Visit(page="/b", host="192.0.2.3")]
     assert count(unique, log(tmp_path / "a.log", visits)).amount == 3
     over = [visits[0], *(visit._replace(page="__overflow__") for visit in visits[1:])]
-    with open_tables(unique) as session:
-        require(unique, expected(session, over))
+    require_visits(unique, over)
 
 
 def test_the_past_has_the_first_salt_as_long_as_it_is_kept(daily: str, tmp_path: Path) -> None:
     visits = [Visit(), Visit(NOON - timedelta(days=400), host="192.0.2.2")]
     assert count(daily, log(tmp_path / "a.log", visits)).amount == 2
-    with open_tables(daily) as session:
-        require(daily, expected(session, visits))
+    require_visits(daily, visits)
 
 
 def test_lines_whose_salt_was_forgotten_are_rejected_and_the_others_counted(
@@ -406,8 +401,7 @@ def test_lines_whose_salt_was_forgotten_are_rejected_and_the_others_counted(
     assert FORGOTTEN in reasons[2]
     assert FORGOTTEN in reasons[7]
     assert "not made yet" in reasons[6]
-    with open_tables(daily) as session:
-        require(daily, expected(session, good))
+    require_visits(daily, good)
     assert outcomes(count(daily, source)) == ["known"]
 
 
@@ -423,8 +417,7 @@ def test_a_salt_that_ends_within_a_bucket_is_told_by_the_minute(
     mysql_url: str, tmp_path: Path
 ) -> None:
     """As where another time zone was given to the counter while the salt was in use."""
-    with Store(mysql_url) as store:
-        store.counters.set(COUNTER, salt_days=1)
+    set_counter(mysql_url, salt_days=1)
     ends = Visit(NOON + timedelta(minutes=30)).minute
     query(mysql_url, "DELETE FROM visitor_salt")
     for begins, end, salt in (salts.BEGINNING, ends, b"1" * 16), (ends, None, b"2" * 16):
@@ -494,13 +487,11 @@ def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
             forget_salts(daily)
         report = count(daily, source, **asked)
         assert report.state == "done"
-        assert report.run is not None
-        runs.append(report.run)
+        runs.append(run_of(report))
         if draw.random() < 0.3:
             undo(daily, runs.pop(draw.randrange(len(runs))))
             report = count(daily, source, **asked)
-            assert report.run is not None
-            runs.append(report.run)
+            runs.append(run_of(report))
     gone = {number for number, _, _ in rejected(daily)}
     counted = [visit for number, visit in enumerate(visits, 1) if number not in gone]
     hits = Counter((f"{visit.at:%Y-%m-%d}", visit.page.partition("?")[0]) for visit in counted)
@@ -517,10 +508,9 @@ def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
 def test_undone_and_counted_again_the_visitors_are_the_same(unique: str, tmp_path: Path) -> None:
     visits = [Visit(host=f"192.0.2.{n % 7}") for n in range(30)]
     source = log(tmp_path / "a.log", visits)
-    run = count(unique, source).run
+    run = run_of(count(unique, source))
     with open_tables(unique) as session:
         wanted = expected(session, visits)
-    assert run is not None
     assert undo(unique, run).amount == -30
     assert totals(unique) == {}
     require(unique, wanted)
@@ -534,18 +524,16 @@ def test_lines_counted_without_visitors_are_not_counted_twice_for_them(
 ) -> None:
     visits = [Visit(NOON + timedelta(seconds=n), host=f"192.0.2.{n}") for n in range(30)]
     source = log(tmp_path / "a.log", visits)
-    run = add(unique, source).run
+    run = run_of(add(unique, source))
     report = count(unique, source)
     assert report.state == "failed"
     assert "now --visitor host,agent" in details(report)
     longer = log(tmp_path / "b.log", [Visit(page="/new"), *visits, Visit(page="/more")])
     assert "now --visitor host,agent" in details(count(unique, longer))
     require(unique, {})
-    assert run is not None
     undo(unique, run)
     assert count(unique, source).amount == 30
-    with open_tables(unique) as session:
-        require(unique, expected(session, visits))
+    require_visits(unique, visits)
 
 
 def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(
@@ -561,11 +549,9 @@ def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(
         assert report.state == "failed"
         assert "pip install 'countersink[sketches]'" in details(report)
     assert totals(unique) == {(DAY, "/"): 200}
-    with open_tables(unique) as session:
-        require(unique, expected(session, visits[:200]))
-    assert count(unique, source).amount == 400
-    with open_tables(unique) as session:
-        require(unique, expected(session, visits))
+    require_visits(unique, visits[:200])
+    assert count(unique, source).amount == 2 * VISITS
+    require_visits(unique, visits)
 
 
 def test_lines_of_a_sketch_that_is_damaged_are_rejected(
@@ -583,16 +569,16 @@ def test_lines_of_a_sketch_that_is_damaged_are_rejected(
     assert found == [(b"/", 1), (b"/a", 1)]
 
 
+@pytest.mark.random
 def test_two_at_once_count_each_visitor_once(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
-    visits = some_visits(random.Random(1), 400)
+    visits = some_visits(random.Random(1), 2 * VISITS)
     source = log(tmp_path / "a.log", visits)
     reports = together(*[partial(count, unique, source, rejects=tmp_path / n) for n in "ab"])
-    assert sum(report.amount for report in reports) == 400
-    with open_tables(unique) as session:
-        require(unique, expected(session, visits))
+    assert sum(report.amount for report in reports) == 2 * VISITS
+    require_visits(unique, visits)
 
 
 def test_a_job_counts_the_visitors_of_planned_chunks(
@@ -601,8 +587,7 @@ def test_a_job_counts_the_visitors_of_planned_chunks(
     small_chunks(monkeypatch)
     visits = some_visits(random.Random(2), 300)
     source = log(tmp_path / "a.log", visits)
-    run = count(unique, source).run
-    assert run is not None
+    run = run_of(count(unique, source))
     for table in "counter_slot", "visitor_slot", "backfill_journal", "counter_ledger":
         query(unique, f"DELETE FROM {table}")
     query(unique, "UPDATE backfill_chunk SET state = 'pending'")
@@ -626,8 +611,7 @@ def test_an_export_of_several_counters(unique: str, tmp_path: Path) -> None:
     assert (found.counters, found.stray_lines) == ((COUNTER,), 1)
     assert "others does not count different visitors" in found.strays[0].reason
     assert count(unique, source, **given).amount == 1
-    with open_tables(unique) as session:
-        require(unique, expected(session, [Visit(host="ann")], one_field=True))
+    require_visits(unique, [Visit(host="ann")], one_field=True)
 
 
 @pytest.mark.parametrize("settings", [{"keep_days": 31}, {"keep": "hour=90d"}])
@@ -637,8 +621,7 @@ def test_live_ones_and_those_of_logs_are_the_same_visitors_before_and_after_roll
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    with Store(unique) as store:
-        store.counters.set(COUNTER, resolution="hour", **settings)
+    set_counter(unique, resolution="hour", **settings)
     visits = some_visits(draw, 600, hosts=30, days=5)
     parts = [visits[number::3] for number in range(3)]
     live = [(COUNTER, v.page.partition("?")[0], v.minute, f"{v.host} {v.agent}") for v in parts[0]]

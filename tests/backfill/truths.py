@@ -1,11 +1,15 @@
 """Runs that reconcile, with their sources read, for tests of what comes then."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from countersink.backfill import reconcile
 from countersink.backfill.count.targets import TruthTarget
 from countersink.backfill.options import BackfillOptions, Recipe
+from countersink.backfill.reconcile.correction import Corrected
+from countersink.store import Store
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import read_control
@@ -110,3 +114,46 @@ def hour_ago() -> int:
 def _by_minute(said: Said) -> Iterator[tuple[tuple[int, str], int]]:
     for (when, key), amount in said.items():
         yield (minute(when) if isinstance(when, date) else when, key), amount
+
+
+@dataclass
+class Scene:
+    """A database with a counter ``views``, its store, a session, and the applier of a worker."""
+
+    url: str
+    store: Store
+    session: Session
+    applier: Applier
+
+    def count(self, had: Said) -> None:
+        """See :func:`count`."""
+        count(self.applier, had)
+
+    def new_run(self) -> int:
+        """See :func:`new_run`."""
+        return new_run(self.session)
+
+    def say(self, run: int, said: Said) -> None:
+        """See :func:`say`."""
+        say(self.session, run, said)
+
+    def said_by(self, said: Said) -> int:
+        """See :func:`said_by`."""
+        return said_by(self.session, said)
+
+    def correct(self, run: int, t0: int | None = None, *, url: str = "", **asked: Any) -> Corrected:
+        """Set what a run's sources say, if it began at a time, by default an hour ago."""
+        began = hour_ago() if t0 is None else t0
+        return reconcile.correct(url or self.url, run, options(**asked), began)
+
+    def totals(self) -> dict[tuple[int, str], int]:
+        """See :func:`totals`."""
+        return totals(self.session)
+
+    def drift(self, run: int) -> dict[tuple[int, str], tuple[int, int]]:
+        """See :func:`drift`."""
+        return drift(self.session, run)
+
+    def marks(self, run: int) -> set[int]:
+        """See :func:`marks`."""
+        return marks(self.session, run)

@@ -15,7 +15,7 @@ from countersink.backfill.count import task
 from countersink.store.verify import open_session, verify
 from tests.cli.command import Result, call
 from tests.faults.stage import Stage
-from tests.support.logs import FIRST, Book
+from tests.support.logs import FIRST, Book, Writer
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
@@ -182,6 +182,12 @@ class Backfills:
         }
 
     # -- books ---------------------------------------------------------------------------------
+
+    def write(self, lines: int, times: int = 1) -> Book:
+        """A log of so many lines, of which the same is to be said as in `enter`."""
+        book = Writer(self.stage.seed).write(self.stage.directory / "access.log", lines)
+        self.enter(book, times)
+        return book
 
     def enter(self, book: Book, times: int = 1) -> None:
         """What is in the log belongs into the tables; ``times`` 0: rows of it may be left."""

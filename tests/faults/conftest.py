@@ -11,6 +11,7 @@ import pytest
 from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.faults.stage import Stage
+from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
@@ -37,7 +38,8 @@ def stage(
     """A stage on the servers that all tests share: their processes are not to be touched."""
     assert redis_url
     with Stage(redis_server, mysql_server, mysql_url, seed, tmp_path) as made:
-        made.chunk_lines = 2_000  # a short log has several chunks
+        if not MANY:
+            made.chunk_lines = 2_000  # a short log has several chunks
         yield made
 
 

@@ -9,8 +9,8 @@ from tests.faults.stage import Stage
 from tests.support import logs
 from tests.support.examples import MANY
 
-LINES = 5_000
-"""Three chunks."""
+LINES = 70_000 if MANY else 5_000
+"""Two chunks, or three that are shorter."""
 
 
 @pytest.mark.long("a real log of 10,000 lines, each line in the tables")
@@ -24,10 +24,12 @@ def test_a_log_of_several_chunks_killed_and_read_again(stage: Stage) -> None:
     scenarios.killed_again_and_again(stage, kills=4 if MANY else 1, lines=LINES)
 
 
+@pytest.mark.random
 def test_replies_to_commit_are_lost(stage: Stage) -> None:
     scenarios.commits_cut(stage, LINES)
 
 
+@pytest.mark.random
 def test_deadlocks_and_lock_waits(stage: Stage) -> None:
     scenarios.conflicts_while_adding(stage, LINES)
 
@@ -42,6 +44,7 @@ def test_beside_live_traffic_and_compaction(stage: Stage) -> None:
     scenarios.beside_live_traffic(stage, kills=1, lines=70_000)
 
 
+@pytest.mark.random
 def test_undone_after_live_traffic(stage: Stage) -> None:
     scenarios.undone_after_live_traffic(stage, kills=1, lines=LINES)
 
@@ -61,6 +64,7 @@ def test_undone_while_it_goes_on(stage: Stage) -> None:
     changes.undone_while_it_goes_on(stage, rounds=1, lines=70_000)
 
 
+@pytest.mark.random
 def test_two_processes_at_one_log(stage: Stage) -> None:
     scenarios.two_at_once(stage, rounds=1, lines=LINES)
 
@@ -71,13 +75,16 @@ def test_a_log_is_the_truth_beside_live_traffic(stage: Stage) -> None:
     reconciling.made_exact_beside_live_traffic(stage, book)
 
 
+@pytest.mark.random
 def test_two_reconcile_at_once(stage: Stage) -> None:
     reconciling.two_at_once(stage)
 
 
+@pytest.mark.random
 def test_reconciling_is_killed(stage: Stage) -> None:
     reconciling.killed_again_and_again(stage, kills=1)
 
 
+@pytest.mark.random
 def test_reconciling_is_undone(stage: Stage) -> None:
     reconciling.undone(stage)

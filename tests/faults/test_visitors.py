@@ -11,6 +11,8 @@ from tests.support.examples import MANY
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
+LINES = 70_000 if MANY else 5_000
+
 
 @pytest.mark.random
 def test_killed_at_points_while_members_are_united(stage: Stage) -> None:
@@ -19,7 +21,7 @@ def test_killed_at_points_while_members_are_united(stage: Stage) -> None:
 
 @pytest.mark.random
 def test_backfills_are_killed_while_members_are_united(stage: Stage) -> None:
-    scenarios.backfills_killed_with_members(stage, kills=3 if MANY else 1, lines=5_000)
+    scenarios.backfills_killed_with_members(stage, kills=3 if MANY else 1, lines=LINES)
 
 
 def test_servers_are_killed_while_members_are_united(own_stage: Callable[[], Stage]) -> None:

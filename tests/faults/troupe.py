@@ -1,7 +1,10 @@
 """Schedulers and job processes on a stage, with jobs every second."""
 
 import json
+import os
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,3 +160,9 @@ class Troupe:
         )
         outputs = [f"--- {c.name} {c.pid}\n{c.output()[-3000:]}" for c in self.stage.children]
         return "\n".join([*(str(row) for row in rows), *outputs])
+
+
+def kill(pid: int) -> None:
+    """SIGKILL of a process that may have just ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

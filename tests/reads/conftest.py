@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from countersink.store import Store
+from countersink.store.connection import Session
 from tests.cli.command import Servers
+from tests.reads.support import Ground
 
 
 @pytest.fixture
@@ -19,3 +22,9 @@ def store(mysql_url: str) -> Iterator[Store]:
 def servers(redis_url: str, mysql_url: str) -> Servers:
     """The command's servers."""
     return Servers(redis_url, mysql_url)
+
+
+@pytest.fixture
+def ground(session: Session, store: Store, redis_client: redis.Redis, servers: Servers) -> Ground:
+    """The servers, and what is connected to them."""
+    return Ground(session, store, redis_client, servers)

@@ -1,15 +1,19 @@
 """What the tests of reads share: entries with known rows, some applied, some only queued."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 
 import redis
 
+from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
+from countersink.store.connection import Session
 from countersink.stream.decode import decode
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.names import stream_key
+from tests.cli.command import Servers
 from tests.support.traffic import now_ms, send
 
 DAYS = (date(2026, 11, 18), date(2026, 11, 19), date(2026, 11, 20), date(2026, 11, 21))
@@ -46,3 +50,13 @@ def apply_all(client: redis.Redis, mysql_url: str, *, acknowledge: bool) -> None
         if acknowledge:
             client.xdel(stream_key(0), *(delivery.stream_id for delivery in page))
     applier.close()
+
+
+@dataclass
+class Ground:
+    """The servers, and what is connected to them."""
+
+    session: Session
+    store: Store
+    client: redis.Redis
+    servers: Servers

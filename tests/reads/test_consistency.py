@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 import redis
 
 from countersink.reads import Reads
@@ -14,9 +15,10 @@ from countersink.store import Store
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import queue
+from tests.support.examples import MANY
 from tests.worker.running import Running, drain
 
-ROUNDS = 150
+ROUNDS = 400 if MANY else 150
 PARTITIONS = 3
 
 
@@ -46,6 +48,7 @@ class Producer:
         self._client.close()
 
 
+@pytest.mark.random
 def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, store: Store
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(
     assert reads.total("views").value == ROUNDS
 
 
+@pytest.mark.random
 def test_complete_up_to_holds_for_what_arrived_before_it(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, store: Store
 ) -> None:
@@ -90,7 +94,7 @@ def test_complete_up_to_holds_for_what_arrived_before_it(
     with Running(redis_url, mysql_url, batch_wait_ms=10, batch_entries=3):
         while "views" not in reads.counters().value:
             pass
-        for _ in range(50):
+        for _ in range(ROUNDS // 3):
             stream_id = queue(redis_client, ("views", "/", 0, 1))
             arrivals.append(int(stream_id.partition("-")[0]))
             found = reads.total("views")

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
-import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +21,12 @@ from countersink.reads.query import Query, ask
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import NotUnique, Store
-from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals.selection import Selection
 from countersink.store.visitors import answers
 from countersink.store.visitors.sketch import SketchUnion, Visitors, registers, sketch_of
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from tests.cli.command import Servers
+from tests.reads.support import Ground
 from tests.reads.test_windows import (
     BACK,
     HOURLY,
@@ -43,7 +41,7 @@ from tests.reads.test_windows import (
     midnight,
     moment,
 )
-from tests.support.examples import examples
+from tests.support.examples import MANY, examples
 from tests.support.traffic import now_minute, now_ms, send
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -59,19 +57,12 @@ def exactly(members: set[str]) -> Visitors:
 class Sighted(Played):
     """A counter ``v`` of these policies whose salts last so many days, and who was seen."""
 
-    def __init__(
-        self,
-        session: Session,
-        store: Store,
-        client: redis.Redis,
-        servers: Servers,
-        made: Any,
-        days: int,
-    ) -> None:
+    def __init__(self, ground: Ground, made: Any, days: int) -> None:
+        session = ground.session
         for table in "visitor_slot", "visitor_month", "visitor_salt":
             session.execute(f"DELETE FROM {table}")
-        super().__init__(session, store, client, servers, made)
-        store.counters.set("v", salt_days=days)
+        super().__init__(ground, made)
+        ground.store.counters.set("v", salt_days=days)
         self.seen: set[Event] = set()
         self.salts: list[tuple[int, int, bytes]] = []  # (begins, number, salt)
         # As if they had been made day by day since long ago.
@@ -215,16 +206,10 @@ class Sighted(Played):
 @examples(few=2, many=40, phases=UNSHRUNK)
 @given(made=counters(), days=st.sampled_from((0, 0, 1, 2)), seed=st.integers(0, 2**32))
 def test_different_members_are_exact_or_refused(
-    session: Session,
-    store: Store,
-    redis_client: redis.Redis,
-    servers: Servers,
-    made: Any,
-    days: int,
-    seed: int,
+    ground: Ground, made: Any, days: int, seed: int
 ) -> None:
     chance = random.Random(seed)
-    played = Sighted(session, store, redis_client, servers, made, days)
+    played = Sighted(ground, made, days)
     members = [f"visitor {n}" for n in range(40)]
     edges = [since for since, _, _ in played.oracle.changes[1:]]
     for part in range(3):
@@ -237,7 +222,7 @@ def test_different_members_are_exact_or_refused(
         if part:
             chance.choice((played.compact, played.retain))()
     played.retain()
-    for _ in range(6):
+    for _ in range(10 if MANY else 6):
         now, width = now_minute(), chance.choice((1, 15, 60))
         first = (now - chance.randrange(BACK)) // width * width
         end = first + chance.choice((1, 2, 3, 7, 24)) * chance.choice((width, 60))
@@ -252,6 +237,7 @@ def test_different_members_are_exact_or_refused(
     played.check_members({}, every)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(
     ("made", "days", "keep_days"),
     [
@@ -263,23 +249,18 @@ def test_different_members_are_exact_or_refused(
     ids=["steps", "zones", "salts", "months"],
 )
 def test_many_members_are_told_by_the_union_of_all_of_them(
-    session: Session,
-    store: Store,
-    redis_client: redis.Redis,
-    servers: Servers,
-    made: Any,
-    days: int,
-    keep_days: int | None,
+    ground: Ground, made: Any, days: int, keep_days: int | None
 ) -> None:
     chance = random.Random(7)
-    played = Sighted(session, store, redis_client, servers, made, days)
+    apart, sizes = (20, (1200, 500, 30)) if MANY else (240, (1000, 200, 30))
+    played = Sighted(ground, made, days)
     if keep_days is not None:
-        store.counters.set("v", keep_days=keep_days)
+        ground.store.counters.set("v", keep_days=keep_days)
     for part in range(3):
         now = now_minute()
         events: list[Event] = []
-        for key, most in (("a", 1000), ("/page", 200), ("ä", 30)):
-            minutes = [now - chance.randrange(BACK // 240) * 240 for _ in range(most)]
+        for key, most in zip(("a", "/page", "ä"), sizes, strict=True):
+            minutes = [now - chance.randrange(BACK // apart) * apart for _ in range(most)]
             minutes += [now - chance.randrange(BACK)] * (most // 3)
             events += [(key, minute, f"visitor {chance.randrange(most)}") for minute in minutes]
         played.see_many(events)
@@ -287,7 +268,7 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
         (played.compact, played.retain, played.compact)[part]()
     if keep_days is None:
         played.retain()
-        for _ in range(3):
+        for _ in range(5 if MANY else 3):
             now, width = now_minute(), chance.choice((1, 60, 1440))
             first = (now - chance.randrange(BACK)) // width * width
             end = first + chance.choice((1, 3, 24)) * width
@@ -300,8 +281,8 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
         return
     every = now_minute() - 2 * BACK, now_minute() + 1
     played.check_members({}, every)
-    assert store.totals.unique("v", key="a").estimate
-    with store.reading() as reading:
+    assert ground.store.totals.unique("v", key="a").estimate
+    with ground.store.reading() as reading:
         for chosen in (None, "a", "/page", "ä"):
             own = Selection("v", keys=None if chosen is None else (chosen,))
             union = answers._united(reading, own, lambda view, sketch: None)[None]
@@ -309,14 +290,12 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
             assert registers(union.sketch()) == registers(sketch_of(played.hashes(events)))
 
 
-def test_dimensions_tell_different_members_of_their_values(
-    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
-) -> None:
-    store.counters.set(
+def test_dimensions_tell_different_members_of_their_values(ground: Ground) -> None:
+    ground.store.counters.set(
         "v", salt_days=0, dimensions=["page", "country"], breakdowns=["page,country"]
     )
     chance, now = random.Random(5), now_minute()
-    ((number, salt),) = session.query("SELECT number, salt FROM visitor_salt")
+    ((number, salt),) = ground.session.query("SELECT number, salt FROM visitor_salt")
     seen: set[tuple[str, str, str]] = set()
     content: list[Any] = []
     for _ in range(300):
@@ -326,20 +305,22 @@ def test_dimensions_tell_different_members_of_their_values(
         hashed = blake2b(member.encode(), digest_size=8, key=bytes(salt)).digest()
         key = (("country", country), ("page", page))
         content.append(("v", key, now, 1, int(number), hashed))
-    at = now_ms(redis_client)
-    send(redis_client, Sealed(new_entry_id(at), at, encode_rows(content)))
-    servers.apply()
+    at = now_ms(ground.client)
+    send(ground.client, Sealed(new_entry_id(at), at, encode_rows(content)))
+    ground.servers.apply()
     for by in (("page",), ("country",), ("country", "page"), ("page", "country")):
         query = Query(Selection("v"), by="dimensions", dimensions=by, unique=True)
         groups: dict[tuple[str, ...], set[str]] = defaultdict(set)
         for page, country, member in seen:
             named = {"page": page, "country": country}
             groups[tuple(named[name] for name in by)].add(member)
-        found = ask(Reads(store, redis_client), query).rows
+        found = ask(Reads(ground.store, ground.client), query).rows
         assert {tuple(row[name] for name in by): row["total"] for row in found} == {
             values: len(own) for values, own in groups.items()
         }
-    by_country = store.totals.unique_by_dimensions("v", ["country"], where={"page": "/a"}, n=2)
+    by_country = ground.store.totals.unique_by_dimensions(
+        "v", ["country"], where={"page": "/a"}, n=2
+    )
     wanted: dict[str, set[str]] = defaultdict(set)
     for page, country, member in seen:
         if page == "/a":
@@ -347,10 +328,10 @@ def test_dimensions_tell_different_members_of_their_values(
     largest = sorted(wanted.items(), key=lambda pair: (-len(pair[1]), pair[0]))[:2]
     assert by_country == [((country,), exactly(own)) for country, own in largest]
     german = {member for _, country, member in seen if country == "DE"}
-    assert store.totals.unique("v", where={"country": "DE"}).total == len(german)
-    assert store.totals.unique("v").total == len({member for *_, member in seen})
+    assert ground.store.totals.unique("v", where={"country": "DE"}).total == len(german)
+    assert ground.store.totals.unique("v").total == len({member for *_, member in seen})
     today = datetime.now(UTC).date()
-    ((_, last),) = store.totals.unique_by("v", "day", where={"country": "DE"}, start=today)
+    ((_, last),) = ground.store.totals.unique_by("v", "day", where={"country": "DE"}, start=today)
     assert last.total == len(german)
 
 

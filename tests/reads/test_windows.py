@@ -14,7 +14,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import redis
 from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
@@ -23,13 +22,11 @@ from countersink.reads.query import Query, ask
 from countersink.reads.rows import rows
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store import Store
-from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import label_of
 from countersink.store.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from tests.cli.command import Servers
+from tests.reads.support import Ground
 from tests.store.policy_rows import Change, brute_policy, put_policies
 from tests.support.examples import examples
 from tests.support.traffic import now_minute, now_ms, send
@@ -220,9 +217,8 @@ def counters(draw: Any) -> tuple[list[tuple[int, str, str]], str | None]:
 class Played:
     """A counter ``v`` of these policies, what was sent to it, and who answers."""
 
-    def __init__(
-        self, session: Session, store: Store, client: redis.Redis, servers: Servers, made: Any
-    ) -> None:
+    def __init__(self, ground: Ground, made: Any) -> None:
+        session, client = ground.session, ground.client
         # An example before may have failed with entries in the queue.
         for name in client.scan_iter("*events*"):
             client.delete(name)
@@ -243,9 +239,9 @@ class Played:
             session.execute(f"DELETE FROM {table}")
         put_policies(session, "v", changes)
         if steps is not None:
-            store.counters.set("v", keep=steps)
-        self._client, self._servers = client, servers
-        self.store, self.reads = store, Reads(store, client)
+            ground.store.counters.set("v", keep=steps)
+        self._client, self._servers = client, ground.servers
+        self.store, self.reads = ground.store, Reads(ground.store, client)
         self.oracle = Oracle(changes, {}, Counter())
 
     def send(self, events: dict[Event, int]) -> None:
@@ -390,15 +386,10 @@ def some(chance: random.Random, edges: list[int]) -> dict[Event, int]:
 @examples(few=3, many=8, phases=UNSHRUNK)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_ranges_of_times_and_days_are_exact_or_refused(
-    session: Session,
-    store: Store,
-    redis_client: redis.Redis,
-    servers: Servers,
-    made: Any,
-    seed: int,
+    ground: Ground, made: Any, seed: int
 ) -> None:
     chance = random.Random(seed)
-    played = Played(session, store, redis_client, servers, made)
+    played = Played(ground, made)
     oracle = played.oracle
     edges = [since for since, _, _ in oracle.changes[1:]]
     played.send(some(chance, edges))
@@ -427,7 +418,7 @@ def test_ranges_of_times_and_days_are_exact_or_refused(
             mixed = {"start": day, "end": moment(end), "time_zone": zone}
             played.check(mixed, (span[0], end), pending=waiting)
     played.apply()
-    assert store.totals.total("v") == sum(oracle.events.values())
+    assert ground.store.totals.total("v") == sum(oracle.events.values())
 
 
 @examples(few=2, many=8, phases=UNSHRUNK)
@@ -445,15 +436,10 @@ def test_ranges_of_times_and_days_are_exact_or_refused(
 )
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_the_last_so_many_are_whole_buckets_up_to_now_or_refused(
-    session: Session,
-    store: Store,
-    redis_client: redis.Redis,
-    servers: Servers,
-    made: Any,
-    seed: int,
+    ground: Ground, made: Any, seed: int
 ) -> None:
     chance = random.Random(seed)
-    played = Played(session, store, redis_client, servers, made)
+    played = Played(ground, made)
     played.send(some(chance, []))
     played.apply()
     played.retain()
@@ -515,16 +501,14 @@ def same_minute(check: Callable[[int], None]) -> None:
         return
 
 
-def test_a_window_is_told_where_the_one_before_cannot_be(
-    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
-) -> None:
+def test_a_window_is_told_where_the_one_before_cannot_be(ground: Ground) -> None:
     """By days until this hour began, which is the first of its day, and by minutes since."""
 
     def check(now: int) -> None:
         hour, of_day = now // 60 * 60, now // 60 % 24
         zone = f"Etc/GMT+{of_day}" if of_day <= 12 else f"Etc/GMT-{24 - of_day}"
         made = ([(0, zone, "day"), (now - hour, zone, "minute")], None)
-        played = Played(session, store, redis_client, servers, made)
+        played = Played(ground, made)
         played.send({("a", hour): 2, ("a", hour - 1): 4})
         played.apply()
         query = Query(Selection("v", last=Last.of("1h")), by="key", against_previous=True)
@@ -536,54 +520,48 @@ def test_a_window_is_told_where_the_one_before_cannot_be(
     same_minute(check)
 
 
-def test_times_beside_a_change_of_zones_have_the_days_of_both(
-    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
-) -> None:
+def test_times_beside_a_change_of_zones_have_the_days_of_both(ground: Ground) -> None:
     """In New York it is still the day before, when it takes over from Kolkata."""
     change = int(datetime(2026, 11, 20, 23, tzinfo=UTC).timestamp()) // 60
     made = ([(0, "Asia/Kolkata", "minute")], None)
-    played = Played(session, store, redis_client, servers, made)
+    played = Played(ground, made)
     put_policies(
-        session, "v", [(0, "Asia/Kolkata", "minute"), (change, "America/New_York", "minute")]
+        ground.session, "v", [(0, "Asia/Kolkata", "minute"), (change, "America/New_York", "minute")]
     )
     played.send({("a", change - 30): 2, ("a", change + 30): 4, ("a", change + 600): 8})
     played.apply()
     kolkata, new_york = date(2026, 11, 21), date(2026, 11, 20)
     start, end = moment(change - 60), moment(change + 60)
-    days = store.totals.daily("v", start=start, end=end)
+    days = ground.store.totals.daily("v", start=start, end=end)
     assert days == [(new_york, 4), (kolkata, 2)]
-    assert store.totals.daily("v", end=end) == days
-    assert sum(total for _, total in store.totals.daily("v", start=start)) == 14
+    assert ground.store.totals.daily("v", end=end) == days
+    assert sum(total for _, total in ground.store.totals.daily("v", start=start)) == 14
     cases: list[tuple[dict[str, Any], list[tuple[date, str, int]]]] = [
         ({"start": start, "end": end}, [(new_york, "a", 4), (kolkata, "a", 2)]),
         ({"start": moment(change)}, [(new_york, "a", 4), (kolkata, "a", 8)]),
     ]
     for asked, expected in cases:
-        with store.reading() as reading:
+        with ground.store.reading() as reading:
             found = [row[1:] for row in rows(reading, "key-day", Selection("v", **asked))]
             months = [row[1:] for row in rows(reading, "key-month", Selection("v", **asked))]
         assert found == expected
         assert months == [(date(2026, 11, 1), "a", sum(total for *_, total in expected))]
 
 
-def test_a_date_that_comes_back_is_counted_once(
-    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
-) -> None:
+def test_a_date_that_comes_back_is_counted_once(ground: Ground) -> None:
     """St. John's, 2010-11-07: at a minute past midnight clocks went back to 23:01."""
     zone = "America/St_Johns"
     made = ([(0, zone, "minute")], None)
-    played = Played(session, store, redis_client, servers, made)
+    played = Played(ground, made)
     first = int(datetime(2010, 11, 7, 2, 30, tzinfo=UTC).timestamp()) // 60
     played.send({("a", first + 10): 1, ("a", first + 90): 2})
     played.apply()
-    days = store.totals.daily("v", start=moment(first), end=moment(first + 120))
+    days = ground.store.totals.daily("v", start=moment(first), end=moment(first + 120))
     assert days == [(date(2010, 11, 6), 1), (date(2010, 11, 7), 2)]
 
 
-def test_a_window_that_is_too_long_for_a_series_is_refused(
-    session: Session, store: Store, redis_client: redis.Redis, servers: Servers
-) -> None:
-    played = Played(session, store, redis_client, servers, ([(0, "UTC", "minute")], None))
+def test_a_window_that_is_too_long_for_a_series_is_refused(ground: Ground) -> None:
+    played = Played(ground, ([(0, "UTC", "minute")], None))
     played.send({("a", now_minute() - 100): 1})
     played.apply()
     with pytest.raises(SeriesTooLong):

@@ -109,6 +109,11 @@ class Tables:
         for counter in there.keys() | said.keys():
             assert there.get(counter, (0, 0, 0)) == said.get(counter, (0, 0, 0)), counter
 
+    def check(self, totals: dict[tuple[str, bytes], int]) -> None:
+        """Assert that these are the totals, and that the ledger says so."""
+        assert self.totals() == totals
+        self.check_ledger()
+
     @contextmanager
     def held(self, key: bytes, *, bucket: str = DAY, slot: int = 2) -> Iterator[None]:
         """A row of `v` counted up by an app's transaction that stays open, and rolls back."""

@@ -27,7 +27,7 @@ from countersink.store.verify import verify
 from tests.schedules.tables import MAX, Tables
 from tests.store.helpers import entry, together
 from tests.store.policy_rows import Change, brute_policy, put_policies
-from tests.support.examples import examples
+from tests.support.examples import MANY, examples
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
@@ -38,26 +38,41 @@ Event = tuple[str, int]
 """(key, Unix minute)."""
 
 
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    with Store(mysql_url) as opened:
-        yield opened
+class Kept(Tables):
+    """The tables, with a store and the applier of a worker."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.store = Store(url)
+        self.applier = Applier(url, 5)
+
+    def keep_minutes(self, steps: str = "minute=2d,hour=90d", **more: Any) -> None:
+        """``v`` counts minutes, and keeps them for so long."""
+        self.store.counters.set("v", resolution="minute", keep=steps, **more)
+
+    def count(self, events: dict[Event, int], counter: str = "v") -> None:
+        """Count events as a worker does."""
+        rows = [
+            (n, counter, key, at, amount) for n, ((key, at), amount) in enumerate(events.items())
+        ]
+        self.applier.apply([entry(rows)])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.applier.close()
+        self.store.close()
+        super().close()
 
 
 @pytest.fixture
-def applier(mysql_url: str) -> Iterator[Applier]:
-    made = Applier(mysql_url, 5)
+def tables(mysql_url: str) -> Iterator[Kept]:
+    made = Kept(mysql_url)
     yield made
     made.close()
 
 
 def run(url: str, rows: int = 2000) -> RetentionDone:
     return roll_up(partial(open_tables, url), rows=rows)
-
-
-def count(applier: Applier, events: dict[Event, int], counter: str = "v") -> None:
-    rows = [(n, counter, key, at, amount) for n, ((key, at), amount) in enumerate(events.items())]
-    applier.apply([entry(rows)])
 
 
 def rolled_to(tables: Tables, counter: str = "v") -> dict[tuple[int, str], int]:
@@ -182,6 +197,7 @@ STEPS = {
     "quarter=90m,hour=47h": HOURLY,
 }
 LONG_AGO = 9 * 1440
+HOURS, TURNS = (99, 50) if MANY else (30, 17)
 
 
 @st.composite
@@ -209,7 +225,7 @@ def counters(draw: Any) -> tuple[str, str, list[tuple[int, str, str]], str]:
 @examples(few=5, many=25)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_buckets_become_wider_step_by_step_and_no_total_changes(
-    tables: Tables, store: Store, applier: Applier, made: Any, seed: int
+    tables: Kept, made: Any, seed: int
 ) -> None:
     first_zone, finest, later, steps = made
     now = now_minute()
@@ -221,7 +237,7 @@ def test_buckets_become_wider_step_by_step_and_no_total_changes(
     for table in ("counter_slot", "counter_ledger", "counter_policy", "counter"):
         tables.run(f"DELETE FROM {table}")
     put_policies(tables, "v", changes)  # type: ignore[arg-type]
-    store.counters.set("v", keep=steps)
+    tables.store.counters.set("v", keep=steps)
     oracle = Oracle(tables, changes, steps)
     edges = [since for since, _, _ in changes[1:]]
 
@@ -234,7 +250,7 @@ def test_buckets_become_wider_step_by_step_and_no_total_changes(
 
     for _ in range(2):
         events = some()
-        count(applier, events)
+        tables.count(events)
         oracle.add(events)
         oracle.check_totals()
         before = now_minute()
@@ -248,28 +264,24 @@ def test_buckets_become_wider_step_by_step_and_no_total_changes(
             assert said in bounds
         tables.check_ledger()
     assert verified(tables.url) == []
-    assert store.totals.total("v") == sum(oracle.events.values())
+    assert tables.store.totals.total("v") == sum(oracle.events.values())
     assert run(tables.url).rows == 0
     if len({zone for _, zone, _ in changes}) == 1:
         by_day = oracle.by_day()
         for key in KEYS:
-            for day, total in store.totals.daily("v", key=key):
+            for day, total in tables.store.totals.daily("v", key=key):
                 assert total == by_day[day, key], (day, key)
 
 
-def minutes_kept(store: Store, steps: str = "minute=2d,hour=90d", **more: Any) -> None:
-    store.counters.set("v", resolution="minute", keep=steps, **more)
-
-
 def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is(
-    tables: Tables, store: Store, applier: Applier
+    tables: Kept,
 ) -> None:
-    minutes_kept(store)
+    tables.keep_minutes()
     old = now_minute() - 3 * 1440
-    count(applier, {("a", old): 1})
+    tables.count({("a", old): 1})
     assert run(tables.url).rows == 1
-    store.counters.set("v", keep="forever")
-    count(applier, {("a", old): 5, ("b", old): 6, ("a", now_minute() - 1440): 7})
+    tables.store.counters.set("v", keep="forever")
+    tables.count({("a", old): 5, ("b", old): 6, ("a", now_minute() - 1440): 7})
     said = rolled_to(tables)
     assert run(tables.url).rows == 2
     assert rolled_to(tables) == said
@@ -278,18 +290,18 @@ def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is
     assert verified(tables.url) == []
 
 
-def test_steps_that_come_and_go_only_ever_make_buckets_wider(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
+@pytest.mark.random
+def test_steps_that_come_and_go_only_ever_make_buckets_wider(tables: Kept) -> None:
     hour = (now_minute() - 3 * 1440) // 60 * 60
-    events = {("a", hour + n): 1 for n in range(20)} | {("b", hour - 60 * n): 1 for n in range(30)}
+    events = {("a", hour + n): 1 for n in range(20)} | {
+        ("b", hour - 60 * n): 1 for n in range(HOURS)
+    }
     for steps in ("minute=2d,hour=90d", "minute=1d,quarter=30d", "forever", "quarter=1h"):
-        minutes_kept(store, steps)
-        count(applier, events)
+        tables.keep_minutes(steps)
+        tables.count(events)
         before = tables.totals()
         run(tables.url)
-        assert tables.totals() == before
-        tables.check_ledger()
+        tables.check(before)
         assert verified(tables.url) == []
     widths = {
         resolution
@@ -302,31 +314,27 @@ def test_steps_that_come_and_go_only_ever_make_buckets_wider(
     assert widths == {"day"}
 
 
-def test_what_is_kept_in_days_becomes_months_afterwards(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    minutes_kept(store, "minute=2d,hour=10d", keep_days=30)
+def test_what_is_kept_in_days_becomes_months_afterwards(tables: Kept) -> None:
+    tables.keep_minutes("minute=2d,hour=10d", keep_days=30)
     now = now_minute()
     events = {("a", now - days * 1440): days for days in (1, 5, 20, 40, 41)}
-    count(applier, events)
+    tables.count(events)
     run(tables.url)
     assert sum(amount for _, _, amount in tables.months()) == 81
     assert [amount for _, _, _, amount in tables.slots()] == [20, 5, 1]
     # Late rows of days that are gone go to their months at once, and what is wide with them.
     tables.run("UPDATE counter SET keep_days = 15, seal = NULL")
-    count(applier, {("a", now - 40 * 1440): 100, ("b", now - 20 * 1440): 1000})
+    tables.count({("a", now - 40 * 1440): 100, ("b", now - 20 * 1440): 1000})
     run(tables.url)
     assert sum(amount for _, _, amount in tables.months()) == 81 + 100 + 1020
     assert [amount for _, _, _, amount in tables.slots()] == [5, 1]
     tables.check_ledger()
 
 
-def test_many_small_buckets_of_an_hour_move_in_one_transaction(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    minutes_kept(store)
+def test_many_small_buckets_of_an_hour_move_in_one_transaction(tables: Kept) -> None:
+    tables.keep_minutes()
     hour = now_minute() // 60 * 60 - 4 * 1440
-    count(applier, {(key, hour + n): 1 for n in range(60) for key in ("a", "b")})
+    tables.count({(key, hour + n): 1 for n in range(60) for key in ("a", "b")})
     with MySQLProxy.to(tables.url) as proxy:
         run(proxy.url(tables.url))
         moves = [one for one in proxy.seen if one.text.startswith("DELETE counter_slot")]
@@ -338,40 +346,33 @@ def test_many_small_buckets_of_an_hour_move_in_one_transaction(
     tables.check_ledger()
 
 
-def test_held_and_overflowing_keys_stay_and_the_others_move(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    minutes_kept(store)
+def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Kept) -> None:
+    tables.keep_minutes()
     hour = now_minute() // 60 * 60 - 4 * 1440
-    count(applier, {(key, hour + n): 1 for n in range(9) for key in ("a", "b")})
-    count(applier, {("much", hour): MAX})
-    count(applier, {("much", hour + 1): 1})
+    tables.count({(key, hour + n): 1 for n in range(9) for key in ("a", "b")})
+    tables.count({("much", hour): MAX})
+    tables.count({("much", hour + 1): 1})
     before = tables.totals()
     held = str(label("minute", "UTC", hour + 3))
     with tables.held(b"a", bucket=held, slot=5):
         done = run(tables.url)
         assert done.busy == (BucketKey("v", (hour + 3) * 60, b"a"),)
         assert [place.key for place in done.overflowing] == [b"much"]
-    assert tables.totals() == before
-    tables.check_ledger()
+    tables.check(before)
     assert run(tables.url).rows == 1
     assert {key: amount for _, key, slot, amount in tables.slots() if slot == 0} == {
         b"a": 9,
         b"b": 9,
         b"much": MAX,
     }
-    assert tables.totals() == before
-    tables.check_ledger()
+    tables.check(before)
 
 
-def test_a_bucket_that_would_lie_in_two_days_stays_and_is_named(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    # Whole hours from UTC today, but 8:30 ahead from August 2015 to May 2018.
-    minutes_kept(store, "minute=2d,hour=90d", time_zone="Asia/Pyongyang")
+def test_a_bucket_that_would_lie_in_two_days_stays_and_is_named(tables: Kept) -> None:
+    tables.keep_minutes("minute=2d,hour=90d", time_zone="Asia/Pyongyang")
     at = int(datetime(2016, 3, 5, 15, 29, tzinfo=UTC).timestamp()) // 60
-    count(applier, {("a", at): 1, ("a", at + 1): 2, ("a", at - 30): 4})
-    store.counters.set("v", keep="forever")
+    tables.count({("a", at): 1, ("a", at + 1): 2, ("a", at - 30): 4})
+    tables.store.counters.set("v", keep="forever")
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'hour'")
     done = run(tables.url)
     assert done.astride == tuple(BucketKey("v", (at + n) * 60) for n in (0, 1))
@@ -391,11 +392,9 @@ def is_locking(request: Request, _reply: bytes) -> bool:
     return "FOR UPDATE NOWAIT" in request.text
 
 
-def test_the_time_is_announced_before_the_first_row_moves_and_never_goes_back(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    minutes_kept(store, "minute=2h")
-    count(applier, {("a", now_minute() - 3 * 1440): 1})
+def test_the_time_is_announced_before_the_first_row_moves_and_never_goes_back(tables: Kept) -> None:
+    tables.keep_minutes("minute=2h")
+    tables.count({("a", now_minute() - 3 * 1440): 1})
     announced: list[dict[tuple[int, str], int]] = []
 
     def look(_request: Request) -> None:
@@ -408,7 +407,7 @@ def test_the_time_is_announced_before_the_first_row_moves_and_never_goes_back(
         [{(0, "day"): midnight("UTC", now_minute() - 120)}],
         [{(0, "day"): midnight("UTC", now_minute() - 121)}],
     )
-    minutes_kept(store, "minute=20d")
+    tables.keep_minutes("minute=20d")
     run(tables.url)
     assert [rolled_to(tables)] == announced
 
@@ -437,44 +436,44 @@ def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone
 
 
 def test_a_counter_that_is_deleted_meanwhile_and_made_anew_is_left_to_the_next_pass(
-    tables: Tables, store: Store, applier: Applier
+    tables: Kept,
 ) -> None:
-    minutes_kept(store)
+    tables.keep_minutes()
     old = now_minute() - 3 * 1440
-    count(applier, {("a", old - n): 1 for n in range(99)})
+    tables.count({("a", old - n): 1 for n in range(99)})
 
     def change() -> None:
-        store.counters.delete("v")
-        store.counters.set("v", time_zone="Asia/Kolkata", resolution="quarter", keep="quarter=1h")
-        count(applier, {("b", old - n): 100 for n in range(9)})
+        tables.store.counters.delete("v")
+        tables.store.counters.set(
+            "v", time_zone="Asia/Kolkata", resolution="quarter", keep="quarter=1h"
+        )
+        tables.count({("b", old - n): 100 for n in range(9)})
 
     assert roll_up_while(tables, change).rows == 0
-    assert tables.totals() == {("v", b"b"): 900}
-    tables.check_ledger()
+    tables.check({("v", b"b"): 900})
     assert run(tables.url).rows > 0
-    assert tables.totals() == {("v", b"b"): 900}
-    tables.check_ledger()
+    tables.check({("v", b"b"): 900})
     assert verified(tables.url) == []
 
 
-def test_a_change_of_another_counter_does_not_end_the_pass(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    minutes_kept(store)
+def test_a_change_of_another_counter_does_not_end_the_pass(tables: Kept) -> None:
+    tables.keep_minutes()
     old = now_minute() - 3 * 1440
-    count(applier, {("a", old - n): 1 for n in range(99)})
-    assert roll_up_while(tables, lambda: store.counters.set("w", time_zone="Asia/Tokyo")).rows == 99
+    tables.count({("a", old - n): 1 for n in range(99)})
+    assert (
+        roll_up_while(tables, lambda: tables.store.counters.set("w", time_zone="Asia/Tokyo")).rows
+        == 99
+    )
     tables.check_ledger()
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_no_reader_sees_a_total_change(
-    tables: Tables, store: Store, applier: Applier, level: str
-) -> None:
-    minutes_kept(store, "minute=1h,quarter=1d,hour=3d")
+def test_no_reader_sees_a_total_change(tables: Kept, level: str) -> None:
+    tables.keep_minutes("minute=1h,quarter=1d,hour=3d")
     now = now_minute()
     for start in range(0, 4 * 1440, 720):
-        count(applier, {(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 18)})
+        tables.count({(f"{n % 7}", now - start - n): 1 for n in range(0, 720, 2 if MANY else 18)})
     before = tables.totals()
     tables.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     rolling_up = threading.Thread(target=run, args=(tables.url, 10))
@@ -484,20 +483,20 @@ def test_no_reader_sees_a_total_change(
         tables.connection.begin()
         assert tables.totals() == before
         tables.connection.commit()
-        assert store.totals.total("v") == sum(before.values())
+        assert tables.store.totals.total("v") == sum(before.values())
         reads += 1
     rolling_up.join()
     assert reads > 1
-    assert tables.totals() == before
-    tables.check_ledger()
+    tables.check(before)
     assert verified(tables.url) == []
 
 
+@pytest.mark.random
 def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wider(
-    tables: Tables, store: Store
+    tables: Kept,
 ) -> None:
     """Three workers, retention without a pause, and verify, all at once; nothing is lost."""
-    minutes_kept(store, "minute=1h,quarter=1d,hour=2d")
+    tables.keep_minutes("minute=1h,quarter=1d,hour=2d")
     appliers = [Applier(tables.url, slot) for slot in (1, 2, 3)]
     now = now_minute()
     stop = threading.Event()
@@ -514,7 +513,7 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
 
     def work(applier: Applier, number: int) -> None:
         chance = random.Random(number)
-        for _ in range(20):
+        for _ in range(TURNS):
             at = [now - chance.randrange(3 * 1440) for _ in range(40)]
             applier.apply([entry([(n, "v", f"{m % 5}", m, 1) for n, m in enumerate(at)])])
 
@@ -532,13 +531,14 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
     assert wrong == []
     assert sum(passes) > 0
     run(tables.url)
-    assert sum(tables.totals().values()) == 3 * 20 * 40
+    assert sum(tables.totals().values()) == 3 * TURNS * 40
     tables.check_ledger()
     assert verified(tables.url) == []
 
 
-def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) -> None:
-    minutes_kept(store, "minute=1h", max_keys=4)
+@pytest.mark.random
+def test_a_cap_on_keys_is_exact_while_rows_move(tables: Kept) -> None:
+    tables.keep_minutes("minute=1h", max_keys=4)
     now = now_minute()
     days = [now - 5 * 1440, now - 6 * 1440]
     appliers = [Applier(tables.url, slot) for slot in (1, 2, 3)]
@@ -549,7 +549,7 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
             run(tables.url, rows=3)
 
     def work(applier: Applier, number: int) -> None:
-        for turn in range(15):
+        for turn in range(TURNS):
             names = ("a", "b", f"{number}/{turn}", f"of all/{turn}")
             rows = [(n, "v", name, days[n % 2] + turn, 1) for n, name in enumerate(names * 2)]
             rows += [(n + 8, "v", name, days[1] - turn, 1) for n, name in enumerate(names)]
@@ -566,7 +566,7 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
             one.close()
     run(tables.url)
     totals = tables.totals()
-    assert sum(totals.values()) == 3 * 15 * 12
+    assert sum(totals.values()) == 3 * TURNS * 12
     for day in days:
         of_day = str(label("day", "UTC", day).date())
         keys = {key for bucket, key, _, _ in tables.slots() if bucket.startswith(of_day)}
@@ -574,10 +574,8 @@ def test_a_cap_on_keys_is_exact_while_rows_move(tables: Tables, store: Store) ->
     tables.check_ledger()
 
 
-def test_keys_that_moved_are_known_to_whoever_remembers_nothing(
-    tables: Tables, store: Store
-) -> None:
-    minutes_kept(store, "minute=1h", time_zone="America/New_York", max_keys=3)
+def test_keys_that_moved_are_known_to_whoever_remembers_nothing(tables: Kept) -> None:
+    tables.keep_minutes("minute=1h", time_zone="America/New_York", max_keys=3)
     noon = midnight("America/New_York", now_minute() - 5 * 1440) + 720
 
     def apply(*names: str) -> int:
@@ -592,7 +590,7 @@ def test_keys_that_moved_are_known_to_whoever_remembers_nothing(
     run(tables.url)
     assert apply("a", "b", "c", "d") == 1
     run(tables.url)
-    store.counters.set("other", time_zone="UTC")  # keys are counted anew by another version
+    tables.store.counters.set("other", time_zone="UTC")  # keys are counted anew by another version
     assert apply("e", "c", "a") == 1
     tables.check_ledger()
 
@@ -601,14 +599,12 @@ def damaged(session: Session, sql: str, *args: object) -> None:
     assert session.execute(sql, args) == 1
 
 
-def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    minutes_kept(store)
+def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(tables: Kept) -> None:
+    tables.keep_minutes()
     now = now_minute()
     hour = now // 60 * 60 - 4 * 1440
-    count(applier, {(key, hour + n): n + 1 for n in range(60) for key in ("a", "b")})
-    count(applier, {(key, now - n): n + 1 for n in range(40) for key in ("a", "b")})
+    tables.count({(key, hour + n): n + 1 for n in range(60) for key in ("a", "b")})
+    tables.count({(key, now - n): n + 1 for n in range(40) for key in ("a", "b")})
     run(tables.url)
     assert verified(tables.url) == []
     wide = str(label("hour", "UTC", hour))
@@ -637,74 +633,66 @@ def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(
 
 
 def test_verify_finds_wider_buckets_of_times_that_were_never_said_to_be_rolled_up(
-    tables: Tables, store: Store, applier: Applier
+    tables: Kept,
 ) -> None:
-    minutes_kept(store)
-    count(applier, {("a", now_minute() - 4 * 1440): 1})
+    tables.keep_minutes()
+    tables.count({("a", now_minute() - 4 * 1440): 1})
     run(tables.url)
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE rolls IS NOT NULL")
     (said,) = verified(tables.url)
     assert "no_rollup: 1 rows in buckets such as" in said
 
 
-def test_verify_finds_steps_and_policies_that_were_changed_by_hand(
-    tables: Tables, store: Store
-) -> None:
+def test_verify_finds_steps_and_policies_that_were_changed_by_hand(tables: Kept) -> None:
     for change in (
         "UPDATE counter SET keep_steps = 'minute=3d'",
         "UPDATE counter SET keep_steps = NULL",
         "UPDATE counter_policy SET rolls = NULL WHERE rolls = 0",
         "UPDATE counter_policy SET rolls = 1 WHERE resolution = 'day'",
     ):
-        minutes_kept(store)
+        tables.keep_minutes()
         assert verified(tables.url) == []
         tables.run(change)
         (said,) = verified(tables.url)
         assert said.startswith("settings: its time zones, resolutions, keep, keep_days")
-        store.counters.delete("v")
+        tables.store.counters.delete("v")
 
 
-def test_minutes_of_a_counter_that_counts_quarters_are_found(
-    tables: Tables, store: Store, applier: Applier
-) -> None:
-    store.counters.set("v", resolution="quarter")
-    count(applier, {("a", now_minute() // 15 * 15): 1})
+def test_minutes_of_a_counter_that_counts_quarters_are_found(tables: Kept) -> None:
+    tables.store.counters.set("v", resolution="quarter")
+    tables.count({("a", now_minute() // 15 * 15): 1})
     assert verified(tables.url) == []
     tables.plant([("v", str(label("minute", "UTC", now_minute() // 15 * 15 + 1)), b"a", 3, 1)])
     (said,) = verified(tables.url)
     assert said.startswith("no_bucket: rows of 1 times at which no bucket begins")
 
 
-def test_hours_that_begin_at_a_quarter_are_refused_once_minutes_are_hours(
-    mysql_url: str, store: Store, applier: Applier
-) -> None:
-    store.counters.set("v", resolution="minute", keep="minute=2h,hour=90d")
+def test_hours_that_begin_at_a_quarter_are_refused_once_minutes_are_hours(tables: Kept) -> None:
+    tables.store.counters.set("v", resolution="minute", keep="minute=2h,hour=90d")
     at = now_minute() - 10 * 60
-    count(applier, {("a", at): 3})
+    tables.count({("a", at): 3})
     begin = datetime.fromtimestamp(at // 60 * 3600, UTC)
 
     def hours(zone: str) -> list[int]:
-        found = store.totals.hourly(
+        found = tables.store.totals.hourly(
             "v", start=begin, end=begin + timedelta(hours=1), time_zone=zone
         )
         return [amount for _, amount in found]
 
     assert sorted(hours("Asia/Kathmandu")) == [0, 3]  # 5:45 ahead of UTC
-    run(mysql_url)
+    run(tables.url)
     with pytest.raises(InexactZone, match="begin in the middle of one"):
         hours("Asia/Kathmandu")
     assert hours("UTC") == [3]
 
 
-def test_a_counter_in_an_unknown_zone_stops_no_other_one(
-    tables: Tables, mysql_url: str, store: Store, applier: Applier
-) -> None:
+def test_a_counter_in_an_unknown_zone_stops_no_other_one(tables: Kept) -> None:
     for name in ("a", "b"):
-        store.counters.set(name, resolution="minute", keep="minute=2h")
-        count(applier, {("k", now_minute() - 3 * 1440): 3}, name)
+        tables.store.counters.set(name, resolution="minute", keep="minute=2h")
+        tables.count({("k", now_minute() - 3 * 1440): 3}, name)
     tables.run("UPDATE counter_policy SET time_zone = 'Mars/Olympus' WHERE counter = 'a'")
     with pytest.raises(Refused, match="Mars/Olympus"):
-        run(mysql_url)
+        run(tables.url)
     assert rolled_to(tables, "a") == {}
     assert list(rolled_to(tables, "b")) == [(0, "day")]
     assert tables.run("SELECT SECOND(bucket) FROM counter_slot WHERE counter = 'b'") == [(1,)]

@@ -183,20 +183,10 @@ def test_without_redis_nothing_is_pruned(context: Context, redis_client: redis.R
     send(redis_client, traffic.entry(now - 9 * DAY_MS))
     count(context)
     age(context)
-    nowhere = Context(
-        mysql_url=context.mysql_url,
-        redis_url="redis://127.0.0.1:1/0",
-        options=context.options,
-        stop=context.stop,
-    )
+    nowhere = replace(context, redis_url="redis://127.0.0.1:1/0")
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
         retention.prune(nowhere)
-    stopping = Context(
-        mysql_url=context.mysql_url,
-        redis_url=context.redis_url,
-        options=context.options,
-        stop=lambda: True,
-    )
+    stopping = replace(context, stop=lambda: True)
     with pytest.raises(JobFailed, match="nothing was pruned"):
         retention.prune(stopping)
     assert watermark(context) == 0

@@ -86,8 +86,7 @@ def test_a_month_of_fifty_counters_rolls_up_with_totals_unchanged(tables: Tables
     before = tables.totals()
     done = run(tables.url, rows=7)
     assert (done.counters, done.rows, done.finished) == (50, 50 * 6 * 4, True)
-    assert tables.totals() == before
-    tables.check_ledger()
+    tables.check(before)
     assert len(tables.slots()) == 10  # of a counter that keeps its days
     for name in names:
         assert rolled_up_to(tables, name) == today - timedelta(days=30)
@@ -288,8 +287,7 @@ def test_a_change_of_another_counter_does_not_end_the_pass(tables: Tables) -> No
         done = roll_up_while(tables, lambda: store.counters.set("w", time_zone="Asia/Tokyo"))
     assert done.rows == 30
     assert tables.slots() == []
-    assert tables.totals() == before
-    tables.check_ledger()
+    tables.check(before)
 
 
 def test_the_end_of_time_is_in_no_month_yet_and_nothing_is_wrong_with_it(tables: Tables) -> None:
@@ -319,8 +317,7 @@ def test_no_reader_sees_a_total_change(tables: Tables, level: str) -> None:
     rolling_up.join()
     assert reads > 1
     assert tables.slots() == []
-    assert tables.totals() == before
-    tables.check_ledger()
+    tables.check(before)
 
 
 def test_the_job_says_what_it_did(tables: Tables) -> None:

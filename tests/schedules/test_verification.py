@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pymysql
@@ -85,12 +86,7 @@ def test_of_many_the_first_are_named(context: Context) -> None:
 
 def test_a_run_that_is_told_to_stop_proves_nothing(context: Context) -> None:
     count(context, 3)
-    stopping = Context(
-        mysql_url=context.mysql_url,
-        redis_url=context.redis_url,
-        options=context.options,
-        stop=lambda: True,
-    )
+    stopping = replace(context, stop=lambda: True)
     with pytest.raises(JobFailed, match="stopped when 0 counters were verified"):
         verification(stopping)
 

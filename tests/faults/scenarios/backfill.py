@@ -32,8 +32,9 @@ def killed_again_and_again(
     """Killed at random moments and run again, then twice more: as it is, and compressed."""
     backfills = Backfills(stage)
     if book is None:
-        book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    backfills.enter(book)
+        book = backfills.write(lines)
+    else:
+        backfills.enter(book)
     sources = [book.path, compressed(book.path, stage.directory)]
     for number in range(10 * kills):
         if backfills.kills == kills:
@@ -85,8 +86,7 @@ def killed_among_others(stage: Stage, kills: int = 6) -> None:
 def commits_cut(stage: Stage, lines: int = LINES) -> None:
     """Nobody hears of COMMITs that the server has done, and of others that it has not."""
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    backfills.enter(book)
+    book = backfills.write(lines)
     rules = [
         stage.when(
             "commit_other",
@@ -108,8 +108,7 @@ def commits_cut(stage: Stage, lines: int = LINES) -> None:
 def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
     """Deadlocks and lock waits in place of one in 16 statements that change something."""
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    backfills.enter(book)
+    book = backfills.write(lines)
     rules = [
         stage.when(
             "*",
@@ -165,8 +164,7 @@ def grows_in_between(stage: Stage, steps: int = 12) -> None:
 def beside_live_traffic(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
     """The same counter, days and keys are counted live meanwhile, and compacted."""
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    backfills.enter(book)
+    book = backfills.write(lines)
     worker = stage.worker(proxied=False)
     with stage.compacting():
         for _ in range(kills):
@@ -185,8 +183,7 @@ def beside_live_traffic(stage: Stage, kills: int = 3, lines: int = LINES) -> Non
 def server_killed(stage: Stage, kills: int = 3) -> None:
     """SIGKILL of the database in the midst; it loses nothing, and nothing counts twice."""
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", LINES)
-    backfills.enter(book)
+    book = backfills.write(LINES)
     for _ in range(kills):
         child = backfills.start(book.path)
         # not to wait for anything: for a moment that nobody has chosen
@@ -204,8 +201,7 @@ def server_killed(stage: Stage, kills: int = 3) -> None:
 def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
     """Undo leaves exactly what was counted live before and since, in whichever slot it is."""
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    backfills.enter(book, times=0)
+    book = backfills.write(lines, times=0)
     live(stage, 10)
     stage.wait_applied_by_worker()
     run = backfills.run(book.path)["run"]

@@ -62,8 +62,7 @@ def one_hangs(stage: Stage, lines: int = LINES) -> None:
     server has given the first one up. When that wakes up, nothing counts twice.
     """
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    backfills.enter(book)
+    book = backfills.write(lines)
     kind = stage.random.choice(("control", "slots", "ledger"))
     print("hangs after", kind)
     victim: Future[Child] = Future()

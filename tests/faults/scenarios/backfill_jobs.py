@@ -1,7 +1,5 @@
 """A big log, counted by job processes: whoever of them dies, each line counts once."""
 
-import os
-import signal
 import threading
 from pathlib import Path
 
@@ -9,6 +7,7 @@ from benchmarks.log_lines import write
 from tests.faults.backfilling import DONE, ENDS_WITHIN, Backfills
 from tests.faults.scenarios.backfill_reconcile import reconcile
 from tests.faults.stage import Stage
+from tests.faults.troupe import kill
 from tests.support.logs import Book
 from tests.support.processes import Child
 from tests.support.waiting import eventually
@@ -116,7 +115,7 @@ class _Play:
             self.processes.remove(victim)
         if what in ("horse", "both"):
             for pid in horses:
-                _kill(pid)
+                kill(pid)
                 faults["a piece of a backfill was killed"] += 1
         if what in ("process", "both"):
             self._begin()
@@ -158,10 +157,3 @@ def horses_of(child: Child) -> list[int]:
     except OSError:
         return []
     return [int(pid) for pid in found]
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it has just ended

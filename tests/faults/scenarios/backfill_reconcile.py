@@ -11,12 +11,13 @@ from typing import Any
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import COUNTER, Backfills
 from tests.faults.stage import Stage
+from tests.support.examples import MANY
 from tests.support.logs import FIRST, Book, Hit, Writer
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.traffic import Row, now_ms, send
 
-LINES = 2_000
+LINES = 5_000 if MANY else 2_000
 EPOCH = date(1970, 1, 1)
 ELSEWHERE = FIRST.date() + timedelta(10)
 """A day that no log knows of."""

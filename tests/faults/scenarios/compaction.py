@@ -15,6 +15,7 @@ from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.verify import open_session, verify
 from tests.faults.stage import Stage
+from tests.support.examples import MANY
 from tests.support.ledger import checks
 from tests.support.oracle import Oracle, connect
 from tests.support.processes import Child
@@ -35,8 +36,9 @@ from tests.support.waiting import eventually
 What = Literal["compact", "retention", "steps"]
 """``steps``: retention of minutes that become hours and days; it announces that by itself."""
 
-ROWS = 20
-"""Slot rows per transaction: small, so that a pass has many."""
+ROWS, SKIPS = (40, 20) if MANY else (20, 9)
+"""Slot rows per transaction: small, so that a pass has many; and how many of its points may pass
+before a death."""
 SLOTS = (3, 4, 5, 300)
 """The last one is of the app's own transactions."""
 LOCKING = "FOR UPDATE NOWAIT"
@@ -143,7 +145,7 @@ class Books:
         self.totals: dict[tuple[str, bytes], int] = {}
         self.days: dict[Cell, int] = {}
 
-    def fill(self, rows: int = 120) -> None:
+    def fill(self, rows: int = 300 if MANY else 120) -> None:
         """Rows of every slot, at random; late ones too, if there were some before."""
         for slot in SLOTS:
             made: list[Any] = (
@@ -280,7 +282,7 @@ def steps_killed_beside_workers(
     at = now_ms(stage.redis)
     for number in range(kills):
         point = stage.random.choice(points("steps")[3:])
-        child = _killed_at(stage, "steps", point, skip=stage.random.randrange(1, 9), passes=0)
+        child = _killed_at(stage, "steps", point, skip=stage.random.randrange(1, SKIPS), passes=0)
         while child.running:
             rows = [row[1:] for row in _recent(stage, 40)]
             send(stage.redis, stage.traffic.entry(at, rows))

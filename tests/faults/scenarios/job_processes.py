@@ -2,12 +2,9 @@
 run is done.
 """
 
-import os
-import signal
-
 from countersink.store.connection import connect
 from tests.faults.stage import Stage
-from tests.faults.troupe import SELDOM, SHORT, TICK, Troupe
+from tests.faults.troupe import SELDOM, SHORT, TICK, Troupe, kill
 from tests.support import scheduled
 
 QUICK = {"lease_s": 2.0, "renew_every_s": 0.5, "wait_s": 60.0}
@@ -56,19 +53,12 @@ def _strike(troupe: Troupe) -> None:
     victim = random.choice(troupe.workers)
     horse = troupe.horse_of(victim)
     if horse is not None and random.random() < 0.5:
-        _kill(horse)
+        kill(horse)
         faults["a run was killed"] += 1
         return
     victim.kill()
     if horse is not None and random.random() < 0.7:
-        _kill(horse)  # else it is an orphan, and ends what it has begun
+        kill(horse)  # else it is an orphan, and ends what it has begun
     faults["a job process was killed"] += 1
     troupe.workers.remove(victim)
     troupe.workers.append(troupe.jobs(**QUICK))
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it has just ended
