@@ -23,6 +23,7 @@ from countersink.backfill.input.content import Content, Lookback, open_content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import SpanReader
 from tests.support.examples import examples
+from tests.support.processes import child_environment
 
 MIB = 1024 * 1024
 
@@ -403,7 +404,10 @@ BIG = pytest.mark.long("big inputs")
 def read_by_another(name: str, quoted: str, pieces: list[bytes]) -> tuple[str, int]:
     """What a process of its own reads, and its peak in MiB."""
     with subprocess.Popen(
-        [sys.executable, "-c", READER, name, quoted], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", READER, name, quoted],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=child_environment(),
     ) as reader:
         assert reader.stdin is not None
         assert reader.stdout is not None
