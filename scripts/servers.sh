@@ -23,11 +23,8 @@ if [ "${1:-}" = --tests ] && [ ! -e /usr/lib/python3/dist-packages/MySQLdb ]; th
     ours=$(.venv/bin/python -c "$version" 2>/dev/null) || ours=unknown
     if [ "$system" = "$ours" ] && have apt-get && as_root true; then extras=python3-mysqldb; fi
 fi
-# the shell without windows takes two thirds of the CPU, so it is installed beside another Chromium, too
-if [ "${1:-}" = --tests ] && ! have chromium-headless-shell && have apt-get && as_root true; then
-    extras="$extras chromium-headless-shell"
-fi
-for extra in curl faketime; do
+# Chromium's shell without windows takes two thirds of the CPU, so it is installed beside another Chromium, too
+for extra in chromium-headless-shell curl faketime; do
     if [ "${1:-}" = --tests ] && ! have $extra && have apt-get && as_root true; then extras="$extras $extra"; fi
 done
 if [ "${1:-}" = --tests ] && ! have nginx && have apt-get && as_root true; then

@@ -153,6 +153,14 @@ def kept_database(mysql_servers: SharedServers, server_kind: Kind) -> KeptDataba
     return mysql_servers.database(server_kind)
 
 
+@pytest.fixture(scope="session")
+def modules_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
+    """A migrated database that modules use one after another, beside that of single tests."""
+    kept = KeptDatabase(mysql_server)
+    yield kept
+    kept.drop()
+
+
 @pytest.fixture
 def mysql_url(kept_database: KeptDatabase) -> Iterator[str]:
     """The URL of a freshly migrated database, or one that is like it; the test may do anything."""

@@ -1,4 +1,4 @@
-"""What most tests of backfills use."""
+"""Fixtures of the tests of backfills."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -34,7 +34,7 @@ ARGUMENTS: Final = (
 )
 TIMEOUT_MS: Final = 20_000
 UNLOADED: Final = "Failed to load resource"
-"""What Chromium writes to the console of answers that are errors, and of requests that failed."""
+"""Console messages of Chromium about answers that are errors, and about failed requests."""
 
 
 def program() -> str | None:

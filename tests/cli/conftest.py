@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.cli.servers import RedisServer
 from tests.cli.command import Servers, Start
 from tests.support.databases import KeptDatabase
 from tests.support.processes import Child, Children
@@ -17,14 +17,6 @@ from tests.support.processes import Child, Children
 def servers(redis_url: str, mysql_url: str) -> Servers:
     """An empty Redis and a migrated database, for the real command."""
     return Servers(redis_url, mysql_url)
-
-
-@pytest.fixture(scope="session")
-def modules_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
-    """A migrated database that modules use one after another, beside that of single tests."""
-    kept = KeptDatabase(mysql_server)
-    yield kept
-    kept.drop()
 
 
 @pytest.fixture(scope="module")

@@ -131,7 +131,7 @@ def test_every_process_shows_what_is_documented(servers: Servers, log: Path, sta
 
 
 def runs_are_shown(servers: Servers, scheduler: Child) -> None:
-    """Those that were done, those to come, and who plans them."""
+    """Check that runs are shown, done and planned, and the scheduler that plans them."""
 
     def ran() -> bool:
         runs = servers.json("runs", "--job", "alarms")["runs"]

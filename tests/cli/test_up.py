@@ -82,7 +82,7 @@ class Up:
             )
 
     def output(self) -> str:
-        """What it has said, without what another one on the same data has said before."""
+        """The output of this process, without that of earlier ones in the same file."""
         return self._output.read_bytes()[self._begins :].decode(errors="replace")
 
     def wait_for(self, pattern: str) -> str:

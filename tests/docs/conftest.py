@@ -1,4 +1,4 @@
-"""What pages are played on."""
+"""Servers on which the commands of a page are run."""
 
 import pytest
 

@@ -31,7 +31,7 @@ def commands(document: Path | str) -> list[str]:
 
 
 def printed(line: str, servers: Servers) -> str:
-    """What a line of a document prints."""
+    """The output of a command line of a document."""
     program, *arguments = shlex.split(line)
     assert program == "countersink"
     done = servers.call(*arguments)

@@ -50,7 +50,7 @@ class Mutation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def problems(mutations: Iterable[Mutation], root: Path) -> list[str]:
-    """What is wrong with mutations, a sentence for each: names, files, texts and tests.
+    """Errors of mutations, a sentence for each: names, files, texts and tests.
 
     Args:
         mutations: all of them.

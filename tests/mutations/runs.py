@@ -35,7 +35,7 @@ Fate = Literal["caught", "timed out", "not caught", "not told"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a mutation.
+    """The outcome of a mutation.
 
     Attributes:
         mutation: which one.

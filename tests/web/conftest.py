@@ -33,14 +33,6 @@ def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
 
 
 @pytest.fixture(scope="session")
-def shared_database(mysql_server: MySQLServer) -> Iterator[KeptDatabase]:
-    """The database of `shared_urls`, which is emptied after each file."""
-    kept = KeptDatabase(mysql_server)
-    yield kept
-    kept.drop()
-
-
-@pytest.fixture(scope="session")
 def shared_redis(servers_directory: Path) -> Iterator[RedisServer]:
     """The Redis of `shared_urls`: not that of `redis_url`, since a server that tests share may
     still have to send what one was answered for.
@@ -51,13 +43,13 @@ def shared_redis(servers_directory: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def shared_urls(
-    shared_redis: RedisServer, shared_database: KeptDatabase
+    shared_redis: RedisServer, modules_database: KeptDatabase
 ) -> Iterator[tuple[str, str]]:
     """URLs of a Redis and of a database that are empty where a file begins."""
     with redis.Redis.from_url(shared_redis.url) as client:
         client.flushall()  # of our own private server
-    yield shared_redis.url, shared_database.url()
-    shared_database.clean()
+    yield shared_redis.url, modules_database.url()
+    modules_database.clean()
 
 
 @pytest.fixture(scope="module")
