@@ -108,33 +108,25 @@ static void shift(struct stat *found) {
     found->st_ctim.tv_sec += offset();
 }
 
-int stat(const char *restrict path, struct stat *restrict found) {
-    REAL(stat);
-    int done = real(path, found);
-    if (!done) shift(found);
-    return done;
-}
-
-int lstat(const char *restrict path, struct stat *restrict found) {
-    REAL(lstat);
-    int done = real(path, found);
-    if (!done) shift(found);
-    return done;
-}
-
-int fstat(int file, struct stat *found) {
-    REAL(fstat);
-    int done = real(file, found);
-    if (!done) shift(found);
-    return done;
-}
-
-int fstatat(int directory, const char *restrict path, struct stat *restrict found, int flags) {
-    REAL(fstatat);
-    int done = real(directory, path, found, flags);
-    if (!done) shift(found);
-    return done;
-}
+/* Programs call the names that end in 64 where they were built for large files: the same on 64 bits. */
+#define MOVED_STAT(name, parameters, ...) \
+    int name parameters { \
+        static int (*real) parameters; \
+        if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name); \
+        int done = real(__VA_ARGS__); \
+        if (!done) shift((struct stat *)found); \
+        return done; \
+    }
+MOVED_STAT(stat, (const char *restrict path, struct stat *restrict found), path, found)
+MOVED_STAT(stat64, (const char *restrict path, struct stat64 *restrict found), path, found)
+MOVED_STAT(lstat, (const char *restrict path, struct stat *restrict found), path, found)
+MOVED_STAT(lstat64, (const char *restrict path, struct stat64 *restrict found), path, found)
+MOVED_STAT(fstat, (int file, struct stat *found), file, found)
+MOVED_STAT(fstat64, (int file, struct stat64 *found), file, found)
+MOVED_STAT(fstatat, (int directory, const char *restrict path, struct stat *restrict found, int flags),
+           directory, path, found, flags)
+MOVED_STAT(fstatat64, (int directory, const char *restrict path, struct stat64 *restrict found, int flags),
+           directory, path, found, flags)
 
 int utimensat(int directory, const char *path, const struct timespec times[2], int flags) {
     REAL(utimensat);
