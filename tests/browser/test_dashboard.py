@@ -1,7 +1,7 @@
 """The dashboard as a person uses it: counters, one counter, its days and its keys."""
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,6 +13,7 @@ from tests.browser.filled import fill_keys
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 
+BERLIN = ZoneInfo("Europe/Berlin")
 KEYS = 10_000
 
 
@@ -79,10 +80,17 @@ def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:
     expect(page.locator("#fresh")).to_have_class("fresh good")
 
 
+def hours(last: date, days: int) -> int:
+    """How many hours so many days have in Berlin."""
+    first, end = last - timedelta(days=days - 1), last + timedelta(days=1)
+    begins, ends = (datetime.combine(day, time(), BERLIN) for day in (first, end))
+    return int((ends.astimezone(UTC) - begins.astimezone(UTC)).total_seconds()) // 3600
+
+
 def test_another_range_another_unit_and_the_period_before(look: Look, filled: Web) -> None:
     page = look.page
     page.goto("/#/counter/page_views")
-    today = datetime.now(ZoneInfo("Europe/Berlin")).date()
+    today = datetime.now(BERLIN).date()
     expect(page.locator(".figure dt").nth(1)).to_have_text("Last 30 days")
     page.get_by_role("button", name="7 days").click()
     week = total(filled, today - timedelta(days=6), today)
@@ -96,11 +104,11 @@ def test_another_range_another_unit_and_the_period_before(look: Look, filled: We
     page.get_by_role("button", name="7 days").click()
     page.get_by_role("button", name="Hours").click()
     chart = page.get_by_role("slider")
-    expect(chart).to_have_attribute("aria-valuemax", str(7 * 24 - 1))
+    expect(chart).to_have_attribute("aria-valuemax", str(hours(today, 7) - 1))
     page.get_by_label("First day").fill((today - timedelta(days=2)).isoformat())
-    expect(chart).to_have_attribute("aria-valuemax", str(3 * 24 - 1))
+    expect(chart).to_have_attribute("aria-valuemax", str(hours(today, 3) - 1))
     page.go_back()
-    expect(chart).to_have_attribute("aria-valuemax", str(7 * 24 - 1))
+    expect(chart).to_have_attribute("aria-valuemax", str(hours(today, 7) - 1))
     page.get_by_role("button", name="All", exact=True).click()
     expect(page.get_by_label("Compare with")).to_be_disabled()
 
