@@ -237,7 +237,7 @@ def test_wrong_password_and_missing_database(mysql_url: str) -> None:
 
 
 def test_a_certificate_that_does_not_verify(mysql_url: str, session: Session) -> None:
-    """MySQL has a certificate of its own making; MariaDB 10 has none."""
+    """MySQL has a certificate of its own making, MariaDB none."""
     expected = "certificate" if session.dialect.name == "mysql" else "SSL"
     with pytest.raises(Refused, match=expected):
         connect(f"{mysql_url}?ssl=true")
