@@ -62,6 +62,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is about another kind of server than the one that was asked for."""
+    if ASKED == "both":
+        return
+    others = [
+        item
+        for item in items
+        if (marker := item.get_closest_marker("servers")) is not None and ASKED not in marker.args
+    ]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        left = set(others)
+        items[:] = [item for item in items if item not in left]
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Refuse a long test that does not say why it is long."""
     for marker in item.iter_markers("long"):
