@@ -34,7 +34,8 @@ _FORGET: Final[dict[Kind, tuple[str, ...]]] = {
 _FOLLOW: Final[dict[Kind, tuple[str, ...]]] = {
     "mariadb": (
         """CHANGE MASTER TO master_host = '127.0.0.1', master_port = {port},
-            master_user = 'root', master_password = '{password}', master_use_gtid = slave_pos""",
+            master_user = 'root', master_password = '{password}', master_use_gtid = slave_pos,
+            master_ssl = 0""",
         "START SLAVE",
         "SET GLOBAL read_only = 1",
     ),
