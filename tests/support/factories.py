@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Generic, Self, TypeVar
 
 from countersink.cli.servers import FAST, AppendFsync, Kind, MySQLServer, RedisServer
-from tests.support.templates import SMALL, template
+from tests.support.templates import SMALL, WITHOUT_TLS, template
 
 S = TypeVar("S", RedisServer, MySQLServer)
 
@@ -49,7 +49,8 @@ class RedisFactory(ServerFactory[RedisServer]):
 class MySQLFactory(ServerFactory[MySQLServer]):
     """``own_mysql_server()`` is a started server which loses no commit when killed.
 
-    With ``fast=True`` it may lose the last ones, and is faster.
+    With ``fast=True`` it may lose the last ones, and is faster. MariaDB has no TLS unless ``extra``
+    names its certificates.
     """
 
     def __init__(self, parent: Path, kind: Kind) -> None:
@@ -60,7 +61,9 @@ class MySQLFactory(ServerFactory[MySQLServer]):
         self, *, kind: Kind | None = None, fast: bool = False, extra: Sequence[str] = ()
     ) -> MySQLServer:
         chosen: Kind = kind or self._kind
-        options = (*SMALL[chosen], *(FAST if fast else ()), *extra)
+        options = [*SMALL[chosen], *(FAST if fast else ()), *extra]
+        if any(option.startswith("--ssl") for option in extra) and WITHOUT_TLS in options:
+            options.remove(WITHOUT_TLS)
         return self._started(
             MySQLServer(self._directory(), kind=chosen, template=template(chosen), extra=options)
         )

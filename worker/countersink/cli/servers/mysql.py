@@ -131,8 +131,7 @@ class MySQLServer(PrivateServer):
     def _command(self) -> list[str]:
         by_kind = {
             "mysql": ["--mysqlx=OFF", "--skip-log-bin", "--secure-file-priv=NULL"],
-            # from 11.4 on it makes an RSA key for TLS at each start, in up to two seconds
-            "mariadb": [] if any(one.startswith("--ssl") for one in self.extra) else ["--skip-ssl"],
+            "mariadb": [],
         }
         return [
             *self._program(),
