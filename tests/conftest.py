@@ -66,15 +66,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what is about another kind of server than the one that was asked for."""
     if ASKED == "both":
         return
-    others = [
+    others = {
         item
         for item in items
         if (marker := item.get_closest_marker("servers")) is not None and ASKED not in marker.args
-    ]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        left = set(others)
-        items[:] = [item for item in items if item not in left]
+    }
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

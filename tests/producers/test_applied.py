@@ -32,7 +32,7 @@ def stored(producer: Producer, entries: int = 1) -> None:
 
 
 def is_applied(producer: Producer, client: redis.Redis) -> bool:
-    """Whether it says so once a worker has worked."""
+    """Answer to `applied`, once a worker has worked."""
     Worker(client).work()
     return producer.flush(timeout=30, applied=True)
 

@@ -285,7 +285,7 @@ def test_buckets_of_a_policy_that_only_others_have_are_found_among_many(tables: 
 
 @pytest.fixture
 def context(tables: Tables) -> Context:
-    """What the job works with, as fast as it can."""
+    """Context of a job that works as fast as it can."""
     options = JobOptions(compact_share=1.0, compact_rows=20)
     return Context(
         mysql_url=tables.url, redis_url="redis://none", options=options, stop=lambda: False

@@ -40,7 +40,7 @@ Said = tuple[str, str | None, str | None, str | None]
 
 
 class Damage(NamedTuple):
-    """What is done to the tables, and what verify is to say of it."""
+    """Statement that damages the tables, and what verify is to say of it."""
 
     statement: str
     said: Said

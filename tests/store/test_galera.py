@@ -52,7 +52,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cluster(started: GaleraCluster) -> GaleraCluster:
-    """The same nodes, of which the first is the writer."""
+    """Nodes of the module, of which the first is the writer."""
     hand_over(started, started.nodes[0])
     started.level()
     return started

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Generic, Self, TypeVar
 
 from countersink.cli.servers import FAST, AppendFsync, Kind, MySQLServer, RedisServer
-from tests.support.templates import SMALL, WITHOUT_TLS, template
+from tests.support.templates import SMALL, template
 
 S = TypeVar("S", RedisServer, MySQLServer)
 
@@ -61,9 +61,7 @@ class MySQLFactory(ServerFactory[MySQLServer]):
         self, *, kind: Kind | None = None, fast: bool = False, extra: Sequence[str] = ()
     ) -> MySQLServer:
         chosen: Kind = kind or self._kind
-        options = [*SMALL[chosen], *(FAST if fast else ()), *extra]
-        if any(option.startswith("--ssl") for option in extra) and WITHOUT_TLS in options:
-            options.remove(WITHOUT_TLS)
+        options = (*SMALL[chosen], *(FAST if fast else ()), *extra)
         return self._started(
             MySQLServer(self._directory(), kind=chosen, template=template(chosen), extra=options)
         )

@@ -111,8 +111,7 @@ static void shift(struct stat *found) {
 /* Programs call the names that end in 64 where they were built for large files: the same on 64 bits. */
 #define MOVED_STAT(name, parameters, ...) \
     int name parameters { \
-        static int (*real) parameters; \
-        if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name); \
+        REAL(name); \
         int done = real(__VA_ARGS__); \
         if (!done) shift((struct stat *)found); \
         return done; \

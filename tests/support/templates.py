@@ -7,17 +7,15 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from countersink.cli.servers import FAST, Kind, MySQLServer
 from countersink.cli.servers import mysql as recipe
 from countersink.cli.servers.base import mariadbd, mysqld
 
-WITHOUT_TLS: Final = "--skip-ssl"
-"""Since 11.4 MariaDB makes a key for TLS at each start, in up to two seconds."""
 SMALL: dict[Kind, tuple[str, ...]] = {
-    # small redo logs: less to copy and to write; tests never fill them
-    "mariadb": ("--innodb-log-file-size=16M", WITHOUT_TLS),
+    # small redo logs: less to copy and to write; tests never fill them. Without TLS, unless a later
+    # option names a certificate: since 11.4 a key is made at each start, in up to two seconds
+    "mariadb": ("--innodb-log-file-size=16M", "--skip-ssl"),
     "mysql": ("--innodb-redo-log-capacity=32M",),
 }
 

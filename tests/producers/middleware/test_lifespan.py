@@ -20,7 +20,7 @@ DONE: Message = {"type": "lifespan.shutdown.complete"}
 
 @pytest.fixture
 def producer(redis_url: str) -> Iterator[Producer]:
-    """One that has counted 3, of which it has sent 1, and hardly sends more of its own accord."""
+    """Producer that has counted 3, of which it has sent 1, and hardly sends more by itself."""
     with Producer(redis_url, flush_interval=3600) as made:
         made.increment("hits")
         assert made.flush(20)

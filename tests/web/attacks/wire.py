@@ -65,7 +65,7 @@ _POSTS: Final[tuple[Wire, ...]] = (
         {401},
     ),
 )
-"""What comes between the first lines of a POST and the inner request."""
+"""Headers and bodies between the first lines of a POST and the inner request."""
 _EMPTY: Final = POST + b"Content-Length: 0\r\n\r\n" + INNER
 _KEPT: Final = POST.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n"
 
