@@ -243,13 +243,9 @@ KEPT = (
     *("counter_slot", "counter_month", "counter_ledger", "app_ledger", "counter"),
     *("counter_policy", "sequence", "sequence_option", "control"),
     *("backfill_run", "backfill_source", "backfill_chunk", "backfill_journal"),
-    *("backfill_lines", "backfill_left_out", "backfill_drift"),
+    "backfill_drift",
 )
-UNSEALED = {
-    *("id", "seen", "seal"),
-    # As rows that are deleted: there need not be any.
-    *("backfill_lines.source", "backfill_left_out.source"),
-}
+UNSEALED = {"id", "seen", "seal"}
 """Columns of backfills that may be changed by hand without being noticed."""
 
 

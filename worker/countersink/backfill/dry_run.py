@@ -1,23 +1,32 @@
 """``--dry-run``: reads sources as counting would, with what it would add by day; changes nothing.
 
 What a dry run has read already is kept here, so that what it reads then is known as adding would
-know it: the spans of each source, and the lines that it would have counted.
+know it: the spans of each source, and the samples of their lines.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.count.chunk_reader import ReadChunk, Start, read_chunk
-from countersink.backfill.count.line_marks import SIZE, MarkedLines
-from countersink.backfill.count.overlap import CountedLines, Lines, Verdict, judge, kept
 from countersink.backfill.count.source_count import SourceOutcome, empty, outcome_of
-from countersink.backfill.count.sources import HeldSource, alike, begins_anew, find, too_short
+from countersink.backfill.count.sources import (
+    HeldSource,
+    Source,
+    alike,
+    begins_anew,
+    find,
+    too_short,
+)
 from countersink.backfill.count.task import OpenSource, Work, opened, salts_of
-from countersink.backfill.count.transaction import lines_of, start_of_next, start_of_planned
+from countersink.backfill.count.transaction import (
+    path_of,
+    refuse_repeats,
+    start_of_next,
+    start_of_planned,
+)
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.content import Content
@@ -26,15 +35,12 @@ from countersink.backfill.input.spans import Span, digest
 from countersink.backfill.options import (
     STOPPED,
     BackfillReport,
-    Recipe,
     SourceReport,
-    repeated,
     report,
     state_of,
 )
 from countersink.backfill.rejects import RejectsFile, named
 from countersink.backfill.run_state import LineCounts
-from countersink.store.connection import Session
 
 RUN: Final = 0
 """The run of what is only tried."""
@@ -77,72 +83,6 @@ class Reading:
         return "same"
 
 
-class TriedLines:
-    """What a dry run has read so far. Sources that are not in the tables have negative numbers."""
-
-    def __init__(self) -> None:
-        self.paths: dict[int, str] = {}
-        self._rows: list[chunks.MarkedRow] = []
-        self._marks: dict[tuple[int, int, int], bytes] = {}
-        self._samples: dict[bytes, int] = {}
-
-    def add(self, lines: Lines, verdict: Verdict, end_at: int) -> None:
-        """Add a chunk."""
-        rows, samples = kept(lines, verdict, end_at=end_at, run=RUN)
-        for row, marks in rows:
-            self._rows.append(row)
-            self._marks[row.source, row.start_at, row.piece] = marks
-        self._samples.update(dict.fromkeys(samples, lines.source))
-
-    def pieces(self) -> list[MarkedLines]:
-        """All of it."""
-        ordered = sorted(self._rows, key=lambda row: (row.source, row.start_at, row.piece))
-        return chunks.put_together(ordered)
-
-    def marks(self, piece: MarkedLines) -> bytes | None:
-        """The marks of a piece; None: it is none of these."""
-        parts = [self._marks.get(part[:3]) for part in piece.parts]
-        rows = {(row.source, row.start_at, row.piece): row for row in self._rows}
-        found = b""
-        for number, (part, own) in enumerate(zip(piece.parts, parts, strict=True)):
-            if own is None:
-                return None
-            cut = number and rows[part[:3]].goes_on
-            found = (found[:-SIZE] if cut else found) + own
-        return found
-
-    def owners(self, samples: Iterable[bytes]) -> dict[bytes, int]:
-        """Samples that were read → the source."""
-        return {one: self._samples[one] for one in samples if one in self._samples}
-
-
-class _CountedOrTried(CountedLines):
-    """The lines that were counted, and those that a dry run would have counted."""
-
-    def __init__(self, session: Session, scope: bytes, tried: TriedLines) -> None:
-        super().__init__(session, scope)
-        self._tried = tried
-
-    def pieces(self, first: int, last: int) -> list[MarkedLines]:
-        return super().pieces(first, last) + self._tried.pieces()
-
-    def marks(self, piece: MarkedLines) -> bytes:
-        found = self._tried.marks(piece)
-        return super().marks(piece) if found is None else found
-
-    def owners(self, samples: Iterable[bytes]) -> dict[bytes, int]:
-        wanted = list(samples)
-        return super().owners(wanted) | self._tried.owners(wanted)
-
-    def still_counts(self, run: int) -> bool:
-        return run == RUN or super().still_counts(run)
-
-    def about(self, source: int) -> tuple[str, Recipe | None]:
-        if source in self._tried.paths:
-            return self._tried.paths[source], None
-        return super().about(source)
-
-
 @dataclass(slots=True)
 class DryRun:
     """Reads sources as counting would, and adds up what would be counted.
@@ -158,8 +98,8 @@ class DryRun:
     by_label: Counter[int] = field(default_factory=Counter)
     _readings: list[Reading] = field(default_factory=list)
     _again: set[tuple[int, int]] = field(default_factory=set)
-    _tried: TriedLines = field(default_factory=TriedLines)
-    _left_out: Counter[str] = field(default_factory=Counter)
+    _paths: dict[int, str] = field(default_factory=dict)
+    _samples: dict[bytes, int] = field(default_factory=dict)
 
     def by_day(self) -> tuple[tuple[str, int], ...]:
         """What would be added on each day."""
@@ -177,7 +117,6 @@ class DryRun:
             StoreError: MySQL did not do its part.
         """
         counted = others = LineCounts()
-        self._left_out = Counter()
         link = self.work.link
         try:
             with opened(self.work, source) as at_hand:
@@ -191,13 +130,8 @@ class DryRun:
             return SourceOutcome(report=counted.report(source.name, "failed", str(error)))
         if held is not None:
             _, others = link.run(chunks.figures, held.source.id, RUN)
-        left_out, known = self._left_out, others.lines
-        report = counted.report(
-            source.name,
-            outcome_of(counted.for_people(), left_out, known=True),
-            repeated(left_out, known) if left_out else "",
-        )
-        return SourceOutcome(report=report, known_lines=known + left_out.total())
+        report = counted.report(source.name, outcome_of(counted.for_people(), known=True), "")
+        return SourceOutcome(report=report, known_lines=others.lines)
 
     def _held(self, at_hand: OpenSource) -> HeldSource | None:
         """The source that a content is, if it is known."""
@@ -234,8 +168,8 @@ class DryRun:
             return self._reading(at_hand, None)
         number = source
         if number is None:
-            number = -1 - len(self._tried.paths)
-            self._tried.paths[number] = content.name
+            number = -1 - len(self._paths)
+            self._paths[number] = content.name
         self._readings.append(Reading(source, number, head, content.name))
         return self._readings[-1]
 
@@ -247,7 +181,7 @@ class DryRun:
                 place = chunk.source, chunk.start_at
                 if chunk.end_at <= held.to and place not in self._again and not stop():
                     begin = link.run(start_of_planned, chunk)
-                    found = self._read_chunk(at_hand, begin, held.source.id, chunk.end_at)
+                    found = self._read_chunk(at_hand, begin, held.source, chunk.end_at)
                     if found is not None:
                         self._again.add(place)
                         yield found
@@ -262,9 +196,10 @@ class DryRun:
             start = link.run(start_of_next, held.source, content)
         else:
             start = Start(at=0, reads_from=0, first_line=1)
+        source = reading.number if reading.source is None or held is None else held.source
         content.keep(False)
         while not stop():
-            found = self._read_chunk(at_hand, start, reading.number)
+            found = self._read_chunk(at_hand, start, source)
             if found is None:
                 return
             yield found
@@ -272,43 +207,39 @@ class DryRun:
             start = reading.next()
 
     def _read_chunk(
-        self, at_hand: OpenSource, start: Start, source: int, end: int | None = None
+        self, at_hand: OpenSource, start: Start, source: Source | int, end: int | None = None
     ) -> ReadChunk | None:
-        """A chunk without what another source has."""
+        """A chunk, unless many lines of it are another source's.
+
+        Args:
+            source: as the tables have it, or the negative number of a new one.
+        """
         work, wanted = self.work, at_hand.wanted
-        read = partial(
-            read_chunk,
+        found = read_chunk(
             at_hand.content,
             at_hand.reader,
             start,
             wanted.counter,
             work.in_force,
             end=end,
+            scope=wanted.scope,
             salts=work.link.run(salts_of, wanted.recipe, wanted.counter),
         )
-        found = read(scope=wanted.scope)
-        if found is None:
+        if found is None or found.samples is None:
             return None
-        lines = lines_of(source, found)
-        verdict = Verdict()
-        if not work.options.count_repeats:
-            verdict = work.link.run(
-                lambda session: judge(
-                    lines,
-                    _CountedOrTried(session, wanted.scope, self._tried),
-                    wanted.recipe,
-                    RUN,
-                )
-            )
-        self._tried.add(lines, verdict, found.span.end)
-        if not verdict.left_out:
-            return found
-        for (of_source, _, _), size in verdict.of.items():
-            self._left_out[work.link.run(self._path, of_source)] += size
-        return read(left_out=verdict.left_out)
+        samples = found.samples.all()
+        owners = work.link.run(chunks.sample_owners, samples)
+        owners |= {one: self._samples[one] for one in samples if one in self._samples}
+        number, remembered = (
+            (source, False) if isinstance(source, int) else (source.id, source.count_repeats)
+        )
+        if not (wanted.count_repeats or remembered):
+            refuse_repeats(found, owners, number, self._path)
+        self._samples.update((sample, number) for sample in samples if sample not in owners)
+        return found
 
-    def _path(self, session: Session, source: int) -> str:
-        return _CountedOrTried(session, b"", self._tried).about(source)[0]
+    def _path(self, source: int) -> str:
+        return self._paths.get(source) or self.work.link.run(path_of, source)
 
     def _add(self, source: Input, found: ReadChunk) -> LineCounts:
         work = self.work

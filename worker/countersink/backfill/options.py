@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from countersink.backfill.history import Drift
 import json
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from datetime import date
@@ -158,7 +157,7 @@ class BackfillOptions:
         wait_s: reconcile: seconds to wait for what is in the streams.
         jobs: how many job processes to use; 0: none.
         rate: lines per second at most; None: as fast as it goes.
-        count_repeats: lines count that were counted as another source's, too.
+        count_repeats: lines of a source count that another source has, too.
         max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.
         rejects: where to write them; None: a name is made up, of a file that is not there.
         dry_run: say what would change, change nothing.
@@ -307,17 +306,3 @@ def state_of(sources: Sequence[SourceReport], *, stopped: bool) -> str:
     if stopped:
         return "stopped"
     return "failed" if any(each.outcome == "failed" for each in sources) else "done"
-
-
-def repeated(left_out: Counter[str], known_lines: int) -> str:
-    """What to say of lines that were left out as other sources have them.
-
-    Args:
-        left_out: the path of a source → how many of its lines.
-        known_lines: lines that were counted as this source's before.
-    """
-    paths = [path for path, _ in left_out.most_common(_NAMED)]
-    more = len(left_out) - len(paths)
-    text = f"{left_out.total():,} lines of it were counted before, as lines of {', '.join(paths)}"
-    text += f" and {more:,} more" if more else ""
-    return text + (f"; {known_lines:,} as its own" if known_lines else "")

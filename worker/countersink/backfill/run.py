@@ -252,13 +252,7 @@ def backfill(
         work = Work(
             options=options,
             link=link,
-            task=Task(
-                dry_run.RUN,
-                options.counter,
-                CounterTarget(),
-                options.rejects_allowed,
-                options.count_repeats,
-            ),
+            task=Task(dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed),
             in_force=in_force,
             pace=LineRate(options.rate, stop),
             watch=ProgressWatch(on_progress, found),

@@ -156,12 +156,6 @@ def _begin(session: Session, number: int) -> Run:
                 f"backfill {number} is gone with its counter {run.counter}, which was deleted:"
                 " there is nothing to take back"
             )
-        if needed := chunks.needed_by(session, number):
-            first = ", ".join(f"`countersink backfills undo {one}`" for one in needed)
-            raise BackfillError(
-                f"lines that backfill {number} has counted were left out of later ones, and would"
-                f" be in no total: {first} first, and count their sources again afterwards"
-            )
         if run.state != "undoing":
             _refuse_divided(session, run)
         session.execute(

@@ -48,13 +48,7 @@ _SILENT_S: Final = 3 * EVERY_S
 _MAX_SAID: Final = 500
 
 
-def perform(
-    run: int,
-    rate: float | None,
-    max_rejects: int | None,
-    limit_s: int,
-    count_repeats: bool = False,
-) -> str:
+def perform(run: int, rate: float | None, max_rejects: int | None, limit_s: int) -> str:
     """Count what is pending of a backfill; RQ calls this. Why not all of it, or nothing.
 
     Raises:
@@ -75,7 +69,6 @@ def perform(
         stop=enough,
         rate=rate,
         max_rejects=max_rejects,
-        count_repeats=count_repeats,
     )
     try:
         said = process.retried(work, enough, lambda: process.ending)
@@ -160,7 +153,7 @@ class BackfillJobs:
         """Ask for one more process to count what is pending of a run.
 
         Args:
-            terms: the arguments ``rate``, ``max_rejects`` and ``count_repeats`` of :func:`perform`.
+            terms: the arguments ``rate`` and ``max_rejects`` of :func:`perform`.
 
         Raises:
             StreamError: it may be in the queue or not.

@@ -1,14 +1,13 @@
 """Reads one chunk: lines to amounts per bucket and key, hashes of visitors, rejected lines (also
-those whose visitors have no salt any more, or not yet), marks; changes no counter."""
+those whose visitors have no salt any more, or not yet), samples; changes no counter."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from countersink.backfill.count import chunks
-from countersink.backfill.count.line_marks import LineMarks
+from countersink.backfill.count.samples import LineSamples
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
@@ -48,17 +47,16 @@ class Start:
         reads_from: where its first line begins: before ``at`` where a part of that line, without
             its newline, was counted as if it were all.
         first_line: number of that line.
-        part_rejected: that part was not counted, whatever stands in it: 1: a total could not take
-            it; 2: it was left out.
+        part_rejected: that part was not counted, whatever stands in it: a total could not take it.
         open_was: where a later chunk was counted that goes on in its last line: whether that line,
-            as far as it stands here, is taken to have been treated in the same way; else None.
+            as far as it stands here, is taken to have been rejected for a total; else None.
     """
 
     at: int
     reads_from: int
     first_line: int
-    part_rejected: int = 0
-    open_was: int | None = None
+    part_rejected: bool = False
+    open_was: bool | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -120,11 +118,9 @@ class ReadChunk:
             and the numbers, are the difference to what was counted of that line before.
         counts: what it comes to.
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
-        open_rejected: its last line has no newline, and 1: was rejected since a total could not
-            take it; 2: was left out.
-        marks: those of its lines, if they were asked for.
-        header: the first line may be a header.
-        first_left_out: the first line was left out when it had no newline, and only that came.
+        open_rejected: its last line has no newline, and was rejected since a total could not take
+            it.
+        samples: those of its lines, if they were asked for.
         salts: those by which visitors were hashed; None: the recipe has none.
         members: who was seen; hashed.
     """
@@ -136,10 +132,8 @@ class ReadChunk:
     amounts: Mapping[int, Counter[RowKey]]
     counts: LineCounts
     rejects: list[Rejected]
-    open_rejected: int = 0
-    marks: LineMarks | None = None
-    header: bool = False
-    first_left_out: bool = False
+    open_rejected: bool = False
+    samples: LineSamples | None = None
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
     members: Members = field(default_factory=dict)
 
@@ -160,7 +154,6 @@ def read_chunk(
     end: int | None = None,
     max_lines: int = LINES,
     scope: bytes = b"",
-    left_out: Sequence[tuple[int, int]] = (),
     refused: Refused = NONE_REFUSED,
     salts: tuple[Salt, ...] | None = None,
 ) -> ReadChunk | None:
@@ -169,8 +162,7 @@ def read_chunk(
     Args:
         in_force: the policies that say to which buckets of ``counter`` it adds.
         end: where it was planned to end; None: by the limits, or with the content.
-        scope: the lines' marks are wanted, as of this scope; empty: they are not.
-        left_out: the indexes of lines that do not count, from the first one on, half-open.
+        scope: samples of the lines are wanted, as of this scope; empty: they are not.
         refused: the lines of these cells are rejected.
         salts: of the counter, if the reader tells visitors: lines of a time that has none of them
             are rejected.
@@ -188,33 +180,23 @@ def read_chunk(
         end=end,
         reads_from=start.reads_from,
         max_lines=max_lines,
-        split=bool(scope),
     )
     reader.look_back(content.read_at, start.reads_from)
-    lines = _Lines(
-        reader,
-        bucket,
-        LineMarks(scope) if scope else None,
-        left_out,
-        refused,
-        apart=start.open_was is not None,
-    )
+    lines = _Lines(reader, bucket, refused, apart=start.open_was is not None)
+    samples = LineSamples(scope, reader, bucket, begins=not start.at) if scope else None
     for window in spans:
+        if samples is not None:
+            samples.add(window)
         lines.count(window)
     span = spans.span
     if span is None:
         return None
     if lines.ended:
         reader.passed(span.start, span.end, span.next_line)
-    if lines.marks is not None and not start.at:
-        lines.marks.all_samples()
     whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected
     if start.open_was:
         open_rejected = start.open_was
-        if open_rejected == chunks.OPEN_LEFT_OUT:
-            last = RecordTally(bucket, StoreError)
-        else:
-            _reject(last, span.next_line)
+        _reject(last, span.next_line)
     part = RecordTally(bucket, StoreError)
     _read_part(content, reader, start, part)
     amounts, members = _hashed(_difference(whole, last, part), bucket)
@@ -236,9 +218,7 @@ def read_chunk(
         counts=counts,
         rejects=whole.rejected,
         open_rejected=open_rejected,
-        marks=lines.marks,
-        header=reader.quoted is not None and not start.at,
-        first_left_out=_only_ended(content, start),
+        samples=samples,
         salts=salts,
         members=members,
     )
@@ -250,52 +230,32 @@ class _Lines:
     Attributes:
         whole: they, but for those in ``last``.
         last: the last line, where it has no newline and is read as it stands.
-        marks: theirs, if they are asked for.
         open_rejected: as of :class:`ReadChunk`.
         ended: the last line has its newline.
 
     Args:
-        left_out, refused: as of :func:`read_chunk`.
+        refused: as of :func:`read_chunk`.
         apart: the last line, if it has no newline, is counted apart from the others.
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        bucket: BucketParts,
-        marks: LineMarks | None,
-        left_out: Sequence[tuple[int, int]],
-        refused: Refused,
-        *,
-        apart: bool,
+        self, reader: Reader, bucket: BucketParts, refused: Refused, *, apart: bool
     ) -> None:
         self.whole, self.last = RecordTally(bucket, StoreError), RecordTally(bucket, StoreError)
-        self.marks = marks
-        self.open_rejected = 0
+        self.open_rejected = False
         self.ended = True
         self._reader = reader
         self._bucket = bucket
-        self._left_out = left_out
         self._refused = refused
         self._apart = apart
-        self._before = 0
 
     def count(self, window: Window) -> None:
         """Count the lines of a window."""
         self.ended = not window.open
-        if self.marks is not None:
-            self.marks.add(window)
-        kept = window
-        if self._left_out:
-            self._reader.look_at(window)
-            kept = window.without(self._left_out, self._before)
-        self._before += len(window.numbers)
-        if not kept.numbers and not kept.rejected:
-            self.open_rejected = chunks.OPEN_LEFT_OUT if kept.open else 0
-        elif kept.open and self._apart:
-            self._reader.count(kept, self.last)
-        elif self._refused or not self._count_all(kept):
-            self._count_each(kept)
+        if window.open and self._apart:
+            self._reader.count(window, self.last)
+        elif self._refused or not self._count_all(window):
+            self._count_each(window)
 
     def _count_all(self, window: Window) -> bool:
         """Count all lines of a window; False: nothing was done, as some are to be rejected."""
@@ -320,7 +280,7 @@ class _Lines:
             if reason := next(filter(None, map(self._why_not, one.counts)), ""):
                 tally.lines += one.lines
                 tally.reject(number, reason, line)
-                self.open_rejected = int(window.open)
+                self.open_rejected = window.open
             else:
                 tally.add(one)
 
@@ -388,17 +348,9 @@ def newlines(content: Content, start: int, end: int) -> int:
     return found
 
 
-def _only_ended(content: Content, start: Start) -> bool:
-    """Whether the first line was left out without its newline, and has nothing new but that."""
-    if not start.goes_on or start.part_rejected != chunks.OPEN_LEFT_OUT:
-        return False
-    content.seek(start.at)
-    return content.read(1) == b"\n"
-
-
 def _read_part(content: Content, reader: Reader, start: Start, part: RecordTally) -> None:
     """Add what the first line came to when only [reads_from, at) of it was there."""
-    if not start.goes_on or start.part_rejected == chunks.OPEN_LEFT_OUT:
+    if not start.goes_on:
         return
     spans = SpanReader(
         content,

@@ -1,17 +1,14 @@
-"""SQL of the tables ``backfill_chunk``, ``backfill_lines``, ``backfill_sample`` and
-``backfill_left_out``: states of chunks, claiming one, and marks by which lines are known again.
+"""SQL of the tables ``backfill_chunk`` and ``backfill_sample``: states of chunks, claiming one, and
+the samples by which lines are known again.
 
-A row of ``backfill_chunk`` says which bytes of a source were counted, or are to be. The marks of
-its lines are in ``backfill_lines`` and ``backfill_sample``; which lines were not counted, as
-another source has them, is in ``backfill_left_out``.
+A row of ``backfill_chunk`` says which bytes of a source were counted, or are to be.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from countersink.backfill import rejects
-from countersink.backfill.count.line_marks import SIZE, MarkedLines, MarkedPart
 from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts, counted_of
 from countersink.store.connection import Session
@@ -19,20 +16,11 @@ from countersink.store.ledger import seals
 
 _PAGE: Final = 1000
 _SHARED: Final = " LOCK IN SHARE MODE"
-OPEN_LEFT_OUT: Final = 2
-"""What :attr:`Chunk.open_rejected` is where that line is another source's."""
-MARK_TABLES: Final = ("backfill_lines", "backfill_sample", "backfill_left_out")
-LINE_TABLES: Final = ("backfill_reject", *MARK_TABLES)
+LINE_TABLES: Final = ("backfill_reject", "backfill_sample")
 """What is kept of a chunk's lines."""
 COUNTS: Final = "'running', 'done', 'stopped', 'failed'"
 """States of runs whose lines are in the totals."""
 _AT_ONCE: Final = 1000
-HEAD_BYTES: Final = 32 * SIZE
-"""What of marks is kept to find where they begin."""
-_SMALL: Final = 1024
-"""Lines of a row that is put together with those beside it: as of a log read every minute."""
-_TOGETHER: Final = 8192
-"""Lines that are put together at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +35,8 @@ class Chunk:
         digest: SHA-256 of [start_at, end_at).
         state: ``pending``, ``done`` or ``undone``.
         run: that planned it; when done: that counted it.
-        open_rejected: when it was counted last, its last line had no newline, and 1: was rejected
-            for the total that it would have made; 2: was left out as a line of another source.
+        open_rejected: when it was counted last, its last line had no newline, and was rejected for
+            the total that it would have made.
     """
 
     source: int
@@ -59,7 +47,7 @@ class Chunk:
     digest: bytes
     state: str
     run: int
-    open_rejected: int
+    open_rejected: bool
 
 
 _SELECT: Final = (
@@ -112,9 +100,8 @@ def claim(session: Session, source: int, start_at: int) -> Chunk | None:
     return Chunk(*found[0]) if found else None
 
 
-def open_rejected(session: Session, source: int, end: int, *, lock: bool = False) -> int:
-    """Whether the last line of the chunk that ends at ``end`` was rejected for its total, or left
-    out: as :attr:`Chunk.open_rejected`.
+def open_rejected(session: Session, source: int, end: int, *, lock: bool = False) -> bool:
+    """As :attr:`Chunk.open_rejected`, of the chunk that ends at ``end``.
 
     Args:
         lock: it stays so until the transaction ends.
@@ -124,7 +111,7 @@ def open_rejected(session: Session, source: int, end: int, *, lock: bool = False
         f" ORDER BY start_at DESC LIMIT 1{_SHARED if lock else ''}",
         (source, end),
     )
-    return int(found[0][0]) if found else 0
+    return bool(found and found[0][0])
 
 
 def followed(session: Session, chunk: Chunk, *, lock: bool = False) -> bool:
@@ -173,7 +160,7 @@ def update_done(
     start_at: int,
     run: int,
     counted: LineCounts,
-    open_rejected: int,
+    open_rejected: bool,
 ) -> None:
     """Note that a chunk was counted."""
     session.execute(
@@ -223,72 +210,6 @@ def delete(
         session.execute(f"DELETE FROM {table} WHERE {where}", args)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedRow:
-    """A row of ``backfill_lines`` without its marks.
-
-    Attributes:
-        source, start_at: the chunk.
-        piece: number of the row among the chunk's.
-        end_at: where the chunk ends; None: its last line is not the last one of the row.
-        from_start: its first line is the first one of the row.
-        goes_on: that line begins in the chunk before.
-        run: that counted it.
-        lines: how many there are.
-        head: the marks of the first ones.
-    """
-
-    source: int
-    start_at: int
-    piece: int
-    end_at: int | None
-    from_start: bool
-    goes_on: bool
-    run: int
-    lines: int
-    head: bytes
-
-
-def put_together(rows: Sequence[MarkedRow]) -> list[MarkedLines]:
-    """Pieces of rows; small ones beside each other make one."""
-    groups: list[list[MarkedRow]] = []
-    lines = 0
-    for row in rows:
-        before = groups[-1][-1] if groups else None
-        if (
-            before is not None
-            and (row.source, row.start_at) == (before.source, before.end_at)
-            and row.from_start
-            and max(row.lines, before.lines) <= _SMALL
-            and lines + row.lines <= _TOGETHER
-        ):
-            groups[-1].append(row)
-            lines += row.lines - row.goes_on
-        else:
-            groups.append([row])
-            lines = row.lines
-    return [_marked_lines(group) for group in groups]
-
-
-def _marked_lines(rows: Sequence[MarkedRow]) -> MarkedLines:
-    head = b""
-    for row in rows:
-        if row.goes_on and head and row is not rows[0]:
-            head = head[:-SIZE]
-        head += row.head
-        if len(row.head) < row.lines * SIZE:
-            break
-    # The last line of a row is not whole where the next one goes on in it.
-    cut = [*(row.goes_on for row in rows[1:]), False]
-    return MarkedLines(
-        tuple(
-            MarkedPart(row.source, row.start_at, row.piece, row.run, row.lines - one)
-            for row, one in zip(rows, cut, strict=True)
-        ),
-        head,
-    )
-
-
 def sample_owners(session: Session, samples: Collection[bytes]) -> dict[bytes, int]:
     """The samples that are there → the source whose line counts, 0 if it is being taken back."""
     found: dict[bytes, int] = {}
@@ -316,66 +237,6 @@ def insert_samples(
             f"INSERT IGNORE INTO backfill_sample (sample, source, start_at) VALUES {values}"
         )
     return written == len(samples)
-
-
-def insert_lines(
-    session: Session,
-    row: MarkedRow,
-    *,
-    scope: bytes,
-    end_at: int,
-    buckets: tuple[int, int],
-    marks: bytes,
-) -> None:
-    """Write a row with its marks."""
-    session.execute(
-        "INSERT INTO backfill_lines (source, start_at, piece, scope, first_bucket, last_bucket,"
-        " end_at, from_start, to_end, goes_on, run, line_count, head, marks, seal)"
-        # In hex: the driver takes long to quote so many bytes.
-        f" VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, X'{marks.hex()}',"
-        f" {seals.seal('backfill_lines')})",
-        (
-            *(row.source, row.start_at, row.piece, scope, *buckets, end_at, row.from_start),
-            *(row.end_at is not None, row.goes_on, row.run, row.lines, row.head),
-        ),
-    )
-
-
-def insert_left_out(
-    session: Session, source: int, start_at: int, left_out: Mapping[tuple[int, int, int], int]
-) -> None:
-    """Write down how many lines of a chunk are not counted, by (source, start_at, run) of the
-    chunk where they are."""
-    for (of_source, of_start_at, of_run), lines in left_out.items():
-        session.execute(
-            "INSERT INTO backfill_left_out (source, start_at, of_source, of_start_at, of_run,"
-            " line_count, seal) VALUES (%s, %s, %s, %s, %s, %s,"
-            f" {seals.seal('backfill_left_out')})",
-            (source, start_at, of_source, of_start_at, of_run, lines),
-        )
-
-
-def lines_left_out(session: Session, source: int, run: int) -> dict[str, int]:
-    """How many lines of a source a run has not counted, by the path of the source that has them."""
-    found = session.query(
-        "SELECT s.path, SUM(l.line_count) FROM backfill_left_out AS l"
-        " JOIN backfill_chunk AS c ON c.source = l.source AND c.start_at = l.start_at"
-        " JOIN backfill_source AS s ON s.id = l.of_source"
-        " WHERE l.source = %s AND c.run = %s AND c.state = 'done' GROUP BY s.path ORDER BY s.path",
-        (source, run),
-    )
-    return {path: int(lines) for path, lines in found}
-
-
-def needed_by(session: Session, run: int) -> list[int]:
-    """The runs that left lines out as this one had counted them."""
-    found = session.query(
-        "SELECT DISTINCT c.run FROM backfill_left_out AS l"
-        " JOIN backfill_chunk AS c ON c.source = l.source AND c.start_at = l.start_at"
-        " WHERE l.of_run = %s AND c.run <> %s AND c.state = 'done' ORDER BY c.run",
-        (run, run),
-    )
-    return [int(number) for (number,) in found]
 
 
 def _some(samples: Collection[bytes]) -> Iterator[list[bytes]]:

@@ -17,7 +17,6 @@ from countersink.backfill.count.chunk_reader import (
     read_chunk,
 )
 from countersink.backfill.count.chunks import Chunk
-from countersink.backfill.count.overlap import Ranges
 from countersink.backfill.count.sources import Settled, Source
 from countersink.backfill.count.task import LOOK_S, OpenSource, Work, salts_of
 from countersink.backfill.count.transaction import count_next, count_planned, plan, start_of_next
@@ -226,7 +225,6 @@ class Follower:
         in_force: Policies,
         salts: tuple[Salt, ...] | None,
         refused: Refused = NONE_REFUSED,
-        left_out: Ranges = (),
         *,
         end: int | None = None,
     ) -> ReadChunk | None:
@@ -239,16 +237,15 @@ class Follower:
             in_force,
             end=end,
             max_lines=work.pace.max_lines,
-            scope=b"" if left_out else self._scope,
-            left_out=left_out,
+            scope=self._scope,
             refused=refused,
             salts=salts,
         )
 
-    def _read_again(self, found: ReadChunk, refused: Refused, left_out: Ranges) -> ReadChunk:
+    def _read_again(self, found: ReadChunk, refused: Refused) -> ReadChunk:
         """The same bytes once more, whatever has been added behind them since."""
         end = found.span.end
-        again = self._read(found.start, found.in_force, found.salts, refused, left_out, end=end)
+        again = self._read(found.start, found.in_force, found.salts, refused, end=end)
         if again is None or again.span.digest != found.span.digest:
             self._last = None  # it has changed
             raise Overtaken

@@ -41,7 +41,6 @@ def work(
     stop: Callable[[], bool] = lambda: False,
     rate: float | None = None,
     max_rejects: int | None = None,
-    count_repeats: bool = False,
 ) -> str:
     """Count what is pending of a run; why not all of it, in a sentence, or nothing.
 
@@ -51,7 +50,6 @@ def work(
         stop: asked before each chunk; true: end.
         rate: lines per second at most; None: as fast as it goes.
         max_rejects: more rejected lines than this end the run; None: any number may be.
-        count_repeats: lines count that were counted as another source's, too.
 
     Raises:
         StoreError: MySQL did not do its part; calling it again goes on.
@@ -62,7 +60,7 @@ def work(
     ):
         desk = _Desk(link, LineRate(rate, stop), stop, opened)
         try:
-            desk.count_all(run, max_rejects, count_repeats)
+            desk.count_all(run, max_rejects)
         except RunEnded:
             return ""
         except BackfillError as error:
@@ -103,7 +101,7 @@ class _Desk:
     _open: tuple[Source, Content, Reader] | None = None
     unreadable: dict[int, str] = field(default_factory=dict)
 
-    def count_all(self, run: int, max_rejects: int | None, count_repeats: bool) -> None:
+    def count_all(self, run: int, max_rejects: int | None) -> None:
         """Count until nothing is pending that can be counted here.
 
         Raises:
@@ -111,7 +109,7 @@ class _Desk:
         """
         about = self._link.run(history.run, run)
         target = target_of(run, about.counter, about.mode)
-        task = Task(run, about.counter, target, max_rejects, count_repeats)
+        task = Task(run, about.counter, target, max_rejects)
         idle_until = time.monotonic() + IDLE_S
         while not self._stop() and time.monotonic() < idle_until:
             pending = self._link.run(self._pending, run)

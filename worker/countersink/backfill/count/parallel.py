@@ -143,7 +143,6 @@ class _Together:
         terms = JobTerms(
             rate=None if options.rate is None else options.rate / options.jobs,
             max_rejects=options.rejects_allowed,
-            count_repeats=options.count_repeats,
         )
         for _ in range(wanted - alive):
             team.enqueue(run, self._asked, terms)

@@ -1,7 +1,6 @@
 """Counts one source from its planned chunks to its new lines, and words what is reported of it
 (``lines of it were counted before`` ...)."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +12,7 @@ from countersink.backfill.count.task import OpenSource, Work, opened
 from countersink.backfill.errors import BackfillError, RunEnded, SourceDiffers, TooManyInChunk
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
-from countersink.backfill.options import SourceReport, repeated
+from countersink.backfill.options import SourceReport
 from countersink.backfill.reconcile.scope import Interval, interval_of
 from countersink.backfill.rejects import named
 from countersink.backfill.run_state import LineCounts
@@ -68,18 +67,16 @@ def empty(source: Input) -> SourceOutcome:
     return SourceOutcome(report=LineCounts().report(source.name, "empty", "it is empty"))
 
 
-def outcome_of(own: LineCounts, left_out: Counter[str], *, known: bool) -> str:
+def outcome_of(own: LineCounts, *, known: bool) -> str:
     """What became of a source, in a word.
 
     Args:
         own: what the run has counted of it.
-        left_out: lines that other sources have.
         known: some of it was counted before.
     """
     if own.rejected > 0 and not (own.counted or own.filtered):
         return "rejected"
-    new = own.lines or (own.size_bytes and not left_out)
-    return "counted" if new or not (known or left_out) else "known"
+    return "counted" if own.lines or own.size_bytes or not known else "known"
 
 
 class _Counting:
@@ -127,21 +124,19 @@ class _Counting:
     ) -> SourceOutcome:
         own, others = LineCounts(), LineCounts()
         settled = self._settled
-        left_out = Counter[str]()
         for number, before in self._before.items():
             counted, by_others = self._figures(number)
             own += counted - before
-            left_out.update(self._work.link.run(chunks.lines_left_out, number, self._work.task.run))
             others = by_others + before
             if not (counted.size_bytes or by_others.size_bytes):
                 self._work.link.run(sources.forget_unread, number)
         own = own.for_people()
-        outcome = "failed" if failed else outcome_of(own, left_out, known=bool(others.size_bytes))
+        outcome = "failed" if failed else outcome_of(own, known=bool(others.size_bytes))
         return SourceOutcome(
             report=own.report(
-                self._input.name, outcome, detail or self._detail(settled, own, others, left_out)
+                self._input.name, outcome, detail or self._detail(settled, own, others)
             ),
-            known_lines=others.lines + left_out.total(),
+            known_lines=others.lines,
             notices=self._notices,
             too_many=too_many,
         )
@@ -150,13 +145,9 @@ class _Counting:
         """What this run has counted of a source, and what the others have."""
         return self._work.link.run(chunks.figures, source, self._work.task.run)
 
-    def _detail(
-        self, settled: Settled | None, own: LineCounts, others: LineCounts, left_out: Counter[str]
-    ) -> str:
+    def _detail(self, settled: Settled | None, own: LineCounts, others: LineCounts) -> str:
         if settled is None:
             return ""
-        if left_out:
-            return repeated(left_out, others.lines)
         if settled.notice:
             return settled.notice
         if settled.ended:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from countersink.backfill.count import chunks
-from countersink.backfill.count.line_marks import scope_of
+from countersink.backfill.count.samples import scope_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import Span, digest
@@ -42,6 +42,7 @@ class Source:
         read_to: bytes that are in chunks.
         lines_to: lines in them.
         open_at: where its last line begins, if it had no newline yet.
+        count_repeats: lines of it count that another source has, too.
     """
 
     id: int
@@ -54,6 +55,7 @@ class Source:
     read_to: int
     lines_to: int
     open_at: int | None
+    count_repeats: bool
 
     def after(self, span: Span, *, goes_on: bool, head: bytes) -> "Source":
         """What it is once ``span`` is in a chunk, too.
@@ -98,6 +100,7 @@ class WantedSource:
     Attributes:
         counter, truth_of, name, recipe, path: as of :class:`Source`.
         head: how it begins, :data:`KNOWN_BYTES` at most.
+        count_repeats: lines of it are to count that another source has, too.
     """
 
     counter: str
@@ -106,6 +109,7 @@ class WantedSource:
     recipe: Recipe
     path: str
     head: bytes
+    count_repeats: bool = False
 
     @property
     def scope(self) -> bytes:
@@ -209,6 +213,11 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
         source = read(session, held.source.id, lock=True)
         if source is None or not alike(source.head, wanted.head):
             return None
+        if wanted.count_repeats and not source.count_repeats:
+            session.execute(
+                seals.update("backfill_source", "count_repeats = 1") + " WHERE id = %s",
+                (source.id,),
+            )
         ended = held.verdict == "older"
         if not ended:
             moved(session, source, wanted.path)
@@ -309,8 +318,8 @@ def compare(
 
 
 _SELECT: Final = (
-    "SELECT id, counter, truth_of, name, head, options, path, read_to, lines_to, open_at"
-    " FROM backfill_source"
+    "SELECT id, counter, truth_of, name, head, options, path, read_to, lines_to, open_at,"
+    " count_repeats FROM backfill_source"
 )
 
 
@@ -352,11 +361,11 @@ def insert(session: Session, wanted: WantedSource) -> int:
     """A source of which nothing was read yet; the caller holds its counter. Its number."""
     session.execute(
         "INSERT INTO backfill_source"
-        " (counter, truth_of, name, head, options, path, seal)"
-        f" VALUES (%s, %s, %s, %s, %s, %s, {seals.seal('backfill_source')})",
+        " (counter, truth_of, name, head, options, path, count_repeats, seal)"
+        f" VALUES (%s, %s, %s, %s, %s, %s, %s, {seals.seal('backfill_source')})",
         (
             *(wanted.counter, wanted.truth_of, wanted.name, wanted.head),
-            *(wanted.recipe.to_json(), wanted.path[:LONGEST_PATH]),
+            *(wanted.recipe.to_json(), wanted.path[:LONGEST_PATH], wanted.count_repeats),
         ),
     )
     ((number,),) = session.query("SELECT LAST_INSERT_ID()")
@@ -404,7 +413,7 @@ def forget_lines(session: Session, run: int) -> None:
     """Forget by what the lines of a run's truth are known: all of its sources are read."""
     own = session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,))
     for (source,) in own:
-        chunks.delete(session, int(source), tables=chunks.MARK_TABLES)
+        chunks.delete(session, int(source), tables=["backfill_sample"])
 
 
 def forget_truth(session: Session, run: int) -> None:
@@ -417,4 +426,4 @@ def forget_truth(session: Session, run: int) -> None:
 
 
 def _source(row: tuple[Any, ...]) -> Source:
-    return Source(*(*row[:5], Recipe.from_json(row[5]), *row[6:]))
+    return Source(*(*row[:5], Recipe.from_json(row[5]), *row[6:10], bool(row[10])))

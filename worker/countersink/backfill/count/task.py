@@ -47,14 +47,12 @@ class Task:
         counter: which.
         target: where amounts go.
         max_rejects: more rejected lines than this end the run; None: any number may be.
-        count_repeats: lines count that were counted as another source's, too.
     """
 
     run: int
     counter: str
     target: Target
     max_rejects: int | None = None
-    count_repeats: bool = False
     _policies: Policies | None = field(default=None, repr=False)
 
     def policies(self, session: Session) -> Policies:
@@ -128,12 +126,10 @@ class JobTerms(TypedDict):
     Attributes:
         rate: lines per second at most; None: as fast as it goes.
         max_rejects: more rejected lines than this end the run; None: any number may be.
-        count_repeats: lines count that were counted as another source's, too.
     """
 
     rate: float | None
     max_rejects: int | None
-    count_repeats: bool
 
 
 class Team(Protocol):
@@ -326,6 +322,7 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 recipe=recipe,
                 path=source.name if source.path is None else printable(str(source.path)),
                 head=head[:KNOWN_BYTES],
+                count_repeats=options.count_repeats,
             )
             reader = reader_of(recipe, options.counter, work.in_force, head)
             yield OpenSource(content, head, wanted, reader)

@@ -1,14 +1,17 @@
-"""The transaction that counts one chunk: claims or appends it, leaves out repeated lines, adds
-amounts and members, keeps rejected lines; fails if the file has changed since it was planned."""
+"""The transaction that counts one chunk: claims or appends it, adds amounts and members, keeps
+rejected lines; refuses many lines of another source, and a file that has changed since it was
+planned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from countersink.backfill import rejects, run_state
 from countersink.backfill.count import chunks, sources, targets
 from countersink.backfill.count.chunk_reader import (
+    BucketParts,
     ReadChunk,
     Refused,
     Start,
@@ -16,20 +19,21 @@ from countersink.backfill.count.chunk_reader import (
     read_chunk,
 )
 from countersink.backfill.count.chunks import Chunk
-from countersink.backfill.count.line_marks import scope_of
-from countersink.backfill.count.overlap import CountedLines, Lines, Ranges, Verdict, judge, write
+from countersink.backfill.count.samples import scope_of, too_many
 from countersink.backfill.count.sources import Source
 from countersink.backfill.count.task import Task, require_unique, salts_of
 from countersink.backfill.errors import (
     BackfillError,
     Overtaken,
+    RepeatedLines,
     SourceChanged,
     TooManyInChunk,
     TooManyRejects,
 )
 from countersink.backfill.formats import Reader
+from countersink.backfill.history import day_of
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import BYTES, LINES, Span
+from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts
 from countersink.runtime.dead_letter import DeadReason
 from countersink.runtime.dimensions import RowKey
@@ -39,9 +43,11 @@ from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import BadCells, BadData
+from countersink.store.errors import BadCells, BadData, Conflict
+from countersink.store.sql import label_time
 from countersink.store.visitors.rows import CellPlace
 
+_NAMED: Final = 3
 _TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
 
 
@@ -81,7 +87,7 @@ def count_planned(
             start = start_of_planned(session, chunk, lock=True)
             known = task.policies(session)
 
-            def read(in_force: Policies, *, scope: bytes = b"", left_out: Ranges = ()) -> ReadChunk:
+            def read(in_force: Policies) -> ReadChunk:
                 found = read_chunk(
                     content,
                     reader,
@@ -89,8 +95,7 @@ def count_planned(
                     task.counter,
                     in_force,
                     end=chunk.end_at,
-                    scope=scope,
-                    left_out=left_out,
+                    scope=_scope(source),
                     refused=refused,
                     salts=salts_of(session, source.recipe, task.counter),
                 )
@@ -103,14 +108,12 @@ def count_planned(
                     )
                 return found
 
-            found = read(known, scope=_scope(source))
+            found = read(known)
             # Not locked while reading, which would keep all others who change policies waiting.
             in_force = task.in_force(session)
             if in_force is not known:
-                found = read(in_force, scope=_scope(source))
-            return _count(
-                session, task, source, found, lambda left_out: read(in_force, left_out=left_out)
-            )
+                found = read(in_force)
+            return _count(session, task, source, found)
 
     return _isolating(session, attempt)
 
@@ -121,7 +124,7 @@ def count_next(
     source: Source,
     found: ReadChunk,
     head: bytes,
-    again: Callable[[Refused, Ranges], ReadChunk],
+    again: Callable[[Refused], ReadChunk],
 ) -> LineCounts:
     """Plan what was read of ``source`` behind all of its chunks as another chunk, and count it, in
     one transaction; committed when it returns.
@@ -130,7 +133,7 @@ def count_next(
         session: at READ COMMITTED, outside a transaction.
         source: as it was looked at before ``found`` was read.
         head: of the content.
-        again: reads it once more, rejects the lines of some cells, and leaves some out.
+        again: reads it once more, and rejects the lines of some cells.
 
     Raises:
         Overtaken: the source is not any more what it was: maybe it was counted here. Or the
@@ -140,7 +143,7 @@ def count_next(
     """
 
     def attempt(refused: Refused) -> LineCounts:
-        read = again(refused, ()) if refused else found
+        read = again(refused) if refused else found
         start = read.start
         with session.transaction():
             if not plan(session, task.run, source, start, [read.span], head):
@@ -151,7 +154,7 @@ def count_next(
                 raise Overtaken  # the chunk before was undone, and counted again
             if task.in_force(session) is not read.in_force:
                 raise Overtaken
-            return _count(session, task, source, read, partial(again, refused))
+            return _count(session, task, source, read)
 
     return _isolating(session, attempt)
 
@@ -181,15 +184,9 @@ def plan(
     return True
 
 
-def _count(
-    session: Session,
-    task: Task,
-    source: Source,
-    found: ReadChunk,
-    again: Callable[[Ranges], ReadChunk],
-) -> LineCounts:
+def _count(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
     """Count a chunk that is planned, and note that it is counted."""
-    found = _without_repeats(session, task, source, found, again)
+    _keep_samples(session, source, found)
     counted = _add(session, task, source, found)
     chunks.update_done(session, source.id, found.start.at, task.run, counted, found.open_rejected)
     # Nothing is added to the totals by reading what is true of them.
@@ -241,58 +238,57 @@ def _scope(source: Source) -> bytes:
     return scope_of(source.counter, source.truth_of, source.name)
 
 
-def _without_repeats(
-    session: Session,
-    task: Task,
-    source: Source,
-    found: ReadChunk,
-    again: Callable[[Ranges], ReadChunk],
-) -> ReadChunk:
-    """A chunk without the lines that were counted as those of another source, once it is written
-    down which these are, and what the others are known by.
+def _keep_samples(session: Session, source: Source, found: ReadChunk) -> None:
+    """Write down by what the lines of a chunk are known again.
 
     Raises:
-        Repeated: it cannot be told.
-        Conflict: another process counts the same lines.
+        RepeatedLines: many of them are another source's.
+        Conflict: another process counts some of these lines.
     """
-    if found.marks is None:
-        return found
-    lines = lines_of(source.id, found)
-    scope = _scope(source)
-    verdict = Verdict()
-    if not task.count_repeats:
-        ask = partial(judge, lines, CountedLines(session, scope), source.recipe, task.run)
-        verdict = ask()
-        if verdict.related:
-            # Others may be at the same lines just now.
-            sources.hold_counter(session, source.counter)
-            verdict = ask()
-    elif lines.buckets is not None:
-        samples = lines.marks.samples.values()
-        verdict = Verdict(samples=frozenset(chunks.sample_owners(session, set(samples))))
-    end_at = found.span.end
-    write(session, lines, verdict, scope=scope, end_at=end_at, run=task.run)
-    return again(verdict.left_out) if verdict.left_out else found
+    assert found.samples is not None
+    samples = found.samples.all()
+    owners = chunks.sample_owners(session, samples)
+    if not source.count_repeats:
+        refuse_repeats(found, owners, source.id, partial(path_of, session))
+    if not chunks.insert_samples(session, source.id, found.start.at, samples.keys() - owners):
+        raise Conflict("lines of this chunk were counted by another process meanwhile")
 
 
-def lines_of(source: int, found: ReadChunk) -> Lines:
-    """The lines of a chunk, for :func:`judge`."""
-    assert found.marks is not None
-    span, start = found.span, found.start
-    labels = found.labels()
-    lines = len(found.marks.sums)
-    return Lines(
-        marks=found.marks,
-        source=source,
-        start_at=span.start,
-        size_bytes=span.end - start.reads_from,
-        buckets=(min(labels), max(labels)) if labels else None,
-        begins=not start.at or (span.lines < LINES and span.end - span.start < BYTES),
-        goes_on=start.goes_on,
-        whole_to=lines - (span.open_at is not None and start.open_was is not None),
-        header=found.header,
-        first_left_out=found.first_left_out,
+def refuse_repeats(
+    found: ReadChunk, owners: Mapping[bytes, int], source: int, path: Callable[[int], str]
+) -> None:
+    """Check that not many lines of a chunk are another source's.
+
+    Args:
+        owners: sample → the source that has the line; 0: it is being taken back.
+        source: whose chunk it is.
+        path: that of another source.
+
+    Raises:
+        RepeatedLines: they are.
+    """
+    assert found.samples is not None
+    known, others = too_many(found.samples, owners, source)
+    if not known:
+        return
+    bucket = BucketParts(found.counter, found.in_force, found.salts)
+    last = max(bucket.divided(label)[0] for label in found.samples.labels(known))
+    label = found.in_force.bucket_of(found.counter, last)
+    day = day_of(found.in_force, found.counter, label_time(label))
+    line = found.start.first_line
+    before = f"; its lines before line {line:,} are counted, and stay" if found.start.at else ""
+    raise RepeatedLines(
+        f"{len(known):,} of the {len(found.samples.all()):,} lines that were compared are counted"
+        f" already, as lines of {' and '.join(map(path, others[:_NAMED]))}, the last of them of"
+        f" {day}. Nothing of this chunk was counted{before}. `--from {day + timedelta(days=1)}`"
+        " counts what comes after them; `--count-repeats` counts all lines, as other events"
     )
+
+
+def path_of(session: Session, source: int) -> str:
+    """Where a source was last, for people."""
+    found = sources.read(session, source)
+    return "a source that is gone" if found is None else found.path
 
 
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
-from io import BytesIO
 from itertools import accumulate
 from typing import Final
 
@@ -74,7 +73,6 @@ class SpanPiece:
         lines: newlines in the records.
         overlong: a record that is too long begins at ``line``.
         open: the content ends before the newline does.
-        records: they, each with its newline; empty where they were not looked at one by one.
     """
 
     line: int
@@ -83,7 +81,6 @@ class SpanPiece:
     lines: int = 0
     overlong: bool = False
     open: bool = False
-    records: Sequence[bytes] = ()
 
 
 class Quoting:
@@ -134,7 +131,6 @@ class SpanReader:
         reads_from: where the line begins that ``start`` is in the midst of: windows begin there,
             the digest at ``start``. None: ``start``.
         max_lines, max_bytes: see :data:`LINES` and :data:`BYTES`.
-        split: all of :attr:`Window.ended` will be asked for.
 
     Raises:
         Unreadable: while iterating. If lines can be read before the damage, and ``end`` is not
@@ -150,7 +146,6 @@ class SpanReader:
     reads_from: int | None = None
     max_lines: int = LINES
     max_bytes: int = BYTES
-    split: bool = False
     _at: int = field(init=False)
     _line: int = field(init=False)
     _lines: int = field(init=False, default=0)
@@ -208,15 +203,12 @@ class SpanReader:
         skipped = len(BOM) if marked else 0
         if piece.open:
             return Window(range(piece.line, piece.line + 1), [piece.data[skipped:]], [], True)
-        records = piece.records
         data = piece.data
         if marked or piece.stop != len(data):
             data = data[skipped : piece.stop]
-        if marked and records:
-            records = [records[0][skipped:], *records[1:]]
         numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
         if self.quoted is None and b"\0" not in data:
-            return Window(numbers, data, [], False, records)
+            return Window(numbers, data, [], False)
         lines = split(data, quoted=self.quoted)
         if piece.lines != len(lines):
             heights = [record.count(b"\n") + 1 for record in lines]
@@ -274,18 +266,10 @@ class SpanReader:
         ):
             return self._overlong(data, ended, record_at)
         foreign = self._foreign(stop)
-        records: list[bytes] = []
-        if self.quoted is not None or foreign or not self.split:
-            lines = data.count(b"\n", foreign, stop)
-        else:
-            # Twice as fast as split(), and not slower than to count where lines are long.
-            records = BytesIO(data).readlines()
-            lines = len(records) - (stop < len(data))
+        lines = data.count(b"\n", foreign, stop)
         limited = self._limited(data, stop, lines)
         self._take(data, limited, lines if limited == stop else None)
-        lines = self._line - line
-        del records[lines:]
-        return SpanPiece(line, data, limited, lines, records=records)
+        return SpanPiece(line, data, limited, self._line - line)
 
     def _overlong(self, data: bytes, ended: bool, record_at: int) -> SpanPiece:
         """Pass the first line of a record that is too long."""

@@ -167,9 +167,7 @@ _OF_CHUNKS: Final = (
     "backfill_journal",
     "backfill_reject",
     "backfill_chunk",
-    "backfill_lines",
     "backfill_sample",
-    "backfill_left_out",
 )
 
 

@@ -111,13 +111,11 @@ def others(session: Session) -> Iterator[Difference]:
 _COLUMNS: Final[Mapping[str, str]] = {
     "backfill_run": "counter mode state options sources holder started ended? size_bytes"
     " lines_read counted filtered rejected amount corrections policies? error?",
-    "backfill_source": "counter truth_of name head options path read_to lines_to open_at?",
+    "backfill_source": "counter truth_of name head options path read_to lines_to open_at?"
+    " count_repeats",
     "backfill_chunk": "source start_at end_at reads_from first_line digest state run open_rejected"
     " lines_read counted filtered rejected amount",
     "backfill_journal": "source start_at piece cells",
-    "backfill_lines": "source start_at piece scope first_bucket last_bucket end_at from_start"
-    " to_end goes_on run line_count head marks",
-    "backfill_left_out": "source start_at of_source of_start_at of_run line_count",
     "backfill_drift": "run bucket counter_key had should_be",
 }
 """What is sealed: all but an id that the server gives, and the last sign of life of a run.
@@ -125,8 +123,6 @@ _COLUMNS: Final[Mapping[str, str]] = {
 _OF_CHUNKS: Final[Mapping[str, str]] = {
     "backfill_chunk": "the chunk",
     "backfill_journal": "the journal",
-    "backfill_lines": "the marks of lines",
-    "backfill_left_out": "the note on lines left out",
 }
 _PIECES: Final = (
     "(SELECT COUNT(*) FROM backfill_journal AS n"

@@ -213,7 +213,7 @@ class AccessLog(Independent):
             if type(key) is not Special and type(label) is int:
                 places.append(place)
             elif key is Special.ALONE or label is Special.ALONE:
-                self._count_alone(window.line(place), window.numbers[place], tally)
+                self._count_alone(window.lines[place], window.numbers[place], tally)
             else:
                 left_out += 1
         tally.filtered += left_out

@@ -52,14 +52,12 @@ class Window:
     Args:
         records: without their newlines (CSV records may hold others) and the NULs before them; or,
             where every record is one line, all together with a newline after each.
-        ended: they, each with a newline, where these are at hand.
     """
 
     numbers: Sequence[int]
     _records: list[bytes] | bytes
     rejected: list[Rejected]
     open: bool
-    _ended: Sequence[bytes] = ()
 
     @property
     def lines(self) -> list[bytes]:
@@ -68,34 +66,6 @@ class Window:
             self._records = self._records.split(b"\n")
             del self._records[-1]
         return self._records
-
-    @property
-    def ended(self) -> Sequence[bytes]:
-        """The records, each with a newline."""
-        return self._ended or [record + b"\n" for record in self.lines]
-
-    def line(self, place: int) -> bytes:
-        """One of :attr:`lines`."""
-        return self._ended[place][:-1] if self._ended else self.lines[place]
-
-    def without(self, left_out: Sequence[tuple[int, int]], before: int) -> "Window":
-        """The window without some of its records.
-
-        Args:
-            left_out: their indexes, half-open, in order, from the first record of the span on.
-            before: how many records of the span stand before the window.
-        """
-        lines = self.lines
-        ranges = [(start - before, end - before) for start, end in left_out]
-        kept = [
-            place
-            for place in range(len(lines))
-            if not any(start <= place < end for start, end in ranges)
-        ]
-        if len(kept) == len(lines):
-            return self
-        numbers = [self.numbers[place] for place in kept]
-        return Window(numbers, [lines[place] for place in kept], self.rejected, self.open)
 
     @property
     def data(self) -> bytes:
@@ -183,9 +153,6 @@ class LineReader(Protocol):
             Exception: what ``read`` raises.
         """
 
-    def look_at(self, window: Window) -> None:
-        """Be ready for lines of a window of which not all are counted."""
-
     def passed(self, start: int, end: int, next_line: int) -> None:
         """All whole lines of a span have been counted; the next begins with that line."""
 
@@ -194,9 +161,6 @@ class Independent:
     """Base of readers for which a line means the same wherever it stands."""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Nothing."""
-
-    def look_at(self, window: Window) -> None:
         """Nothing."""
 
     def passed(self, start: int, end: int, next_line: int) -> None:

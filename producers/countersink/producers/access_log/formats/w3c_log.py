@@ -83,14 +83,6 @@ class W3cLog:
         if start <= self._seen < end:
             self._seen, self._seen_lines = end, next_line - 1
 
-    def look_at(self, window: Window) -> None:
-        """Note the directives of a window."""
-        if b"#" not in window.data:
-            return
-        for number, line in zip(window.numbers, window.lines, strict=True):
-            if not window.open:
-                self._note(number, line)
-
     def _see(self, data: bytes) -> None:
         """Note the directives in the lines that come next."""
         for at, line in directives_in(data):
@@ -124,7 +116,9 @@ class W3cLog:
             end = first + len(list(some))
             part = Window(numbers[first:end], lines[first:end], [], window.open)
             if tabs is None:
-                self.look_at(part)
+                if not window.open:
+                    for number, line in zip(part.numbers, part.lines, strict=True):
+                        self._note(number, line)
                 tally.lines += end - first
             else:
                 self._count_alike(part, tally, tabs=tabs)

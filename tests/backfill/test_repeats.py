@@ -1,0 +1,214 @@
+"""Lines that repeat: no line is left out; a source with many lines of another one is refused."""
+
+import gzip
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from countersink.backfill.count import samples
+from countersink.backfill.options import BackfillReport
+from countersink.producers.access_log.template import Condition
+from tests.backfill.helpers import (
+    DAY,
+    NOON,
+    Logs,
+    details,
+    line,
+    log,
+    require_verified,
+    totals,
+    write,
+)
+from tests.support.examples import MANY
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
+NDJSON = {
+    "input_format": "ndjson",
+    "time_column": "day",
+    "key_column": "region",
+    "time_zone": "UTC",
+}
+REGIONS = "".join(f'{{"day":"{DAY}","region":"region-{number}"}}\n' for number in range(10)).encode()
+"""What a job writes at each run: the same ten lines."""
+
+
+def total(mysql_url: str) -> int:
+    return sum(totals(mysql_url).values())
+
+
+def lines_of(first: int, end: int, host: str = "a") -> list[bytes]:
+    """Lines of one server, each at another second."""
+    return [
+        line(f"/{host}/{number % 20}?{number}", at=NOON + timedelta(seconds=number))
+        for number in range(first, end)
+    ]
+
+
+A, B, C = lines_of(0, 60), lines_of(60, 120), lines_of(120, 180)
+SIZE = 3 * samples.FEW
+BIG = lines_of(0, SIZE)
+PART = BIG[SIZE // 3 : SIZE // 6 * 5]
+
+
+def merged(one: list[bytes], other: list[bytes]) -> list[bytes]:
+    """As by sort: a line of the one, then a line of the other."""
+    return [line for pair in zip(one, other, strict=True) for line in pair]
+
+
+REFUSED: dict[str, tuple[list[bytes], list[bytes]]] = {
+    "put together": (A, B + A),
+    "the last lines": (A, A[-12:]),
+    "the last lines and more": (A, A[-12:] + B),
+    "the middle of many": (BIG, PART),
+    "all, after a part": (PART, BIG),
+    "all, after few": (BIG[500:1500], BIG),
+    "merged by time": (A, merged(A, lines_of(0, 60, "b"))),
+    "merged, much longer": (BIG, merged(BIG, lines_of(0, SIZE, "b"))),
+    "every other line of it": (A, A[::2]),
+    "changed in the midst": (A, A[:30] + C[:1] + A[31:]),
+}
+
+
+def refused(report: BackfillReport) -> None:
+    assert (report.state, report.amount) == ("failed", 0), details(report)
+    for way_out in "--from 2026-", "--count-repeats", "before.log":
+        assert way_out in details(report)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_source_with_many_lines_of_another_is_refused_with_two_ways_out(
+    logs: Logs, name: str
+) -> None:
+    before, now = REFUSED[name]
+    logs.add(logs.write("before.log", b"".join(before)))
+    file = logs.write("now.log.gz", gzip.compress(b"".join(now)))
+    for dry_run in True, False:
+        refused(logs.add(file, dry_run=dry_run))
+    together = logs.add(logs.directory / "before.log", file, counter="both", dry_run=True)
+    assert [one.outcome for one in together.sources] == ["counted", "failed"]
+    assert total(logs.url) == len(before)
+    report = logs.add(file, count_repeats=True)
+    assert (report.state, report.counted) == ("done", len(now)), details(report)
+    assert total(logs.url) == len(before) + len(now)
+    require_verified(logs.url)
+
+
+def test_that_repeats_count_is_remembered_for_the_source(logs: Logs) -> None:
+    logs.add(logs.write("before.log", b"".join(A + B + C)))
+    grows = logs.write("grows.log", b"".join(B))
+    refused(logs.add(grows))
+    logs.add(grows, count_repeats=True)
+    write(grows, b"".join(B + C))
+    dry, report = logs.add(grows, dry_run=True), logs.add(grows)
+    assert (dry.amount, report.amount, report.state) == (60, 60, "done"), details(report)
+    assert total(logs.url) == 180 + 120
+
+
+def test_what_was_counted_before_the_repeats_stays(logs: Logs) -> None:
+    half = SIZE // 2
+    logs.add(logs.write("before.log", b"".join(BIG[half:])))
+    logs.small_chunks(half)
+    report = logs.add(logs.write("now.log", b"".join(BIG)))
+    assert (report.state, report.counted) == ("failed", half)
+    assert f"its lines before line {half + 1:,} are counted, and stay" in details(report)
+    assert total(logs.url) == SIZE
+
+
+def test_the_day_after_the_last_line_that_both_have_is_named_and_counts(logs: Logs) -> None:
+    next_day = [line("/next", at=NOON + timedelta(days=1, seconds=at)) for at in range(20)]
+    logs.add(logs.write("before.log", b"".join(A)))
+    both = logs.write("both.log", b"".join(B + A + next_day))
+    day = NOON.date() + timedelta(days=1)
+    assert f"`--from {day}`" in details(logs.add(both))
+    assert logs.add(both, start=day).counted == 20
+    assert total(logs.url) == 80
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_lines_that_a_source_repeats_itself_are_other_events(logs: Logs, grows: bool) -> None:
+    for number in range(1, 7):
+        name = "grows" if grows else f"{number}"
+        report = logs.add(
+            write(logs.directory / f"{name}.ndjson", REGIONS * number),
+            counter=name if grows else f"c{number}",
+            **NDJSON,
+        )
+        assert report.state == "done", details(report)
+        assert sum(logs.totals("grows" if grows else f"c{number}").values()) == 10 * number
+
+
+def test_a_reconcile_sets_what_its_sources_say_with_their_repeats(logs: Logs) -> None:
+    day = NOON.date()
+    file = logs.directory / "grows.ndjson"
+    for number in 1, 2, 3:
+        report = logs.reconcile(write(file, REGIONS * number), start=day, end=day, **NDJSON)
+        assert report.state == "done", details(report)
+        assert total(logs.url) == 10 * number
+    both = logs.write("both.log", b"".join(A)), logs.write("again.log", b"".join(B + A))
+    report = logs.reconcile(*both, counter="hits", start=day, end=day)
+    assert report.state == "failed"
+    assert logs.totals("hits") == {}
+    report = logs.reconcile(*both, counter="hits", start=day, end=day, count_repeats=True)
+    assert sum(logs.totals("hits").values()) == 180
+    assert logs.query("SELECT COUNT(*) FROM backfill_sample") == [(0,)]
+
+
+def test_few_lines_that_are_equal_by_chance_or_rightly_count(logs: Logs) -> None:
+    """Health checks; two servers that saw some of the same; a cycle of few lines."""
+    same = line("/health") * 300
+    standby = [line("/health", at=NOON + timedelta(seconds=5 * at)) for at in range(100)]
+    logs.add(logs.write("1.log", same))
+    logs.add(logs.write("2.log", A[0] + same + same + A[1]))
+    assert total(logs.url) == 902
+    logs.add(logs.write("3.log", log(*(f"/{key}" for key in "abcdefg")) * 200), counter="cycles")
+    assert logs.totals("cycles") == {(DAY, f"/{key}"): 200 for key in "abcdefg"}
+    logs.add(logs.write("standby.log", b"".join(standby)), counter="hits")
+    busy = lines_of(0, 2000, "busy") + standby
+    assert logs.add(logs.write("busy.log", b"".join(busy)), counter="hits").counted == 2100
+
+
+def test_only_lines_that_the_filters_leave_in_are_compared(logs: Logs) -> None:
+    logs.add(logs.write("before.log", b"".join(A)), exclude_keys=("/a/1*",))
+    own = [line(f"/a/1{at}", at=NOON + timedelta(seconds=at)) for at in range(60)]
+    now = logs.write("now.log", b"".join(own + A))
+    rest = [one for one in A + own if b" /a/1" in one]
+    report = logs.add(now, where=(Condition("path", "~", "/a/1*"),))
+    assert (report.state, report.counted) == ("done", len(rest)), details(report)
+
+
+def test_what_is_taken_back_is_not_known_again(logs: Logs) -> None:
+    report = logs.add(logs.write("before.log", b"".join(B)))
+    whole = logs.write("whole.log", b"".join(A + B + C))
+    refused(logs.add(whole))
+    logs.undo(report)
+    assert logs.query("SELECT COUNT(*) FROM backfill_sample") == [(0,)]
+    assert logs.add(whole).counted == 180
+    refused_now = logs.add(logs.directory / "before.log")
+    assert "whole.log" in details(refused_now)
+    assert total(logs.url) == 180
+
+
+def test_sources_of_other_names_and_counters_are_not_compared(logs: Logs) -> None:
+    logs.add(logs.write("part.log", b"".join(B)))
+    whole = logs.write("whole.log", b"".join(A + B))
+    assert logs.add(whole, name="other").counted == 120
+    assert logs.add(whole, counter="hits").counted == 120
+
+
+@pytest.mark.random
+def test_of_sources_with_the_same_lines_at_once_one_counts(logs: Logs) -> None:
+    """Many processes: which of them counts is open; no line is counted by two of them."""
+    for number in range(10 if MANY else 2):
+        counter = f"c{number}"
+        files = [
+            logs.write(f"{number}-{name}.log", b"".join(lines))
+            for name, lines in {"a": A, "b": B[:1] + A, "c": B[:2] + A, "d": B[:3] + A}.items()
+        ]
+        with ThreadPoolExecutor(len(files)) as pool:
+            reports = list(pool.map(partial(logs.add, counter=counter), files))
+        assert sorted(report.state for report in reports) == ["done", "failed", "failed", "failed"]
+        done = next(report for report in reports if report.state == "done")
+        assert sum(logs.totals(counter).values()) == done.counted >= 60

@@ -1,0 +1,117 @@
+"""Samples of lines, by which a source is refused that holds many lines of another one: which lines
+are samples, and how many known ones are too many.
+
+A sample is a hash of a line that the recipe counts. Of a source with few lines all lines are
+samples, else one in :data:`ONE_OF`, chosen by what it holds: so the same lines are chosen in
+whatever source they stand.
+"""
+
+import hashlib
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from countersink.producers.access_log.formats.reader import LineReader, RecordTally, Window
+from countersink.store.errors import StoreError
+
+ONE_OF: Final = 32
+"""Of so many lines of a source one is a sample."""
+FEW: Final = 2048
+"""All lines of a source that has no more are samples."""
+LEAST: Final = 8
+"""Different known samples of a chunk that are too many,"""
+PART: Final = 10
+"""if they are this part of its samples: a tenth."""
+NumberedLine = tuple[int, bytes]
+"""A line without its newline, behind its number."""
+_SIZE: Final = 8
+_MIX: Final = 0x9E3779B1  # 2³² divided by the golden ratio: CRCs are linear, products are not
+_TOP: Final = (2**32 // ONE_OF - 1) ^ (2**32 - 1)
+
+
+def scope_of(counter: str, truth_of: int, name: str) -> bytes:
+    """The key of the hashes: lines are known again in sources of the same scope only."""
+    text = json.dumps([counter, truth_of, name]).encode()
+    return hashlib.sha256(text).digest()[:8]
+
+
+class LineSamples:
+    """The samples of the lines of one chunk, records of CSV being lines.
+
+    Args:
+        scope: from :func:`scope_of`.
+        reader: of the source.
+        bucket: as of the tally by which the chunk is counted.
+        begins: the chunk begins its source, which may have few lines.
+
+    Attributes:
+        chosen: sample → number and line, of those that are samples in any source.
+        few: the same of all others, if the source has few.
+    """
+
+    def __init__(
+        self, scope: bytes, reader: LineReader, bucket: Callable[[int], int], *, begins: bool
+    ) -> None:
+        self.chosen: dict[bytes, NumberedLine] = {}
+        self.few: dict[bytes, NumberedLine] = {}
+        self._scope = scope
+        self._reader = reader
+        self._bucket = bucket
+        self._room = FEW if begins else 0
+
+    def add(self, window: Window) -> None:
+        """Add the lines of a window; not one whose newline is still to come."""
+        if window.open:
+            return
+        lines, crc32 = list(zip(window.numbers, window.lines, strict=True)), zlib.crc32
+        if self._room:
+            self._room = max(0, self._room - len(lines))
+            self.few.update(self._counted(lines))
+            if not self._room:
+                self.few.clear()
+        self.chosen.update(self._counted([one for one in lines if not crc32(one[1]) * _MIX & _TOP]))
+
+    def all(self) -> dict[bytes, NumberedLine]:
+        """All of them."""
+        return self.few | self.chosen
+
+    def labels(self, samples: Iterable[bytes]) -> list[int]:
+        """What ``bucket`` says of the minutes of these lines."""
+        every = self.all()
+        return sorted({label for one in samples for label in self._tally([every[one]]).amounts})
+
+    def _counted(self, lines: list[NumberedLine]) -> dict[bytes, NumberedLine]:
+        """Those that the recipe counts, by their samples."""
+        if lines and self._tally(lines).counted != len(lines):
+            lines = [one for one in lines if self._tally([one]).counted]
+        digest, key = hashlib.blake2b, self._scope
+        return {digest(one[1], digest_size=_SIZE, key=key).digest(): one for one in lines}
+
+    def _tally(self, lines: Sequence[NumberedLine]) -> RecordTally:
+        tally = RecordTally(self._bucket, StoreError)
+        numbers, texts = [number for number, _ in lines], [text for _, text in lines]
+        self._reader.count(Window(numbers, texts, [], False), tally)
+        return tally
+
+
+def too_many(
+    samples: LineSamples, owners: Mapping[bytes, int], source: int
+) -> tuple[list[bytes], list[int]]:
+    """The known samples of a chunk and the sources that have their lines, that of most lines first;
+    nothing where they are few.
+
+    Args:
+        owners: sample → the source that has the line; 0: it is being taken back.
+        source: whose chunk it is: lines that it repeats itself are other events.
+    """
+
+    def known(some: Collection[bytes]) -> list[bytes]:
+        found = [sample for sample in some if owners.get(sample, 0) not in (0, source)]
+        return found if len(found) >= max(LEAST, len(some) / PART) else []
+
+    # Of another source with many lines only those are known that are chosen in this one, too.
+    found = known(samples.all()) or known(samples.chosen)
+    others = Counter(owners[sample] for sample in found)
+    return found, [other for other, _ in others.most_common()]
