@@ -134,12 +134,14 @@ def test_hours_and_days_of_other_zones(logs: Logs, store: Store, applier: Applie
     assert "2026-03-10, 2026-03-15" in " ".join(report.notices)
 
 
-def test_hours_are_left_out_one_by_one(logs: Logs, store: Store) -> None:
+def test_hours_are_left_out_day_by_day(logs: Logs, store: Store) -> None:
     store.counters.set(COUNTER, resolution="hour")
-    log = logs.write("a.log", lines(FIRST + ROTATED, FIRST + 2 * ROTATED))
-    reconciled(logs, log)
-    hours = [bucket[-8:-6] for bucket, _ in sorted(logs.totals())]
-    assert hours == ["07", "08", "09", "10", "11"]
+    log = logs.write("a.log", lines(FIRST + ROTATED, FIRST + timedelta(days=2) + ROTATED))
+    report = reconciled(logs, log)
+    hours = sorted(bucket for bucket, _ in logs.totals())
+    assert len(hours) == 24
+    assert {hour[:10] for hour in hours} == {"2026-03-11"}
+    assert "2026-03-10, 2026-03-12" in " ".join(report.notices)
 
 
 def test_lines_that_are_filtered_show_what_is_covered(logs: Logs) -> None:

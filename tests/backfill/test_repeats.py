@@ -31,7 +31,9 @@ NDJSON = {
     "key_column": "region",
     "time_zone": "UTC",
 }
-REGIONS = "".join(f'{{"day":"{DAY}","region":"region-{number}"}}\n' for number in range(10)).encode()
+REGIONS = "".join(
+    f'{{"day":"{DAY}","region":"region-{number}"}}\n' for number in range(10)
+).encode()
 """What a job writes at each run: the same ten lines."""
 
 

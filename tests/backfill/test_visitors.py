@@ -529,7 +529,7 @@ def test_lines_counted_without_visitors_are_not_counted_twice_for_them(
     assert report.state == "failed"
     assert "now --visitor host,agent" in details(report)
     longer = log(tmp_path / "b.log", [Visit(page="/new"), *visits, Visit(page="/more")])
-    assert "now --visitor host,agent" in details(count(unique, longer))
+    assert "--count-repeats" in details(count(unique, longer))
     require(unique, {})
     undo(unique, run)
     assert count(unique, source).amount == 30

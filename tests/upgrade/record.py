@@ -70,7 +70,6 @@ def installation(redis_url: str, mysql_url: str, state: Path) -> dict[str, Any]:
 
     run("migrate")
     client = redis.Redis.from_url(redis_url)
-    session = connect(mysql_url)
     run("counter", "set", "hourly", "--resolution", "hour", "--time-zone", "Europe/Berlin")
 
     # What is counted, and compacted.
@@ -98,6 +97,7 @@ def installation(redis_url: str, mysql_url: str, state: Path) -> dict[str, Any]:
     write_big(big)
     jobs = start("jobs")
     eventually(lambda: list(client.scan_iter("countersink:*jobs*")), timeout=60)
+    session = connect(mysql_url)  # here: one that is idle for long is ended
     # It may not count: its chunks stay pending, its RQ jobs in the queue.
     jobs.send_signal(signal.SIGSTOP)
     backfill = start("backfill", str(big), "--counter", "big", "--jobs", "1", "--rate", "10000")

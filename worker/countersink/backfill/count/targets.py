@@ -325,6 +325,25 @@ def truth_labels(session: Session, run: int) -> list[int]:
     return [label_of(bucket) for _, bucket in found]
 
 
+def complete_truth(session: Session, run: int, counter: str, labels: Sequence[int]) -> None:
+    """Let the sources of a run say 0 of a key in those buckets of a day where they have no line of
+    it: so that what they say is the total of the key and day, not one of each bucket.
+
+    Args:
+        session: at READ COMMITTED, where reading the rows locks none of them.
+        labels: all buckets of the day.
+    """
+    buckets = ", ".join(f"'{sql.label_text(label)}'" for label in labels)
+    session.execute(
+        "INSERT IGNORE INTO backfill_truth (run, bucket, counter_key, amount)"
+        f" SELECT DISTINCT {run:d}, s.bucket, s.counter_key, 0 FROM counter_slot AS s"
+        " JOIN (SELECT DISTINCT counter_key FROM backfill_truth"
+        f" WHERE run = {run:d} AND bucket IN ({buckets})) AS t ON t.counter_key = s.counter_key"
+        f" WHERE s.counter = %s AND s.bucket IN ({buckets})",
+        (counter,),
+    )
+
+
 def discard_truth(session: Session, run: int) -> None:
     """Forget what the sources of a run said; outside a transaction, in steps."""
     delete = partial(

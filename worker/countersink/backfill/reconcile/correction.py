@@ -21,7 +21,12 @@ from functools import partial
 from typing import Any, Final
 
 from countersink.backfill import run_state
-from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked, require_policies
+from countersink.backfill.count.targets import (
+    complete_truth,
+    refuse_breakdowns,
+    refuse_tracked,
+    require_policies,
+)
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
@@ -276,6 +281,18 @@ def connect_for(mysql_url: str) -> Connect:
     return opened
 
 
+def complete(mysql_url: str, run: int, chosen: Chosen, stop: Callable[[], bool]) -> None:
+    """Let the sources say what they have of a key in all buckets of its days.
+
+    Raises:
+        StoreError: as any statement.
+    """
+    with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
+        for labels in chosen.by_day():
+            if len(labels) > 1:
+                link.run(complete_truth, run, chosen.view.counter, labels)
+
+
 def correct_bucket(
     keeper: PatientSession, correcting: Correction, bucket: int, *, stop: Callable[[], bool]
 ) -> bool:
@@ -384,11 +401,13 @@ def compare(
     corrections = amount = 0
     drift: list[Drift] = []
     finished = True
+    with connect_for(mysql_url)() as session:
+        chosen = choose(session, run, options, t0, intervals)
+    for notice in chosen.notices:
+        on_notice(notice)
+    complete(mysql_url, run, chosen, stop)
     with connect_for(mysql_url)() as session, session.transaction(snapshot=True):
         run_state.require_running(session, run)  # nobody has cleared away what it read
-        chosen = choose(session, run, options, t0, intervals)
-        for notice in chosen.notices:
-            on_notice(notice)
         work = Correction(run, chosen.view, t0, options.delete_missing)
         for label, found in _differences(session, work, chosen.each(on_progress)):
             corrections += len(found)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from countersink.backfill.count import targets
@@ -82,6 +82,13 @@ class Chosen:
         """The days of some buckets, for people."""
         return _days(self.view, labels)
 
+    def by_day(self) -> list[list[int]]:
+        """The buckets, those of a day together."""
+        found: dict[date, list[int]] = {}
+        for label in self.labels:
+            found.setdefault(self.view.day(label), []).append(label)
+        return list(found.values())
+
     def each(self, on_progress: Callable[[Progress], object]) -> Iterator[int]:
         """The buckets; says how far it is, several times a second at most."""
         told = float("-inf")
@@ -115,9 +122,9 @@ def choose(
 ) -> Chosen:
     """Choose the buckets, once all sources have been read.
 
-    Those of the sources that they have whole; with both ``start`` and ``end`` all from one to the
-    other, whether or not the sources know anything of them. Left out are buckets that were open at
-    ``t0`` (what belongs to them was still on its way), and days that are in months or, be it in
+    Those of the days that the sources have whole; with both ``start`` and ``end`` all from one to
+    the other, whether or not the sources know anything of them. Left out are buckets that were open
+    at ``t0`` (what belongs to them was still on its way), and days that are in months or, be it in
     part, in wider buckets.
 
     Args:
@@ -136,14 +143,16 @@ def choose(
     targets.refuse_breakdowns(session, options.counter)
     policies = targets.require_policies(session, run, options.counter, t0)
     view = _view(options.counter, policies)
-    found = targets.truth_labels(session, run)
+    said = targets.truth_labels(session, run)
     notices: list[str] = []
     start, end = options.recipe.start, options.recipe.end
     if start is not None and end is not None:
-        found = sorted({*found, *_between(view, start, end)})
+        found = sorted({*said, *_between(view, start, end)})
         in_part: set[int] = set()
     else:
-        in_part = _in_part(view, found, options, intervals)
+        days = {day: _between(view, day, day) for day in dict.fromkeys(map(view.day, said))}
+        found = sorted({*said, *chain.from_iterable(days.values())})
+        in_part = _in_part(view, days, options, intervals)
     if len(found) > MOST_BUCKETS:
         raise _too_many(len(found))
     rolled_up = RolledUpTo.read(session, options.counter)
@@ -177,24 +186,27 @@ def choose(
 
 
 def _in_part(
-    view: View, labels: Sequence[int], options: BackfillOptions, intervals: Sequence[Interval]
+    view: View,
+    days: Mapping[date, Sequence[int]],
+    options: BackfillOptions,
+    intervals: Sequence[Interval],
 ) -> set[int]:
-    """The buckets of which the sources may have but a part."""
+    """The buckets of the days, in order, of which the sources may have but a part."""
     recipe = options.recipe
     covered = union(intervals, begun=recipe.start is not None, ended=recipe.end is not None)
-    found = set[int]()
-    for label in labels:
-        policy = view.policy(label)
-        begins_at, ends_at = policy.starts_at(label), policy.ends_at(label)
+    found = set[date]()
+    for day, labels in days.items():
+        begins_at = min(view.policy(label).starts_at(label) for label in labels)
+        ends_at = max(view.policy(label).ends_at(label) for label in labels)
         if not any(one.holds(begins_at, ends_at) for one in covered):
-            found.add(label)
+            found.add(day)
     filtered = recipe.where or recipe.exclude_keys or recipe.counter_column
     if not (filtered or any(one.days for one in covered)):
         # A log of these days is missing, and may have had a part of those beside them.
-        for one, other in pairwise(labels):
-            if view.day(other) - view.day(one) > ONE_DAY:
+        for one, other in pairwise(days):
+            if other - one > ONE_DAY:
                 found |= {one, other}
-    return found
+    return {label for day in found for label in days[day]}
 
 
 def union(intervals: Iterable[Interval], *, begun: bool, ended: bool) -> list[Interval]:
@@ -245,7 +257,7 @@ def _view(counter: str, policies: Sequence[Policy]) -> View:
     return View(counter, counting(policies), None)
 
 
-def _between(view: View, start: date, end: date) -> Iterable[int]:
+def _between(view: View, start: date, end: date) -> list[int]:
     try:
         view.require_range(start, end)
     except InexactZone as error:

@@ -170,7 +170,7 @@ _DOING: Final = (
     settings.one_off(
         "--count-repeats",
         is_flag=True,
-        help="Also count lines that were counted from another source, if two servers wrote them.",
+        help="Count also a source with many lines of another one; remembered for that source.",
     ),
     settings.one_off(
         "--delete-missing",
