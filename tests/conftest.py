@@ -183,8 +183,8 @@ def mysql_url(kept_database: KeptDatabase) -> Iterator[str]:
 
 @pytest.fixture
 def session(mysql_url: str) -> Iterator[Session]:
-    """A session of ours on a freshly migrated database."""
-    with connect(mysql_url) as opened:
+    """A session of ours on a freshly migrated database, which also a busy machine keeps."""
+    with connect(mysql_url, idle_seconds=3600) as opened:
         yield opened
 
 

@@ -137,7 +137,7 @@ def runs_are_shown(servers: Servers, scheduler: Child) -> None:
         runs = servers.json("runs", "--job", "alarms")["runs"]
         return any(run["state"] in ("done", "failed") for run in runs)
 
-    eventually(ran, 30, message=scheduler.output)
+    eventually(ran, 100, message=scheduler.output)
     upcoming = servers.json("runs")["next"]
     by_job = {run["job"]: run for run in upcoming}
     assert set(by_job) == {"compact", "retention", "prune", "alarms"}
