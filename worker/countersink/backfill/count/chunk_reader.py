@@ -191,6 +191,8 @@ def read_chunk(
     span = spans.span
     if span is None:
         return None
+    if samples is not None:
+        samples.finish()
     if lines.ended:
         reader.passed(span.start, span.end, span.next_line)
     whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected

@@ -46,9 +46,9 @@ class LineSamples:
         bucket: as of the tally by which the chunk is counted.
         begins: the chunk begins its source, which may have few lines.
 
-    Attributes:
+    Attributes, once all lines were added and :meth:`finish` was called:
         chosen: sample → number and line, of those that are samples in any source.
-        few: the same of all others, if the source has few.
+        few: the same of all lines, if the source has few.
     """
 
     def __init__(
@@ -59,19 +59,28 @@ class LineSamples:
         self._scope = scope
         self._reader = reader
         self._bucket = bucket
-        self._room = FEW if begins else 0
+        self._candidates: list[NumberedLine] = []
+        self._first: list[NumberedLine] | None = [] if begins else None
 
     def add(self, window: Window) -> None:
         """Add the lines of a window; not one whose newline is still to come."""
         if window.open:
             return
-        lines, crc32 = list(zip(window.numbers, window.lines, strict=True)), zlib.crc32
-        if self._room:
-            self._room = max(0, self._room - len(lines))
-            self.few.update(self._counted(lines))
-            if not self._room:
-                self.few.clear()
-        self.chosen.update(self._counted([one for one in lines if not crc32(one[1]) * _MIX & _TOP]))
+        numbers, lines = window.numbers, window.lines
+        self._candidates += [
+            (numbers[place], lines[place])
+            for place, crc in enumerate(map(zlib.crc32, lines))
+            if not crc * _MIX & _TOP
+        ]
+        if self._first is not None:
+            self._first += zip(numbers, lines, strict=True)
+            if len(self._first) > FEW:
+                self._first = None
+
+    def finish(self) -> None:
+        """Leave out what the recipe does not count."""
+        self.chosen = self._counted(self._candidates)
+        self.few = self._counted(self._first or [])
 
     def all(self) -> dict[bytes, NumberedLine]:
         """All of them."""

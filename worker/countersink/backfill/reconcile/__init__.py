@@ -181,7 +181,7 @@ def correct(
         for start in range(0, len(chosen.labels), _MARKS_AT_ONCE):
             part = chosen.labels[start : start + _MARKS_AT_ONCE]
             keeper.run(_mark, run, options.counter, t0, part)
-    correction.complete(mysql_url, run, chosen, stop)
+    chosen = correction.completed(mysql_url, run, options, chosen, stop)
     # On a session of its own, which waits for locks as correcting does, not as marking has.
     with PatientSession(connect, stop, attempts=1) as keeper:
         work = Correction(run, chosen.view, t0, options.delete_missing)

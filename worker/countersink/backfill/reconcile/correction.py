@@ -16,7 +16,7 @@ behind who waits.
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from countersink.backfill.count.targets import (
     refuse_breakdowns,
     refuse_tracked,
     require_policies,
+    truth_labels,
 )
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
@@ -281,16 +282,23 @@ def connect_for(mysql_url: str) -> Connect:
     return opened
 
 
-def complete(mysql_url: str, run: int, chosen: Chosen, stop: Callable[[], bool]) -> None:
-    """Let the sources say what they have of a key in all buckets of its days.
+def completed(
+    mysql_url: str, run: int, options: BackfillOptions, chosen: Chosen, stop: Callable[[], bool]
+) -> Chosen:
+    """Let the sources say what they have of a key in all buckets of its days; the buckets of which
+    they say something, or all of them with ``delete_missing``.
 
     Raises:
         StoreError: as any statement.
     """
+    if options.delete_missing:
+        return chosen
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
         for labels in chosen.by_day():
             if len(labels) > 1:
                 link.run(complete_truth, run, chosen.view.counter, labels)
+        said = frozenset(link.run(truth_labels, run))
+    return replace(chosen, labels=tuple(label for label in chosen.labels if label in said))
 
 
 def correct_bucket(
@@ -405,7 +413,7 @@ def compare(
         chosen = choose(session, run, options, t0, intervals)
     for notice in chosen.notices:
         on_notice(notice)
-    complete(mysql_url, run, chosen, stop)
+    chosen = completed(mysql_url, run, options, chosen, stop)
     with connect_for(mysql_url)() as session, session.transaction(snapshot=True):
         run_state.require_running(session, run)  # nobody has cleared away what it read
         work = Correction(run, chosen.view, t0, options.delete_missing)
