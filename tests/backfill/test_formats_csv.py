@@ -118,7 +118,12 @@ def test_more_blank_lines_than_are_looked_at_are_said() -> None:
         (f"/a,{WHEN},1e3", "the amount '1e3' is no whole number"),
         (f"/a,{WHEN},1.5", "the amount '1.5' is no whole number"),
         (f"/a,{WHEN},NaN", "the amount 'NaN' is no whole number"),
-        (f'/a,{WHEN},"1,000"', "the amount '1,000' is no whole number"),
+        (f'/a,{WHEN},"1,000"', "the amount '1,000' may have thousands or a fraction"),
+        (f"/a,{WHEN},1.000", "the amount '1.000' may have thousands or a fraction"),
+        (f"/a,{WHEN},-12.345.678", "say which, by --thousands '.' or --decimal-point '.'"),
+        (f'/a,{WHEN},"1,234.00"', "say which, by --thousands ','"),
+        (f"/a,{WHEN},1 234", "say which, by --thousands ' '"),
+        (f"/a,{WHEN},0.500", "the amount '0.500' is no whole number"),
         (f"/a,{WHEN},٣", "the amount '٣' is no whole number"),
         (f"/a,{WHEN},9223372036854775808", "-2**63 to 2**63 - 1"),
         (f"/a,{WHEN},{'9' * 5000}", "is no whole number"),
@@ -191,11 +196,64 @@ def test_what_is_left_out_is_not_rejected() -> None:
     assert (tally.filtered, list(reasons(tally))) == (1, [3])
 
 
-@pytest.mark.parametrize(("amount", "is_"), [("1.0", 1), ("-7.000", -7), ("12.", 12)])
+@pytest.mark.parametrize(
+    ("amount", "is_"), [("1.0", 1), ("-7.00", -7), ("12.", 12), ("1000.000", 1000), ("0.000", 0)]
+)
 def test_a_whole_number_may_have_a_point(amount: str, is_: int) -> None:
     """As exports of columns with gaps have them; without an exponent, which may be rounded."""
     tally = read(recipe(), ["path,time,amount", f"/a,{WHEN},{amount}"])
     assert tally.counts == {("/a", MINUTE): is_}
+
+
+@pytest.mark.parametrize(
+    ("decimal_point", "thousands", "amounts"),
+    [
+        (".", "", {"1.000": 1, "-12.00": -12, "7": 7, "1.234": None, "1,000": None}),
+        (",", "", {"1,000": 1, "7": 7, "1.000": None}),
+        ("", ".", {"1.000": 1000, "-1.234.567,00": -1234567, "7": 7, "1234": 1234, "1.00": None}),
+        ("", ",", {"1,000": 1000, "1,234.0": 1234, "12,34": None, "1,0000": None}),
+        (",", " ", {"1 000": 1000, "1 000,0": 1000, "1.000": None}),
+        ("", "\u202f", {"12\u202f000": 12000}),
+        ("", "'", {"9'223'372'036'854'775'807": 2**63 - 1, "9'223'372'036'854'775'808": None}),
+    ],
+)
+def test_thousands_and_fractions_are_what_the_options_say(
+    decimal_point: str, thousands: str, amounts: dict[str, int | None]
+) -> None:
+    asked = replace(recipe(delimiter=";"), decimal_point=decimal_point, thousands=thousands)
+    lines = ["path;time;amount", *(f"{text};{WHEN};{text}" for text in amounts)]
+    counted = {key: amount for (key, _), amount in read(asked, lines).counts.items()}
+    assert counted == {text: amount for text, amount in amounts.items() if amount is not None}
+
+
+@pytest.mark.parametrize(
+    ("field", "key"),
+    [
+        (r'"/a \"x\""', '/a "x"'),
+        (r'"\"x\""', '"x"'),
+        (r'"5\""', '5"'),
+        (r'"a\",\"b"', 'a","b'),
+        (r'"a\", b"', 'a", b'),
+        (r'"C:\dir \"x\" \\"', 'C:\\dir "x" \\'),
+        (r'"C:\dir\"', "C:\\dir\\"),
+        (r'"say ""a"" \n"', 'say "a" \\n'),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(), (1, 1, 1)])
+def test_a_backslash_before_a_quote_is_read(field: str, key: str, sizes: tuple[int, ...]) -> None:
+    lines = ["path,time,amount", f"/b,{WHEN},1", f"{field},{WHEN},2", f'"/c",{WHEN},4']
+    tally = read(recipe(), lines, sizes=sizes)
+    assert (tally.counts, reasons(tally)) == (
+        {("/b", MINUTE): 1, (key, MINUTE): 2, ("/c", MINUTE): 4},
+        {},
+    )
+
+
+def test_one_that_helps_nothing_is_rejected_as_it_is() -> None:
+    lines = ["path,time,amount", rf'"\"a,{WHEN},1', rf'"a\"",{WHEN}', rf'"/c",{WHEN},4']
+    tally = read(recipe(), lines)
+    assert tally.counts == {("/c", MINUTE): 4}
+    assert len(tally.rejected) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from countersink.backfill.options import InputFormat, Recipe
 from countersink.producers.access_log.formats import json_objects
+from countersink.producers.access_log.formats.records import is_array
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
 from tests.support.examples import examples
 
@@ -298,3 +299,20 @@ def test_no_bytes_raise_anything(data: bytes) -> None:
     for asked in (recipe(), Recipe(input_format="nginx-json")):
         tally = read(asked, b"\n" + data + b"\n")  # not UTF-16's mark
         assert tally.counted == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[\n{0},\n{1}\n]\n",
+        "[{0},\n{1}]\n",
+        "[ {0}\n, {1}\n]",
+        "[\r\n  {0},\r\n  {1}\r\n],\r\n",
+    ],
+)
+def test_an_array_may_have_an_object_on_each_line(text: str) -> None:
+    objects = [json.dumps({"k": key, "t": WHEN}) for key in ("/a", "/b")]
+    asked = Recipe(input_format="ndjson", key_column="k", time_column="t")
+    tally = read(asked, text.format(*objects).encode().split(b"\n"))
+    assert (tally.counts, tally.rejected) == ({("/a", MINUTE): 1, ("/b", MINUTE): 1}, [])
+    assert not is_array(text.format(*objects).encode())

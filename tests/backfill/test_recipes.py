@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,9 @@ from countersink.producers.access_log.template import Condition
 from tests.backfill.format_helpers import where
 
 DAY = date(2015, 5, 17)
+
+
+NUMBERS: Any = {"input_format": "csv", "key_column": "k", "time_column": "t", "amount_column": "n"}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,11 @@ def test_recipes_that_can_be(recipe: Recipe) -> None:
         (Recipe(input_format="csv", key="{a}", time_column="t", delimiter=""), "one character"),
         (Recipe(input_format="csv", key="{a}", time_column="t", delimiter='"'), "one character"),
         (Recipe(input_format="csv", key="{a}", time_column="t", delimiter="::"), "one character"),
+        (Recipe(**NUMBERS | {"amount_column": ""}, thousands="."), "give --amount-column"),
+        (Recipe(**NUMBERS, thousands=".", decimal_point="."), "two different characters"),
+        (Recipe(**NUMBERS, thousands=".,"), "two different characters"),
+        (Recipe(**NUMBERS, decimal_point="0"), "no digits"),
+        (Recipe(**NUMBERS, thousands="-"), "two different characters"),
         (Recipe(input_format="ndjson", key="{a..b}", time_column="t"), "without a name"),
         (Recipe(input_format="ndjson", key="{a}", time_column="t."), "without a name"),
         (Recipe(input_format="nginx-json", time_zone="Nope"), "is no time zone"),

@@ -109,8 +109,10 @@ def test_without_redis_the_spool_keeps_what_came(
     spool = str(tmp_path / "spool")
     with listener(NO_REDIS, COUNTERSINK_PRODUCER_SPOOL=spool) as running:
         send(running, b"a:1|c", EACH)
+        send(running, b"a:one|c\na:1|ms", 2)
         stopped = running.end()
-        assert (stopped["counted"], stopped["dropped"]) == (EACH, 0)
+        fields = {"counted": EACH, "ignored": 2, "malformed": 2, "lost": 0, "dropped": 0}
+        assert {name: stopped[name] for name in fields} == fields
     assert call("spool", "replay", spool, COUNTERSINK_REDIS_URL=redis_url).status == 0
     assert totals(redis_client) == {("a", ""): EACH}
 

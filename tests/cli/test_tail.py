@@ -101,7 +101,7 @@ def test_rejected_lines_are_shown_with_their_numbers(redis_url: str, log: Path) 
     assert done.out == "page_views: counted 1, rejected 30\n"
     shown = done.err.splitlines()
     assert len(shown) == 4
-    assert shown[1].startswith(f"rejected: {log} line 2: there is no time")
+    assert shown[1].startswith(f"rejected: {log} line 2: it has no time")
     assert shown[3] == "rejected: 30 in all"
 
 

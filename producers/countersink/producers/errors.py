@@ -7,6 +7,7 @@ are raised.
     ├── ValueError
     │   ├── InvalidBatch      increments of a batch cannot be: nothing of it was counted
     │   ├── Malformed         a line of an access log cannot be counted: reject it, go on
+    │   │   └── Misread       an option for the whole source has to say how it is read
     │   ├── MapError          the map of StatsD's names cannot be used
     │   └── NotLoopback       the StatsD listener could be reached from elsewhere
     ├── SpoolError            the spool cannot be read or written at the moment
@@ -52,6 +53,12 @@ class SpoolFull(SpoolError):
 
 class Malformed(ValueError):
     """A line that cannot be counted; the message says why."""
+
+
+class Misread(Malformed):
+    """A value that can be read, but in another way than the options say, or in two: what an option
+    has to say of all lines alike.
+    """
 
 
 class LogError(Exception):

@@ -1,6 +1,6 @@
 """Times of every way of writing, and of none."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 from hypothesis import given
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from countersink.producers.access_log import Malformed
 from countersink.producers.access_log.times import Clock
+from countersink.producers.errors import Misread
 from tests.backfill.format_helpers import at
 from tests.support.examples import examples
 
@@ -32,9 +33,15 @@ MINUTE = at(2015, 5, 17, 10, 5)
         "1431857103",
         "1431857159.999",
         "1431857103123",
+        "1431857103123456",
+        "1431857103123456789",
+        "1431857103123.5",
+        "2015-05-17t10:05:03z",
+        "2015-05-17 10:05:03 utc",
         1431857103,
         1431857103.9,
         1431857103123,
+        1431857103123456789,
         "17/May/2015:10:05:03 +0000",
         "[17/May/2015:12:05:03 +0200]",
     ],
@@ -52,12 +59,18 @@ def test_what_auto_takes(time: object) -> None:
         ("2015-05-17T10:05:03", "no time zone; say which by --time-zone"),
         ("2015-05-17", "no time zone"),
         ("20150517", "no time zone"),
-        ("yesterday", "neither ISO 8601 nor Unix seconds"),
-        ("2015", "neither ISO 8601 nor Unix seconds"),
-        ("201505171005", "cannot be"),
+        ("yesterday", "neither ISO 8601 nor a Unix time"),
+        ("2015", "neither ISO 8601 nor a Unix time"),
+        ("2015-05-17+02:00", "no time zone"),
+        ("2015-05-17x10:05:03Z", "neither ISO 8601"),
+        ("201505171005", "neither ISO 8601"),
         ("05/17/2015", "neither ISO 8601"),
-        ("2015-02-30T10:05:03Z", "cannot be"),
-        ("2015-05-17T25:05:03Z", "cannot be"),
+        ("2015-02-30T10:05:03Z", "cannot be: no such date or time"),
+        ("2015-05-17T25:05:03Z", "cannot be: no such date or time"),
+        ("2015-13-17T10:05:03Z", "cannot be: no such date or time"),
+        ("2015-05-17T10:05:03 Mars", "cannot be: no such date or time"),
+        ("2015-02-30", "cannot be: no such date or time"),
+        ("31/Feb/2015:10:05:03 +0000", "there is no such day"),
         ("1969-12-31T23:59:59Z", "between 1970-01-01 and 9999-12-25"),
         ("9999-12-26T00:00:00Z", "between 1970-01-01 and 9999-12-25"),
         ("0001-01-01T00:00:00+14:00", "between 1970-01-01 and 9999-12-25"),
@@ -111,6 +124,11 @@ def test_times_without_a_zone_are_in_that_of_the_recipe(
         ("unix", "0", 0),
         ("unix-ms", "119999", 1),
         ("unix-ms", 60_000, 1),
+        ("unix-ms", "1431857103123", MINUTE),
+        ("unix-us", "1431857103123456", MINUTE),
+        ("unix-us", 119_999_999, 1),
+        ("unix-ns", 1431857103123456789, MINUTE),
+        ("unix-ns", "119999999999", 1),
         ("%d.%m.%Y %H:%M:%S %z", "17.05.2015 12:05:03 +0200", MINUTE),
         ("%Y-%m-%dT%H:%M:%S.%f%z", "2015-05-17T10:05:03.5Z", MINUTE),
     ],
@@ -133,8 +151,48 @@ def test_a_format_is_taken_at_its_word(time_format: str, time: object, expected:
     ],
 )
 def test_what_is_not_in_the_format_is_malformed(time_format: str, time: str) -> None:
-    with pytest.raises(Malformed, match="cannot be"):
-        Clock(time_format).minute(time)
+    with pytest.raises(Malformed, match=r"column 'at': the time '.*' cannot be: "):
+        Clock(time_format, column="at").minute(time)
+
+
+@pytest.mark.parametrize("unit", ["unix", "unix-ms", "unix-us", "unix-ns"])
+@pytest.mark.parametrize("other", ["unix", "unix-ms", "unix-us", "unix-ns"])
+@pytest.mark.parametrize("seconds", [631_152_000, 1_431_857_103, 4_102_444_799])
+def test_a_number_that_only_another_unit_fits_names_it(unit: str, other: str, seconds: int) -> None:
+    time = f"{seconds}{'0' * 3 * ['unix', 'unix-ms', 'unix-us', 'unix-ns'].index(other)}"
+    if unit == other:
+        assert Clock(unit).minute(time) == seconds // 60
+        return
+    with pytest.raises(Misread, match=f"--time-format {other} makes it"):
+        Clock(unit).minute(time)
+
+
+class Days(list[date]):
+    """The days of a counter that were asked for; each begins at minute 7."""
+
+    def begins(self, day: date) -> int:
+        self.append(day)
+        return 7
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["2026-05-12+02:00", "2026-05-12-05:00", "2026-05-12 +02:00", "2026-05-12Z", "2026-05-12z",
+     "2026-05-12 UTC", "20260512+0200", "2026-05-12+14:00", "2026-05-12"],
+)  # fmt: skip
+@pytest.mark.parametrize("time_zone", ["", "Asia/Tokyo"])
+def test_a_date_with_its_offset_is_the_day_that_it_names(time: str, time_zone: str) -> None:
+    days = Days()
+    clock = Clock("auto", time_zone, days.begins)
+    assert clock.minute(time) == 7
+    assert days == [date(2026, 5, 12)]
+
+
+def test_so_is_one_by_a_pattern() -> None:
+    days = Days()
+    clock = Clock("%d.%m.%Y%z", "", days.begins)
+    assert clock.minute("12.05.2026+02:00") == 7
+    assert days == [date(2026, 5, 12)]
 
 
 def test_a_pattern_without_zone_takes_that_of_the_recipe() -> None:
@@ -186,6 +244,7 @@ def test_nothing_raises_anything_but_malformed(time: object) -> None:
         Clock(time_zone="Europe/Berlin"),
         Clock("unix"),
         Clock("unix-ms"),
+        Clock("unix-ns"),
         Clock("%Y %z"),
     ):
         try:

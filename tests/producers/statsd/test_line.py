@@ -27,6 +27,15 @@ from tests.support.examples import examples
         (b"a:0.5:1e1:-.5|c", "a", 10, {}),
         (b"a" + b":1" * MAX_VALUES + b"|c", "a", MAX_VALUES, {}),
         (b"a:1|c|#x:y|c:0123abc|e:it-false,cn-x|card:low", "a", 1, {"x": "y"}),
+        (b"a:1|c:2|c:3|c", "a", 6, {}),
+        (b"a:1|c|@0.1:2|c", "a", 12, {}),
+        (b"a:1:2|c|@0.5:3|c|@0.1", "a", 36, {}),
+        (b"a:1|c:320|ms:4|g|@0.1:2|c", "a", 3, {}),
+        (b"a:320|ms:1|c", "a", 1, {}),
+        (b"a:320|ms|@0.1:u|s:1|c", "a", 1, {}),
+        (b"a:1|c:2|c|@0.5|#x:1|c:0123abc", "a", 5, {"x": "1"}),
+        (b"a;x=y:1|c:2|c", "a", 3, {"x": "y"}),
+        (b"a" + b":1|c" * MAX_VALUES, "a", MAX_VALUES, {}),
         (b"a:1|c|", "a", 1, {}),
         (b"a,x=y,z=w:1|c", "a", 1, {"x": "y", "z": "w"}),
         (b"a;x=y:1|c", "a", 1, {"x": "y"}),
@@ -63,7 +72,13 @@ def test_a_time_of_its_own() -> None:
         (b"a:1|x", "type is unknown"),
         (b"a:1|", "type is unknown"),
         (b"a:1|C", "type is unknown"),
-        (b"a:1|c:2|c", "type is unknown"),
+        (b"a:1|c:2", "no type"),
+        (b"a:1|c:", "no type"),
+        (b"a:1|c:2|x", "type is unknown"),
+        (b"a:1|x:2|c", "type is unknown"),
+        (b"a:1|c:x|c", "not a number"),
+        (b"a:1|c|@2:1|c", "sample rate"),
+        (b"a" + b":1|c" * (MAX_VALUES + 1), "more than 1,000 values"),
         (b"a:1|c|0.1", "more behind its type"),
         (b"a:1|c|@0", "sample rate"),
         (b"a:1|c|@2", "sample rate"),
@@ -86,13 +101,18 @@ def test_malformed_lines(line: bytes, why: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [b"a:320|ms", b"a:1|g", b"a:+1|g", b"a:x|s", b"a:1|h|@0.1", b"a:1|d|#x:y", b"a:1|m", b"a:1|kv",
-     b"_e{5,4}:title|text|t:error", b"_sc|Redis|0|#env:dev"],
+     b"_e{5,4}:title|text|t:error", b"_sc|Redis|0|#env:dev", b"a:1|ms:2|g", b"a:1|ms|@0.1:x:y|s",
+     b"a:1|ms|@0.1|#x:1|c"],
 )  # fmt: skip
 def test_other_types(line: bytes) -> None:
     assert is_other(line)
 
 
-@pytest.mark.parametrize("line", [b"a:1|c", b"a:1|x", b"a", b"", b"|", b"a:1|c|g"])
+@pytest.mark.parametrize(
+    "line",
+    [b"a:1|c", b"a:1|x", b"a", b"", b"|", b"a:1|c|g", b"a:1|ms:1|c", b"a:1|ms|@0.1:1|c",
+     b"a:1|msx", b"a:1|ms:2"],
+)  # fmt: skip
 def test_what_is_not_another_type(line: bytes) -> None:
     assert not is_other(line)
 
@@ -101,10 +121,11 @@ def test_what_is_not_another_type(line: bytes) -> None:
 @given(st.one_of(st.binary(max_size=80), st.text("ab:|c@#,;=.0123456789T-", max_size=40)))
 def test_whatever_comes_is_a_counter_or_malformed(sent: bytes | str) -> None:
     line = sent if isinstance(sent, bytes) else sent.encode()
-    is_other(line)
+    other = is_other(line)
     try:
         metric = parse(line)
     except MalformedMetric:
         return
+    assert other or b"|c" in line
     assert metric.name
     assert type(metric.amount) is int

@@ -57,6 +57,23 @@ def test_equal_lines_are_added_up() -> None:
     assert counting.figures.lines == 4
 
 
+def test_values_with_their_types_are_one_line() -> None:
+    counting = Counting()
+    counting.packets(b"a:1|c:2|c:3|c\nb:1|c:320|ms\nb:1|ms:2|g", b"c:1|c|@0.1:1|c")
+    assert counting.totals() == {("a", ""): 6, ("b", ""): 1, ("c", ""): 11}
+    assert (counting.figures.counted, counting.figures.ignored) == (3, 1)
+
+
+@pytest.mark.parametrize("end", [b" ", b"\0", b"\t", b"\r", b" \0\0", b"\r\0", b"\n\0", b" \n \n"])
+def test_blanks_and_nuls_around_a_line_are_none_of_it(end: bytes) -> None:
+    counting = Counting()
+    counting.packets(
+        b"a:1|c" + end, end + b"a:2|c|@0.1" + end, b"a:4|c|#x:y" + end, b"a:1|ms" + end
+    )
+    assert counting.totals() == {("a", ""): 25}
+    assert (counting.figures.malformed, counting.figures.ignored) == (0, 1)
+
+
 def test_tags_become_dimensions_beside_keys() -> None:
     rule = {
         "match": "shop.*",
@@ -199,6 +216,25 @@ def test_too_many_names_go_to_one_counter() -> None:
     counting.packets(b"a:1|c\nc:2|c")
     assert counting.totals() == {("a", ""): 2, ("b", ""): 1, (OVERFLOW, ""): 7}
     assert (counting.figures.counted, counting.figures.overflown) == (6, 3)
+
+
+def test_counters_that_the_map_names_are_not_among_the_names_that_clients_invent() -> None:
+    fixed = {"match": "web.**", "counter": "page$$views", "key": "$1"}
+    made = {"match": "app.*", "counter": "app.$1"}
+    counting = Counting({"rule": [fixed, made]}, max_counters=1)
+    counting.packets(b"x:1|c\ny:1|c\napp.z:1|c")
+    counting.packets(b"web.a:2|c", b"web.b:3|c")
+    fixed["counter"] = "views"
+    counting.tally.use(read({"rule": [fixed]}))
+    counting.packets(b"web.a:4|c")
+    assert counting.totals() == {
+        ("x", ""): 1,
+        (OVERFLOW, ""): 2,
+        ("page_views", "a"): 2,
+        ("page_views", "b"): 3,
+        ("views", "a"): 4,
+    }
+    assert counting.figures.overflown == 2
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

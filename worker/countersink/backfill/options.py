@@ -58,7 +58,10 @@ class Recipe:
         columns: CSV: the names of the columns of a file without a header.
         comment: CSV: how lines begin that are none; '': there are none.
         delimiter: CSV; one character.
-        time_format: ``auto``, ``unix``, ``unix-ms``, or a pattern of strptime.
+        decimal_point, thousands: of amounts that are texts: a character before a fraction, and one
+            between groups of three digits; '': amounts that could have either are refused.
+        time_format: ``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``, or a pattern of
+            strptime.
         time_zone: IANA name for times without one; '': such lines are rejected.
         where: all must hold, or the line is left out.
         exclude_keys: shell patterns; lines whose key matches one are left out.
@@ -81,6 +84,8 @@ class Recipe:
     columns: tuple[str, ...] = ()
     comment: str = ""
     delimiter: str = ","
+    decimal_point: str = ""
+    thousands: str = ""
     time_format: str = "auto"
     time_zone: str = ""
     where: tuple[Condition, ...] = ()

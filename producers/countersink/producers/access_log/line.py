@@ -230,7 +230,10 @@ def minute_of(raw: bytes) -> int:
 @lru_cache(maxsize=4096)
 def _midnight(day: bytes, zone: bytes) -> int:
     """The Unix minute at which ``17/May/2015`` begins at ``+0200``."""
-    date = datetime(int(day[7:11]), _MONTHS[day[3:6]], int(day[:2]), tzinfo=UTC)
+    try:
+        date = datetime(int(day[7:11]), _MONTHS[day[3:6]], int(day[:2]), tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"there is no such day as {day.decode()}") from None
     hours, minutes = int(zone[1:3]), int(zone[3:5])
     if hours > 23 or minutes > 59:
         raise ValueError("such a time zone does not exist")
@@ -253,7 +256,10 @@ def diagnosis(line: bytes) -> str:
     """Which part of the format a line that does not match lacks."""
     opened = re.search(_TIME, line)
     if opened is None:
-        return "there is no time such as [17/May/2015:10:05:03 +0000]"
+        return (
+            "it has no time such as [17/May/2015:10:05:03 +0000], as lines of an access log have"
+            " (--log-format reads other layouts)"
+        )
     before = line[: opened.start()]
     if re.fullmatch(rb"[^ ]+ [^ ]+ .* ", before, re.DOTALL) is None:
         return "client, ident and user do not stand before the time"

@@ -1,17 +1,19 @@
-"""Parses times of logs, CSV and JSON into Unix minutes: ``auto``, ``unix``, ``unix-ms``, strptime
-patterns, time zones, and the reasons why a time is rejected.
+"""Parses times of logs, CSV and JSON into Unix minutes: ``auto``, ``unix``, ``unix-ms``,
+``unix-us``, ``unix-ns``, strptime patterns, time zones, and the reasons why a time is rejected.
 
 ``auto`` takes
 
 - ISO 8601: ``2015-05-17T10:05:03Z``, ``2015-05-17 10:05:03.123+02:00`` (or ``,123``),
-  ``2015-05-17``;
-- Unix seconds of ten digits (2001 to 2286), with or without a fraction;
-- Unix milliseconds of thirteen digits;
+  ``2015-05-17``, also with an offset (``2015-05-17+02:00``, a date of XML Schema);
+- Unix seconds of ten digits (2001 to 2286), milliseconds of thirteen, microseconds of sixteen and
+  nanoseconds of nineteen, with or without a fraction;
 - an access log's ``17/May/2015:10:05:03 +0000``.
 
 What says no time zone is in the recipe's. A date alone is that day of the counter, whatever its
-time zone; where the counter is not known, midnight in the recipe's. A time that the clock passes
-twice is the first of the two; one that it skips is as far after the last that it had.
+time zone and offset; where the counter is not known, midnight in the recipe's. A time that the
+clock passes twice is the first of the two; one that it skips is as far after the last that it had.
+
+A number that another unit makes a time from 1990 to 2099, and the given one does not, is rejected.
 """
 
 import math
@@ -24,7 +26,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from countersink.producers.access_log.line import minute_of
-from countersink.producers.errors import Malformed
+from countersink.producers.errors import Malformed, Misread
 from countersink.runtime.limits import check_minute
 
 _LONGEST: Final = 64
@@ -34,15 +36,22 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = timedelta(minutes=1)
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(?:\.[0-9]{1,30})?")
-_SECONDS: Final = re.compile(r"[0-9]{10}(?:\.[0-9]{1,30})?")
-_MILLISECONDS: Final = re.compile(r"[0-9]{13}(?:\.[0-9]{1,30})?")
+_UNIX: Final = re.compile(r"([0-9]{10}(?:[0-9]{3}){0,3})(?:\.[0-9]{1,30})?")
+UNITS: Final = {"unix": 1, "unix-ms": 10**3, "unix-us": 10**6, "unix-ns": 10**9}
+"""Time formats that are numbers: how many of them a second has."""
+_OF_DIGITS: Final = dict(zip((10, 13, 16, 19), UNITS.values(), strict=True))
+"""The unit of a time of today by how many digits it has."""
+LIKELY: Final = range(631_152_000, 4_102_444_800)
+"""The Unix seconds of 1990 to 2099."""
 _ACCESS_LOG: Final = re.compile(
     r"\[?([0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}):(?:[0-5][0-9]|60) ([+-][0-9]{4})\]?"
 )
-_DATE: Final = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}.*", re.DOTALL)
+_DATE: Final = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[T ].*)?", re.DOTALL)
 _NAMED_UTC: Final = re.compile(r" ?(?:UTC|GMT)\Z")
 _SPACED_ZONE: Final = re.compile(r" (?=[+-][0-9]{2}:?(?:[0-9]{2})?\Z)")
-_DATE_ALONE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
+_DATE_ALONE: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8})(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2}))?"
+)
 _HOURS: Final = re.compile(r"%[HIcXMSf]")
 _LEAP: Final = re.compile(r"(:[0-9]{2}):60")
 
@@ -65,9 +74,10 @@ class Clock:
     """Reads the times of one source. Remembers texts; not thread-safe.
 
     Args:
-        time_format: ``auto``, ``unix``, ``unix-ms`` or a pattern of strptime.
+        time_format: ``auto``, one of :data:`UNITS` or a pattern of strptime.
         time_zone: IANA name for times without one; '': those are refused.
         begins: the first minute of a day of the counter; None: a date alone is a time.
+        column: where the times stand, as the reasons name it; '': they do not.
 
     Raises:
         ValueError: there is no such time zone, or the format cannot be.
@@ -78,11 +88,13 @@ class Clock:
         time_format: str = "auto",
         time_zone: str = "",
         begins: Callable[[date], int] | None = None,
+        column: str = "",
     ) -> None:
         self._begins = begins
+        self._where = f"column {column!r}: " if column else ""
         self._zone: ZoneInfo | None = _zone(time_zone) if time_zone else None
         self._format = time_format
-        named = {"auto": self._auto, "unix": _seconds, "unix-ms": _milliseconds}
+        named = {"auto": self._auto, **dict.fromkeys(UNITS, self._unix)}
         self._read: Callable[[str], int] = named.get(time_format, self._by_pattern)
         if time_format not in named:
             self._dates = not has_hours(time_format)
@@ -97,7 +109,7 @@ class Clock:
             Malformed: it is no time in this format, has no zone where one is needed, or lies
                 outside 1970 to 9999-12-25.
         """
-        text = time if type(time) is str else _digits(time)
+        text = time if type(time) is str else _digits(time, self._where)
         minute = self._minutes.get(text)
         if minute is None:
             minute = self._minute(text)
@@ -109,34 +121,51 @@ class Clock:
     def _minute(self, time: str) -> int:
         text = time.strip() if len(time) <= _LONGEST else ""
         if not text:
-            raise Malformed("there is no time" if time.strip() == "" else "the time is too long")
+            why = "the time is too long" if time.strip() else "there is no time"
+            raise Malformed(self._where + why)
         try:
             return check_minute(self._read(text))
         except Malformed:
             raise
         except (ValueError, OverflowError) as error:
-            raise Malformed(f"the time {text!r} cannot be: {error}") from None
+            raise Malformed(f"{self._where}the time {text!r} cannot be: {error}") from None
+
+    def _unix(self, text: str) -> int:
+        number = _number(text)
+        for other, unit in UNITS.items():
+            if other != self._format and math.floor(number / unit) in LIKELY:
+                when = _EPOCH + timedelta(seconds=math.floor(number / unit))
+                raise Misread(
+                    f"{self._where}the time {text!r} cannot be: it is none from 1990 on in"
+                    f" {self._format}; --time-format {other} makes it {when:%Y-%m-%dT%H:%M:%SZ}"
+                )
+        return math.floor(number / (60 * UNITS[self._format]))
 
     def _auto(self, text: str) -> int:
-        if _SECONDS.fullmatch(text):
-            return _seconds(text)
-        if _MILLISECONDS.fullmatch(text):
-            return _milliseconds(text)
+        if found := _UNIX.fullmatch(text):
+            return math.floor(_number(text) / (60 * _OF_DIGITS[len(found[1])]))
         if found := _ACCESS_LOG.fullmatch(text):
             return minute_of((found[1] + found[2]).encode())
-        if not _DATE.fullmatch(text):
-            raise ValueError("it is neither ISO 8601 nor Unix seconds; say what it is by a format")
-        if self._begins and _DATE_ALONE.fullmatch(text):
-            return self._day(date.fromisoformat(text))
-        text = _SPACED_ZONE.sub("", _NAMED_UTC.sub("+00:00", text))
-        return self._whole(datetime.fromisoformat(_LEAP.sub(r"\1:59", text)))
+        text = text.upper()
+        alone = _DATE_ALONE.fullmatch(text)
+        if not alone and not _DATE.fullmatch(text):
+            raise ValueError(
+                "it is neither ISO 8601 nor a Unix time; --time-format says what it is"
+            )
+        text = alone[1] if alone else _SPACED_ZONE.sub("", _NAMED_UTC.sub("+00:00", text))
+        try:
+            when = datetime.fromisoformat(_LEAP.sub(r"\1:59", text))
+        except ValueError:
+            raise ValueError("no such date or time is in the calendar of ISO 8601") from None
+        return self._day(when.date()) if alone and self._begins else self._whole(when)
 
     def _by_pattern(self, text: str) -> int:
-        # Without %z it is naive; _whole gives it a zone.
-        when = datetime.strptime(text, self._format)  # noqa: DTZ007
-        if self._begins and self._dates and when.tzinfo is None:
-            return self._day(when.date())
-        return self._whole(when)
+        try:
+            # Without %z it is naive; _whole gives it a zone.
+            when = datetime.strptime(text, self._format)  # noqa: DTZ007
+        except ValueError:
+            raise ValueError(f"it is no time of --time-format {self._format!r}") from None
+        return self._day(when.date()) if self._begins and self._dates else self._whole(when)
 
     def _day(self, day: date) -> int:
         assert self._begins is not None
@@ -163,24 +192,16 @@ def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
-def _digits(time: object) -> str:
-    """A number of JSON as the text of one."""
+def _digits(time: object, where: str) -> str:
+    """A number of JSON as the text of one; ``where`` it stands."""
     if time is None:
-        raise Malformed("there is no time")
+        raise Malformed(f"{where}there is no time")
     if type(time) is int:
         if abs(time) < 10**19:
             return str(time)
     elif type(time) is float and math.isfinite(time) and abs(time) < 1e19:
         return f"{Decimal(time):.6f}"
-    raise Malformed("the time is neither a text nor a number that can be one")
-
-
-def _seconds(text: str) -> int:
-    return math.floor(_number(text) / 60)
-
-
-def _milliseconds(text: str) -> int:
-    return math.floor(_number(text) / 60_000)
+    raise Malformed(f"{where}the time is neither a text nor a number that can be one")
 
 
 def _number(text: str) -> Decimal:
@@ -203,8 +224,8 @@ def _check_pattern(pattern: str, *, zoned: bool) -> None:
         read = datetime.strptime(sample.strftime(pattern), pattern)  # noqa: DTZ007
     except (ValueError, re.error) as error:
         raise ValueError(
-            f"time format {pattern!r}: {error}; give auto, unix, unix-ms or a pattern of strptime"
-            " such as '%d.%m.%Y %H:%M:%S'"
+            f"time format {pattern!r}: {error}; give auto, {', '.join(UNITS)} or a pattern of"
+            " strptime such as '%d.%m.%Y %H:%M:%S'"
         ) from None
     if read.year != sample.year:  # 1900 is what strptime takes then
         raise ValueError(f"time format {pattern!r} has no year")

@@ -4,8 +4,9 @@ why a line is malformed.
 
 ``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
 several values, tags, time (``|T1764000000``) and fields that say where it came from, which are not
-used. Tags may also stand behind the name as InfluxDB (``name,tag=value``) and Graphite
-(``name;tag=value``) write them.
+used. As in Etsy's, a line may hold several samples, each with its type and rate
+(``name:1|c:320|ms:1|c|@0.1``); those of other types are ignored. Tags may also stand behind the
+name as InfluxDB (``name,tag=value``) and Graphite (``name;tag=value``) write them.
 
 Amounts are kept in billionths, as whole numbers. A client that sends one of ten events says
 ``@0.1``, and each line stands for 10; so nothing is rounded but what a rate such as 0.3 leaves in
@@ -34,6 +35,11 @@ OTHER_TYPES: Final = frozenset((b"g", b"ms", b"h", b"d", b"s", b"m", b"kv", b"t"
 """Gauges, timers, histograms, distributions, sets, meters, key-values: not counters."""
 _NOT_METRICS: Final = (b"_e{", b"_sc|")
 """How DogStatsD's events and service checks begin."""
+_OTHER_SAMPLE: Final = rb"[^|]*\|(?:" + b"|".join(sorted(OTHER_TYPES)) + rb")(?>(?:\|@[^|:]*)?)"
+_OTHER_SAMPLES: Final = re.compile(_OTHER_SAMPLE + b"(?::" + _OTHER_SAMPLE + rb")*(?:\||\Z)")
+"""A line of which no sample is a counter's, up to its tags."""
+_FURTHER: Final = re.compile(r"([^|]*)\|([^|:]*)(?:\|@([^|:]*))?:")
+"""Values, type and rate of a sample that another one follows."""
 _UNUSED: Final = ("c:", "e:", "card:")
 """Sections that say who sent it: container, external data, cardinality of tags."""
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -75,7 +81,11 @@ def is_other(line: bytes) -> bool:
     may be timers, no two of them alike.
     """
     sections = line.split(b"|", 2)
-    return (len(sections) > 1 and sections[1] in OTHER_TYPES) or line.startswith(_NOT_METRICS)
+    kind = sections[1] if len(sections) > 1 else b""
+    if kind in OTHER_TYPES and line.find(b"|c") < 0:  # as nearly all; `in` takes twice as long
+        return True
+    several = kind != b"c" and _OTHER_SAMPLES.match(line) is not None
+    return several or line.startswith(_NOT_METRICS)
 
 
 def parse(line: bytes) -> Metric:
@@ -91,30 +101,46 @@ def parse(line: bytes) -> Metric:
     head, bar, rest = text.partition("|")
     if not bar:
         raise MalformedMetric("it has no type")
-    kind, *sections = rest.split("|")
-    if kind != "c":
-        raise MalformedMetric(f"its type is unknown: {kind[:20]!r}")
     name, colon, values = head.partition(":")
     if not colon:
         raise MalformedMetric("it has no value")
     if len(name) > MAX_NAME:
         raise MalformedMetric(f"its name is longer than {MAX_NAME} characters")
-    if values.count(":") >= MAX_VALUES:
+    at, amount, more = len(name) + 1, 0, 0
+    while found := _FURTHER.match(text, at):
+        amount += _sample(*found.groups())
+        more += 1 + found[1].count(":")
+        at = found.end()
+    if more:
+        values, bar, rest = text[at:].partition("|")
+        if not bar:
+            raise MalformedMetric("its last value has no type")
+    if more + values.count(":") >= MAX_VALUES:
         raise MalformedMetric(f"it has more than {MAX_VALUES:,} values")
+    kind, *sections = rest.split("|")
     given = _sections(sections)
+    amount += _sample(values, kind, given.get("@"))
     name, tags = _tags_behind(name)
     if not name:
         raise MalformedMetric("it has no name")
     if "#" in given:
         tags = {**tags, **dict(_pair(tag, ":") for tag in given["#"].split(",") if tag)}
-    factor = times(given["@"]) if "@" in given else 1
+    return Metric(name, amount, tags or _NO_TAGS, _minute(given.get("T")))
+
+
+def _sample(values: str, kind: str, rate: str | None) -> int:
+    """What the values of a sample of a counter stand for, in billionths; 0 for another type."""
+    if kind != "c":
+        if kind.encode() in OTHER_TYPES:
+            return 0
+        raise MalformedMetric(f"its type is unknown: {kind[:20]!r}")
+    factor = 1 if rate is None else times(rate)
     if factor is None:
         raise MalformedMetric("its sample rate is not above 0 and up to 1")
     amount = total(values.split(":"))
     if amount is None:
         raise MalformedMetric("its value is not a number")
-    amount = billionths(amount, factor)
-    return Metric(name, amount, tags or _NO_TAGS, _minute(given.get("T")))
+    return billionths(amount, factor)
 
 
 def _sections(sections: list[str]) -> dict[str, str]:

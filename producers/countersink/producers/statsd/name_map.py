@@ -110,12 +110,14 @@ class Rule:
         counter, key: templates; ``counter`` is ``None`` for a rule that drops.
         dimensions: by name, templates of their values, in the place of ``key``; empty: there are
             none.
+        fixed: the counter of all names, if ``counter`` has no placeholder; else empty.
     """
 
     pattern: re.Pattern[str]
     counter: Part | None
     key: Part
     dimensions: Mapping[str, Part]
+    fixed: str = ""
 
     def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
         """What a metric is counted under."""
@@ -138,6 +140,10 @@ class Rules:
 
     rules: tuple[Rule, ...] = ()
     count_unmatched: bool = True
+
+    def fixed(self) -> frozenset[str]:
+        """The counters that the map itself names."""
+        return frozenset(rule.fixed for rule in self.rules if rule.fixed)
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
         """The counter and key, or dimensions, of a metric; ``None``: it is not to be counted."""
@@ -216,7 +222,13 @@ def _rule(table: Mapping[str, Any]) -> Rule:
         raise MapError("counter is empty")
     counter = template(table["counter"], pattern.groups)
     key = template(table.get("key", ""), pattern.groups)
-    return Rule(pattern, counter, key, _dimensions(table, pattern.groups))
+    fixed = "" if _has_placeholder(table["counter"]) else counter_name(counter("", (), {}))
+    return Rule(pattern, counter, key, _dimensions(table, pattern.groups), fixed)
+
+
+def _has_placeholder(text: str) -> bool:
+    kinds = {found.lastgroup for found in _TOKEN.finditer(text)}
+    return not kinds.isdisjoint(("number", "braced", "tag", "name"))
 
 
 def _dimensions(table: Mapping[str, Any], captures: int) -> dict[str, Part]:

@@ -29,7 +29,9 @@ SHOWN_BYTES: Final = 80
 """Of a line that is malformed."""
 
 OVERFLOW: Final = "__overflow__"
-"""The counter of what came under more names than there may be."""
+"""The counter of what came under more names than clients may invent."""
+_PADDING: Final = b" \t\r\0"
+"""What clients put around a line: ends of lines, and those of strings in C."""
 REMEMBERED: Final = 50_000
 """Distinct lines whose meaning is remembered."""
 REMEMBERED_BYTES: Final = 512
@@ -96,7 +98,8 @@ class StatsdTally:
         self._waiting_lines = 0
         self._deliver_at = 0.0
         self._known: dict[bytes, Meaning] = {}
-        self._counters: set[str] = set()
+        self._fixed = rules.fixed()
+        self._invented: set[str] = set()
         self._remainders: dict[tuple[str, RowKey], int] = {}
 
     def use(self, rules: Rules) -> None:
@@ -104,6 +107,7 @@ class StatsdTally:
         with self._lock:
             self._deliver()  # what has come is counted by the map that it came under
             self._rules = rules
+            self._fixed = rules.fixed()
             self._known.clear()
             self.figures.rules = len(rules.rules)
 
@@ -174,14 +178,14 @@ class StatsdTally:
 
     def _understand(self, line: bytes, times: int) -> Meaning | None:
         """What a line means that is not remembered; ``None``: nothing that counts."""
-        line_end = line.rstrip(b"\r")
-        if not line_end:
+        bare = line.strip(_PADDING)
+        if not bare:
             return None
-        if is_other(line_end):
+        if is_other(bare):
             self.figures.ignored += times
             return None
         try:
-            meaning = self._meaning(line_end)
+            meaning = self._meaning(bare)
         except MalformedMetric as error:
             self._malformed(line, str(error), times)
             return None
@@ -204,7 +208,7 @@ class StatsdTally:
         )
 
     def failed(self, error: Exception) -> None:
-        """A bug: say it, at most every 30 s."""
+        """A bug: say it, at most once a minute."""
         self.log.seldom(
             StatsdAction.INTERNAL_ERROR, "lines were not counted:", level=logging.ERROR, bug=error
         )
@@ -219,10 +223,10 @@ class StatsdTally:
         if target is None:
             return None
         counter, key = target
-        if counter not in self._counters:
-            if len(self._counters) >= self._options.max_counters:
+        if counter not in self._invented and counter not in self._fixed:
+            if len(self._invented) >= self._options.max_counters:
                 return (OVERFLOW, metric.minute), "", metric.amount
-            self._counters.add(counter)
+            self._invented.add(counter)
         return (counter, metric.minute), key, metric.amount
 
     def _check_time(self, seconds: int) -> None:
@@ -303,7 +307,7 @@ class StatsdAction(StrEnum):
     MAP = "map"
     """The map was read again, or could not be and the one before stays in use."""
     MALFORMED = "malformed"
-    """A line could not be understood: the first of them, and then one every 30 s."""
+    """A line could not be understood: the first of them, and then one a minute."""
     LOST = "lost"
     """The kernel has dropped datagrams because its buffer was full."""
     SMALL_BUFFER = "small_buffer"

@@ -13,7 +13,7 @@ from countersink.backfill.count import targets
 from countersink.backfill.count.sources import KNOWN_BYTES, WantedSource
 from countersink.backfill.count.targets import Target
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats import Reader, make_reader, recipe_for
+from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
 from countersink.backfill.input.content import Content, head_of, open_content, telling
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
@@ -325,6 +325,7 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 count_repeats=options.count_repeats,
             )
             reader = reader_of(recipe, options.counter, work.in_force, head)
+            check_head(recipe, reader, head)
             yield OpenSource(content, head, wanted, reader)
         finally:
             work.watch.finish()

@@ -5,17 +5,19 @@ A line comes to a key, a minute and an amount, is left out by the recipe, or is 
 reason. Blank lines come to nothing.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
+from itertools import accumulate
 from typing import Final, Protocol, cast
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats.csv_json import CsvRecords, json_lines, times_of
 from countersink.backfill.input.content import HEAD_BYTES
-from countersink.backfill.input.spans import Quoting
+from countersink.backfill.input.spans import Quoting, last_end, split
 from countersink.backfill.options import INPUT_FORMATS, InputFormat, Recipe
-from countersink.producers.access_log.file import wide_text
+from countersink.producers.access_log.file import BOM, wide_text
 from countersink.producers.access_log.formats import json_objects
 from countersink.producers.access_log.formats.access_log import AccessLog
 from countersink.producers.access_log.formats.detection import (
@@ -35,14 +37,17 @@ from countersink.producers.access_log.formats.reader import (
     Opened,
     RecordTally,
     Rejected,
+    Window,
 )
+from countersink.producers.access_log.formats.records import is_array
 from countersink.producers.access_log.formats.w3c_log import W3cLog
-from countersink.producers.access_log.times import Clock
+from countersink.producers.access_log.times import LIKELY, UNITS, Clock
 from countersink.producers.errors import UnknownFormat
 
-__all__ = ["Reader", "RecordTally", "Rejected", "check", "make_reader", "recipe_for"]
+__all__ = ["Reader", "RecordTally", "Rejected", "check", "check_head", "make_reader", "recipe_for"]
 
 _NO_DELIMITERS: Final = '"\r\n\0'
+_FIRST_LIKELY: Final = LIKELY[0] // 60
 
 
 class Reader(LineReader, Protocol):
@@ -91,6 +96,41 @@ def make_reader(
     return Opened(reader, recipe.envelope) if recipe.envelope else reader
 
 
+def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
+    """Find out from how a source begins whether the recipe reads its times and amounts as they are
+    meant; its later lines are rejected where it does not.
+
+    Args:
+        recipe: how.
+        reader: what :func:`make_reader` has made for it.
+        head: how the content begins: 64 KiB of it, or all.
+
+    Raises:
+        BackfillError: an option has to say more, or the content has no records in lines.
+    """
+    if recipe.input_format not in ("csv", "ndjson", *JSON_FORMATS):
+        return
+    head = head.removeprefix(BOM)
+    lines = split(head[: last_end(head, quoted=reader.quoted)], quoted=reader.quoted)
+    numbers = list(accumulate((line.count(b"\n") + 1 for line in lines[:-1]), initial=1))
+    tally = RecordTally()
+    if lines:
+        reader.count(Window(numbers, lines, [], open=False), tally)
+    for each in tally.rejected:
+        if each.misread:
+            raise BackfillError(f"line {each.line}: {each.reason}")
+    if recipe.input_format == "ndjson" and is_array(head):
+        raise BackfillError(
+            "it is a JSON array with several objects on a line, or objects on several lines:"
+            " `jq -c '.[]' FILE | countersink backfill - …` counts it"
+        )
+    if recipe.time_format in UNITS and tally.amounts and max(tally.amounts) < _FIRST_LIKELY:
+        raise BackfillError(
+            f"all times of its first lines are before 1990 in {recipe.time_format}: --time-format"
+            f" is one of auto, {', '.join(UNITS)}, or a pattern of strptime"
+        )
+
+
 def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str = "") -> Keys:
     """Which keys lines have by a recipe, and which lines are left out.
 
@@ -123,6 +163,13 @@ def check(recipe: Recipe) -> None:
         )
     if recipe.key and recipe.key_column:
         raise ValueError("--key and --key-column both say what the key is: give one")
+    marks = recipe.decimal_point + recipe.thousands
+    if marks and not recipe.amount_column:
+        raise ValueError("--decimal-point and --thousands are of amounts: give --amount-column")
+    if len(set(marks)) != bool(recipe.decimal_point) + bool(recipe.thousands) or re.search(
+        r"[\w+-]", marks
+    ):
+        raise ValueError("--decimal-point and --thousands are two different characters, no digits")
     if recipe.visitor and recipe.amount_column:
         raise ValueError("--visitor makes each line one sighting: leave out --amount-column")
     if recipe.start is not None and recipe.end is not None and recipe.start > recipe.end:

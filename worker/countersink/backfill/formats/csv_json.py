@@ -1,16 +1,18 @@
-"""Reads CSV and NDJSON: header, quotes, columns, and the reasons why lines are no records; amounts
+r"""Reads CSV and NDJSON: header, quotes, columns, and the reasons why lines are no records; amounts
 are read in ``producers/access_log/formats/records.py``.
 
 CSV has a header and any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote in the midst of
-a field that was not opened by one (``5" disk``) is a character like others. Where quotes that are
-never closed, or in the wrong place, make records of lines that do not belong together, the lines
-are read one by one; a record that is spoiled otherwise is rejected as it is.
+a field that was not opened by one (``5" disk``) is a character like others. A record that is none,
+and holds ``\"``, is read with backslashes before quotes, as MySQL and PHP write it. Where quotes
+that are never closed, or in the wrong place, make records of lines that do not belong together, the
+lines are read one by one; a record that is spoiled otherwise is rejected as it is.
 
-NDJSON has an object on every line: https://github.com/ndjson/ndjson-spec. Access logs of JSON
-objects are read in the same way.
+NDJSON has an object on every line: https://github.com/ndjson/ndjson-spec. So may an array. Access
+logs of JSON objects are read in the same way.
 """
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from functools import partial
@@ -32,7 +34,12 @@ from countersink.producers.access_log.formats.reader import (
     Window,
     note_window,
 )
-from countersink.producers.access_log.formats.records import JsonLines, RecordRule, shown
+from countersink.producers.access_log.formats.records import (
+    AmountFormat,
+    JsonLines,
+    RecordRule,
+    shown,
+)
 from countersink.producers.access_log.line import PERCENT
 from countersink.producers.access_log.lines import LONGEST
 from countersink.producers.access_log.times import Clock, no_day
@@ -40,12 +47,18 @@ from countersink.producers.errors import Malformed
 
 Row = list[str]
 _LONGEST_HEADER: Final = 64 * 1024
+_ESCAPED: Final = re.compile(r'\\(["\\])')
 csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
 
 
 def times_of(recipe: Recipe) -> tuple[str, ...]:
     """Where a record's time is, in one place or, to be joined, in several."""
     return tuple(name for name in (recipe.time_column, *recipe.more_time_columns) if name)
+
+
+def clock_of(recipe: Recipe, begins: Callable[[date], int] | None) -> Clock:
+    """What reads the times of a recipe; its reasons name their columns."""
+    return Clock(recipe.time_format, recipe.time_zone, begins, " ".join(times_of(recipe)))
 
 
 class CsvRecords(Independent):
@@ -82,7 +95,7 @@ class CsvRecords(Independent):
             def column(name: str) -> Callable[[Row], str]:
                 return itemgetter(_place(names, name))
 
-            clock = Clock(recipe.time_format, recipe.time_zone, begins)
+            clock = clock_of(recipe, begins)
             times = [column(name) for name in times_of(recipe)]
             self._rule = RecordRule(
                 keys,
@@ -92,6 +105,7 @@ class CsvRecords(Independent):
                     clock.minute(" ".join([time(row) for time in times])) if times else 0
                 ),
                 amount=column(recipe.amount_column) if recipe.amount_column else None,
+                amounts=AmountFormat(recipe.decimal_point, recipe.thousands),
             )
 
     def count(self, window: Window, tally: RecordTally) -> None:
@@ -101,7 +115,7 @@ class CsvRecords(Independent):
         for number, line, row in zip(window.numbers, window.lines, rows, strict=True):
             if number == self._header_at or self._is_comment(line):
                 continue
-            if row is not None or b"\n" not in line or self._is_one(line):
+            if (row is not None and len(row) == self._width) or self._is_whole(row, line):
                 self._count(row, number, line, tally)
             else:
                 pieces = line.split(b"\n")
@@ -109,6 +123,12 @@ class CsvRecords(Independent):
                 for further, piece in enumerate(pieces):
                     if not self._is_comment(piece):
                         self._count(None, number + further, piece, tally)
+
+    def _is_whole(self, row: Row | None, line: bytes) -> bool:
+        """Whether the line, or lines, are one record, which has not the header's columns."""
+        if b"\n" not in line:
+            return True
+        return b'\\"' not in line if row is not None else self._is_one(line)
 
     def _is_comment(self, line: bytes) -> bool:
         return bool(self._comment) and line.startswith(self._comment)
@@ -130,16 +150,27 @@ class CsvRecords(Independent):
         except csv.Error:
             return None
 
+    def _record(self, text: str) -> Row:
+        """A record's fields, which may have backslashes before quotes if it has none otherwise.
+
+        Raises:
+            csv.Error: it is none.
+        """
+        if '\\"' in text:
+            escaped = self._row(_ESCAPED.sub(lambda found: found[1].replace('"', '""'), text))
+            if escaped is not None and len(escaped) == self._width:
+                return escaped
+        return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
+
     def _is_one(self, line: bytes) -> bool:
         """Whether nothing is wrong with its quotes: what spoils it is a carriage return."""
         return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 
     def _count(self, row: Row | None, number: int, line: bytes, tally: RecordTally) -> None:
         """Count a record; one without its fields stood in a window of which not all were."""
-        if row is None:
+        if row is None or (len(row) != self._width and b'\\"' in line):
             try:
-                text = line.decode("utf-8", PERCENT)
-                row = next(csv.reader((text,), delimiter=self._delimiter, strict=True))
+                row = self._record(line.decode("utf-8", PERCENT))
             except csv.Error as error:
                 self._no_record(number, f"it is no CSV: {error}", line, tally)
                 return
@@ -154,7 +185,7 @@ class CsvRecords(Independent):
         try:
             cell = self._rule.cell(row)
         except Malformed as error:
-            tally.reject(number, str(error), line)
+            tally.reject(number, error, line)
             return
         if cell is None:
             tally.filtered += 1
@@ -221,9 +252,10 @@ def json_lines(
     return JsonLines(
         getter,
         own if plain else json_objects.json_time(recipe.input_format, own),
-        Clock(recipe.time_format, recipe.time_zone, begins if plain or own else no_day),
+        clock_of(recipe, begins if plain or own else no_day),
         keys,
         amount_column=recipe.amount_column,
+        amounts=AmountFormat(recipe.decimal_point, recipe.thousands),
         decode=msgspec.json.Decoder().decode,
     )
 

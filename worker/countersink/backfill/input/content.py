@@ -81,9 +81,12 @@ class Content(ABC):
         name: of the source, as people know it.
         plain: a file as it is: one can go anywhere in it, and other processes can open it.
         size: uncompressed bytes that will be read at most, where that is known.
+        cr_ends: its lines end in a carriage return alone, and are read with newlines instead, byte
+            for byte: told by :func:`head_of`.
     """
 
     plain = False
+    cr_ends = False
 
     def __init__(self, name: str, fd: int, size: int | None = None) -> None:
         self.name = name
@@ -142,6 +145,9 @@ class Content(ABC):
         24 MiB are never forgotten; more goes to a temporary file. ``False``: no longer.
         """
 
+    def _ended(self, data: bytes) -> bytes:
+        return data.replace(b"\r", b"\n") if self.cr_ends else data
+
     def _failed(self, error: OSError) -> NoReturn:
         raise Unreadable(
             f"{self.name} cannot be read on from byte {self._offset:,}: {trouble(error)}"
@@ -176,7 +182,7 @@ class _Plain(Content):
                 f" it was renamed or copied to as well"
             )
         self._offset += len(data)
-        return data
+        return self._ended(data)
 
     def seek(self, offset: int) -> None:
         self._offset = min(offset, self._size)
@@ -312,7 +318,7 @@ class _Stream(Content):
         except _Stopped as stopped:
             raise Unreadable(f"{self.name} was not read to its end: asked to stop") from stopped
         self._offset += len(data)
-        return data
+        return self._ended(data)
 
     def seek(self, offset: int) -> None:
         if offset < self._recent.start:
@@ -431,6 +437,10 @@ def head_of(content: Content) -> bytes:
     except Unreadable as error:
         if not data or isinstance(error.__cause__, _Stopped):
             raise
+    # Not one alone: the newline behind it may not be written yet.
+    if b"\n" not in data and data.count(b"\r") > 1:
+        content.cr_ends = True
+        data = data.replace(b"\r", b"\n")
     return data
 
 

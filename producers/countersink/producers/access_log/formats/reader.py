@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 
 from countersink.producers.access_log import template
 from countersink.producers.access_log.formats.detection import lacking, without_envelope
-from countersink.producers.errors import Malformed
+from countersink.producers.errors import Malformed, Misread
 from countersink.runtime.dimensions import RowKey, check_dimensions, check_name
 from countersink.runtime.limits import check_key
 
@@ -33,11 +33,13 @@ class Rejected:
         line: its number in its file, from 1.
         reason: why, as a phrase.
         text: how it begins; empty where it was too long to be read, or nobody asks.
+        misread: an option has to say how it, and all others, are read.
     """
 
     line: int
     reason: str
     text: bytes = field(default=b"", compare=False)
+    misread: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,11 +133,13 @@ class RecordTally:
         self.filtered += other.filtered
         self.rejected += other.rejected
 
-    def reject(self, line: int, reason: str, text: bytes = b"") -> None:
+    def reject(self, line: int, reason: str | Malformed, text: bytes = b"") -> None:
         """Note that ``line`` could not be counted."""
+        misread = isinstance(reason, Misread)
+        reason = str(reason)
         if len(reason) > self.longest_reason:
             reason = reason[: self.longest_reason - 1] + "…"
-        self.rejected.append(Rejected(line, reason, text[:LONGEST_TEXT]))
+        self.rejected.append(Rejected(line, reason, text[:LONGEST_TEXT], misread))
 
 
 class LineReader(Protocol):

@@ -16,6 +16,7 @@ from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, DAY, SECONDS, TEXT, Checked, Finite
 from countersink.producers.access_log import template
+from countersink.producers.access_log.times import UNITS
 from countersink.store.counters.breakdowns import check_breakdowns
 
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
@@ -113,6 +114,16 @@ _READING: Final = (
         "COLUMN",
         "csv and JSON: where the amount is, as in --key-column; by default each line counts 1.",
     ),
+    _text(
+        "--decimal-point",
+        "CHARACTER",
+        "What stands before the fraction of an amount, which must be 0: a point or a comma.",
+    ),
+    _text(
+        "--thousands",
+        "CHARACTER",
+        "What stands between groups of three digits of an amount, such as . or a comma.",
+    ),
     settings.one_off(
         "--delimiter",
         type=_DELIMITER,
@@ -136,7 +147,7 @@ _READING: Final = (
         type=TEXT,
         metavar="FORMAT",
         default=_DEFAULTS.recipe.time_format,
-        help="auto (ISO 8601, or the log's own), unix, unix-ms, or a format of strptime.",
+        help=f"auto (ISO 8601, or the log's own), {', '.join(UNITS)}, or a format of strptime.",
     ),
     settings.one_off(
         "--where",

@@ -130,7 +130,7 @@ def _stop(server: Server, producer: Producer) -> int:
         "stopped" if complete else "stopped: some increments are lost",
         level=logging.INFO if complete else logging.ERROR,
         lines=server.figures.lines,
-        counted=server.figures.counted,
+        **asdict(server.figures),
         dropped=stats.dropped,
         spooled=stats.spooled,
     )

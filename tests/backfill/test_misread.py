@@ -1,0 +1,117 @@
+"""Sources whose amounts, times, quotes or line ends are not as the options say: what is refused
+before anything is counted, and what is read all the same."""
+
+import gzip
+from collections.abc import Callable
+
+import pytest
+
+from tests.backfill.helpers import Logs, details, outcomes
+
+CSV = {"input_format": "csv", "key_column": "k", "time_column": "t"}
+NDJSON = CSV | {"input_format": "ndjson"}
+GERMAN = b"t;k;n\n2026-05-12;/a;1.000\n2026-05-12;/b;725\n2026-05-12;/c;1.234\n"
+
+
+def refused(logs: Logs, content: bytes, **recipe: object) -> str:
+    """Why a source is refused, of which nothing is counted."""
+    report = logs.add(logs.write("source", content), **recipe)
+    assert (outcomes(report), report.lines, logs.totals()) == (["failed"], 0, {})
+    return details(report)
+
+
+def test_thousands_or_a_fraction_are_not_guessed(logs: Logs) -> None:
+    asked = CSV | {"amount_column": "n", "delimiter": ";"}
+    why = refused(logs, GERMAN, **asked)
+    assert why.startswith("line 2: the amount '1.000' may have thousands or a fraction: say which")
+    assert "line 4" in refused(logs, GERMAN.replace(b"1.000", b"1"), **asked)
+    report = logs.add(logs.write("source", GERMAN), **asked, thousands=".")
+    assert (report.counted, report.amount) == (3, 1000 + 725 + 1234)
+
+
+@pytest.mark.parametrize("unit", ["unix-ms", "unix-us", "unix-ns"])
+@pytest.mark.parametrize("write", [b"t,k\n%d,a\n%d,b\n", b'{"t":%d,"k":"a"}\n{"t":"%d","k":"b"}\n'])
+def test_seconds_are_no_smaller_units(logs: Logs, unit: str, write: bytes) -> None:
+    asked = (CSV if write.startswith(b"t") else NDJSON) | {"time_format": unit}
+    why = refused(logs, write % (1778580000, 1778580001), **asked)
+    assert "column 't': the time '1778580000' cannot be: it is none from 1990 on in" in why
+    assert "--time-format unix makes it 2026-05-12T10:00:00Z" in why
+
+
+def test_times_that_no_unit_fits_are_refused_if_all_are_before_1990(logs: Logs) -> None:
+    asked = CSV | {"time_format": "unix"}
+    assert "before 1990 in unix" in refused(logs, b"t,k\n20585,a\n20586,b\n", **asked)
+    source = logs.write("some", b"t,k\n20585,a\n1778580000,b\n")
+    assert logs.add(source, **asked).counted == 2
+
+
+def test_times_that_another_unit_fits_are_rejected_behind_the_first_lines(logs: Logs) -> None:
+    lines = b"1778580000000,/a\n" * 5000
+    source = logs.write("long", b"t,k\n" + lines + b"1778580000,/a\n")
+    report = logs.add(source, **CSV, time_format="unix-ms")
+    assert (report.counted, report.rejected) == (5000, 1)
+
+
+def test_a_last_line_that_may_go_on_tells_nothing(logs: Logs) -> None:
+    asked = CSV | {"time_format": "unix-ms"}
+    source = logs.write("torn", b"k,t\n/a,1778580000000\n/b,1778580000")
+    assert (logs.add(source, **asked).counted, logs.totals()) == (1, {("2026-05-12", "/a"): 1})
+    source = logs.write("torn", b"k,t\n/a,1778580000000\n/b,1778580000000\n")
+    assert logs.add(source, **asked).counted == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'[{"t":"2026-05-12T10:00:00Z","k":"/a"},{"t":"2026-05-12T10:00:00Z","k":"/b"}]',
+        b'[\n  {\n    "t": "2026-05-12T10:00:00Z",\n    "k": "/a"\n  }\n]\n',
+        b'[{"t":"2026-05-12T10:00:00Z","k":"' + b"a" * 70_000,
+    ],
+)
+def test_an_array_that_has_not_an_object_on_each_line_is_refused(logs: Logs, text: bytes) -> None:
+    assert refused(logs, text, **NDJSON).startswith("it is a JSON array with several objects")
+
+
+def test_a_date_with_an_offset_is_a_day_of_the_counter(logs: Logs) -> None:
+    source = logs.write("xml", b"t,k\n2026-05-12+02:00,/a\n2026-05-12-05:00,/a\n2026-05-12Z,/a\n")
+    assert logs.add(source, **CSV, time_zone="Asia/Tokyo").counted == 3
+    assert logs.totals() == {("2026-05-12", "/a"): 3}
+
+
+def test_backslashes_before_quotes_are_read_in_every_chunk(logs: Logs) -> None:
+    logs.small_chunks(10)
+    rows = [rb'2026-05-12,"5\""', rb'2026-05-12,"a \"b\""', b'2026-05-12,"/c"', b"2026-05-12,/d"]
+    text = b"t,k\n" + b"".join(rows[n * n % 7 % 4] + b"\n" for n in range(300))
+    for end in (1000, len(text) - 5, len(text)):  # it grows
+        logs.add(logs.write("source", text[:end]), **CSV)
+    expected = {'5"': 0, 'a "b"': 0, "/c": 0, "/d": 0}
+    for n in range(300):
+        expected[list(expected)[n * n % 7 % 4]] += 1
+    assert logs.totals() == {("2026-05-12", key): total for key, total in expected.items() if total}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_lines_that_end_in_a_carriage_return_alone_are_read_and_may_grow(
+    logs: Logs, pack: Callable[[bytes], bytes]
+) -> None:
+    logs.small_chunks(1000)
+    asked = CSV | {"amount_column": "n"}
+    text = b"t,k,n\r" + b"".join(b"2026-05-12,/%d,1\r" % (n % 3) for n in range(9000))
+    source = logs.write("mac", pack(text))
+    assert logs.add(source, **asked).counted == 9000
+    source = logs.write("mac", pack(text + b"2026-05-12,/9,5\r2026-05-12,/9"))
+    report = logs.add(source, **asked)
+    assert (report.counted, report.rejected, report.known_lines) == (1, 1, 9001)
+    source = logs.write("mac", pack(text + b"2026-05-12,/9,5\r2026-05-12,/9,7\r"))
+    assert logs.add(source, **asked).counted == 1
+    three = {("2026-05-12", f"/{n}"): 3000 for n in range(3)}
+    assert logs.totals() == three | {("2026-05-12", "/9"): 12}
+    assert logs.add(source, **asked).known_lines == 9003
+
+
+def test_a_newline_that_is_not_there_yet_is_no_sign_of_carriage_returns(logs: Logs) -> None:
+    source = logs.write("torn", b"t,k\r")
+    logs.add(source, **CSV)
+    source = logs.write("torn", b"t,k\r\n2026-05-12,/a\r\n")
+    assert logs.add(source, **CSV).counted == 1
+    assert logs.totals() == {("2026-05-12", "/a"): 1}
