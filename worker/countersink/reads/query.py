@@ -24,7 +24,7 @@ from countersink.reads.pending import (
 )
 from countersink.reads.rows import DIMENSIONS, text
 from countersink.reads.snapshot import Read, Reads
-from countersink.runtime.dimensions import check_name
+from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
 from countersink.runtime.limits import key_bytes
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
@@ -88,8 +88,6 @@ def read_where(text: str) -> tuple[str, str]:
     return check_name(name), value
 
 
-_UNIQUE: Final = ("estimate", "low", "high")
-"""Columns of different members, beside ``total``."""
 _SERIES: Final[Mapping[str, Question[Any]]] = {
     "day": daily,
     "hour": hourly,
@@ -178,7 +176,7 @@ class Query:
         """The columns of the answer, in order."""
         named = (*self.dimensions, "total") if self.by == DIMENSIONS else COLUMNS[self.by]
         own = (*named, *(("previous",) if self.against_previous else ()))
-        own = (*own, *(_UNIQUE if self.unique else ()))
+        own = (*own, *(UNIQUE_COLUMNS if self.unique else ()))
         return own if self.selection.counter is not None or "counter" in own else ("counter", *own)
 
 

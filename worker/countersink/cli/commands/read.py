@@ -295,7 +295,7 @@ def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: st
 def _print(answer: Answer, top: int | None) -> None:
     totals = [total for row in answer.rows if isinstance(total := row["total"], int)]
     shown_names = [name for name in answer.columns if name != "estimate"]
-    named = [name for name in shown_names if name not in _FIGURES]
+    named = [name for name in shown_names if name not in FIGURES]
     charted = bool(named) and len(totals) > 1
     largest = max(totals, default=0)
     compared = "previous" in answer.columns
@@ -311,8 +311,8 @@ def _print(answer: Answer, top: int | None) -> None:
         rest = ("", "") if compared else ()
         shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
-        columns = [f">{name}" if name in _FIGURES else name for name in shown_names]
-        output.write_rows((*columns, *((">change",) if compared else ()), " "), shown)
+        columns = [f">{name}" if name in FIGURES else name for name in shown_names]
+        output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), " "), shown)
     elif answer.days_gone:
         # There may well be counts in this range: they are not to be told by the day.
         sentence = _gone(answer)
@@ -326,8 +326,10 @@ def _print(answer: Answer, top: int | None) -> None:
     click.echo(_freshness(answer))
 
 
-_FIGURES: Final = ("total", "previous", "low", "high")
+FIGURES: Final = ("total", "previous", "low", "high")
 """Columns of numbers."""
+CHANGE: Final = "change"
+"""The column of a table with the change from ``previous`` to ``total``."""
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
