@@ -219,7 +219,13 @@ def _answer(
 ) -> Response:
     with read_problems(without_pending=not query.include_pending):
         answer = ask(services.reads, query)
-    headers = freshness(answer.complete_up_to, answer.rolled_up_to, truncated=answer.truncated)
+    headers = freshness(
+        answer.complete_up_to,
+        answer.rolled_up_to,
+        since=answer.since,
+        told_from=answer.told_from,
+        truncated=answer.truncated,
+    )
     if csv:
         name = f"{query.selection.counter or 'all'}-{query.by}.csv".replace(":", "_")
         return csv_answer(
