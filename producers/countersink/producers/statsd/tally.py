@@ -204,7 +204,7 @@ class StatsdTally:
         )
 
     def failed(self, error: Exception) -> None:
-        """A bug: say it, at most every 30 s."""
+        """A bug: log it, at most once a minute."""
         self.log.seldom(
             StatsdAction.INTERNAL_ERROR, "lines were not counted:", level=logging.ERROR, bug=error
         )
@@ -303,7 +303,7 @@ class StatsdAction(StrEnum):
     MAP = "map"
     """The map was read again, or could not be and the one before stays in use."""
     MALFORMED = "malformed"
-    """A line could not be understood: the first of them, and then one every 30 s."""
+    """A line could not be understood: the first of them, and then one a minute."""
     LOST = "lost"
     """The kernel has dropped datagrams because its buffer was full."""
     SMALL_BUFFER = "small_buffer"
