@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.web.idempotency import DAYS
+from countersink.web.http.bodies import DIGEST_DAYS
 from tests.support.processes import Children
 from tests.support.proxies.http_proxy import HttpProxy
 from tests.support.proxies.redis_proxy import RedisProxy
@@ -157,12 +157,12 @@ def test_a_name_is_compared_for_as_many_days_as_its_guard_is_kept(web: Web) -> N
     client = web.services.redis
     (key,) = client.scan_iter("{countersink:bodies:*")
     name, _, today = key.decode().rpartition(":")
-    assert (DAYS - 1) * 86_400 < client.ttl(key) <= (DAYS + 1) * 86_400
-    client.rename(key, f"{name}:{int(today) - DAYS}")
+    assert (DIGEST_DAYS - 1) * 86_400 < client.ttl(key) <= (DIGEST_DAYS + 1) * 86_400
+    client.rename(key, f"{name}:{int(today) - DIGEST_DAYS}")
     for _ in range(2):
         assert post(web.url, {"counter": "sales", "amount": 2}, "mine").status_code == 409
         assert post(web.url, {"counter": "sales"}, "mine").status_code == 202
-    client.rename(f"{name}:{int(today) - DAYS}", f"{name}:{int(today) - DAYS - 1}")
+    client.rename(f"{name}:{int(today) - DIGEST_DAYS}", f"{name}:{int(today) - DIGEST_DAYS - 1}")
     client.delete(key)
     assert post(web.url, {"counter": "sales", "amount": 2}, "mine").status_code == 202
 

@@ -23,11 +23,10 @@ from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.bodies import read_json
+from countersink.web.http.bodies import RequestBodies, read_json
 from countersink.web.http.openapi import closed_object, response
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
-from countersink.web.idempotency import RequestBodies
 from countersink.web.options import DAY_S, WebOptions
 from countersink.web.services import Services
 
