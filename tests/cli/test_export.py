@@ -6,7 +6,8 @@ import json
 import os
 import stat
 import subprocess
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +15,9 @@ import pytest
 
 from countersink.producers import Producer
 from countersink.reads.frames import frame
+from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
+from countersink.store.sessions import open_tables
 from tests.cli.command import Result, Servers, one_sentence
 from tests.support.oracle import Oracle
 
@@ -201,6 +204,28 @@ def test_days_in_months_are_told(servers: Servers) -> None:
     assert months[0] == ["views", "2026-10", "/a", "5"]
     refused = filled.call("export", "views", "--from", "2026-10-20")
     assert "--by key-month" in one_sentence(refused, 1)
+
+
+def test_minutes_that_are_rolled_up_are_told(servers: Servers) -> None:
+    """Of all counters, too, whichever is asked last."""
+    now = datetime.now(UTC)
+    with Store(servers.mysql_url) as store:
+        for name in ("a", "b"):
+            keep = "minute=2d" if name == "a" else None
+            store.counters.set(name, resolution="minute", keep=keep)
+            for back in (0, 4):
+                at = f"{now - timedelta(days=back):%Y-%m-%dT%H:%MZ}"
+                servers.call("increment", name, "--at", at)
+    servers.apply()
+    roll_up(partial(open_tables, servers.mysql_url), rows=100)
+    said = "there are no single minutes before"
+    done = servers.call("export", "a", "b", "--by", "minute")
+    assert f"a: {said}" in done.err
+    assert "b: " not in done.err
+    for asked in (("a",), ("--all",)):
+        found = servers.call("totals", *asked, "--by", "minute", "--format", "json")
+        assert said in found.err
+        assert found.json["told_from"]
 
 
 def test_frames_for_pandas(filled: Servers) -> None:

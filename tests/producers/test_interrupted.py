@@ -261,7 +261,7 @@ def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
         release.set()
         holder.join()
     (record,) = [each for each in caplog.records if getattr(each, "action", "") == "left_over"]
-    assert "the folder did not answer" in record.getMessage()
+    assert "the thread that folds them did not end" in record.getMessage()
 
 
 @pytest.mark.parametrize(

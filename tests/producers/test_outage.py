@@ -10,9 +10,12 @@ from countersink.producers import Producer
 from countersink.producers.buffer import events as events_module
 from countersink.producers.buffer.events import Mode
 from countersink.stream.connection import connect
+from countersink.stream.names import PARTITIONS_USED_KEY
 from tests.producers.helpers import distinct, entries, total
 from tests.store.helpers import together
 from tests.support.factories import RedisFactory
+from tests.support.proxies.redis_proxy import RedisProxy
+from tests.support.proxies.rules import Deed, Phase
 from tests.support.waiting import eventually
 
 # Where rows are counted: by default a row is of the minute it came in, and minutes pass.
@@ -213,3 +216,16 @@ def test_log_records_carry_an_action(
     ]
     assert "password" not in caplog.text
     assert server.password not in caplog.text
+
+
+def test_what_lies_in_a_partition_that_could_not_be_noted_is_sent_again(redis_url: str) -> None:
+    """Nobody would look there, once partitions are fewer."""
+    with RedisProxy.to(redis_url) as proxy, connect(redis_url) as client:
+        rule = proxy.when("SADD", Phase.BEFORE, Deed.ERROR, error="NOPERM no SADD", times=2)
+        with Producer(proxy.url(redis_url)) as producer:
+            producer.increment("hits")
+            assert producer.flush(timeout=30)
+            assert rule.acted == 2
+            assert len({entry["id"] for entry in entries(client)}) == 1
+            assert client.smembers(PARTITIONS_USED_KEY) == {b"0"}
+            assert producer.stats().stored == 1

@@ -566,3 +566,23 @@ def test_a_window_that_is_too_long_for_a_series_is_refused(ground: Ground) -> No
     played.apply()
     with pytest.raises(SeriesTooLong):
         ask(played.reads, Query(Selection("v", last=Last.of("3000h")), by="minute"))
+
+
+def test_an_unrolled_series_says_from_when_on_there_are_single_minutes(ground: Ground) -> None:
+    ground.store.counters.set("v", resolution="minute", keep="minute=2d,hour=90d")
+    now = now_minute()
+    for back in (4 * 1440, 0):
+        sent = encode_rows([("v", "", now - back, 1)])
+        send(ground.client, Sealed(new_entry_id(back), now_ms(ground.client), sent))
+    ground.servers.apply()
+    reads = Reads(ground.store, None)
+    assert reads.minutely("v", unrolled=True).told_from is None
+    roll_up(partial(open_tables, ground.servers.mysql_url), rows=100)
+    found = reads.minutely("v", unrolled=True)
+    assert sum(total for _, total in found.value) == 1
+    assert found.told_from == found.value[0][0]
+    assert reads.minutely("v", start=found.told_from, unrolled=True).told_from is None
+    hours = reads.hourly("v", unrolled=True)
+    assert hours.told_from is not None
+    assert found.told_from is not None
+    assert hours.told_from < found.told_from

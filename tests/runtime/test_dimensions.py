@@ -1,6 +1,8 @@
 """Dimensions and composite keys: what is refused, and that keys can be read back and sort as their
 values do."""
 
+from datetime import date
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -8,6 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from countersink.cli.commands import read
+from countersink.reads import query, rows
+from countersink.reads.query import Query
+from countersink.reads.rows import DIMENSIONS
 from countersink.runtime.dimensions import (
     MAX_DIMENSIONS,
     RESERVED,
@@ -20,6 +26,8 @@ from countersink.runtime.dimensions import (
     width,
 )
 from countersink.runtime.limits import cut_key
+from countersink.store.totals.selection import Selection
+from countersink.web.endpoints import totals
 from tests.support.examples import examples
 
 CHARACTERS = st.one_of(
@@ -68,8 +76,29 @@ def test_a_bad_name_says_what_is_allowed(name: str) -> None:
     assert len(str(caught.value)) < 250
 
 
+def test_every_name_that_stands_beside_dimensions_in_an_answer_is_reserved() -> None:
+    """Else a value of the dimension would be overwritten in JSON, CSV and tables."""
+    every = Query(Selection("c"), by=DIMENSIONS, dimensions=(), unique=True).columns
+    compared = Query(
+        Selection(None, start=date(2026, 11, 21), end=date(2026, 11, 21)),
+        by=DIMENSIONS,
+        against_previous=True,
+    ).columns
+    used = {
+        *every,
+        *compared,
+        *chain.from_iterable(query.COLUMNS.values()),
+        *chain.from_iterable(rows.COLUMNS.values()),
+        *totals.ROW_SCHEMAS,
+        *read.FIGURES,
+        read.CHANGE,
+    }
+    assert {"counter", "total", "previous", "change", "also", "estimate", "low", "high"} <= used
+    assert used <= RESERVED
+
+
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_words_of_by_are_no_names(name: str) -> None:
+def test_words_of_by_and_columns_of_answers_are_no_names(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}'.*--by"):
         check_dimensions({name: "x"})
 

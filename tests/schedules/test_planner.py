@@ -22,6 +22,7 @@ from tests.schedules.scheduling import (
     queued,
     run_row,
 )
+from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.worker.running import Records
 
 Rule = Callable[..., LeaderAt]
@@ -360,3 +361,19 @@ def test_runs_that_were_planned_minutes_ago_and_never_began_are_overdue(session:
             (job, minutes, state),
         )
     assert [run.job for run in overdue(session, 5)] == ["k", "j"]
+
+
+def test_what_a_transaction_says_that_is_run_again_is_logged_once(
+    session: Session, redis_client: redis.Redis, runs_url: str
+) -> None:
+    with MySQLProxy.to(runs_url) as proxy:
+        jobs = {"j": "*/30 * * * * *"}
+        leader = LeaderAt(session, redis_client, proxy.url(runs_url), jobs)
+        leader.take_over("12:00:00")
+        rule = proxy.when("commit_other", Phase.BEFORE, Deed.ERROR, error=1213, times=2)
+        with Records(LOGGER) as records:
+            leader.plan("12:10:10")
+            leader.plan("12:10:10")
+    assert rule.acted == 2
+    assert records.actions().count("left_out") == 1
+    assert planned(session) == ["12:09:30", "12:10:00"]

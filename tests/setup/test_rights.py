@@ -5,6 +5,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,14 @@ def _front_doors(site: Site) -> None:
         client.headers["Authorization"] = f"Bearer {key}"
         sent = client.post(f"{page}/v1/increments?wait=applied", json={"counter": "doors"})
         assert (sent.status_code, sent.json()["state"]) == (200, "applied")
+        named = partial(client.post, f"{page}/v1/increments")
+        for name, counter, status in (
+            ("one", "named", 202),
+            ("one", "other", 409),
+            ("two", "no name", 422),
+        ):
+            answer = named(json={"counter": counter}, headers={"Idempotency-Key": name})
+            assert answer.status_code == status
         assert client.post(f"{page}/v1/sequences/invoices/next").json()["value"] == 2
         url = f"{page}/v1/counters/doors/totals?by=total&include_pending=true"
         eventually(lambda: client.get(url).json()["rows"] == [{"total": 2}])

@@ -3,18 +3,21 @@ come."""
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
+from countersink.reads.frames import frame
 from countersink.runtime.dimensions import RowKey
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters import deletion, policies
+from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
-from countersink.store.errors import Conflict
+from countersink.store.errors import Conflict, IncompleteBreakdown
 from countersink.store.verify import verify
 from tests.store.helpers import entry, minute
 
@@ -51,6 +54,40 @@ def test_a_smaller_breakdown_that_is_declared_later_hides_no_history(
     # What begins then is whole in the smaller one.
     count(applier, PAGE, 2, changed.breakdowns[1].since)
     assert store.totals.by("views", ["country"], start=since) == [(("DE",), 2)]
+
+
+@pytest.mark.parametrize("resolution", ["minute", "day"])
+def test_totals_of_a_range_before_a_later_breakdown_are_refused(
+    store: Store, applier: Applier, resolution: Resolution
+) -> None:
+    """A plain value cannot say that it is a part."""
+    store.counters.set("views", resolution=resolution, dimensions=["country"], salt_days=0)
+    count(applier, PAGE[:1], 7)
+    late = store.counters.set("views", breakdowns=["country"]).breakdowns[0].since
+    since = datetime.fromtimestamp(late * 60, UTC)
+    count(applier, PAGE[:1], 2, late + (0 if resolution == "minute" else 1440))
+    totals, where = store.totals, {"country": "DE"}
+    earlier: tuple[dict[str, Any], ...] = ({}, {"start": since - timedelta(days=1)})
+    for asked in earlier:
+        for question in (
+            partial(totals.by, "views", ["country"], **asked),
+            partial(totals.total, "views", where=where, **asked),
+            partial(totals.daily, "views", where=where, **asked),
+            partial(totals.monthly, "views", where=where, **asked),
+            partial(totals.unique, "views", where=where, **asked),
+            partial(totals.unique_by, "views", "day", where=where, **asked),
+            partial(totals.unique_by_dimensions, "views", ["country"], **asked),
+            partial(frame, store, "views", by="country", **asked),
+            partial(frame, store, ["views"], by="total", where=where, **asked),
+        ):
+            with pytest.raises(IncompleteBreakdown, match="country of 'views'") as caught:
+                question()
+            assert caught.value.since == since
+    begins = since if resolution == "minute" else since.date() + timedelta(days=1)
+    assert totals.by("views", ["country"], start=begins) == [(("DE",), 2)]
+    assert totals.total("views", where=where, start=begins) == 2
+    if resolution == "day":
+        assert frame(store, "views", by="country", start=begins)["total"].tolist() == [2]
 
 
 def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_counts(

@@ -122,3 +122,11 @@ def test_an_events_minute_decides_which_policy_it_is_under() -> None:
     assert found.numbered("c", third.label(5)) == third
     with pytest.raises(LookupError, match="no policy 9"):
         found.numbered("c", 9)
+
+
+def test_days_are_looked_for_in_a_zone_once() -> None:
+    day = date(2026, 10, 25)
+    found = buckets.date_changes("America/Havana", day)
+    hits = buckets.date_changes.cache_info().hits
+    assert buckets.date_changes("America/Havana", day) is found
+    assert buckets.date_changes.cache_info().hits == hits + 1

@@ -338,7 +338,8 @@ class Engine:
         if lost is None:
             self._log(
                 "left_over",
-                "what was not stored is lost, and not counted: the folder did not answer",
+                "increments that were not stored are lost, and not counted: the thread that folds"
+                " them did not end in time",
                 level=logging.ERROR,
             )
         elif unsaid := self._send_thread.unsaid():

@@ -348,6 +348,11 @@ class Producer:
         return self._engine.stats()
 
     @property
+    def id_scope(self) -> str:
+        """The namespace of its ids."""
+        return self._options.id_scope
+
+    @property
     def spool(self) -> str | None:
         """The directory of its spool; None without one."""
         return self._options.spool

@@ -229,8 +229,8 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
     a transaction.
 
     Raises:
-        StreamError: the connection failed; any of the parcels may have arrived, so all are to be
-            sent again as they are.
+        StreamError: the connection failed, or the partition could not be noted; any of the parcels
+            may have arrived, so all are to be sent again as they are.
     """
     stream = stream_key(partition)
     with mapped(), client.pipeline(transaction=False) as pipe:
@@ -241,6 +241,9 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
         pipe.xlen(stream)
         *replies, length = pipe.execute(raise_on_error=False)
     answers = replies[len(replies) - len(parcels) :]
+    for note in replies[: len(replies) - len(parcels)]:
+        if isinstance(note, Exception):  # what was stored may lie where nobody looks
+            raise translate(note) from note
     stored: list[Parcel] = []
     last_id: str | None = None
     error: StreamError | None = None

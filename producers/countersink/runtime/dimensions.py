@@ -28,13 +28,15 @@ RowKey = str | Dimensions
 MAX_DIMENSIONS: Final = 8
 """Dimensions of one counter, and of one increment."""
 MAX_NAME_LENGTH: Final = 32
+UNIQUE_COLUMNS: Final = ("estimate", "low", "high")
+"""Columns of an answer about different members, beside ``total``."""
 RESERVED: Final = frozenset(
     (
         *("quarter", "minute", "hour", "day", "week", "month", "year"),
-        *("key", "counter", "total", "previous"),
+        *("key", "counter", "total", "previous", "change", "also", *UNIQUE_COLUMNS),
     )
 )
-"""Words that mean something else where dimensions are named in a question (``--by``)."""
+"""Words of questions (``--by``), and columns that stand beside dimensions in answers."""
 SEPARATOR: Final = "\0"
 """Stands between the values of a composite key."""
 
@@ -67,7 +69,8 @@ def check_name(name: object) -> str:
         )
     if name in RESERVED:
         raise ValueError(
-            f"dimension {name!r}: this word means something else in --by; use another name"
+            f"dimension {name!r}: this word means something else in --by or in answers; use"
+            " another name"
         )
     return name
 

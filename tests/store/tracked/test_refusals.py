@@ -112,6 +112,12 @@ def test_what_is_no_table_to_track(app: App) -> None:
         "CREATE TEMPORARY TABLE passing (id INT) ENGINE = InnoDB",
     )
     own = str(Settings.parse(app.mysql_url).database)
+    for (table,) in app.own.query(
+        "SELECT TABLE_NAME FROM information_schema.TABLES"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_TYPE = 'BASE TABLE'",
+        (own,),
+    ):
+        assert "countersink's own" in refusal(app, table, counter="c"), table
     for table, why in (
         (f"{app.schema}.seen", "is a view, which cannot have triggers: track the table behind it"),
         (f"{app.schema}.old", "ENGINE = InnoDB"),

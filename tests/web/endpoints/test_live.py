@@ -233,3 +233,26 @@ def test_a_bad_question_is_no_stream_and_head_is_answered_at_once(shared: Web) -
     answer = requests.head(f"{shared.url}/v1/live", timeout=20)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/event-stream")
+
+
+def test_an_unforeseen_error_is_told_and_numbers_come_again(
+    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look = live.look
+    failing = threading.Event()
+
+    def look_or_fail(*asked: Any) -> live.SentNumbers:
+        if failing.is_set():
+            raise RuntimeError("a bug")
+        return look(*asked)
+
+    monkeypatch.setattr(live, "look", look_or_fail)
+    web.count("orders", "a", 3)
+    with listening(web, "orders") as stream:
+        stream.until("orders", 3)
+        failing.set()
+        assert {"trouble": True} in stream.events()
+        failing.clear()
+        web.count("orders", "a", 1)
+        stream.until("orders", 4)
+    assert "a bug" in caplog.text

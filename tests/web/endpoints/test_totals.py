@@ -571,3 +571,27 @@ def test_breakdowns_are_shown_with_their_counter_and_nowhere_else(broken_down: W
     assert [each["counter"] for each in listed] == ["visits"]
     assert rows(broken_down, "/v1/totals", by="counter") == [{"counter": "visits", "total": 13}]
     assert get(broken_down, "/v1/counters/visits%231/totals").status_code in (404, 422)
+
+
+def test_csv_says_as_json_does_that_an_answer_is_a_part(web: Web) -> None:
+    now = datetime.now(UTC)
+    web.store.counters.set("visits", resolution="minute", keep="minute=2d", dimensions=["country"])
+    for back in (0, 4):
+        event = ("visits", {"country": "DE"}, 1, now - timedelta(days=back), None)
+        assert web.producer.increment_batch([event])
+    web.apply()
+    web.store.counters.set("visits", breakdowns=["country"])
+    roll_up(partial(open_tables, web.options.mysql_url), rows=100)
+    for path, asked, member, header in (
+        ("totals", {"by": "country"}, "since", "Countersink-Since"),
+        ("daily", {"where": "country=DE"}, "since", "Countersink-Since"),
+        ("minutely", {}, "told_from", "Countersink-Told-From"),
+    ):
+        begins = document(web, f"{VISITS}/{path}", **asked)[member]
+        for format in ("csv", "json"):
+            answer = get(web, f"{VISITS}/{path}", **asked, format=format)
+            assert answer.headers[header] == begins
+        tomorrow = {"from": (now + timedelta(days=2)).date().isoformat()}
+        whole = get(web, f"{VISITS}/{path}", **asked, **tomorrow, format="csv")
+        assert whole.status_code == 200
+        assert header not in whole.headers

@@ -7,15 +7,18 @@ what compaction, retention or a change of policy has done to the cells since.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, TypeVar
 
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
-from countersink.runtime.limits import key_text
+from countersink.runtime.limits import key_bytes, key_text
+from countersink.store import sql
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import Control, bump, exclusive, read_control
@@ -25,12 +28,13 @@ from countersink.store.errors import BadCells
 from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession
-from countersink.store.sql import label_of
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""
 SLOTS: Final = (cells.FIRST_SLOT + cells.SLOTS, FIRST_OWN - 1)
 """Where cells go that do not fit the slot in which there may be much already."""
+_KEYS: Final = 500
+"""Keys in a statement; from 1,000 on MariaDB makes a temporary table of them."""
 _ATTEMPTS: Final = 8
 Result = TypeVar("Result")
 Reached = Callable[[str], object]
@@ -97,6 +101,7 @@ class ChunkUndo:
             taken = amounts.negated()
             for number, part in _spread(taken, slot, parts):
                 cells.add(session, number, part)
+            _delete_empty(session, taken)
             chunks.delete(session, *self._at, tables=("backfill_journal", *chunks.LINE_TABLES))
             session.execute(
                 seals.update("backfill_chunk", "state = 'undone'")
@@ -135,6 +140,57 @@ def _spread(amounts: Amounts, slot: int, parts: int) -> Iterator[tuple[int, Amou
                     piece = amount * (part + 1) // parts - amount * part // parts
                     share.add(counter, bucket, key, piece)
         yield SLOTS[0] + (slot + part) % (SLOTS[1] - SLOTS[0]), share
+
+
+def _delete_empty(session: Session, taken: Amounts) -> None:
+    """Delete the rows of cells that add up to 0 now, so that no key stays which only the run has
+    made. Where those of backfills do so alone, others stay: a key may have been made by an
+    increment of 0, unless compaction has added that up with the run's. A cell that has members
+    keeps its rows.
+    """
+    size = sql.per_statement(session, _KEYS)
+    for counter in taken.counters:
+        for label, keys in taken.of(counter).items():
+            for part in sql.parts(sorted(map(key_bytes, keys)), size):
+                _delete_empty_keys(session, (counter, sql.label_text(label)), part, size)
+
+
+def _delete_empty_keys(
+    session: Session, bucket: tuple[str, str], keys: Sequence[bytes], size: int
+) -> None:
+    where = "counter = %s AND bucket = %s AND counter_key IN"
+    # Without a lock first: whoever counts waits for cells that are empty, and for no others.
+    empty = [
+        key
+        for (key,) in session.query(
+            "SELECT counter_key FROM counter_slot FORCE INDEX (PRIMARY)"
+            f" WHERE {where} ({sql.marks(keys)}) GROUP BY counter_key HAVING SUM(amount) = 0"
+            " AND NOT EXISTS (SELECT 1 FROM visitor_slot AS members WHERE counter = %s"
+            " AND bucket = %s AND members.counter_key = counter_slot.counter_key)",
+            (*bucket, *keys, *bucket),
+        )
+    ]
+    if not empty:
+        return
+    rows = session.query(
+        "SELECT counter_key, slot, amount FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE {where} ({sql.marks(empty)}) ORDER BY counter_key, slot FOR UPDATE",
+        (*bucket, *empty),
+    )
+    gone: list[tuple[object, ...]] = []
+    for _, cell in groupby(rows, itemgetter(0)):
+        every = list(cell)
+        own = [row for row in every if cells.FIRST_SLOT <= row[1] < FIRST_OWN]
+        left = next((some for some in (own, every) if not sum(row[2] for row in some)), [])
+        gone += [(*bucket, key, slot) for key, slot, _ in left]
+    for some in sql.parts(gone, size):
+        # Row by row: another slot may have got one of the cell meanwhile.
+        each = "(counter = %s AND bucket = %s AND counter_key = %s AND slot = %s)"
+        session.execute(
+            "DELETE counter_slot FROM counter_slot FORCE INDEX (PRIMARY)"
+            f" WHERE {' OR '.join([each] * len(some))}",
+            [value for row in some for value in row],
+        )
 
 
 def take_corrections_back(
@@ -207,7 +263,7 @@ def read_corrections(session: Session, counter: str, run: int) -> Amounts:
         "SELECT bucket, had, should_be FROM backfill_drift WHERE run = %s AND counter_key = ''",
         (run,),
     ):
-        found.add(counter, label_of(bucket), "", int(should_be) - int(had))
+        found.add(counter, sql.label_of(bucket), "", int(should_be) - int(had))
     return found
 
 
@@ -224,8 +280,11 @@ def _attempt(session: Session, counter: str, run: int, slot: int, _: int) -> tup
             return 0, 0
         amounts = Amounts()
         for bucket, key, had, should_be in found:
-            amounts.add(counter, label_of(bucket), key_text(bytes(key)), int(had) - int(should_be))
+            amounts.add(
+                counter, sql.label_of(bucket), key_text(bytes(key)), int(had) - int(should_be)
+            )
         cells.add(session, slot, amounts)
+        _delete_empty(session, amounts)
         session.execute(
             "DELETE FROM backfill_drift WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
             (run, len(found)),

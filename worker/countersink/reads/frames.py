@@ -18,6 +18,8 @@ from countersink.reads.query import read_by
 from countersink.reads.rows import COLUMNS, columns, rows
 from countersink.store import Store
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, checked_where, wanted_keys
+from countersink.store.totals.shapes import view_of
+from countersink.store.totals.windows import require_whole
 
 
 def frame(
@@ -49,7 +51,7 @@ def frame(
         time_zone: whose days, hours and months; default: each counter's own.
 
     Raises:
-        UnknownCounter, InexactZone, RolledUp, StoreError, ValueError: as
+        UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
             :class:`countersink.store.totals.Totals`.
     """
     layout, dimensions = read_by(by, COLUMNS)
@@ -63,6 +65,9 @@ def frame(
         where=checked_where(where),
     )
     with store.reading() as session:
+        if dimensions or wanted.where:
+            for name in names:
+                require_whole(session, view_of(session, replace(wanted, counter=name), dimensions))
         found = [
             row
             for name in names

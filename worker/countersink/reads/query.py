@@ -24,7 +24,7 @@ from countersink.reads.pending import (
 )
 from countersink.reads.rows import DIMENSIONS, text
 from countersink.reads.snapshot import Read, Reads
-from countersink.runtime.dimensions import check_name
+from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
 from countersink.runtime.limits import key_bytes
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
@@ -88,8 +88,6 @@ def read_where(text: str) -> tuple[str, str]:
     return check_name(name), value
 
 
-_UNIQUE: Final = ("estimate", "low", "high")
-"""Columns of different members, beside ``total``."""
 _SERIES: Final[Mapping[str, Question[Any]]] = {
     "day": daily,
     "hour": hourly,
@@ -178,7 +176,7 @@ class Query:
         """The columns of the answer, in order."""
         named = (*self.dimensions, "total") if self.by == DIMENSIONS else COLUMNS[self.by]
         own = (*named, *(("previous",) if self.against_previous else ()))
-        own = (*own, *(_UNIQUE if self.unique else ()))
+        own = (*own, *(UNIQUE_COLUMNS if self.unique else ()))
         return own if self.selection.counter is not None or "counter" in own else ("counter", *own)
 
 
@@ -201,7 +199,7 @@ class Answer:
         days_gone: days or hours that were asked for are not in the rows, since they are rolled up
             to months.
         told_from: the time from which on there are single hours or minutes, where some of those
-            that were asked for are not in the rows.
+            that were asked for are not in the rows; of several counters the latest.
         unknown_because: why Redis did not tell.
         truncated: there are more keys or counters than the largest, which are in the rows, or
             more days, hours or months than those, as many as may be, with most of the counts.
@@ -414,17 +412,15 @@ class _Answering:
         if by == "month":
             return self._take(self._fitting(question, wanted))
         answer, wanted = self._answer, replace(wanted, unrolled=True)
-        if by != "day" and wanted.start is None:
-            self._note_told(by, wanted)
+        told = self._note_told(by, wanted) if wanted.start is None else None
         try:
             read = self._fitting(question, wanted)
         except RolledUp as error:
-            if by != "day":
-                self._note_told(by, wanted)
-            answer.days_gone = answer.told_from is None
+            told = self._note_told(by, wanted)
+            answer.days_gone = answer.days_gone or told is None
             # In another time zone that day may have begun before what is in months ended.
             begins: tuple[date, ...] = (error.rolled_up_to, error.rolled_up_to + ONE_DAY)
-            for begin in begins if answer.told_from is None else (answer.told_from, *begins):
+            for begin in begins if told is None else (told, *begins):
                 if wanted.end is not None and not _is_before(begin, wanted.end):
                     break
                 with suppress(RolledUp):
@@ -437,13 +433,20 @@ class _Answering:
             answer.days_gone = True
         return self._take(read)
 
-    def _note_told(self, by: str, wanted: Selection) -> None:
-        """Say from when on there are hours or minutes."""
+    def _note_told(self, by: str, wanted: Selection) -> datetime | None:
+        """The time from which on there are hours or minutes; of several counters the answer has
+        the latest.
+        """
+        if by == "day":
+            return None
         unit: Unit = "minute" if by == "minute" else "hour"
-        self._answer.told_from = self._ask(
+        told = self._ask(
             lambda session, asked, pending: told_from(session, replace(asked, known=True), unit),
             wanted,
         )
+        known = self._answer.told_from
+        self._answer.told_from = told if known is None or (told and told > known) else known
+        return told
 
     def _fitting(
         self, question: Question[list[tuple[Any, Any]]], wanted: Selection

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import partial
-from typing import Final, Generic, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 import redis
 
@@ -51,7 +51,7 @@ from countersink.store.totals.selection import (
     picked,
     selection_of,
 )
-from countersink.store.totals.series import Hours
+from countersink.store.totals.series import Hours, Unit, told_from
 from countersink.store.totals.shapes import BreakdownView, rolled_up_to, view_of
 from countersink.store.totals.windows import lacking, settled
 from countersink.stream.errors import StreamError
@@ -77,6 +77,8 @@ class Read(Generic[T]):
         unknown_because: why ``complete_up_to`` is None although there is a Redis to ask.
         since: the time from which on the breakdown that answers holds the events, where the range
             begins before it.
+        told_from: the time from which on there are single hours or minutes, where an ``unrolled``
+            series begins there because those before it are rolled up to wider buckets.
     """
 
     value: T
@@ -85,6 +87,7 @@ class Read(Generic[T]):
     rolled_up_to: date | None = None
     unknown_because: StreamError | None = None
     since: datetime | None = None
+    told_from: datetime | None = None
 
 
 class ReadQuestion(TotalsQuestion, total=False):
@@ -259,13 +262,27 @@ class Reads:
         """(begin of the hour, total) for each hour in order, hours without counts as 0; the rest as
         :meth:`daily`.
         """
-        return self._picked(hourly, counter, unrolled=unrolled, **asked)
+        return self._by_time(hourly, "hour", counter, unrolled=unrolled, **asked)
 
     def minutely(
         self, counter: str, *, unrolled: bool = False, **asked: Unpack[ReadQuestion]
     ) -> Read[Hours]:
         """(begin of the minute, total) for each minute in order, as :meth:`hourly`."""
-        return self._picked(minutely, counter, unrolled=unrolled, **asked)
+        return self._by_time(minutely, "minute", counter, unrolled=unrolled, **asked)
+
+    def _by_time(
+        self, series: Question[Hours], unit: Unit, counter: str, **asked: Any
+    ) -> Read[Hours]:
+        told: datetime | None = None
+
+        def question(session: Session, wanted: Selection, pending: Pending) -> Hours:
+            nonlocal told
+            if wanted.unrolled and wanted.start is None:
+                told = told_from(session, replace(wanted, known=True), unit)
+            return series(session, wanted, pending)
+
+        read = self._picked(question, counter, **asked)
+        return replace(read, told_from=told)
 
     def monthly(self, counter: str, **asked: Unpack[ReadQuestion]) -> Read[list[tuple[date, int]]]:
         """(first day of the month, total) for each month in order, those without counts as 0."""

@@ -27,6 +27,8 @@ letters, and the advice by number (``_ADVICE``); the pause before a retry is in 
     ├── RolledUp         days asked for that are in months by now; also a ValueError
     ├── UnknownDimension  a dimension that a counter has not declared, or a question that no
     │                    breakdown of it answers; also a ValueError
+    ├── IncompleteBreakdown  a range that begins before the breakdown that answers; also a
+    │                    ValueError
     ├── InexactZone      buckets that do not add up to what was asked for; also a ValueError
     ├── DamagedSketch    bytes that are no sketch, or not those that were written
     ├── NoSketches       it takes a library that is not installed
@@ -51,7 +53,7 @@ are those of the MySQL and MariaDB error references (server errors from 1000, cl
 
 import struct
 from collections.abc import Iterable, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Final
 
 import pymysql.err as driver
@@ -172,6 +174,19 @@ class UnknownCounter(StoreError, LookupError):
 
 class UnknownDimension(StoreError, ValueError):
     """A counter has not declared a dimension, or no breakdown that holds those asked for."""
+
+
+class IncompleteBreakdown(StoreError, ValueError):
+    """The range begins before the breakdown that answers holds the events.
+
+    Attributes:
+        since: the time from which on it holds them; ``start`` may be this time, or, where the
+            counter is counted by day, the day after.
+    """
+
+    def __init__(self, message: str, *, since: datetime) -> None:
+        super().__init__(message)
+        self.since = since
 
 
 class RolledUp(StoreError, ValueError):

@@ -51,6 +51,7 @@ _LOST_RACE: Final = 1213
 _NO_NODE: Final = "-"
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 _DDL: Final = ("CREATE", "ALTER", "DROP")
+_VERB_BYTES: Final = 40
 _STATUS: Final = (
     "wsrep_ready",
     "wsrep_cluster_status",
@@ -167,7 +168,7 @@ class GaleraSession(Session):
         return bool(self.node)
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        verb = sql.lstrip().upper()
+        verb = sql[:_VERB_BYTES].lstrip().upper()  # not the whole of a statement of 700 KB
         if self.node and not self._begun and verb.startswith(_DDL):
             self._check()
             changed = super().execute(sql, args)

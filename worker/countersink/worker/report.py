@@ -273,7 +273,7 @@ class WorkerAction(StrEnum):
     PARTITIONS = "partitions"
     """The number of streams changed."""
     CHORE_FAILED = "chore_failed"
-    """Something besides reading and applying failed; said at most every 30 s for each chore."""
+    """Something besides reading and applying failed; of each chore logged at most every 30 s."""
     SLOT = "slot"
     """The slot's lease had run out, and another slot was taken."""
     SCHEMA_TOO_NEW = "schema_too_new"

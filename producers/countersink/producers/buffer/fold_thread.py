@@ -116,7 +116,7 @@ class FoldThread(Thread):
                 elif time.monotonic() - busy > IDLE_AFTER_SECONDS:
                     self._events.switch(Mode.IDLE)
             except Exception:
-                self._log.bug("the folder")
+                self._log.bug("the fold thread")
                 sleep(LOOK_SECONDS)
 
     def _wait(self, seconds: float) -> None:

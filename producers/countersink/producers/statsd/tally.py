@@ -208,7 +208,7 @@ class StatsdTally:
         )
 
     def failed(self, error: Exception) -> None:
-        """A bug: say it, at most once a minute."""
+        """A bug: log it, at most once a minute."""
         self.log.seldom(
             StatsdAction.INTERNAL_ERROR, "lines were not counted:", level=logging.ERROR, bug=error
         )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from countersink.runtime.log import Log
 from countersink.runtime.retry import Outage
@@ -93,6 +93,7 @@ class RunPlanner:
     redis_outage: Outage
     _read: tuple[datetime, float] = field(init=False)  # MySQL's clock, and when it was read
     _known: dict[str, _Known] = field(default_factory=dict, init=False)
+    _to_log: list[Callable[[], object]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """Go by this host's clock until MySQL has told."""
@@ -165,12 +166,20 @@ class RunPlanner:
         """
 
         def transaction() -> Result:
+            self._to_log.clear()  # of an attempt that was rolled back
             session = self.session()
             with session.transaction():
                 in_charge(session, self.holder, self.token)
                 return work(session)
 
-        return rerun(transaction)
+        done = rerun(transaction)
+        for log in self._to_log:
+            log()
+        return done
+
+    def _log_later(self, action: str, message: str, **fields: Any) -> None:
+        """Log a warning once the transaction is committed, which may be run again until then."""
+        self._to_log.append(partial(self.log, action, message, level=logging.WARNING, **fields))
 
     def _now_in(self, session: Session) -> datetime:
         now = _aware(session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
@@ -238,10 +247,9 @@ class RunPlanner:
         late = cron.last(now - RECENT)
         if late is not None and late > planned_to:
             due = due or [late]
-            self.log(
+            self._log_later(
                 ScheduleAction.LEFT_OUT,
                 "runs that are more than a minute late are left out, but for the last",
-                level=logging.WARNING,
                 job=name,
                 since=planned_to,
             )
@@ -263,11 +271,10 @@ class RunPlanner:
             "DELETE FROM job_run WHERE job = %s AND planned_at > %s AND state = 'planned'",
             (name, _naive(now)),
         )
-        self.log(
+        self._log_later(
             ScheduleAction.CLOCK,
             "the plan is ahead of the database's clock, which was set back, or was wrong: planning"
             " goes on from that clock",
-            level=logging.WARNING,
             job=name,
             ahead_s=round((planned_to - now).total_seconds()),
             taken_back=taken_back,

@@ -30,6 +30,7 @@ from countersink.store.totals.selection import (
     checked_where,
     wanted_keys,
 )
+from countersink.store.totals.series import told_from
 from countersink.store.totals.shapes import view_of
 from countersink.store.totals.windows import lacking
 from countersink.stream.connection import connect
@@ -257,17 +258,17 @@ def _show(
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
     names = ("counter", "rows", "complete_up_to", "rolled_up_to")
     document = output.document(answer, names, counter=selection.counter)
-    if answer.since is not None:
-        document["since"] = output.iso(answer.since)
+    for name, begins in (("since", answer.since), ("told_from", answer.told_from)):
+        if begins is not None:
+            document[name] = output.iso(begins)
+    if answer.truncated:
+        document["truncated"] = True
     if answer.window is not None:
         document["window"] = answer.window.document()
     csv = (answer.columns, answer.rows)
     output.write_result(format, document, partial(_print, answer, top), csv=csv)
     if answer.told_from is not None:
-        progress.say(
-            f"there are no single {by[0]}s before {output.iso(answer.told_from)}: they are rolled"
-            " up to wider buckets, which --by day has"
-        )
+        progress.say(_told_from(by, answer.told_from))
     if answer.since is not None:
         progress.say(_since(answer.since))
     if answer.days_gone and (answer.rows or format != "table"):
@@ -295,7 +296,7 @@ def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: st
 def _print(answer: Answer, top: int | None) -> None:
     totals = [total for row in answer.rows if isinstance(total := row["total"], int)]
     shown_names = [name for name in answer.columns if name != "estimate"]
-    named = [name for name in shown_names if name not in _FIGURES]
+    named = [name for name in shown_names if name not in FIGURES]
     charted = bool(named) and len(totals) > 1
     largest = max(totals, default=0)
     compared = "previous" in answer.columns
@@ -311,8 +312,8 @@ def _print(answer: Answer, top: int | None) -> None:
         rest = ("", "") if compared else ()
         shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
-        columns = [f">{name}" if name in _FIGURES else name for name in shown_names]
-        output.write_rows((*columns, *((">change",) if compared else ()), " "), shown)
+        columns = [f">{name}" if name in FIGURES else name for name in shown_names]
+        output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), " "), shown)
     elif answer.days_gone:
         # There may well be counts in this range: they are not to be told by the day.
         sentence = _gone(answer)
@@ -326,8 +327,10 @@ def _print(answer: Answer, top: int | None) -> None:
     click.echo(_freshness(answer))
 
 
-_FIGURES: Final = ("total", "previous", "low", "high")
+FIGURES: Final = ("total", "previous", "low", "high")
 """Columns of numbers."""
+CHANGE: Final = "change"
+"""The column of a table with the change from ``previous`` to ``total``."""
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
@@ -351,6 +354,13 @@ def _since(since: datetime) -> str:
     return (
         f"events from before {output.iso(since)} are missing: the breakdown that answers this was"
         " declared then"
+    )
+
+
+def _told_from(by: By, begins: datetime) -> str:
+    return (
+        f"there are no single {by[0]}s before {output.iso(begins)}: they are rolled up to wider"
+        " buckets, which --by day has"
     )
 
 
@@ -419,11 +429,13 @@ def export_command(
         with _destination(file) as opened, _told():
             write(opened, columns(*by), iter(written))
         gone = None
-        if by[0] in ("day", "hour", "key-day") and selection.start is None:
+        if by[0] in ("day", "hour", "minute", "key-day") and selection.start is None:
             rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
             gone = max((day for day in rolled if day is not None), default=None)
     for name, since in written.lacking.items():
         progress.say(f"{name}: {_since(since)}")
+    for name, begins in written.told_from.items():
+        progress.say(f"{name}: {_told_from(by, begins)}")
     complete = output.iso(known.complete_up_to)
     fresh = f"complete up to {complete}" if complete else "how fresh it is is not known"
     progress.say(f"{_number(written.number, 'row')} of {_number(len(names), 'counter')}, {fresh}")
@@ -444,6 +456,8 @@ class _Rows:
     Attributes:
         lacking: since when the breakdown of a counter that answers holds events, where the range
             begins before.
+        told_from: the time before which a counter's hours or minutes are rolled up, where the range
+            has no beginning.
     """
 
     store: Store
@@ -452,16 +466,24 @@ class _Rows:
     wanted: Selection
     number: int = 0
     lacking: dict[str, datetime] = field(default_factory=dict)
+    told_from: dict[str, datetime] = field(default_factory=dict)
 
     def __iter__(self) -> Rows:
         by, dimensions = self.by
         with self.store.reading() as session:
             for name in self.names:
                 wanted = replace(self.wanted, counter=name)
+                counted = wanted
                 if dimensions or wanted.where:
-                    since = lacking(session, view_of(session, wanted, dimensions))
+                    view = view_of(session, wanted, dimensions)
+                    counted = view.selection
+                    since = lacking(session, view)
                     if since is not None:
                         self.lacking[name] = since
+                if by in ("hour", "minute") and wanted.start is None and wanted.last is None:
+                    told = told_from(session, counted, "hour" if by == "hour" else "minute")
+                    if told is not None:
+                        self.told_from[name] = told
                 for row in rows(session, by, wanted, dimensions):
                     self.number += 1
                     yield row

@@ -171,12 +171,12 @@ def offset_at(time_zone: str, instant: int) -> int:
     return round(offset.total_seconds())
 
 
-@lru_cache(maxsize=65_536)
 def widest(minutes: int) -> Resolution:
     """The widest resolution finer than a day that divides so many minutes."""
     return next(each for each in reversed(FINER) if minutes % WIDTH[each] == 0)
 
 
+@lru_cache(maxsize=65_536)
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
     """The instants at which the local date becomes ``day`` or later, is before it again, and so on.
 

@@ -20,7 +20,7 @@ from countersink.store.totals.selection import (
     selection_of,
 )
 from countersink.store.totals.shapes import view_of
-from countersink.store.totals.windows import settled
+from countersink.store.totals.windows import require_whole, settled
 from countersink.store.visitors import answers
 from countersink.store.visitors.sketch import Visitors
 
@@ -44,6 +44,11 @@ class Totals:
     What retention has rolled up to months is in every total. A range that takes only a part of such
     a month, and a series of days or hours that is to begin there or has no start, is a RolledUp
     error, whose ``rolled_up_to`` is the first day of which everything can still be told.
+
+    No method answers a part of a question: a range that begins before the breakdown that would
+    answer (``where``, :meth:`by`, :meth:`unique_by_dimensions`) is an IncompleteBreakdown error,
+    whose ``since`` says from when on to ask. :class:`countersink.reads.Reads` answers the part, and
+    says ``since`` beside it.
 
     Thread-safe and fork-safe. Every method raises UnknownCounter for a counter that was neither
     made nor ever counted (but :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`), ValueError
@@ -140,7 +145,7 @@ class Totals:
         def work(session: Session) -> list[tuple[tuple[str, ...], int]]:
             view = view_of(session, wanted, dimensions)
             with view.named():
-                selection = settled(session, view.selection)
+                selection = require_whole(session, view)
                 return view.projected(
                     sums.by_key(session, selection, limit=n if view.whole else None)
                 )[:n]
@@ -193,7 +198,7 @@ class Totals:
         def work(session: Session) -> list[tuple[tuple[str, ...], Visitors]]:
             view = view_of(session, wanted, dimensions)
             with view.named():
-                selection = settled(session, view.selection)
+                selection = require_whole(session, view)
                 return answers.by_group(session, selection, view.values)[:n]
 
         return self._pool.read(work)
@@ -204,7 +209,7 @@ class Totals:
                 return question(session, settled(session, wanted))
             view = view_of(session, wanted)
             with view.named():
-                return question(session, settled(session, view.selection))
+                return question(session, require_whole(session, view))
 
         return self._pool.read(work)
 

@@ -33,7 +33,7 @@ from countersink.store.counters.policies import (
     read_policies,
 )
 from countersink.store.errors import RolledUp, StoreError, UnknownCounter
-from countersink.store.sql import marks
+from countersink.store.sql import label_of, marks
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.views import View
 
@@ -349,6 +349,20 @@ def _rolled(up_to: date | None, first: datetime, last: datetime) -> RolledUpDays
     return RolledUpDays(up_to, first.date(), last.date())
 
 
+def _first_day(session: Session, counter: str) -> date | None:
+    """The first day of a counter that has counts, or is in a month that has; None if none has."""
+    view = shape(session, counter).view(None)
+    ((first, month),) = session.query(
+        "SELECT (SELECT MIN(bucket) FROM counter_slot WHERE counter = %s),"
+        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s)",
+        (counter, counter),
+    )
+    if month is not None:
+        first_month: date = month.date()
+        return first_month
+    return None if first is None else view.day(label_of(first))
+
+
 def _name(counter: str | None) -> str:
     """``counter``; '' for what cannot be a counter's name, which is as unknown.
 
@@ -401,10 +415,15 @@ class BreakdownView:
         return datetime.fromtimestamp(since * 60, UTC) if since else None
 
     def lacks(self, session: Session, start: date | None) -> datetime | None:
-        """:attr:`since`, if a range that begins so has times before it."""
+        """:attr:`since`, if a range that begins so has times before it. One without a beginning
+        begins with the first day that has counts.
+        """
         since = self.since
-        if since is None or start is None:
-            return since
+        if since is None:
+            return None
+        start = start or _first_day(session, self.counter)
+        if start is None:
+            return None
         if isinstance(start, datetime):
             return since if start < since else None
         own = load_own(session, self.counter)

@@ -17,7 +17,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import FINER, ONE_DAY, WIDTH
 from countersink.store.counters.policies import Policy, counting
-from countersink.store.errors import InexactZone
+from countersink.store.errors import IncompleteBreakdown, InexactZone
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.shapes import BreakdownView, Shape, selected
@@ -79,6 +79,24 @@ def settled(session: Session, selection: Selection) -> Selection:
 def lacking(session: Session, view: BreakdownView) -> datetime | None:
     """The time from which on a breakdown holds events, if what is asked of it begins before."""
     return view.lacks(session, settled(session, view.selection).start)
+
+
+def require_whole(session: Session, view: BreakdownView) -> Selection:
+    """The question of a view, settled, if the breakdown holds all events of its range.
+
+    Raises:
+        IncompleteBreakdown: it does not. And as :func:`settled`.
+    """
+    wanted = settled(session, view.selection)
+    since = view.lacks(session, wanted.start)
+    if since is not None:
+        raise IncompleteBreakdown(
+            f"the breakdown {view.breakdown.text} of {view.counter!r} holds the events from"
+            f" {_text(since)} on: ask for a range that begins then or later, or fill it with"
+            " `countersink backfill --breakdown`",
+            since=since,
+        )
+    return wanted
 
 
 def window_of(selection: Selection) -> TimeWindow | None:

@@ -330,7 +330,7 @@ def _own_tables() -> frozenset[str]:
     found = {_VERSION_TABLE}
     for migration in migrations():
         for statement in migration.statements:
-            made = re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement)
+            made = re.match(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statement)
             if made:
                 found.add(made[1])
     return frozenset(found)

@@ -23,7 +23,7 @@ from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.bodies import read_json
+from countersink.web.http.bodies import RequestBodies, read_json
 from countersink.web.http.openapi import closed_object, response
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
@@ -56,7 +56,12 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
     await know_salts(services, {each[0] for each in increments if len(each) > 5})
-    accept(services, increments, None if name is None else scoped(who, name))
+    if name is None:
+        accept(services, increments)
+    else:
+        name = scoped(who, name)
+        async with services.one(RequestBodies).noted(name, increments):
+            accept(services, increments, name)
     if wait is None:
         return answer(len(increments), None)
     acknowledged = services.one(Acknowledgements)
@@ -404,7 +409,7 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "description": (
         "Names the request: of all requests with the same name and API key one is counted, as a"
         " whole, within `ledger_days`, however often and concurrently it is sent. None of its"
-        " increments has an `id` then."
+        " increments has an `id` then. With another body it is 409."
     ),
     "schema": {"type": "string", "pattern": f"^[!-~][ -~]{{0,{MAX_ID_LENGTH - 1}}}$"},
 }
@@ -428,6 +433,7 @@ ROUTES: Final = (
                 _ACCEPTED,
             ),
             "400": "The body is not JSON.",
+            "409": "The Idempotency-Key came with another body before; nothing was counted.",
             "413": "Too many increments, or too many bytes.",
             "415": "The body is announced as something else than JSON.",
             "422": "Some increments are not valid; nothing was counted.",

@@ -6,6 +6,7 @@ One look a second at MySQL serves everybody who listens.
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ from countersink.web.http.parameters import COUNTER_NAME, Parameter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
+LOGGER: Final = logging.getLogger("countersink.web")
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_COUNTERS: Final = 100
 """Counters that one listener may name."""
@@ -212,6 +214,10 @@ class Feed:
                     look, self._services.reads, wanted, patterns, number, before
                 )
             except (StoreError, StreamError):
+                self.seen = SentNumbers(number=number, trouble=True)
+            except Exception:
+                # A bug, or no thread to be had: without numbers nobody is to be left waiting.
+                LOGGER.exception("live numbers:", extra={"action": "internal_error"})
                 self.seen = SentNumbers(number=number, trouble=True)
             for listener in self.listeners:
                 listener.wake.set()

@@ -19,7 +19,7 @@ from countersink.reads import Reads
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, iso, openmetrics_text
 from countersink.reads.query import COLUMNS, Answer, Query, ask, read_by, read_where
 from countersink.reads.rows import DIMENSIONS
-from countersink.runtime.dimensions import MAX_DIMENSIONS
+from countersink.runtime.dimensions import MAX_DIMENSIONS, UNIQUE_COLUMNS
 from countersink.runtime.limits import check_counter
 from countersink.store.counters.buckets import MAX_MONTHS
 from countersink.store.errors import UnknownCounter
@@ -219,7 +219,13 @@ def _answer(
 ) -> Response:
     with read_problems(without_pending=not query.include_pending):
         answer = ask(services.reads, query)
-    headers = freshness(answer.complete_up_to, answer.rolled_up_to, truncated=answer.truncated)
+    headers = freshness(
+        answer.complete_up_to,
+        answer.rolled_up_to,
+        since=answer.since,
+        told_from=answer.told_from,
+        truncated=answer.truncated,
+    )
     if csv:
         name = f"{query.selection.counter or 'all'}-{query.by}.csv".replace(":", "_")
         return csv_answer(
@@ -252,7 +258,7 @@ def _answer(
     )
 
 
-_ROW_SCHEMAS: Final = {
+ROW_SCHEMAS: Final = {
     "counter": {"type": "string"},
     "day": {"type": "string", "format": "date"},
     "hour": {"type": "string", "description": "With its UTC offset: 2026-11-21T08:00+01:00"},
@@ -276,7 +282,7 @@ _ROW_SCHEMAS: Final = {
         "description": "The key's totals in the days of `also`; not there without.",
     },
 }
-
+"""Members of a row besides dimensions."""
 
 _WINDOW_END: Final = {
     "type": "string",
@@ -290,7 +296,7 @@ def _document(*columns: str) -> dict[str, Any]:
     keys among them, also dimensions.
     """
     row = closed_object(
-        {name: _ROW_SCHEMAS[name] for name in (*columns, "total", "estimate", "low", "high")},
+        {name: ROW_SCHEMAS[name] for name in (*columns, "total", *UNIQUE_COLUMNS)},
         required=["total"],
     )
     if "key" in columns:

@@ -35,6 +35,10 @@ ROLLED_UP: Final = "Countersink-Rolled-Up-To"
 months."""
 TRUNCATED: Final = "Countersink-Truncated"
 """Header: ``true`` where only the largest are in the answer; else left out."""
+SINCE: Final = "Countersink-Since"
+"""Header: ISO 8601 UTC; events from before it are missing, as the breakdown was declared then."""
+TOLD_FROM: Final = "Countersink-Told-From"
+"""Header: ISO 8601 UTC; hours or minutes before it are missing, as they are rolled up."""
 FRESH_S: Final = 1
 """Seconds for which a browser may take its copy without asking."""
 CSV: Final = "text/csv"
@@ -58,12 +62,20 @@ def wants_csv(request: Request, format: str | None) -> bool:
 
 
 def freshness(
-    complete_up_to: datetime | None, rolled_up_to: date | None, *, truncated: bool = False
+    complete_up_to: datetime | None,
+    rolled_up_to: date | None,
+    *,
+    since: datetime | None = None,
+    told_from: datetime | None = None,
+    truncated: bool = False,
 ) -> dict[str, str]:
-    """The headers that say how fresh and how whole an answer is."""
+    """The headers that say how fresh and how whole an answer is, in JSON and CSV alike."""
     headers = {COMPLETE: iso(complete_up_to) or "unknown"}
     if rolled_up_to is not None:
         headers[ROLLED_UP] = rolled_up_to.isoformat()
+    for name, begins in ((SINCE, since), (TOLD_FROM, told_from)):
+        if begins is not None:
+            headers[name] = iso(begins) or ""
     if truncated:
         headers[TRUNCATED] = "true"
     return headers

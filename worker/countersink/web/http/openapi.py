@@ -20,7 +20,7 @@ from countersink.metrics.health import installed_version
 from countersink.web.auth.credentials import COOKIE
 from countersink.web.auth.register import Identity
 from countersink.web.errors import MEDIA_TYPE, TITLES
-from countersink.web.http.answers import COMPLETE, CSV, ROLLED_UP, TRUNCATED
+from countersink.web.http.answers import COMPLETE, CSV, ROLLED_UP, SINCE, TOLD_FROM, TRUNCATED
 from countersink.web.http.parameters import IN_PATH
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -287,6 +287,15 @@ def read_responses(
         ROLLED_UP: {
             "description": "The first day of which everything can still be told.",
             "schema": {"type": "string", "format": "date"},
+        },
+        SINCE: {
+            "description": "Events from before this time are missing: the breakdown that answers"
+            " was declared then.",
+            "schema": {"type": "string", "format": "date-time"},
+        },
+        TOLD_FROM: {
+            "description": "Hours or minutes before this time are missing: they are rolled up.",
+            "schema": {"type": "string", "format": "date-time"},
         },
         TRUNCATED: {
             "description": "There: only the largest, or the latest, are in the answer.",
