@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from countersink.backfill.formats import check
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log.formats.detection import detect
+from countersink.producers.access_log.formats.detection import Detected, detect
 from tests.backfill.format_helpers import at, both, read, where
 from tests.support.examples import examples
 from tests.support.log_samples import SAMPLES
@@ -366,6 +366,256 @@ def test_a_torn_line_is_not_counted_at_midnight_of_its_date_directive(key: str) 
     lines += ["12:00:00 192.0.2.1 /a q 200", "12:00:00 192.0.2.1 /a q", "nonsense"]
     counts, rejected = both(Recipe(input_format="w3c", key=key), lines)
     assert (list(counts.values()), list(rejected)) == ([1], [4, 5])
+
+
+COMMON_REST = ' - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1'
+CLIENTS = [
+    ("192.0.2.14", "192.0.2.14"),
+    ("192.0.2.14:42001", "192.0.2.14"),
+    ("[2001:db8::7]:42001", "[2001:db8::7]"),
+    ("2001:db8::7", "2001:db8::7"),
+    ("192.0.2.14, 198.51.100.17", "192.0.2.14"),
+    ("192.0.2.14:42001,198.51.100.17:80,203.0.113.2", "192.0.2.14"),
+    ("2001:db8::7, 192.0.2.14", "2001:db8::7"),
+    ("unknown, 192.0.2.14", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("written", "host"), CLIENTS)
+@pytest.mark.parametrize(
+    ("recipe", "before"),
+    [
+        (Recipe(input_format="combined"), ""),
+        (Recipe(input_format="common"), ""),
+        (Recipe(input_format="vhost_combined"), "www.example.org:443 "),
+        (Recipe(input_format="vhost_combined"), "www.example.org "),
+        (words('%h %l %u %t "%r" %>s %b'), ""),
+        (words('%a %l %u %t "%r" %>s %b'), ""),
+        (words('%{X-Forwarded-For}i %l %u %t "%r" %>s %b'), ""),
+        (words('$remote_addr - $remote_user [$time_local] "$request" $status 1'), ""),
+        (words('$http_x_forwarded_for - - [$time_local] "$request" $status 1'), ""),
+    ],
+)
+def test_a_client_is_the_first_address_of_a_list_without_its_port(
+    recipe: Recipe, before: str, written: str, host: str
+) -> None:
+    lines = [f"{before}{written}{COMMON_REST}", f"{before}{host}{COMMON_REST}"]
+    assert both(replace(recipe, key="{host}{path}"), lines) == ({(f"{host}/a", NOON): 2}, {})
+
+
+def test_a_client_of_a_w3c_log_has_no_port() -> None:
+    lines = [FIELDS, *(w3c("/a").replace("192.0.2.1", f"192.0.2.14:4200{n}") for n in range(3))]
+    for key in ("host", "{c-ip}"):
+        recipe = Recipe(input_format="w3c", key=key)
+        assert both(recipe, lines) == ({("192.0.2.14", NOON): 3}, {})
+
+
+@pytest.mark.parametrize(
+    "client", ["192.0.2.1,", ", 192.0.2.1", "192.0.2.1,, 192.0.2.2", "192.0.2.1, 192.0.2", "1, 2"]
+)
+def test_a_torn_list_of_clients_is_rejected(client: str) -> None:
+    for recipe in (Recipe(input_format="combined"), Recipe(input_format="vhost_combined")):
+        counts, rejected = both(recipe, [client + COMMON_REST])
+        assert (counts, list(rejected)) == ({}, [1])
+
+
+COMBINED_LINE = '192.0.2.4 - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" '
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ('- - "-" "curl/8" 45640 "-" "-" 0ms', "-|-|-|curl/8"),  # as Traefik writes it
+        ('- 0 "-" "curl/8"', "-|0|-|curl/8"),
+        ('200 5 - "curl/8"', "200|5|-|curl/8"),
+        ('200 5 http://a.example/b?c "curl/8"', "200|5|http://a.example/b?c|curl/8"),
+        ('200 5 "http://a.example/b c" -', "200|5|http://a.example/b c|-"),
+        ("200 5 - -", "200|5|-|-"),
+        ('200 5 - "cu\\"rl" further', '200|5|-|cu"rl'),
+    ],
+)
+def test_servers_leave_out_a_status_or_quotes(rest: str, said: str) -> None:
+    key = "{status}|{size}|{referer}|{agent}"
+    for name, before in (("combined", ""), ("vhost_combined", "h.example:80 ")):
+        recipe = Recipe(input_format=name, key=key)  # type: ignore[arg-type]
+        lines = [before + COMBINED_LINE + rest]
+        assert both(recipe, lines) == ({(said, NOON): 1}, {})
+        assert both(replace(recipe, key="path"), lines) == ({("/a", NOON): 1}, {})
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ['200 5 0.123 "curl/8"', '200 5 "-" cu', "200 5 http://a.exa", '-- 5 "-" "-"', '200 5 -"a"'],
+)
+def test_what_is_no_referer_is_not_taken_for_one(rest: str) -> None:
+    counts, rejected = both(Recipe(input_format="combined"), [COMBINED_LINE + rest])
+    assert (counts, list(rejected)) == ({}, [1])
+
+
+@pytest.mark.parametrize("before", ["", "h.example:80 "])
+def test_quotes_that_are_not_escaped_are_the_agents_at_the_end_of_a_line(before: str) -> None:
+    good = before + COMBINED_LINE + '200 5 "-" "a "b" c"'
+    torn = [
+        good[:-1],
+        good + COMBINED_LINE + '200 5 "-" "x"',
+        good[:-2] + COMBINED_LINE + '200 5 "-" "x"',
+    ]
+    name = "vhost_combined" if before else "combined"
+    recipe = Recipe(input_format=name, key="{path} {agent}")  # type: ignore[arg-type]
+    counts, rejected = both(recipe, [good, *torn, good + "\r"])
+    assert (counts, list(rejected)) == ({('/a a "b" c', NOON): 2}, [2, 3, 4])
+
+
+def test_lines_with_and_without_their_site_may_stand_in_one_log() -> None:
+    lines = [
+        COMBINED_LINE + '200 5 "-" "-"',
+        "www.example.org:443 " + COMBINED_LINE + '200 5 "-" "-"',
+        "www.example.org " + COMBINED_LINE + "200 5",
+        # A client by its name, and a user with a blank: not a site, and a client without a name.
+        COMBINED_LINE.replace("192.0.2.4 - -", "crawl.example - john doe") + "200 5",
+        COMBINED_LINE.replace("192.0.2.4 - -", "192.0.2.4:42001 - john doe") + "200 5",
+        "www.example.org:443 " + COMBINED_LINE.replace("192.0.2.4 - -", "- - -") + "200 5",
+    ]
+    assert detect([line.encode() for line in lines]) == Detected("vhost_combined")
+    recipe = Recipe(input_format="vhost_combined", key="[{vhost}] {host} {user} {path}")
+    site = "www.example.org"
+    assert both(recipe, lines) == (
+        {
+            ("[] 192.0.2.4 - /a", NOON): 1,
+            (f"[{site}] 192.0.2.4 - /a", NOON): 2,
+            ("[] crawl.example john doe /a", NOON): 1,
+            ("[] 192.0.2.4 john doe /a", NOON): 1,
+            (f"[{site}] - - /a", NOON): 1,
+        },
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("cs-uri-stem", "/stream|/stream?title=UKR%20Nights|title=UKR%20Nights"),
+        ("cs-uri", "/stream|/stream?title=UKR%20Nights|title=UKR%20Nights"),
+    ],
+)
+def test_a_query_within_the_stem_is_not_of_the_path(columns: str, expected: str) -> None:
+    lines = [
+        f"#Fields: c-ip c-dns date time {columns} c-status",
+        "192.0.2.4 192.0.2.8 2026-03-01 12:00:00 /stream?title=UKR%20Nights 200",
+    ]
+    recipe = Recipe(input_format="w3c", key="{path}|{target}|{query}")
+    assert both(recipe, lines) == ({(expected, NOON): 1}, {})
+    assert both(replace(recipe, key="path"), lines) == ({("/stream", NOON): 1}, {})
+
+
+CLOUDFRONT = (
+    "2026-03-01\t12:00:00\tCDG50-P2\t703\t192.0.2.4\tGET\td.example\t/a\t400\t-\tcurl\tq=42"
+)
+
+
+def test_lines_of_cloudfront_are_known_without_their_fields() -> None:
+    recipe = Recipe(input_format="w3c", key="{host} {target} {status}")
+    lines = [CLOUDFRONT, CLOUDFRONT + "\t-\tHit\tid", CLOUDFRONT.replace("\t", " "), "a\tb\tc"]
+    counts, rejected = both(recipe, [*lines, FIELDS, w3c("/b")])
+    assert counts == {
+        ("192.0.2.4 /a?q=42 400", NOON): 2,
+        ("192.0.2.1 /b?q=1 200", NOON): 1,
+    }
+    assert rejected == dict.fromkeys((3, 4), "no #Fields: directive stands before it")
+
+
+HTTPSLOG = (
+    " 0/0000000000000000/0/0/0 www.example.org/TLSv1.3/TLS_AES_256_GCM_SHA384",
+    " 0/0/0/0/1 -/TLSv1.2/ECDHE",
+)
+
+
+@pytest.mark.parametrize("rest", HTTPSLOG)
+def test_haproxy_says_more_of_tls_behind_the_request(rest: str) -> None:
+    line = haproxy("192.0.2.1:1") + rest
+    assert both(HAPROXY, [line]) == ({("/a", NOON): 1}, {})
+    assert detect([line.encode()]) == Detected("haproxy")
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "expected"),
+    [
+        ("GET /a?" + "q" * 900, "path", "/a"),
+        ("GET /a?q HT", "{host} {status} {method}", "192.0.2.1 200 GET"),
+        ("GET /aaa", "host", "192.0.2.1"),
+        ("GE", "status", "200"),
+        ("GET /aaa", "path", None),
+        ("GET", "path", None),
+        ("GE", "method", None),
+        ("GET /a?q", "query", None),
+        ("GET /a?q", "target", None),
+    ],
+)
+def test_a_line_that_haproxy_has_cut_tells_what_stands_before_the_cut(
+    written: str, key: str, expected: str | None
+) -> None:
+    counts, rejected = both(replace(HAPROXY, key=key), [haproxy("192.0.2.1:1", written)[:-1]])
+    if expected is None:
+        assert counts == {}
+        assert "cut off" in rejected[1]
+    else:
+        assert (counts, rejected) == ({(expected, NOON): 1}, {})
+
+
+INNER = '192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET /a?\\"é HTTP/1.1" 200 1 "-" "-"'
+
+
+def docker(text: str, **more: object) -> str:
+    return json.dumps({"log": text, "stream": "stdout", **more, "time": f"{WHEN[:-1]}.6Z"})
+
+
+@pytest.mark.parametrize(
+    ("envelope", "line"),
+    [
+        ("docker", docker(INNER + "\n")),
+        ("docker", docker(INNER + "\r\n", attrs={"tag": "web"})),
+        ("cri", f"2026-03-01T12:00:00.669794202Z stdout F {INNER}"),
+        ("cri", f"2026-03-01T12:00:00.669794202+01:00 stderr F {INNER}"),
+        ("cri", f"2026-03-01T12:00:00Z stdout F:tag {INNER}"),
+    ],
+)
+def test_logs_of_containers(envelope: str, line: str) -> None:
+    assert detect([line.encode()]) == Detected("combined", envelope)
+    recipe = Recipe(input_format="combined", envelope=envelope)
+    assert both(recipe, [line]) == ({("/a", NOON): 1}, {})
+
+
+@pytest.mark.parametrize("form", ["caddy", "haproxy"])
+def test_any_format_stands_in_the_logs_of_containers(form: str) -> None:
+    inner = caddy("") if form == "caddy" else haproxy("192.0.2.1:1")
+    recipe = Recipe(input_format=form, time_zone="UTC" if form == "haproxy" else "")  # type: ignore[arg-type]
+    for envelope, line in (
+        ("docker", docker(inner + "\n")),
+        ("cri", f"2026-03-01T12:00:00.1Z stdout F {inner}"),
+    ):
+        assert detect([line.encode()]) == Detected(form, envelope)
+        assert both(replace(recipe, envelope=envelope), [line]) == ({("/a", NOON): 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("envelope", "line"),
+    [
+        ("docker", docker(INNER)),  # more than 16 KiB stand in several lines
+        ("docker", docker("GET /\n")),
+        ("docker", '{"log": 5, "stream": "stdout"}'),
+        ("docker", '{"log": "' + INNER.replace('"', '\\"')),
+        ("docker", "[]"),
+        ("cri", f"2026-03-01T12:00:00.6Z stdout P {INNER}"),
+        ("cri", INNER),
+    ],
+)
+def test_a_part_of_a_line_of_a_container_is_rejected_alone(envelope: str, line: str) -> None:
+    whole = docker(INNER + "\n")
+    whole = whole if envelope == "docker" else f"2026-03-01T12:00:00Z stdout F {INNER}"
+    counts, rejected = both(
+        Recipe(input_format="combined", envelope=envelope), [whole, line, whole]
+    )
+    assert (counts, list(rejected)) == ({("/a", NOON): 2}, [2])
 
 
 BITS = [

@@ -115,6 +115,7 @@ def test_the_result_as_json(redis_url: str, log: Path) -> None:
         "counted": 1,
         "rejected": 1,
         "left": 1,
+        "lost": 0,
         "entries": 1,
         "rejected_lines": [
             {"file": str(log), "line": 2, "reason": done.json["rejected_lines"][0]["reason"]},
@@ -122,6 +123,29 @@ def test_the_result_as_json(redis_url: str, log: Path) -> None:
         ],
     }
     assert "has no newline yet" in done.json["rejected_lines"][1]["reason"]
+
+
+def test_rotated_files_in_a_directory_of_their_own(
+    redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    options = ("--rotated-in", os.path.relpath(old), "--rotate-wait", "0")
+    for number in range(2):
+        write(log, f"/{number}")
+        assert tail(redis_url, str(log), *options).status == 0
+        write(log, f"/late{number}")
+        log.rename(old / "access.log.1")
+    write(log, "/new")
+    done = tail(redis_url, str(log))
+    assert done.status == 1
+    assert f"{old}/access.log.1 holds line 1 of {log}" in done.err
+    (old / "access.log.1").unlink()
+    done = tail(redis_url, str(log), "--format", "json")
+    assert (done.status, done.json["counted"], done.json["lost"]) == (3, 1, 1)
+    assert "was not found" in done.err
+    assert counted(redis_client) == dict.fromkeys(["/0", "/late0", "/1", "/new"], 1)
+    assert "--rotated-in" in tail(redis_url, str(log), "--rotated-in", str(tmp_path / "no")).err
 
 
 @pytest.mark.parametrize("kind", ["path", "target", "host", "status"])

@@ -92,8 +92,10 @@ class Tailing:
         rotate_wait: float = 0.0,
         file: Path | None = None,
         log_format: str = "",
+        rotated_in: Path | None = None,
     ) -> None:
         self.file = file
+        self.rotated_in = str(rotated_in or "")
         self.log_format = log_format
         self.client = client
         self.log = log
@@ -129,6 +131,7 @@ class Tailing:
             follow=follow,
             rotate_wait=self.rotate_wait,
             file=file,
+            rotated_in=self.rotated_in,
         )
 
     def run(

@@ -293,6 +293,11 @@ SAMPLES = (
                 " px-http~ px-http/srv1 6559/0/7/147/6723 503 243 - - ---- 5/3/3/1/0 0/0"
                 ' "HEAD / HTTP/1.0"'
             ),
+            (
+                "Feb  8 10:11:12 localhost haproxy[7]: 192.0.2.7:53332 [08/Feb/2009:10:11:12.143] fe~"
+                ' be/s1 0/0/7/14/21 200 11394 - - ---- 2/1/0/0/0 0/0 "GET /https HTTP/1.1"'
+                " 0/0000000000000000/0/0/0 www.example.org/TLSv1.3/TLS_AES_256_GCM_SHA384"
+            ),
         ),
         (
             (
@@ -401,6 +406,42 @@ SAMPLES = (
             ),
         ),
         ("web-1  | /docker-entrypoint.sh: ready", "192.0.2.1 - - [01/Mar/2026:12:00:00 +0000]"),
+        lambda line: _common(line[line.index("192.0.2.") :]),
+    ),
+    Sample(
+        "docker",
+        (
+            (
+                r'{"log":"192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] \"GET /a?b HTTP/1.1\" 200 1 \"-\" \"-\"\n"'
+                ',"stream":"stdout","time":"2026-03-01T12:00:00.689166775Z"}'
+            ),
+            (
+                r'{"log":"192.0.2.2 - - [02/Mar/2026:12:00:00 +0000] \"GET /b HTTP/1.1\" 404 1\n"'
+                ',"stream":"stdout","attrs":{"tag":"web"},"time":"2026-03-02T12:00:00.1Z"}'
+            ),
+        ),
+        (
+            r'{"log":"192.0.2.2 - - [02/Mar/2026:12:00:00 +0000] \"GET /b","stream":"stdout"}',
+            r'{"log":"ready\n","stream":"stderr","time":"2026-03-02T12:00:00.1Z"}',
+        ),
+        lambda line: _common(json.loads(line)["log"]),
+    ),
+    Sample(
+        "cri",
+        (
+            (
+                "2026-03-01T12:00:00.669794202Z stdout F 192.0.2.1 - - [01/Mar/2026:12:00:00 +0000]"
+                ' "GET /a?b HTTP/1.1" 200 1 "-" "-"'
+            ),
+            (
+                "2026-03-02T14:00:00.669794202+02:00 stdout F 192.0.2.2 - -"
+                ' [02/Mar/2026:12:00:00 +0000] "GET /b HTTP/1.1" 404 1 "-" "-"'
+            ),
+        ),
+        (
+            '2026-03-02T12:00:00.669794202Z stdout P 192.0.2.2 - - [02/Mar/2026] "GET /b',
+            "2026-03-02T12:00:00.669794202Z stderr F ready",
+        ),
         lambda line: _common(line[line.index("192.0.2.") :]),
     ),
     Sample(

@@ -13,6 +13,7 @@ are raised.
     ├── SpoolError            the spool cannot be read or written at the moment
     │   └── SpoolFull         it holds as much as it may
     ├── LogError              an access log cannot be opened or read
+    ├── Damaged               compressed data cannot be unpacked
     ├── UnknownFormat         it cannot be told what its lines are
     ├── PositionError         its position, in Redis or in the position file, cannot be used
     ├── TailError             `countersink tail` cannot go on
@@ -63,6 +64,10 @@ class Misread(Malformed):
 
 class LogError(Exception):
     """A log cannot be read; the message says why."""
+
+
+class Damaged(Exception):
+    """What follows cannot be unpacked; the message says why, as a phrase."""
 
 
 class UnknownFormat(Exception):

@@ -51,8 +51,7 @@ def test_a_line_under_a_wrong_client_is_rejected_and_says_what_reads_it(
         "fe80::1%eth0",
         "::ffff:192.0.2.1",
         "1:2:3:4:5:6:7:8",
-        "[2001:db8::1]:443",
-        "192.0.2.1:5000",
+        "[2001:db8::1]",
         "localhost",
         "a_b.example.",
         "xn--bcher-kva.example",
@@ -84,10 +83,14 @@ def test_a_format_is_told_from_its_own_lines_alone(sample) -> None:  # type: ign
         if "-words" not in other.name and (
             one := detect([line.encode() for line in other.lines])
         ) not in (None, detected):
-            with pytest.raises(UnknownFormat, match="in several formats"):
-                detect([line.encode() for line in (*sample.lines, *other.lines)])
+            together = [line.encode() for line in (*sample.lines, *other.lines)]
             assert one is not None
             assert str(one) != str(detected)
+            if {one, detected} == {Detected("combined"), Detected("vhost_combined")}:
+                assert detect(together) == Detected("vhost_combined")
+                continue
+            with pytest.raises(UnknownFormat, match="in several formats"):
+                detect(together)
 
 
 def test_lines_in_no_format_do_not_tell_one() -> None:
@@ -198,7 +201,22 @@ def test_a_hostile_line_costs_no_more_than_its_length(name: str, begin: bytes) -
         if name == "words"
         else Parser(input_format=name, time_zone=zone)
     )
-    for unit in (b"a", b"a.", b"1.", b"1:", b" ", b'"', b"\\", b"[", b"- ", b"1/", b"{} ", b"a | "):
+    for unit in (
+        b"a",
+        b"a.",
+        b"1.",
+        b"1:",
+        b" ",
+        b'"',
+        b"\\",
+        b"[",
+        b"- ",
+        b"1/",
+        b"{} ",
+        b"a | ",
+        b"1.2.3.4:5, ",
+        b"a://",
+    ):
         with pytest.raises(Malformed):
             parser.parse(begin + unit * (50_000 if MANY else 25_000))
 

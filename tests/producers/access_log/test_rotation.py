@@ -1,21 +1,24 @@
 """Counting a log across its rotation, while a run goes on and while none does."""
 
+import bz2
 import gzip
+import lzma
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from threading import Thread
 
 import pytest
 import redis
+import zstandard
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from countersink.producers.access_log.position import Ledger, Outcome, Position
-from countersink.producers.access_log.rotation import siblings
+from countersink.producers.access_log.rotation import LogPath, siblings
 from countersink.producers.errors import LogError, TailError
 from countersink.stream.entry import Sealed
 from countersink.stream.names import stream_key
@@ -36,7 +39,7 @@ def begun(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def rotate(log: Path, *, copy: bool = False, suffixes: int = 9) -> None:
     """As logrotate does it: .1 becomes .2 and so on, then the log becomes .1."""
     for number in range(suffixes, 0, -1):
-        for extension in ("", ".gz"):
+        for extension in ("", *(f".{each}" for each in PACKERS)):
             old = log.with_name(f"{log.name}.{number}{extension}")
             if old.exists():
                 old.rename(log.with_name(f"{log.name}.{number + 1}{extension}"))
@@ -49,10 +52,18 @@ def rotate(log: Path, *, copy: bool = False, suffixes: int = 9) -> None:
         log.touch()
 
 
-def compress(path: Path) -> None:
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def compress(path: Path, extension: str = "gz") -> None:
     """Replace a file by its .gz, as a new inode."""
-    packed = path.with_name(f"{path.name}.gz")
-    packed.write_bytes(gzip.compress(path.read_bytes()))
+    packed = path.with_name(f"{path.name}.{extension}")
+    packed.write_bytes(PACKERS[extension](path.read_bytes()))
     path.unlink()
 
 
@@ -136,8 +147,9 @@ class TestWhileNothingRan:
         tailing.run()
         tailing.log.unlink()
         write(tailing.log, "/b")
-        assert tailing.run().counted == 1
-        assert any("that one is gone" in notice for notice in tailing.told.notices)
+        found = tailing.run()
+        assert (found.counted, found.lost) == (1, 1)
+        assert any("that one was not found" in notice for notice in tailing.told.notices)
 
     def test_a_log_written_anew_in_place_is_another_file(
         self, tailing: Tailing, begun: tuple[str, ...]
@@ -273,6 +285,263 @@ class TestBegunWithNothingToCount:
         assert counted(tailing.client) == {"/0": 1, "/1": 1}
 
 
+@pytest.mark.parametrize("extension", sorted(PACKERS))
+@pytest.mark.parametrize("olddir", [False, True])
+def test_rotated_files_are_found_however_they_are_packed_and_wherever_they_lie(
+    redis_client: redis.Redis, log: Path, extension: str, olddir: bool
+) -> None:
+    old = log.parent / "old"
+    old.mkdir()
+    tailing = Tailing(redis_client, log, rotated_in=old if olddir else None)
+    write(log, "/a")
+    tailing.run()
+    write(log, "/b")
+    rotate(log)
+    write(log, "/c")
+    rotate(log)
+    for number in (1, 2):
+        first = log.with_name(f"access.log.{number}")
+        if olddir:
+            first = first.rename(old / first.name)
+        compress(first, extension)
+    write(log, "/d")
+    assert tailing.run().counted == 3
+    assert tailing.run().lost == 0
+    assert counted(redis_client) == dict.fromkeys(["/a", "/b", "/c", "/d"], 1)
+
+
+def _shift(link: Path, target: Path) -> None:
+    """Let a link point to another file at once, as rotatelogs does."""
+    new = link.with_name("new")
+    new.symlink_to(target)
+    new.rename(link)
+
+
+class TestLinks:
+    """The log is a link; its position is that of the link's name."""
+
+    @pytest.fixture
+    def pods(self, tmp_path: Path) -> Path:
+        pods = tmp_path / "pods"
+        pods.mkdir()
+        return pods
+
+    def test_the_file_behind_a_link_is_rotated_where_it_lies(
+        self, tailing: Tailing, pods: Path
+    ) -> None:
+        real = pods / "0.log"
+        tailing.log.symlink_to(real)
+        write(real, "/0")
+        tailing.run()
+        for number in (1, 2):
+            write(real, f"/late{number}")
+            real.rename(pods / f"0.log.2026112{number}-130501")
+            write(real, f"/{number}")
+        compress(pods / "0.log.20261121-130501")
+        assert tailing.run().counted == 4
+        assert counted(tailing.client) == dict.fromkeys(["/0", "/late1", "/1", "/late2", "/2"], 1)
+
+    @pytest.mark.parametrize("beside", [False, True])
+    def test_a_link_that_points_to_another_file_each_day(
+        self, tailing: Tailing, pods: Path, beside: bool
+    ) -> None:
+        days = [
+            tailing.log.with_name(f"access.log.2026-11-2{n}")
+            if beside
+            else pods / f"2026-11-2{n}.log"
+            for n in range(4)
+        ]
+        write(days[0], "/0")
+        tailing.log.symlink_to(days[0])
+        tailing.run()
+        write(days[0], "/late")
+        for number in (1, 2, 3):
+            write(days[number], f"/{number}")
+            _shift(tailing.log, days[number])
+        assert tailing.run().counted == 4
+        assert counted(tailing.client) == dict.fromkeys(["/0", "/late", "/1", "/2", "/3"], 1)
+
+    def test_files_with_other_numbers_in_their_names_are_other_logs(
+        self, tailing: Tailing, pods: Path
+    ) -> None:
+        for name in ("web1.log", "web2.log", "192.0.2.1.log", "192.0.2.2.log"):
+            write(pods / name, f"/{name}")
+        tailing.log.symlink_to(pods / "web1.log")
+        tailing.run()
+        _shift(tailing.log, pods / "192.0.2.1.log")
+        tailing.run()
+        assert counted(tailing.client) == {"/web1.log": 1, "/192.0.2.1.log": 1}
+
+    def test_two_rotations_behind_a_link_while_following(
+        self, tailing: Tailing, pods: Path
+    ) -> None:
+        real = pods / "0.log"
+        tailing.log.symlink_to(real)
+        tailing.rotate_wait = 0.2
+        write(real, "/0")
+        with tailing.following():
+            eventually(lambda: counted(tailing.client).total() == 1)
+            for number in (1, 2):
+                write(real, f"/late{number}")
+                real.rename(pods / f"0.log.2026112{number}-130501")
+                write(real, f"/{number}")
+            _wait_for(tailing, "/2")
+        assert counted(tailing.client) == dict.fromkeys(["/0", "/late1", "/1", "/late2", "/2"], 1)
+
+
+HEADER = b"#Version: 1.0\n#Fields: date time cs-uri-stem " + b" ".join(
+    b"x-field-%d" % number for number in range(120)
+)
+"""More than the 1,024 bytes by which a file is known, and nothing of a time."""
+
+
+def _w3c(*paths: str) -> bytes:
+    values = " -" * 120
+    return b"".join(f"2026-11-20 22:00:00 {path}{values}\n".encode() for path in paths)
+
+
+class TestDirectives:
+    """Other files begin with the same directives."""
+
+    @pytest.mark.parametrize("before", [0, 1, 40])
+    @pytest.mark.parametrize("copy", [False, True])
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_a_file_is_known_by_what_stands_behind_them(
+        self, tailing: Tailing, before: int, copy: bool, packed: bool
+    ) -> None:
+        assert len(HEADER) > 1024
+        begun = [f"/old/{number}" for number in range(before)]
+        append(tailing.log, HEADER + b"\n" + _w3c(*begun))
+        tailing.run()
+        append(tailing.log, _w3c("/late"))
+        rotate(tailing.log, copy=copy)
+        if packed:
+            compress(tailing.log.with_name("access.log.1"))
+        new = [f"/new/{number}" for number in range(60)]
+        append(tailing.log, HEADER + b"\n" + _w3c(*new))
+        assert tailing.run().counted == 61
+        assert counted(tailing.client) == dict.fromkeys([*begun, "/late", *new], 1)
+
+    def test_a_log_that_has_nothing_else_yet_is_no_copy_of_an_older_one(
+        self, tailing: Tailing
+    ) -> None:
+        append(tailing.log, HEADER + b"\n")
+        tailing.run()
+        append(tailing.log, _w3c("/a"))
+        rotate(tailing.log, copy=True)
+        append(tailing.log, HEADER + b"\n")
+        assert tailing.run().counted == 1
+        append(tailing.log, _w3c("/b"))
+        tailing.run()
+        assert counted(tailing.client) == {"/a": 1, "/b": 1}
+
+
+class TestWhatCannotBeRead:
+    """It is named, and nothing is passed over."""
+
+    def test_a_rotated_file_that_cannot_be_read_is_waited_for(self, tailing: Tailing) -> None:
+        write(tailing.log, "/a")
+        tailing.run()
+        write(tailing.log, "/b")
+        rotate(tailing.log)
+        first = tailing.log.with_name("access.log.1")
+        whole = first.read_bytes()
+        first.unlink()
+        packed = tailing.log.with_name("access.log.1.lz4")
+        packed.write_bytes(b"\x04\x22\x4d\x18" + whole)
+        write(tailing.log, "/c")
+        for _ in range(2):
+            with pytest.raises(LogError, match=r"access\.log\.1\.lz4 is compressed by lz4"):
+                tailing.run()
+        packed.unlink()
+        first.write_bytes(whole)
+        tailing.run()
+        assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
+
+    def test_a_file_in_between_that_cannot_be_read_is_not_passed_over(
+        self, tailing: Tailing
+    ) -> None:
+        write(tailing.log, "/a")
+        tailing.run()
+        rotate(tailing.log)
+        write(tailing.log, "/b")
+        rotate(tailing.log)
+        first = tailing.log.with_name("access.log.1")
+        whole = first.read_bytes()
+        first.write_bytes(b"\x04\x22\x4d\x18" + whole)
+        write(tailing.log, "/c")
+        with pytest.raises(LogError, match=r"access\.log\.1 is compressed by lz4"):
+            tailing.run()
+        first.write_bytes(whole)
+        tailing.run()
+        assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
+
+    def test_a_file_in_a_directory_below_is_named(self, tailing: Tailing) -> None:
+        write(tailing.log, "/a")
+        tailing.run()
+        write(tailing.log, "/b")
+        old = tailing.log.with_name("old")
+        old.mkdir()
+        tailing.log.rename(old / "access.log.1")
+        write(tailing.log, "/c")
+        with pytest.raises(
+            TailError, match=f"{old}/access.log.1 holds line 1 .*--rotated-in {old}"
+        ):
+            tailing.run()
+        tailing.rotated_in = str(old)
+        tailing.run()
+        assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
+
+    def test_a_file_that_is_moved_away_while_following_is_told_of(self, tailing: Tailing) -> None:
+        old = tailing.log.with_name("old")
+        old.mkdir()
+        write(tailing.log, "/a")
+        with tailing.following():
+            eventually(lambda: counted(tailing.client).total() == 1)
+            tailing.log.rename(old / "access.log.1")
+            write(tailing.log, "/b")
+            _wait_for(tailing, "/b")
+        assert any("--rotated-in names" in notice for notice in tailing.told.notices)
+
+    def test_an_older_file_that_cannot_be_read_is_of_no_matter(self, tailing: Tailing) -> None:
+        old = tailing.log.with_name("access.log.1.lz4")
+        old.write_bytes(b"\x04\x22\x4d\x18 old")
+        os.utime(old, (1_000_000_000, 1_000_000_000))
+        tailing.log.touch()
+        tailing.run()
+        write(tailing.log, "/a")
+        tailing.run()
+        tailing.log.unlink()
+        write(tailing.log, "/b")
+        assert tailing.run().lost == 1
+        assert counted(tailing.client) == {"/a": 1, "/b": 1}
+
+    @pytest.mark.parametrize("extension", sorted(PACKERS))
+    @pytest.mark.parametrize("damage", ["garbage", "cut"])
+    def test_what_stands_before_damage_is_counted(
+        self, tailing: Tailing, extension: str, damage: str
+    ) -> None:
+        write(tailing.log, "/a")
+        tailing.run()
+        late = [f"/{number}" for number in range(900)]
+        write(tailing.log, *late)
+        rotate(tailing.log)
+        first = tailing.log.with_name("access.log.1")
+        compress(first, extension)
+        packed = first.with_name(f"access.log.1.{extension}")
+        data = packed.read_bytes()
+        packed.write_bytes(data + b"garbage" if damage == "garbage" else data[:-12])
+        write(tailing.log, "/new")
+        for _ in range(2):
+            with pytest.raises(LogError, match=packed.name):
+                tailing.run()
+        if damage == "garbage":
+            assert counted(tailing.client) == dict.fromkeys(["/a", *late], 1)
+        packed.write_bytes(data)
+        tailing.run()
+        assert counted(tailing.client) == dict.fromkeys(["/a", *late, "/new"], 1)
+
+
 def test_the_files_after_one_that_is_gone_are_counted(tailing: Tailing) -> None:
     write(tailing.log, "/a")
     tailing.run()
@@ -281,7 +550,7 @@ def test_the_files_after_one_that_is_gone_are_counted(tailing: Tailing) -> None:
         write(tailing.log, f"/{number}")
     tailing.log.with_name("access.log.3").unlink()
     tailing.run()
-    assert any("that one is gone" in notice for notice in tailing.told.notices)
+    assert any("that one was not found" in notice for notice in tailing.told.notices)
     assert counted(tailing.client) == {"/a": 1, "/0": 1, "/1": 1, "/2": 1}
 
 
@@ -414,7 +683,9 @@ def test_the_order_of_rotated_names(tmp_path: Path) -> None:
     }
     for name in (*names, "access.log", "access.log.1.gz", "access.log.x", "access.log.1x"):
         (tmp_path / name).touch()
-    found = [os.path.basename(each.path) for each in siblings(str(tmp_path / "access.log"))]
+    found = [
+        os.path.basename(each.path) for each in siblings(LogPath(str(tmp_path / "access.log")))
+    ]
     assert found[:3] == ["access.log.10.gz", "access.log.2.gz", "access.log.1"]
     assert sorted(found) == sorted(names)
 
@@ -490,11 +761,11 @@ class LogMachine(RuleBasedStateMachine):
         self._complete()
         rotate(self.log, copy=copy, suffixes=60)
 
-    @rule()
-    def compress(self) -> None:
+    @rule(extension=st.sampled_from(sorted(PACKERS)))
+    def compress(self, extension: str) -> None:
         newest = self.log.with_name("access.log.1")
         if newest.exists():
-            compress(newest)
+            compress(newest, extension)
 
     @rule(die=st.sampled_from([None, "before", "after"]))
     def count(self, die: str | None) -> None:
@@ -508,7 +779,7 @@ class LogMachine(RuleBasedStateMachine):
         except Killed:
             pass
         assert not tailing.told.reasons or self.half
-        assert not any("gone" in notice for notice in tailing.told.notices)
+        assert not any("not found" in notice for notice in tailing.told.notices)
 
     def teardown(self) -> None:
         self._complete()

@@ -20,7 +20,6 @@ What only one part raises and another handles, and nobody is told:
     RolledUpMeanwhile         a bucket is in a month or a wider one by now
     Overtaken                 another process has counted what was read
     SourceDiffers             another process has read on, maybe in another source
-    Damaged                   compressed data cannot be unpacked
 """
 
 from typing import TYPE_CHECKING
@@ -85,7 +84,3 @@ class Overtaken(Exception):
 
 class SourceDiffers(Exception):
     """Another process has read on in the source, and this content may not be that source."""
-
-
-class Damaged(Exception):
-    """What follows cannot be unpacked; the message says why, as a phrase."""

@@ -43,23 +43,35 @@ IPV6: Final = (
 )
 HOST_NAME: Final = rb"(?!(?>(?:[\w-]+\.)*)\d+\.?(?![\w.-]))[\w-]+(?>(?:\.[\w-]+)*)\.?"
 """Labels of which the last is no number: that would be what is left of an address."""
-CLIENT: Final = (
-    rb"(?:" + IPV4 + rb"(?= )|(?:" + IPV4 + rb"(?::\d{1,5})?"
+_ONE_CLIENT: Final = (
+    rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
     rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\](?::\d{1,5})?"
-    rb"|" + HOST_NAME + rb"|unix:|-)(?![\w.:%-]))"
+    rb"|" + HOST_NAME + rb"|unix:|-)(?![\w.:%-])"
 )
-"""An address, with its port or without, or a host name. ``unix:`` and ``-`` stand for none."""
+CLIENT: Final = (
+    rb"(?:" + IPV4 + rb"(?= )|" + _ONE_CLIENT + rb"(?>(?:, ?(?!-)" + _ONE_CLIENT + rb")*)(?!,))"
+)
+"""An address, with its port or without, or a host name. ``unix:`` and ``-`` stand for none. Also
+several as in X-Forwarded-For, of which the first is the client."""
 ADDRESS: Final = (
     rb"(?:" + IPV4 + rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\]|" + HOST_NAME + rb"|unix:|-)"
 )
 """The same without a port, whatever follows."""
-_ADDRESS_AND_SPACE: Final = rb"(?:" + IPV4 + rb"|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*) "
+_ADDRESS_AND_SPACE: Final = (
+    rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
+    rb"|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:\]:\d{1,5})?),? "
+)
 
 _MINUTE: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d"
 _SECOND: Final = rb":(?:[0-5]\d|60) "
 _ZONE: Final = rb"[+-]\d{4}"
 _TIME: Final = rb"\[(" + _MINUTE + rb")" + _SECOND + rb"(" + _ZONE + rb")\] "
 _QUOTED: Final = rb'"' + ESCAPED + rb'"'
+_URL: Final = rb'[A-Za-z][A-Za-z0-9+.-]*+://[^ "\n]*+'
+"""A referer that stands without quotes."""
+LAST_QUOTED: Final = rb'(?>(?:(?!\] "|"\s*\Z).)*)'
+"""What stands between quotes, also such as are not escaped, at the end of a line. A time and a
+request in it are those of another line, whose beginning was torn off."""
 
 USER: Final = (
     rb"(?:-(?= \[\d\d/)|(?!- )[^ \n]*+"
@@ -70,7 +82,11 @@ user is none: there is something in front of the line then."""
 
 
 def line_pattern(
-    captured: Collection[str], between_quotes: bytes = ESCAPED, *, only: bytes | None = None
+    captured: Collection[str],
+    between_quotes: bytes = ESCAPED,
+    *,
+    only: bytes | None = None,
+    agent: bytes | None = None,
 ) -> bytes:
     """The pattern of a line in either format, without its end.
 
@@ -80,11 +96,13 @@ def line_pattern(
 
     Args:
         captured: which fields become named groups, of ``host ident user time minute zone request
-            status size referer agent``. ``minute`` and ``zone`` are what :func:`minute_of` takes,
-            one after the other. Groups are numbered in this order.
+            status size referer agent``, the last two with their quotes. ``minute`` and ``zone``
+            are what :func:`minute_of` takes, one after the other. Groups are numbered in this
+            order.
         between_quotes: the pattern of a quoted text without its quotes.
         only: a pattern of some of the times; lines with others do not match, nor some with spaces
             in the user. Then no part of the time can be captured.
+        agent: the pattern of the agent without its quotes; None: as of all others.
     """
 
     def field(name: str, pattern: bytes) -> bytes:
@@ -97,6 +115,8 @@ def line_pattern(
     else:
         # No spaces, so that what follows is the first time of the line, whichever it is.
         time, user = only, field("user", rb"[^ \n]++")
+    quoted = b'(?:"' + between_quotes + b'"'
+    agent = quoted if agent is None else b'(?:"' + agent + b'"'
     names = ident + user + b" "
     if "ident" not in captured and "user" not in captured:
         names = rb"(?>- - (?=\[\d\d/)|" + names + b")"  # as nearly all lines have it
@@ -106,9 +126,9 @@ def line_pattern(
             b"(?>" + field("host", CLIENT) + b" )",
             before_time,
             b'"' + field("request", between_quotes) + b'" ',
-            field("status", rb"\d\d\d") + b" " + field("size", rb"(?:\d++|-)"),
-            b'(?: "' + field("referer", between_quotes) + b'"',
-            b' "' + field("agent", between_quotes) + b'"(?: .*)?)?',
+            field("status", rb"(?:\d\d\d|-)") + b" " + field("size", rb"(?:\d++|-)"),
+            b"(?: " + field("referer", quoted + rb"|-|" + _URL + b")"),
+            b" " + field("agent", agent + rb"|-)") + b"(?: .*)?)?",
         )
     )
 
@@ -249,6 +269,7 @@ _NAMES: Final = re.compile(
     + USER.replace(rb"(?= \[\d\d/)", rb"")
     + b" "
 )
+_AFTER_CLIENT: Final = re.compile(rb"(?<!,) .*", re.DOTALL)
 _SHOWN: Final = 60
 
 
@@ -263,8 +284,8 @@ def diagnosis(line: bytes) -> str:
     before = line[: opened.start()]
     if re.fullmatch(rb"[^ ]+ [^ ]+ .* ", before, re.DOTALL) is None:
         return "client, ident and user do not stand before the time"
-    client = before.partition(b" ")[0]
-    if re.match(rb"[^ ]+ [^ ]+ - .", before, re.DOTALL):
+    client = _AFTER_CLIENT.sub(b"", before)
+    if re.match(rb" [^ ]+ - .", before[len(client) :], re.DOTALL):
         return "there is a field too many before the time (a virtual host?)"
     if re.fullmatch(CLIENT, client) is None:
         return (
@@ -280,6 +301,6 @@ def diagnosis(line: bytes) -> str:
     request = re.match(_QUOTED, rest)
     if request is None:
         return "the quoted request is missing or cut off"
-    if re.match(rb" \d{3} (?:\d+|-)", rest[request.end() :]) is None:
+    if re.match(rb" (?:\d{3}|-) (?:\d+|-)", rest[request.end() :]) is None:
         return "status and size do not follow the request"
     return "the line is cut off, or the quoted referer and agent are malformed"

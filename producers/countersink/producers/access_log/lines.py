@@ -121,17 +121,20 @@ class Cutter:
 
 @dataclass(slots=True)
 class Summary:
-    """How many lines a run of ``tail`` counted, rejected and left for the next run.
+    """How many lines a run of ``tail`` counted, rejected and left for the next run, and how many
+    files it did not find.
 
     Attributes:
         counted: lines counted and stored.
         rejected: lines that could not be counted.
         left: 1 when a last line without newline was left for the next run, else 0.
+        lost: files that were not found again, whose last lines may be uncounted.
     """
 
     counted: int = 0
     rejected: int = 0
     left: int = 0
+    lost: int = 0
 
 
 class Reporter:

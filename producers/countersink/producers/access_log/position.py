@@ -12,7 +12,8 @@ field               meaning
 ``file``            how many files of this log came before, by rotation
 ``device``          of the file
 ``inode``           of the file
-``prefix_bytes``    how many bytes of the file's beginning ``prefix`` stands for, up to 1,024
+``prefix_bytes``    how many bytes of the file's beginning ``prefix`` stands for, up to 1,024 behind
+                    the directives of a W3C log, which other files begin with, too
 ``prefix``          their SHA-256 in hex; empty for none
 ``offset``          uncompressed bytes that have been counted
 ``line``            lines that have been counted, or rejected, in this file
@@ -34,6 +35,7 @@ with the same entry ids.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
@@ -42,6 +44,7 @@ from typing import Any, Final, Literal, Self
 
 import redis
 
+from countersink.producers.access_log.file import LogFile
 from countersink.producers.errors import PositionError
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Sealed
@@ -55,6 +58,8 @@ from countersink.stream.names import (
 
 VERSION: Final = 1
 PREFIX_BYTES: Final = 1024
+_HEAD: Final = 64 * 1024
+_DIRECTIVES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?>(?:#[^\n]*+\n)*)")
 NONE: Final = "-"
 """As ``older``: there was no older file."""
 UNKNOWN: Final = "?"
@@ -187,6 +192,26 @@ class Ledger:
         with mapped():
             reply = self._move(keys=[self.key, self.stream], args=arguments)
         return _OUTCOMES[_text(reply)]
+
+
+def shared_bytes(head: bytes) -> int:
+    """How many of a file's first bytes are directives of a W3C log: other files have the same."""
+    found = _DIRECTIVES.match(head)
+    return found.end() if found else 0
+
+
+def known_head(data: bytes) -> bytes:
+    """The bytes by which a file is known, of its first ones."""
+    return data[: shared_bytes(data) + PREFIX_BYTES]
+
+
+def head_of(file: LogFile) -> bytes:
+    """The bytes by which a file is known.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    return known_head(file.read(_HEAD, 0))
 
 
 def prefix_of(head: bytes) -> str:

@@ -26,7 +26,7 @@ from countersink.producers.access_log import Counts
 from countersink.producers.access_log.file import BOM
 from countersink.producers.access_log.lines import LONGEST, Cutter, Hits, Reporter, Summary
 from countersink.producers.access_log.position import Ledger, Position
-from countersink.producers.access_log.rotation import find
+from countersink.producers.access_log.rotation import LogPath, find
 from countersink.producers.access_log.sender import LogSender
 from countersink.producers.errors import LogError, PositionError, UnknownFormat
 
@@ -237,14 +237,14 @@ class Resumption:
     Attributes:
         sender, ledger: where rows and position go.
         hits: their parser is of the kind of key wanted, their reporter is told what is sent again.
-        path: the log.
+        log: it.
         file: the position file; None where there is none.
     """
 
     sender: LogSender
     ledger: Ledger
     hits: Hits
-    path: str
+    log: LogPath
     file: PositionFile | None
 
     def position(self, begin: Begin | None) -> Position:
@@ -330,7 +330,7 @@ class Resumption:
         if new.prefix_bytes == 0:
             return hits.counts
         begin = old if old.file == new.file else old.next_file()
-        file = find(self.path, new)
+        file = find(self.log, new)
         if file is None:
             raise LogError(f"the file that had line {new.line} is gone")
         with file:

@@ -30,9 +30,25 @@ from typing import Final
 
 from countersink.producers.access_log.file import LogFile, Pipe
 from countersink.producers.access_log.lines import Block, Cutter, Hits, Summary
-from countersink.producers.access_log.position import PREFIX_BYTES, Ledger, Position, prefix_of
+from countersink.producers.access_log.position import (
+    Ledger,
+    Position,
+    head_of,
+    known_head,
+    prefix_of,
+    shared_bytes,
+)
 from countersink.producers.access_log.position_file import Begin, PositionFile, Resumption
-from countersink.producers.access_log.rotation import POLL, NamedLog, after, find, older, since
+from countersink.producers.access_log.rotation import (
+    POLL,
+    LogPath,
+    NamedLog,
+    after,
+    find,
+    is_moved,
+    older,
+    since,
+)
 from countersink.producers.access_log.sender import LogSender
 from countersink.producers.errors import LogError, TailError
 
@@ -54,6 +70,7 @@ class FileTail:
         path: the log, absolute.
         follow: go on when the end is reached.
         rotate_wait: seconds for which a rotated file must not have grown until it is left.
+        rotated_in: a directory for rotated files beside its own; '': none.
         file: by which a Redis that has lost the position is known.
     """
 
@@ -64,12 +81,14 @@ class FileTail:
     path: str
     follow: bool
     rotate_wait: float
+    rotated_in: str = ""
     file: PositionFile | None = None
     _unsaved: bool = False
 
     def __post_init__(self) -> None:
+        self._paths = LogPath(self.path, self.rotated_in)
         self._log = NamedLog(
-            self.path, self.hits.reporter, follow=self.follow, stop=self.sender.stop
+            self._paths, self.hits.reporter, follow=self.follow, stop=self.sender.stop
         )
 
     def run(self, *, begin: Begin | None = None) -> Summary:
@@ -82,14 +101,14 @@ class FileTail:
             PositionError: the position was lost, or is damaged.
             StreamError: Redis refuses for good.
         """
-        known = Resumption(self.sender, self.ledger, self.hits, self.path, self.file)
+        known = Resumption(self.sender, self.ledger, self.hits, self._paths, self.file)
         self._position = known.position(begin)
         if not self._position.older:
             # Also before the first line: the log may be rotated before there is one.
             self._unsaved = True
             file = self._log.open(self._position, self._move)
         else:
-            file = find(self.path, self._position) or self._begin_anew()
+            file = find(self._paths, self._position) or self._begin_anew()
         if file is None:
             return self.hits.summary
         self._enter(file)
@@ -111,11 +130,11 @@ class FileTail:
         self._cutter = Cutter(cutter.offset, cutter.line)
         self._place = (cutter.offset, cutter.line, False)
         self.hits.parser.begin(file, cutter.offset)
-        self._head = file.read(min(PREFIX_BYTES, cutter.offset), 0)
+        self._head = head_of(file)[: cutter.offset]
 
     def _enter(self, file: LogFile) -> None:
         if not self._position.older:
-            newest, changed = older(self.path, file)
+            newest, changed = older(self._paths, file)
             self._position = replace(self._position, older=newest, older_at=changed)
         position = self._position
         if file.path != self.path:
@@ -130,7 +149,7 @@ class FileTail:
         self._cutter = Cutter(position.offset, position.line, counted=position.unterminated)
         self._place = (position.offset, position.line, position.unterminated)
         self.hits.held.clear()  # read again, from the position on
-        self._head = file.read(min(PREFIX_BYTES, position.offset), 0)
+        self._head = head_of(file)[: position.offset]
         self._changed = 0
         self._grown_at = time.monotonic()
 
@@ -141,6 +160,9 @@ class FileTail:
             self._check_head()
         except _Replaced:
             return self._reopen()
+        except LogError:
+            self._store()  # what stands before it
+            raise
         self._store()
         if self.sender.stop.requested:
             return False
@@ -162,7 +184,7 @@ class FileTail:
             # After reading: had the file been truncated before, its head would tell now.
             self._check_head()
             if start == len(self._head):
-                self._head += data[: PREFIX_BYTES - start]
+                self._head = known_head(self._head + data)
             self._grown_at = time.monotonic()
             self._count(cutter.feed(data))
             if self.hits.full:
@@ -170,7 +192,8 @@ class FileTail:
 
     def _check_head(self) -> None:
         file, head = self._file, self._head
-        if self._position.prefix_bytes == 0 and not head and file.path == self.path:
+        nothing = len(head) <= shared_bytes(head)
+        if self._position.prefix_bytes == 0 and nothing and file.path == self.path:
             self._check_copies()
         if not file.compressed and not (
             file.holds(self._cutter.reach) and file.read(len(head), 0) == head
@@ -182,7 +205,7 @@ class FileTail:
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
-            copy = since(self.path, self._position) if self._log.bears(self._file) else None
+            copy = since(self._paths, self._position) if self._log.bears(self._file) else None
             if copy is not None:
                 copy.close()
                 raise _Replaced
@@ -191,7 +214,7 @@ class FileTail:
         """Go on after a truncation: in the copy that was made before it, else from the start."""
         self._store()
         self._file.close()
-        file = find(self.path, self._position) or self._begin_anew()
+        file = find(self._paths, self._position) or self._begin_anew()
         if file is None:
             return False
         self._enter(file)
@@ -213,10 +236,15 @@ class FileTail:
                 return False
             if file.holds(self._cutter.reach + 1):
                 return True  # it grew while what was read before was being stored
-        following = after(self.path, self._file, self._position)
+        following = after(self._paths, self._file, self._position)
         if following is None:
             self.sender.stop.wait(POLL)
             return self.follow
+        if is_moved(self._paths, file):
+            self.hits.reporter.notice(
+                f"{file.path} was moved to where rotated files are not looked for: files that came "
+                "after it may be there, too (--rotated-in names a directory)"
+            )
         self._finish()
         self._file.close()
         self._position = self._position.next_file()
@@ -258,6 +286,7 @@ class FileTail:
             return None
         if self._log.replaces(file, position):
             self._unsaved = True
+            self.hits.summary.lost += 1
         self._position = position.next_file()
         return file
 
@@ -267,6 +296,8 @@ class FileTail:
         if (offset, counted) == (old.offset, old.unterminated) and not self._unsaved:
             return
         known = self._head[: self._cutter.reach if counted else offset]
+        if len(known) <= shared_bytes(known):
+            known = b""
         new = old.moved(
             device=self._file.device,
             inode=self._file.inode,

@@ -14,9 +14,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO, Final, NoReturn, Self
 
-from countersink.backfill.errors import Damaged, Unreadable
-from countersink.backfill.input.files import SNIFF, Input, Unpacker, is_read, trouble
-from countersink.producers.access_log.file import Packing, packing
+from countersink.backfill.errors import Unreadable
+from countersink.backfill.input.files import Input, trouble
+from countersink.producers.access_log.file import (
+    SNIFF,
+    Packing,
+    Unpacker,
+    is_read,
+    packing,
+)
+from countersink.producers.errors import Damaged
 
 _MOST: Final = 1024 * 1024
 """Bytes handed out at once, whatever is asked for."""

@@ -117,6 +117,9 @@ class AccessLog(Independent):
         captured = {*form.times, *groups}
         source = form.pattern(captured) + (rb"()" if len(captured) == 1 else rb"")
         self._line = re.compile(source + rb"\s*")
+        self._exception = (
+            re.compile(form.exception(captured) + rb"\s*") if form.exception else self._line
+        )
         self._escaped = _windowed(source)
         self._combined = form.pattern is line_pattern
         self._unescaped = (
@@ -227,7 +230,7 @@ class AccessLog(Independent):
                 stripped = line.strip(BLANK)
                 if not stripped:
                     return
-                match = self._line.fullmatch(stripped)
+                match = self._line.fullmatch(stripped) or self._exception.fullmatch(stripped)
                 if match is None:
                     raise Malformed(why_not(self._form, stripped))
             cell = self._cell(match)

@@ -1,4 +1,4 @@
-r"""Detects format and envelope (syslog, docker compose, quotes) of a log by its first lines
+r"""Detects format and envelope (syslog, docker, CRI, quotes) of a log by its first lines
 (``MOST_LINES``), removes envelopes, and words the errors when the format is unknown or ambiguous.
 
 An envelope is what each line stands in:
@@ -9,10 +9,16 @@ An envelope is what each line stands in:
     (``<165>1 2003-10-11T22:14:15.003Z web nginx 7 - - …``).
 ``compose``
     ``web-1  | …``, as ``docker compose logs`` prints it, with colours or ``--timestamps``.
+``docker``
+    ``{"log":"…\n","stream":"stdout","time":"…"}``, docker's files (``json-file``).
+``cri``
+    ``2016-10-06T00:17:09.669794202Z stdout F …``, files of Kubernetes.
 ``quotes``
     ``"…"`` around the line; quotes in it are as they were, or written ``\"`` or ``""``.
 
-https://www.rfc-editor.org/rfc/rfc3164#section-4, https://www.rfc-editor.org/rfc/rfc5424#section-6
+https://www.rfc-editor.org/rfc/rfc3164#section-4, https://www.rfc-editor.org/rfc/rfc5424#section-6,
+https://docs.docker.com/engine/logging/drivers/json-file/ and
+https://github.com/kubernetes/design-proposals-archive/blob/main/node/kubelet-cri-logging.md
 """
 
 import re
@@ -33,7 +39,7 @@ MOST_LINES: Final = 100
 """Lines that are looked at."""
 _BLANK: Final = b"\0 \t\r\n"
 
-EnvelopeName = Literal["syslog", "compose", "quotes"]
+EnvelopeName = Literal["docker", "cri", "syslog", "compose", "quotes"]
 ENVELOPES: Final[tuple[EnvelopeName, ...]] = get_args(EnvelopeName)
 
 _ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
@@ -50,7 +56,9 @@ _COMPOSE: Final = re.compile(
     # The first docker-compose ended the colour before the blank.
     _COLOUR + rb"[A-Za-z0-9][\w.-]*+ *+\| ?" + _COLOUR + rb" ?(?:" + _ISO + rb" )?"
 )
-_PREFIXES: Final = {"syslog": _SYSLOG, "compose": _COMPOSE}
+_CRI: Final = re.compile(_ISO + rb" std(?:out|err) F(?::[^ \n]*+)? ")
+"""Of a whole line: parts of a longer one have P instead of F."""
+_PREFIXES: Final = {"syslog": _SYSLOG, "compose": _COMPOSE, "cri": _CRI}
 _ESCAPED: Final = re.compile(rb"\\([\"\\])")
 
 
@@ -79,7 +87,8 @@ class Detected:
 def detect(lines: Sequence[bytes]) -> Detected | None:
     """The one format that lines are of; None: none of them is in a known one.
 
-    Lines that are in no known format do not count: every log has some.
+    Lines that are in no known format do not count: every log has some. One that is combined is
+    also read as vhost_combined, which has its site where it stands there.
 
     Raises:
         UnknownFormat: some lines are of one format and some of another.
@@ -89,6 +98,8 @@ def detect(lines: Sequence[bytes]) -> Detected | None:
         detected = format_of(line.removeprefix(BOM).strip(_BLANK))
         if detected is not None:
             found.setdefault(detected, number)
+    for each in [each for each in found if each.input_format == "vhost_combined"]:
+        found.pop(Detected("combined", each.envelope), None)
     if len(found) > 1:
         (one, first), (other, second) = list(found.items())[:2]
         raise UnknownFormat(
@@ -165,6 +176,8 @@ def without_envelope(line: bytes, envelope: str) -> bytes | None:
     """What stands in an envelope; None: the line has none."""
     if envelope == "quotes":
         return _without_quotes(line)
+    if envelope == "docker":
+        return _dockers_log(line)
     found = _PREFIXES[envelope].match(line)
     return None if found is None else line[found.end() :]
 
@@ -173,7 +186,20 @@ def lacking(envelope: str) -> str:
     """Why a line without its envelope is rejected."""
     if envelope == "quotes":
         return "the line does not stand in quotes, as --envelope quotes says"
+    if envelope == "docker":
+        return "the line is no object of docker with a whole line in it, as --envelope docker says"
     return f"the line has no prefix of {envelope}, as --envelope {envelope} says"
+
+
+def _dockers_log(line: bytes) -> bytes | None:
+    try:
+        record = json_object(line)
+    except Malformed:
+        return None
+    log = record.get("log")
+    # A line of more than 16 KiB stands in several; all but the last one lack its newline.
+    whole = isinstance(log, str) and "stream" in record and log.endswith("\n")
+    return str(log).encode() if whole else None
 
 
 def _without_quotes(line: bytes) -> bytes | None:

@@ -81,22 +81,25 @@ class AccessField:
 
 
 def client_text(raw: bytes) -> str:
-    """The client's address or name.
+    """The client's address without its port, or its name; the first of a list of them.
 
     Raises:
         Malformed: it is an address with a number above 255.
     """
+    if b"," in raw:
+        raw = raw.partition(b",")[0]
+    if b":" in raw:
+        address, _, port = raw.rpartition(b":")
+        if port.isdigit() and (b":" not in address or address.endswith(b"]")):
+            raw = address
     if _NO_OCTET.match(raw) is not None:
         raise Malformed(f"the client {text(raw)!r} is no address: its numbers go up to 255")
     return text(raw)
 
 
-def without_port(raw: bytes) -> str:
-    """An address without its port."""
-    address, colon, _ = raw.rpartition(b":")
-    if colon and (b":" not in address or address.endswith(b"]")):
-        raw = address
-    return client_text(raw)
+def unquoted_text(raw: bytes) -> str:
+    """What the client sent, of what the server wrote in quotes or without."""
+    return text(raw[1:-1] if raw[:1] == b'"' else raw)
 
 
 def plain(group: str, undo: Undo = text) -> AccessField:
@@ -133,7 +136,10 @@ COMMON: Final = {
     "status": plain("status"),
     "size": plain("size"),
 }
-COMBINED: Final = COMMON | {"referer": plain("referer"), "agent": plain("agent")}
+COMBINED: Final = COMMON | {
+    "referer": plain("referer", unquoted_text),
+    "agent": plain("agent", unquoted_text),
+}
 """Referer and agent are empty where the line ends before them."""
 
 
@@ -149,6 +155,7 @@ class LineFormat:
         times: the groups that the time is made of, in their order.
         minute: makes the whole Unix minute of what they hold; raises ``Malformed``.
         diagnosis: says which part of the format a line that does not match lacks.
+        exception: the pattern of lines, seldom ones, that ``pattern`` does not match.
     """
 
     name: str
@@ -157,6 +164,7 @@ class LineFormat:
     times: tuple[str, ...]
     minute: Minute
     diagnosis: Callable[[bytes], str] = diagnosis
+    exception: Callable[[Collection[str]], bytes] | None = None
 
     def field(self, name: str) -> AccessField:
         """The field of that name, whose capitals do not matter.
@@ -375,7 +383,7 @@ def _by_kind(value: Written, before: str | Written, after: str | Written, escape
 
 def _field(value: Written, group: str, undo: Undo) -> AccessField:
     if value.kind == "client":
-        return AccessField((group,), without_port if value.name == "host" else client_text)
+        return AccessField((group,), client_text)
     if value.time:
         return AccessField((group,), lambda raw: text(raw.strip(b"[]")))
     if value.name == "query":
@@ -402,6 +410,8 @@ def _common_names(
 ) -> dict[str, AccessField]:
     """The names that every format has, as far as it tells of them."""
     found = by_aliases(fields, aliases)
+    if "host" in found:
+        found["host"] = AccessField(found["host"].groups, client_text)
     told = of_request(found["request"].groups[0], undo) if "request" in found else {}
     return told | found | _target_names(found, told, undo)
 

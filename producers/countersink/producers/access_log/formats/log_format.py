@@ -70,8 +70,9 @@ _NAMED: Final = {
     "P": "process",
     "T": "duration",
 }
+_FORWARDED_FOR: Final = "header:x-forwarded-for"
 _APACHE_ALIASES: Final = {
-    "host": ("host", "address"),
+    "host": ("host", "address", _FORWARDED_FOR),
     "vhost": ("server_name", "canonical_name", "header:host"),
     "request": ("request",),
     "method": ("method",),
@@ -111,6 +112,8 @@ _ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)"
 _KINDS: Final = {
     "remote_addr": "client",
     "realip_remote_addr": "client",
+    "http_x_forwarded_for": "list",
+    "proxy_add_x_forwarded_for": "list",
     "remote_user": "user",
     "request": "request",
     "status": "status",
@@ -134,7 +137,7 @@ _NGINX_TIMES: Final = {
     "msec": rb"\d{10}\.\d{3}",
 }
 _NGINX_ALIASES: Final = {
-    "host": ("remote_addr", "realip_remote_addr"),
+    "host": ("remote_addr", "realip_remote_addr", "http_x_forwarded_for"),
     "vhost": ("site", "http_host", "server_name"),
     "user": ("remote_user",),
     "time": ("time_local", "time_iso8601", "msec"),
@@ -244,8 +247,9 @@ def _directive(found: re.Match[str]) -> str | Written:
     if argument is not None and letter in _NAMED:
         if not argument:
             raise ValueError(f"{shown} at character {at} of --log-format has no name in braces")
+        name = f"{_NAMED[letter]}:{argument.lower()}"
         kind = {"a": "client", "T": "number"}.get(letter, "any")
-        return Written(f"{_NAMED[letter]}:{argument.lower()}", shown, at, kind)
+        return Written(name, shown, at, "list" if name == _FORWARDED_FOR else kind)
     if argument is None and letter in _NAMED and letter not in _PLAIN:
         raise ValueError(
             f"{shown} at character {at} of --log-format needs a name, as %{{Referer}}{letter}"

@@ -8,6 +8,7 @@ load-balancer-access-logs.html and https://docs.haproxy.org/3.0/configuration.ht
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final
 
 from countersink.producers.access_log.formats.line_format import (
@@ -26,7 +27,6 @@ from countersink.producers.access_log.formats.line_format import (
     layout,
     of_request,
     plain,
-    without_port,
 )
 from countersink.producers.access_log.line import (
     CLIENT,
@@ -34,20 +34,24 @@ from countersink.producers.access_log.line import (
     HOST_NAME,
     IPV4,
     IPV6,
+    LAST_QUOTED,
     decoded,
     line_pattern,
     minute_of,
     text,
 )
 from countersink.producers.access_log.times import Clock
+from countersink.producers.errors import Malformed
 
 _VHOST: Final = rb"(?:" + HOST_NAME + rb"|" + IPV4 + rb"|\[[0-9A-Fa-f:.]++\]|_|\*)"
 
 
-def _vhost_pattern(captured: Collection[str]) -> bytes:
+def _vhost_pattern(captured: Collection[str], *, agent: bytes | None = None) -> bytes:
     vhost = b"(?P<vhost>" + _VHOST + b")" if "vhost" in captured else _VHOST
     port = rb"(?P<port>\d++)" if "port" in captured else rb"\d++"
-    return vhost + rb"(?::" + port + rb")? " + line_pattern(captured)
+    # A client without a name is none where a user with a blank in it would be read in its place.
+    site = vhost + rb"(?::" + port + rb")? (?!- (?!- ))"
+    return b"(?:" + site + b")?" + line_pattern(captured, agent=agent)
 
 
 _ALB: Final = layout(
@@ -104,7 +108,7 @@ _HAPROXY_CLIENT: Final = rb"(?:" + IPV6 + rb"(?::\d{1,5})?(?= )|unix:\d++|-:-|" 
 _COUNTS: Final = rb"-?[\d+]\d*+(?:/[+-]?\d++)"
 _HAPROXY: Final = layout(
     "{host} [{time}] {frontend} {backend}/{server} {timers} {status} {size} {request_cookie}"
-    ' {response_cookie} {termination} {connections} {queue} {headers}"{request}"',
+    ' {response_cookie} {termination} {connections} {queue} {headers}"{request}',
     {
         "host": (_HAPROXY_CLIENT, "the client's address and port"),
         "time": (
@@ -123,15 +127,16 @@ _HAPROXY: Final = layout(
         "connections": (_COUNTS + rb"{4}", "five numbers of connections"),
         "queue": (rb"\d++/\d++", "two lengths of queues"),
         "headers": (rb"(?>(?:\{[^}\n]*+\} ){0,2})", "the captured headers"),
-        "request": (rb'[^"\n]*+', "the request"),
+        "request": (rb'[^"\n]*+"?+', "the request"),
     },
+    end=rb"(?: .*)?",
 )
 
 
 def _apaches(
     name: str,
     fields: Mapping[str, AccessField],
-    pattern: Callable[[Collection[str]], bytes] = line_pattern,
+    pattern: Callable[..., bytes] = line_pattern,
 ) -> LineFormat:
     """A format of Apache's own, whose times have their zone."""
     return LineFormat(
@@ -140,6 +145,7 @@ def _apaches(
         fields=fields,
         times=("minute", "zone"),
         minute=lambda found: minute_of(b"".join(found)),
+        exception=partial(pattern, agent=LAST_QUOTED),
     )
 
 
@@ -159,13 +165,35 @@ def _of_balancer(
 
 
 _ALB_FIELDS: Final = {
-    "host": AccessField(("host",), without_port),
+    "host": AccessField(("host",), client_text),
     "vhost": AccessField(("vhost",), lambda raw: text(raw.strip(b' "'))),
     **of_request("request"),
 }
+
+
+def _of_cut_request(name: str, field: AccessField) -> AccessField:
+    """A field of a request with the quote behind it, which lacks where HAProxy has cut the line:
+    then it is known as far as the query.
+    """
+
+    def read(raw: bytes) -> str:
+        request, quote, _ = raw.partition(b'"')
+        if not quote:
+            request, asked, _ = request.partition(b"?")
+            if not asked or name not in ("method", "path"):
+                raise Malformed("the line is cut off in its request")
+            request += b" HTTP/1.1"
+        return field.read(request)
+
+    return AccessField(field.groups, read)
+
+
 _HAPROXY_FIELDS: Final = {
     "host": AccessField(("host",), _haproxy_client),
-    **of_request("request", _unhashed),
+    **{
+        name: _of_cut_request(name, field)
+        for name, field in of_request("request", _unhashed).items()
+    },
 }
 _VHOST_FIELDS: Final = {"vhost": plain("vhost"), "port": plain("port"), **COMBINED}
 _HAPROXY_TIME: Final = "%d/%b/%Y:%H:%M:%S.%f"

@@ -85,6 +85,12 @@ class Directives:
         return self if found is None else replace(self, date=found[1].decode())
 
 
+CLOUDFRONT: Final = Directives().after(
+    b"#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status"
+    b" cs(Referer) cs(User-Agent) cs-uri-query"
+)
+"""What CloudFront's lines have first, also where they stand without directives."""
+
 _WHOLE: Final = rb"\0*+(?:\xef\xbb\xbf)?(#[^\n]*+)(?=\n)"
 _FIRST_DIRECTIVE: Final = re.compile(_WHOLE)
 _LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # what begins with a text is found fast
@@ -135,7 +141,7 @@ def w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> Li
         if number:
             source.append(ValuePlace("", divider, "what divides values"))
         source.append(ValuePlace(f"g{number}", pattern, name))
-    layout = Layout(tuple(source), rb"[ \t]*+")
+    layout = Layout(tuple(source), rb"(?:\t.*)?" if directives is CLOUDFRONT else rb"[ \t]*+")
     read = _decoded if tabs else _unquoted
     fields = {name: AccessField((group,), read) for name, group in groups.items()}
     if "c-ip" in groups:
@@ -162,23 +168,19 @@ def _common_names(
 ) -> dict[str, AccessField]:
     found = by_aliases(fields, _ALIASES)
 
-    def whole(path: bytes, query: bytes = b"-") -> str:
-        return stem(path) if query in (b"-", b"") else f"{stem(path)}?{read(query)}"
-
-    def stem(path: bytes) -> str:
-        text = read(path)
+    def whole(target: bytes, query: bytes = b"-") -> str:
+        text = read(target)
         asked(text.encode())
-        return text
+        return text if query in (b"-", b"") else f"{text}?{read(query)}"
 
-    if "path" in found:
-        groups_of = found["path"].groups + (found["query"].groups if "query" in found else ())
-        found["target"] = AccessField(groups_of, whole)
-        found["path"] = AccessField(found["path"].groups, stem)
-    elif "cs-uri" in fields:
-        found["target"] = AccessField(fields["cs-uri"].groups, stem)
-        found["path"] = AccessField(
-            fields["cs-uri"].groups, lambda raw: path_of(read(raw).encode()).decode()
-        )
+    stem = found.get("path") or fields.get("cs-uri")
+    if stem is not None:
+        query = found["query"].groups if "query" in found and "path" in found else ()
+        found["target"] = AccessField(stem.groups + query, whole)
+        # Some servers write the query into the stem.
+        found["path"] = AccessField(stem.groups, lambda raw: path_of(read(raw).encode()).decode())
+        if "query" not in found:
+            found["query"] = AccessField(stem.groups, lambda raw: whole(raw).partition("?")[2])
     return found
 
 

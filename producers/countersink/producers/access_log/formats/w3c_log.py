@@ -2,6 +2,7 @@
 itself is in ``w3c.py``."""
 
 from bisect import bisect_left
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
@@ -16,6 +17,7 @@ from countersink.producers.access_log.formats.reader import (
     note_window,
 )
 from countersink.producers.access_log.formats.w3c import (
+    CLOUDFRONT,
     Directives,
     directives_in,
     divided_by_tabs,
@@ -127,19 +129,22 @@ class W3cLog:
     def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
         """Count lines whose values are all divided by tabs, or all by spaces."""
         place = bisect_left(self._at, window.numbers[0])
-        reader: LineReader = _UNDIRECTED
-        if place and self._directives[place - 1].names:
-            reader = self._reader(self._directives[place - 1], tabs=tabs)
+        directives = self._directives[place - 1] if place else Directives()
+        if tabs and not directives.names:
+            directives = CLOUDFRONT
+        reader = self._reader(directives, tabs=tabs) if directives.names else _UNDIRECTED
         reader.count(window, tally)
 
     def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
         """What reads, or refuses, the lines after directives."""
-        known = directives.shape, tabs
+        known = directives if directives is CLOUDFRONT else directives.shape, tabs
         if known not in self._readers:
             if len(self._readers) >= _READERS:
                 self._readers.clear()
             try:
                 form = w3c_format(directives, tabs=tabs, time_zone=self._time_zone)
+                if directives is CLOUDFRONT:
+                    form = replace(form, diagnosis=_UNDIRECTED.reason)
                 self._readers[known] = AccessLog(self._keys, form)
             except ValueError as error:
                 reason = str(error)

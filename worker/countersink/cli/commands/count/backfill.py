@@ -53,7 +53,7 @@ def command(
     and recorded. Only days that are over are set, and a worker must be running.
 
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
-    gzip, bzip2 or zstd. If a run is interrupted, run it again: it goes on. Lines that cannot be
+    gzip, bzip2, zstd or xz. If a run is interrupted, run it again: it goes on. Lines that cannot be
     counted are written to --rejects; the status is then 3, unless --allow-rejects covers them.
     `countersink backfills undo` undoes a run; --breakdown fills a breakdown that was declared
     later. Details and examples of each format: docs/backfill.md.

@@ -97,7 +97,8 @@ def decorators(
         option(
             "--envelope",
             type=click.Choice(ENVELOPES),
-            help="What wraps each line: a prefix of syslog or docker compose, or quotes."
+            help="What wraps each line: docker's or Kubernetes' log file (cri), a prefix of syslog"
+            " or docker compose, or quotes."
             " --input-format auto detects it.",
         ),
         option(

@@ -85,6 +85,7 @@ class _Report(Reporter):
                 "counted": summary.counted,
                 "rejected": summary.rejected,
                 "left": summary.left,
+                "lost": summary.lost,
                 "entries": entries,
                 "rejected_lines": [
                     {"file": path, "line": each.line, "reason": each.reason}
@@ -158,6 +159,13 @@ class _Report(Reporter):
     help="Seconds without growth after which tail leaves a rotated log.",
 )
 @settings.setting(
+    "--rotated-in",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="The directory that rotated files are moved to (olddir of logrotate), if it is not the "
+    "log's own.",
+)
+@settings.setting(
     "--show-rejected",
     type=click.IntRange(0),
     default=20,
@@ -187,6 +195,7 @@ def command(
     position_file: str | None,
     max_stream_length: int,
     rotate_wait: float,
+    rotated_in: str | None,
     show_rejected: int,
     allow_rejects: log_options.Allowance | None,
     format: str,
@@ -195,7 +204,7 @@ def command(
     redis_url: str | None,
     **formats: str | None,
 ) -> int:
-    """Count the lines of a web server's access log, plain or .gz.
+    """Count the lines of a web server's access log, plain or compressed.
 
     tail detects the format from the first lines if they are unambiguous; docs/backfill.md lists the
     formats.
@@ -240,6 +249,7 @@ def command(
                 begin=begin,
                 follow=follow,
                 rotate_wait=rotate_wait,
+                rotated_in=os.path.abspath(rotated_in) if rotated_in else "",
             )
         except (LogError, PositionError, TailError, UnknownFormat) as error:
             report.close()
@@ -250,7 +260,7 @@ def command(
         return asked.status
     allowed = allow_rejects or log_options.Allowance()
     well = allowed.covers(summary.rejected, summary.counted + summary.rejected)
-    return Exit.DONE if well and not summary.left else Exit.DIFFERS
+    return Exit.DONE if well and not (summary.left or summary.lost) else Exit.DIFFERS
 
 
 def _no_key(key: str) -> str:
@@ -308,6 +318,7 @@ def _count(
     begin: Begin | None,
     follow: bool,
     rotate_wait: float,
+    rotated_in: str,
 ) -> None:
     """Count a log: what comes through a pipe, or what is new in a file, whose position in Redis and
     in a file is that of these ``lines``.
@@ -328,7 +339,14 @@ def _count(
     if file is None and sender.patiently(ledger.read) is None:
         hits.reporter.notice(UNPROTECTED)
     run = FileTail(
-        sender, ledger, hits, path=path, follow=follow, rotate_wait=rotate_wait, file=file
+        sender,
+        ledger,
+        hits,
+        path=path,
+        follow=follow,
+        rotate_wait=rotate_wait,
+        rotated_in=rotated_in,
+        file=file,
     )
     run.run(begin=begin)
 
