@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.producers import Producer
 from countersink.runtime.log import Log
 from countersink.runtime.members import Salt, decode_salts
 from countersink.store import Store
@@ -121,3 +122,22 @@ def test_a_right_that_is_missing_in_redis_is_said(
             publisher.publish()
             assert published(client) == {"v": stored(store, "v")}
         publisher.close()
+
+
+def test_sightings_right_after_unique_are_counted_with_their_members(
+    redis_url: str, mysql_url: str
+) -> None:
+    with (
+        Store(mysql_url) as store,
+        watched(redis_url, mysql_url, batch_wait_ms=10),
+        Producer(redis_url) as producer,
+    ):
+        producer.seen("warm", "/", "ann")
+        assert not producer.flush(0.1)
+        store.counters.set("uv", salt_days=0)
+        for number in range(500):
+            producer.seen("uv", "/", str(number))
+        store.counters.set("warm", salt_days=0)
+        assert producer.flush(timeout=60, applied=True)
+        assert store.totals.total("uv") == store.totals.unique("uv").total == 500
+        assert store.totals.total("warm") == store.totals.unique("warm").total == 1
