@@ -51,6 +51,7 @@ ALL = [
     "0013_windows",
     "0014_breakdowns",
     "0015_visitors",
+    "0016_sightings",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables

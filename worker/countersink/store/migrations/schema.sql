@@ -129,6 +129,7 @@ CREATE TABLE visitor_salt (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     begins  BIGINT NOT NULL COMMENT 'Unix minutes; -2147483648: from the beginning',
     ends    BIGINT NULL COMMENT 'Unix minutes, exclusive; NULL: for ever',
+    made    BIGINT NOT NULL DEFAULT 0 COMMENT 'Unix minutes',
     salt    BINARY(16) NULL COMMENT 'NULL: forgotten, so that nobody can find out members by it',
     PRIMARY KEY (number),
     UNIQUE KEY by_counter (counter, begins)
