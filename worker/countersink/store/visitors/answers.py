@@ -37,6 +37,9 @@ Unit = Literal["day", "hour", "minute", "month"]
 UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")
 G = TypeVar("G")
 
+MOST_EXACT_IN_ANSWER: Final = 200_000
+"""Members that all unions of an answer keep exactly, together: some 20 MB."""
+
 _KEYS_PER_QUERY: Final = 500
 _LISTS: Final[Mapping[Unit, Callable[[Session, Selection], list[tuple[Any, int]]]]] = {
     "day": series.daily,
@@ -91,17 +94,25 @@ def _united(
     unit: Unit | None = None,
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
-    """The unions of the selected sketches by group."""
+    """The unions of the selected sketches by group; where they would have too many members
+    together, those that grow go on as estimates.
+    """
     own = selected(session, selection)
     view = own.view(selection.time_zone)
     salts = _Salts(session, own.counter)
     unions: dict[G, SketchUnion] = {}
+    exact = 0
     for sketch in _sketches(session, selection, own, view, unit):
         name = group(view, sketch)
         if wanted is not None and name not in wanted:
             continue
         salts.note(name, view, sketch)
-        sketch.add_to(unions.setdefault(name, SketchUnion()))
+        union = unions.setdefault(name, SketchUnion())
+        exact -= union.exact
+        sketch.add_to(union)
+        if exact + union.exact > MOST_EXACT_IN_ANSWER:
+            union.estimate()
+        exact += union.exact
     return unions
 
 

@@ -17,7 +17,7 @@ from countersink.store import sql
 from countersink.store.connection import Session
 from countersink.store.errors import BadData, DamagedSketch, NoSketches
 from countersink.store.sql import COMPACTED, label_of, label_time, marks, parts
-from countersink.store.visitors.sketch import SketchUnion, checksum
+from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 
 CellPlace = tuple[str, int, str]
 """(counter, label of the bucket, key) of a cell."""
@@ -58,7 +58,7 @@ def unite(
             there = _read(session, counter, bucket, slot, [key.encode() for _, _, key in part])
             for place in part:
                 key = place[2].encode()
-                union = SketchUnion()
+                union = SketchUnion(MOST_EXACT)
                 try:
                     if key in there:
                         _add(union, (counter, bucket, key, slot), *there[key])
@@ -117,7 +117,7 @@ def move(
         args,
     ):
         label, own = label_of(bucket), bytes(key)
-        union = unions.setdefault((label if to is None else to, own), SketchUnion())
+        union = unions.setdefault((label if to is None else to, own), SketchUnion(MOST_EXACT))
         _add(union, (counter, label, own, int(slot)), sketch, crc)
     deleted = f"DELETE visitor_slot FROM {rows} WHERE {where}{slots}"
     session.execute(deleted, args)
