@@ -291,7 +291,8 @@ def test_statements_are_split_at_the_ends_of_lines() -> None:
 
 def test_the_view_is_for_people(session: Session) -> None:
     session.execute(
-        "INSERT INTO counter_slot VALUES ('v', '2026-11-21', %s, 0, 1),"
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('v', '2026-11-21', %s, 0, 1),"
         " ('v', '2026-11-21', %s, 9, 2), ('v', '2026-11-20', %s, 9, 4)",
         ("/é".encode(), "/é".encode(), "/é".encode()),
     )
