@@ -272,7 +272,7 @@ def test_a_line_that_was_rejected_for_its_total_is_not_taken_back_when_it_goes_o
     for other in range(512, 640):
         if other != slot:
             logs.query(
-                "INSERT INTO counter_slot SELECT counter, bucket, counter_key, %s, amount"
+                "INSERT INTO counter_slot SELECT counter, bucket, counter_key, %s, amount, 0"
                 " FROM counter_slot WHERE slot = %s AND counter_key = 'k'",
                 other,
                 slot,

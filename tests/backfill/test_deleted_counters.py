@@ -66,7 +66,9 @@ def fill(logs: Logs) -> None:
         )
         session.execute("INSERT INTO backfill_truth VALUES (%s, '2026-03-14', '/0', 10)", (run,))
         session.execute(
-            "INSERT INTO counter_slot VALUES (%s, '2026-03-14', '/', 600, 6)", (COUNTER,)
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES (%s, '2026-03-14', '/', 600, 6)",
+            (COUNTER,),
         )
         # On the row of the ledger that a backfill would have posted it to.
         session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6, 0, 0)", (COUNTER,))

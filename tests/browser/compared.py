@@ -57,7 +57,10 @@ def fill(web: Web) -> None:
     web.producer.increment("old", "a", 7, at=datetime(2025, 1, 9, 12, tzinfo=UTC))
     web.apply()
     with Oracle(web.options.mysql_url) as oracle:
-        oracle.rows("INSERT INTO counter_month VALUES ('old', '2024-12-01', 'a', 310)")
+        oracle.rows(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES ('old', '2024-12-01', 'a', 310)"
+        )
 
 
 def counted(

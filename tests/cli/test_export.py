@@ -125,7 +125,10 @@ def test_ndjson_keeps_keys_as_they_are(servers: Servers) -> None:
         servers.call("increment", "views", key, "--at", "2026-11-18T12:00Z")
     servers.apply()
     with Oracle(servers.mysql_url) as oracle:
-        oracle.rows("INSERT INTO counter_slot VALUES ('views', '2026-11-18', UNHEX('FF'), 1, 1)")
+        oracle.rows(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('views', '2026-11-18', UNHEX('FF'), 1, 1)"
+        )
     done = servers.call("export", "views", "--format", "ndjson")
     found = [json.loads(line) for line in done.out.splitlines()]
     assert [row["key"] for row in found] == ["\x1b[31m", "=1+1", "ü\n", "\udcff"]
@@ -150,7 +153,8 @@ def test_parquet_can_be_read_by_others(filled: Servers, tmp_path: Path) -> None:
 def test_parquet_says_which_total_it_cannot_hold(servers: Servers, tmp_path: Path) -> None:
     with Oracle(servers.mysql_url) as oracle:
         oracle.rows(
-            "INSERT INTO counter_slot VALUES ('views', '2026-11-18', '/', 2, 9223372036854775807),"
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('views', '2026-11-18', '/', 2, 9223372036854775807),"
             " ('views', '2026-11-18', '/', 3, 9223372036854775807)"
         )
     file = tmp_path / "views.parquet"

@@ -34,7 +34,8 @@ def rolled(filled: Servers) -> Servers:
     """The days of `clicks` before 25 October are in months, for the tests that come last."""
     filled.execute(
         "DELETE FROM counter_slot WHERE counter = 'clicks'",
-        "INSERT INTO counter_month VALUES ('clicks', '2026-10-01', '/', 7)",
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('clicks', '2026-10-01', '/', 7)",
         "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
         " VALUES ('clicks', 1, '2026-10-25', NOW(3))",
     )

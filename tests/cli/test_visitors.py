@@ -2,12 +2,17 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 
+import pytest
 import redis
 
 from countersink.runtime.members import MAX_HASHES, Salt
+from countersink.stream import names
 from tests.cli.command import Result, Servers, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
+from tests.support.proxies import RedisProxy
+from tests.support.waiting import eventually
 
 CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
 MINUTE = int(datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()) // 60
@@ -41,7 +46,10 @@ def test_increment_tells_a_visitor(redis_url: str, redis_client: redis.Redis) ->
     assert set().union(*hashes.values()) == set(map(hashed, ["ann", "bob", ""]))
 
 
-def test_increment_says_what_is_missing(redis_url: str, redis_client: redis.Redis) -> None:
+def test_increment_says_what_is_missing(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "SALT_SECONDS", 0.0)
     done = run(redis_url, "increment", "visitors", "--visitor", "secret")
     assert done.status == 1
     assert "countersink counter set visitors --unique" in one_sentence(done)
@@ -109,8 +117,9 @@ def test_tail_reads_a_pipe(redis_url: str, redis_client: redis.Redis) -> None:
 
 
 def test_tail_without_a_salt_stops_before_the_lines(
-    redis_url: str, redis_client: redis.Redis, log: Path
+    redis_url: str, redis_client: redis.Redis, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(names, "SALT_SECONDS", 0.0)
     log.write_bytes(line("192.0.2.1", "secret"))
     done = tail(redis_url, log, "--visitor", "host,agent")
     assert done.status == 1
@@ -120,15 +129,40 @@ def test_tail_without_a_salt_stops_before_the_lines(
     assert tail(redis_url, log, "--visitor", "host,agent").out.startswith("visitors: counted 1")
 
 
-def test_tail_rejects_hits_whose_salt_was_forgotten(
+def test_tail_counts_hits_whose_salt_was_forgotten_without_their_visitors(
     redis_url: str, redis_client: redis.Redis, log: Path
 ) -> None:
     publish(redis_client, [Salt(4, MINUTE + 1, None, SALT)])
     log.write_bytes(line("192.0.2.1", "A") * 2 + line("192.0.2.1", "A", minute=1))
     done = tail(redis_url, log, "--visitor", "host")
-    assert (done.status, done.out) == (3, "visitors: counted 1, rejected 2\n")
-    assert "the salt of their time was forgotten" in done.err
-    assert found(redis_client)[0] == {("visitors", "/", MINUTE + 1): 1}
+    assert (done.status, done.out) == (0, "visitors: counted 3, rejected 0\n")
+    assert "2 hits were counted without their visitors: the salt of their time was" in done.err
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 2, ("visitors", "/", MINUTE + 1): 1}
+    assert hashes == {("visitors", "/", MINUTE + 1, 4): {hashed("192.0.2.1")}}
+
+
+@pytest.mark.parametrize("command", ["tail", "increment"])
+def test_a_salt_that_is_due_is_waited_for(
+    redis_url: str, redis_client: redis.Redis, log: Path, command: str
+) -> None:
+    log.write_bytes(line("192.0.2.1", "A"))
+    commands = {
+        "tail": ("tail", str(log), "--counter", "visitors", "--visitor", "host"),
+        "increment": ("increment", "visitors", "/", "--visitor", "192.0.2.1"),
+    }
+    with RedisProxy.to(redis_url) as proxy:
+
+        def declare() -> None:
+            eventually(lambda: proxy.counts["HGET"] >= 3)
+            publish(redis_client)
+
+        thread = Thread(target=declare)
+        thread.start()
+        done = run(proxy.url(redis_url), *commands[command])
+        thread.join()
+    assert done.status == 0, done.err
+    assert list(found(redis_client)[1].values()) == [{hashed("192.0.2.1")}]
 
 
 def test_a_field_that_the_log_has_not_is_refused(redis_url: str, log: Path) -> None:

@@ -97,7 +97,10 @@ def test_the_rights_on_the_page_are_enough(
     store: Store, mysql_url: str, users: dict[str, str]
 ) -> None:
     with connect(mysql_url) as root:
-        root.execute("INSERT INTO counter_month VALUES ('orders', '2020-01-01', 'a', 5)")
+        root.execute(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES ('orders', '2020-01-01', 'a', 5)"
+        )
         post_planted(root)
     with (
         Store(users["settings_reader"]) as limited,

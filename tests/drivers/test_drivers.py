@@ -103,7 +103,8 @@ def test_with_the_business_row_or_not_at_all(
         # settings that change while it knows them, and rows of workers that are deleted
         store.counters.set("orders", app_slots=3)
         session.execute(
-            "INSERT INTO counter_slot VALUES ('orders', '2026-11-20', X'6225', 7, 5),"
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('orders', '2026-11-20', X'6225', 7, 5),"
             " ('orders', '2026-11-21', X'6225', 7, 5)"
         )
         post_planted(session)

@@ -141,7 +141,10 @@ def test_a_demoted_primary_takes_no_write_of_an_open_session(group: ReplicationG
     first = group.primary()
     with connect(group.url(first)) as session:
         session.begin()
-        session.execute("INSERT INTO counter_slot VALUES ('late', '2026-11-01', '', 1, 1)")
+        session.execute(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('late', '2026-11-01', '', 1, 1)"
+        )
         first.freeze()
         second = group.next_primary(first)
         first.thaw()

@@ -26,7 +26,7 @@ def test_public_names_are_pinned() -> None:
         *("Replayed", "SegmentInfo", "SpoolError", "list_segments", "replay"),
     ]
     assert public(Producer) == [
-        *("begin_flush", "close", "close_at_exit", "counts_members", "exit_timeout"),
+        *("awaits_salt", "begin_flush", "close", "close_at_exit", "counts_members", "exit_timeout"),
         *("flush", "from_env", "increment", "increment_batch", "increment_many", "mark"),
         *("seen", "spool", "start_over", "stats", "stop_counting", "tell_of_loss", "trail"),
         *("unused",),
@@ -71,8 +71,8 @@ def test_the_recording_producer_has_the_real_ones_signatures(name: str) -> None:
 
 def test_log_actions_are_pinned() -> None:
     assert sorted(ACTIONS) == [
-        *("connected", "dropped", "held_back", "internal_error", "left_over", "no_salt"),
-        *("not_known", "replayed", "sigterm", "spool_damaged", "spool_failed"),
+        *("connected", "dropped", "held_back", "internal_error", "left_over", "no_members"),
+        *("no_salt", "not_known", "replayed", "sigterm", "spool_damaged", "spool_failed"),
         *("unavailable",),
     ]
 

@@ -38,8 +38,9 @@ MINUTE = int(AT.timestamp()) // 60
 
 @pytest.fixture(autouse=True)
 def _asks_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a salt that was not there."""
+    """For a salt that was not there, and does not take one for due."""
     monkeypatch.setattr(sightings, "ASK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 0.0)
 
 
 def test_sightings_are_counted_and_members_are_hashed(
@@ -226,7 +227,9 @@ def test_a_flush_does_not_wait_where_redis_says_that_there_is_no_salt(
         eventually(lambda: producer.flush(20))
         producer.seen("others", "/", "bob", at=AT)
         assert not producer.close(3600)
-    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
+    counts, hashes = found(redis_client)
+    assert counts["others", "/", MINUTE] == 1  # without its member
+    assert hashes == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
 
 
 def test_a_burst_before_the_salt_is_known_waits_for_it(
@@ -253,19 +256,24 @@ def test_what_waits_is_bounded_and_the_counter_with_most_is_cut(
     monkeypatch.setattr(sightings, "MAX_WAITING", 100)
     with Producer(redis_url, flush_interval=0.02) as producer:
         for number in range(150):
-            producer.seen("wrong", "/", f"secret{number}")
+            producer.seen("wrong", "/", f"secret{number}", at=AT)
         for number in range(20):
             producer.seen("visitors", "/", str(number), at=AT)
         assert not producer.flush(0.1)
         stats = producer.stats()
-        assert (stats.accepted, stats.dropped, stats.pending_rows) == (100, 70, 100)
-        eventually(lambda: "increments dropped: no salt" in caplog.text)
+        assert (stats.accepted, stats.dropped) == (170, 0)
+        assert found(redis_client)[0] == {("wrong", "/", MINUTE): 70}
+        eventually(lambda: "sightings counted without their members" in caplog.text)
         assert "countersink counter set wrong --unique" in caplog.text
         publish(redis_client)
         eventually(lambda: len(found(redis_client)[1].get(("visitors", "/", MINUTE, 7), ())) == 20)
-        assert not producer.close(0.1)
+        assert not producer.close(4.0)
         stats = producer.stats()
-        assert (stats.accepted, stats.stored, stats.dropped) == (20, 20, 150)
+        assert (stats.accepted, stats.stored, stats.dropped) == (170, 170, 0)
+    assert found(redis_client)[0] == {
+        ("wrong", "/", MINUTE): 150,
+        ("visitors", "/", MINUTE): 20,
+    }
     assert "secret" not in caplog.text
 
 
@@ -277,7 +285,7 @@ def test_bytes_that_wait_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyP
             producer.seen("visitors", "/", "x" * 3_000)
         assert not producer.flush(0.1)
         stats = producer.stats()
-        assert stats.accepted <= 3
+        assert producer._engine.events.buffer.waiting_members.count <= 3
         assert stats.accepted + stats.dropped == 100
         producer.close(0.1)
 
@@ -393,17 +401,20 @@ def test_salts_are_asked_for_again_and_before_it_hashes_by_a_producer_that_was_i
     ]
 
 
-def test_the_time_of_a_forgotten_salt_is_dropped_and_said(
+def test_a_member_of_the_time_of_a_forgotten_salt_is_dropped_and_said(
     redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(redis_client, [Salt(3, MINUTE, MINUTE + 10, SALT)])
     with Producer(redis_url, flush_interval=0.01) as producer:
         producer.seen("visitors", "/", "a", at=datetime.fromtimestamp((MINUTE - 1) * 60, UTC))
         producer.seen("visitors", "/", "b", at=AT)
-        assert not producer.flush(20)  # something was dropped
+        assert not producer.flush(20)  # a member was dropped
         eventually(lambda: "has none of this time" in caplog.text)
         stats = producer.stats()
-        assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
+        assert (stats.accepted, stats.stored, stats.dropped) == (2, 2, 0)
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE - 1): 1, ("visitors", "/", MINUTE): 1}
+    assert hashes == {("visitors", "/", MINUTE, 3): {hashed("b")}}
 
 
 def test_no_flush_says_stored_while_a_member_waits_for_a_salt_to_come(
@@ -434,10 +445,10 @@ def test_a_member_of_days_ahead_is_dropped_and_said(
     with Producer(redis_url, flush_interval=0.01) as producer:
         producer.seen("visitors", "/", "ann", at=ahead)
         producer.seen("endless", "/", "bob", at=ahead)
-        assert not producer.flush(20)  # something was dropped
+        assert not producer.flush(20)  # a member was dropped
         eventually(lambda: "is more than a day ahead" in caplog.text)
         stats = producer.stats()
-        assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 1)
+        assert (stats.accepted, stats.stored, stats.dropped) == (2, 2, 0)
         batch = [Increment("visitors", "/", 1, ahead, member="ann")]
         with pytest.raises(InvalidBatch, match="more than a day ahead"):
             producer.increment_batch(batch)
@@ -648,3 +659,77 @@ def test_hashes_count_for_the_bound_of_memory(
             redis_client.config_set("maxmemory", 0)
         assert producer.flush(20)
         assert producer.stats().stored == stats.accepted
+
+
+def test_a_flush_waits_for_a_salt_that_is_due(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 3600.0)
+    with (
+        RedisProxy.to(redis_url) as proxy,
+        Producer(proxy.url(redis_url), flush_interval=60) as producer,
+    ):
+        for number in range(500):
+            producer.seen("visitors", "/", str(number), at=AT)
+        thread = Thread(target=_publish_late, args=(proxy, redis_client))
+        thread.start()
+        try:
+            assert producer.flush(3600)
+        finally:
+            thread.join()
+    counts, hashes = found(redis_client)
+    assert counts == {("visitors", "/", MINUTE): 500}
+    assert len(hashes["visitors", "/", MINUTE, 7]) == 500
+
+
+def _publish_late(proxy: RedisProxy, client: redis.Redis) -> None:
+    """Publish a salt once Redis has said several times that there is none."""
+    eventually(lambda: proxy.counts["HGET"] >= 3)
+    publish(client)
+
+
+def test_a_close_waits_for_a_salt_that_is_due(
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 3600.0)
+    with RedisProxy.to(redis_url) as proxy:
+        producer = Producer(proxy.url(redis_url))
+        producer.seen("visitors", "/", "ann", at=AT)
+        thread = Thread(target=_publish_late, args=(proxy, redis_client))
+        thread.start()
+        try:
+            assert producer.close(3600)
+        finally:
+            thread.join()
+    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
+
+
+def test_sightings_without_a_salt_are_counted_at_the_close(
+    redis_url: str,
+    redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 3600.0)  # one is due, and never comes
+    producer = Producer(redis_url)
+    for number in range(500):
+        producer.seen("visitors", "/", str(number), at=AT)
+    assert not producer.close(4.0)  # members were dropped
+    stats = producer.stats()
+    assert (stats.accepted, stats.stored, stats.dropped) == (500, 500, 0)
+    assert found(redis_client) == ({("visitors", "/", MINUTE): 500}, {})
+    assert "500 sightings counted without their members" in caplog.text
+    assert "countersink counter set visitors --unique" in caplog.text
+
+
+def test_sightings_without_a_salt_go_to_the_spool_at_the_close(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    with Producer(AWAY, spool=tmp_path, socket_timeout=0.5) as producer:
+        producer.seen("visitors", "/", "secret", at=AT)
+        assert not producer.close(4.0)
+        assert producer.stats().spooled == 1
+    assert not any(b"secret" in path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    with Producer(redis_url, spool=tmp_path) as producer:
+        producer.flush(20)
+        eventually(lambda: found(redis_client) == ({("visitors", "/", MINUTE): 1}, {}))

@@ -79,8 +79,14 @@ def fill(session: Session) -> None:
     put_policies(session, "changed", [(0, "UTC", "day"), (changed, "UTC", "hour")])
     put(session, [("changed", at(DAYS[2], 7) + timedelta(seconds=1), "k2", 9)])
     put(session, [("months", at(day), "k1", 2) for day in DAYS[1:]])
-    session.execute("INSERT INTO counter_month VALUES ('months', '2026-10-01', 'k1', 30)")
-    session.execute("INSERT INTO counter_month VALUES ('months', '2026-11-01', 'k3', 4)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('months', '2026-10-01', 'k1', 30)"
+    )
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('months', '2026-11-01', 'k3', 4)"
+    )
     session.execute(
         "INSERT INTO counter (name, rolled_up_to, created)"
         " VALUES ('months', %s, NOW(3)), ('made', NULL, NOW(3))",

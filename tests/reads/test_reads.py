@@ -382,7 +382,10 @@ def test_pending_rows_of_a_tracked_table_are_left_out_as_the_worker_will(
             " triggers, created)"
             " VALUES ('orders', 'shop', 'orders', '[]', 16, 'countersink_1', UTC_TIMESTAMP(3))"
         )
-        session.execute("INSERT INTO counter_slot VALUES ('orders', '1970-01-01', '', 256, 7)")
+        session.execute(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('orders', '1970-01-01', '', 256, 7)"
+        )
         session.execute("UPDATE control SET policy_version = policy_version + 1")
     for _ in range(2):
         assert reads.total("orders", include_pending=True).value == 7
@@ -396,7 +399,10 @@ def test_pending_rows_of_days_that_are_rolled_up(
     queue(redis_client, ("views", "/", 0, 2), ("views", "/", 2, 4))
     with connect(mysql_url) as session:
         put_policies(session, "views", [(0, "UTC", "day")])
-        session.execute("INSERT INTO counter_month VALUES ('views', '2026-11-01', '/', 40)")
+        session.execute(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES ('views', '2026-11-01', '/', 40)"
+        )
         session.execute("UPDATE counter SET rolled_up_to = %s WHERE name = 'views'", (DAYS[1],))
     for _ in range(2):
         found = reads.total("views", include_pending=True)

@@ -38,7 +38,11 @@ class Tables:
                 sums[n] += each
         with self.connection.cursor() as cursor:
             self.connection.begin()
-            cursor.executemany("INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)", planted)
+            cursor.executemany(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                " VALUES (%s, %s, %s, %s, %s)",
+                planted,
+            )
             for app, sums_of in posts.items():
                 into, more = ("app_ledger (counter, bucket,", "%s, ") if app else (
                     "counter_ledger (counter,", "")  # fmt: skip
@@ -122,7 +126,8 @@ class Tables:
             with holder.cursor() as cursor:
                 holder.begin()
                 cursor.execute(
-                    "INSERT INTO counter_slot VALUES ('v', %s, %s, %s, 1)"
+                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                    " VALUES ('v', %s, %s, %s, 1)"
                     " ON DUPLICATE KEY UPDATE amount = amount + 1",
                     (bucket, key, slot),
                 )

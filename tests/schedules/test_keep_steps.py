@@ -620,7 +620,9 @@ def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(tables: K
             (f"UPDATE counter_slot SET amount = amount - 1 {where} > %s LIMIT 1", (wide,), wide),
             (f"DELETE FROM counter_slot {where} > %s LIMIT 1", (wide,), wide),
         ):
-            rows = session.query("SELECT * FROM counter_slot")
+            rows = session.query(
+                "SELECT counter, bucket, counter_key, slot, amount FROM counter_slot"
+            )
             damaged(session, sql, *args)
             said = verified(tables.url)
             assert len(said) == 1, sql
@@ -628,7 +630,11 @@ def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(tables: K
             assert "'a'" in said[0], sql
             session.execute("DELETE FROM counter_slot")
             for row in rows:
-                session.execute("INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)", row)
+                session.execute(
+                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                    " VALUES (%s, %s, %s, %s, %s)",
+                    row,
+                )
         assert verified(tables.url) == []
 
 

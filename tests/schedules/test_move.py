@@ -197,7 +197,11 @@ def test_a_held_row_is_refused_at_once_and_nothing_stays_locked(
             " AND counter_key = 'a' AND slot = 1 FOR UPDATE NOWAIT",
             DAY,
         )
-        tables.run("INSERT INTO counter_slot VALUES ('v', %s, 'a', 9, 1)", DAY)
+        tables.run(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('v', %s, 'a', 9, 1)",
+            DAY,
+        )
     assert move(session, WHOLE).moved == 7
 
 
@@ -210,7 +214,10 @@ def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
     def insert(_request: Request) -> None:
         with connect(mysql_url, lock_wait=1) as writer:
             try:
-                writer.execute(f"INSERT INTO counter_slot VALUES ('v', '{DAY}', 'b', 1, 1)")
+                writer.execute(
+                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                    f" VALUES ('v', '{DAY}', 'b', 1, 1)"
+                )
             except Conflict as error:
                 refused.append(error.code)
 

@@ -392,7 +392,11 @@ def test_a_day_that_is_not_rolled_up_has_no_room_for_keys_of_its_month(tables: T
         store.counters.set("v", max_keys=1)
     keep(tables, 5)
     kept = day_of(0)
-    tables.run("INSERT INTO counter_month VALUES ('v', %s, 'old', 1)", kept.replace(day=1))
+    tables.run(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('v', %s, 'old', 1)",
+        kept.replace(day=1),
+    )
     assert apply(tables, kept, "a", "old") == 1
 
 
@@ -469,7 +473,8 @@ def test_a_series_without_a_start_leaves_nothing_out_unasked(tables: Tables, bou
     end = day_of(0) if bounded else None
     keep(tables, 10)
     tables.run(
-        "INSERT INTO counter_slot VALUES ('v', %s, 'k', 1, 20), ('v', %s, 'k', 1, 20)",
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('v', %s, 'k', 1, 20), ('v', %s, 'k', 1, 20)",
         day_of(60),
         day_of(1),
     )

@@ -194,7 +194,10 @@ def test_the_list_has_what_was_made_and_what_was_counted(
 ) -> None:
     store.counters.set("made")
     applier.apply([entry([row("/a", counter="counted")])])
-    session.execute("INSERT INTO counter_month VALUES ('kept', '2026-01-01', 'k', 1)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('kept', '2026-01-01', 'k', 1)"
+    )
     session.execute(
         "INSERT INTO counter (name, rolled_up_to, created) VALUES ('z', '2026-02-03', NOW(3))"
     )

@@ -32,7 +32,7 @@ DAY = "2026-11-21"
 NEXT = "2026-11-22"
 MONTH = datetime(2026, 3, 14, 12, tzinfo=UTC)
 NO_MONTHS = "DELETE FROM counter_month"
-MONTH_ROW = "counter, bucket, counter_key, 0, amount"
+MONTH_ROW = "counter, bucket, counter_key, 0, amount, 0"
 POLICY = "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
 
 Said = tuple[str, str | None, str | None, str | None]
@@ -71,11 +71,17 @@ ROWS = damages(
         ],
         # a row invented
         ("sum", "views", DAY, "/new"): [
-            f"INSERT INTO counter_slot VALUES ('views', '{DAY}', '/new', 3, 4)"
+            (
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                f" VALUES ('views', '{DAY}', '/new', 3, 4)"
+            )
         ],
         # a day invented
         ("sum", "views", "2026-11-19", "/a"): [
-            "INSERT INTO counter_slot VALUES ('views', '2026-11-19', '/a', 3, 4)"
+            (
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                " VALUES ('views', '2026-11-19', '/a', 3, 4)"
+            )
         ],
         ("sum", "views", None, None): [
             # a counter's rows gone

@@ -45,12 +45,14 @@ def fill(session: Session, applier: Applier, keys: int = 30) -> None:
         applier.apply([entry(rows)])
     for counter in ("views", "clicks"):
         session.execute(
-            "INSERT INTO counter_slot VALUES (%s, '2026-11-21', '/1', 256, 40),"
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES (%s, '2026-11-21', '/1', 256, 40),"
             " (%s, '2026-11-21', '/app', 511, 2)",
             (counter, counter),
         )
         session.execute(
-            "INSERT INTO counter_month VALUES (%s, '2026-09-01', '/1', 11),"
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES (%s, '2026-09-01', '/1', 11),"
             " (%s, '2026-10-01', '/1', 3)",
             (counter, counter),
         )
@@ -265,7 +267,10 @@ def put_rows(session: Session, rows: list[tuple[object, ...]]) -> None:
     """Slot rows (bucket, key, slot) of `views`, each counted once, with the ledger."""
     values = [value for bucket, key, slot in rows for value in (bucket, key, slot)]
     marks = ", ".join(["('views', %s, %s, %s, 1)"] * len(rows))
-    session.execute(f"INSERT INTO counter_slot VALUES {marks}", values)
+    session.execute(
+        f"INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES {marks}",
+        values,
+    )
     post_planted(session)
 
 

@@ -87,7 +87,8 @@ def test_what_others_count_meanwhile_stays(
         with connect(mysql_url, lock_wait=1) as other:
             try:
                 other.execute(
-                    "INSERT INTO counter_slot VALUES ('orders', '2026-11-20', 'a', 77, 5),"
+                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                    " VALUES ('orders', '2026-11-20', 'a', 77, 5),"
                     " ('orders', '2026-11-22', 'a', 77, 5)"
                 )
                 late.append(True)
@@ -113,7 +114,10 @@ def test_what_another_slot_counts_meanwhile_in_the_same_bucket_stays(
 
     def count(_request: Request) -> None:
         with connect(mysql_url, lock_wait=1) as other:
-            other.execute("INSERT INTO counter_slot VALUES ('orders', '2026-01-01', 'a', 77, 5)")
+            other.execute(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                " VALUES ('orders', '2026-01-01', 'a', 77, 5)"
+            )
 
     with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
         run(slow, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -194,7 +198,10 @@ def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Sess
         f"('orders', '{NOON.replace(tzinfo=None) + timedelta(minutes=15 * n)}', X'FF', 7, 2)"
         for n in range(number)
     )
-    session.execute(f"INSERT INTO counter_slot VALUES {values}".replace("X'FF'", "'a'"))
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        f" VALUES {values}".replace("X'FF'", "'a'")
+    )
     post_planted(session)
     run(app, "SET SESSION sql_select_limit = 3")
     store.delete(app, "orders", "a")

@@ -52,6 +52,7 @@ ALL = [
     "0014_breakdowns",
     "0015_visitors",
     "0016_daily",
+    "0017_sightings",
 ]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
@@ -291,7 +292,8 @@ def test_statements_are_split_at_the_ends_of_lines() -> None:
 
 def test_the_view_is_for_people(session: Session) -> None:
     session.execute(
-        "INSERT INTO counter_slot VALUES ('v', '2026-11-21', %s, 0, 1),"
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('v', '2026-11-21', %s, 0, 1),"
         " ('v', '2026-11-21', %s, 9, 2), ('v', '2026-11-20', %s, 9, 4),"
         " ('v#1', '2026-11-21', %s, 0, 3)",  # of a breakdown, whose counter has them
         ("/é".encode(), "/é".encode(), "/é".encode(), "/é".encode()),

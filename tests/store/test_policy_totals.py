@@ -259,7 +259,10 @@ def test_rows_of_a_policy_that_never_was_are_not_guessed_at(
 ) -> None:
     noon = minute(date(2026, 11, 21))
     put_policies(session, "c", [(0, "UTC", "day"), (noon, "UTC", "hour")])
-    session.execute("INSERT INTO counter_slot VALUES ('c', '2026-11-21 00:00:07', '', 1, 5)")
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('c', '2026-11-21 00:00:07', '', 1, 5)"
+    )
     with pytest.raises(Refused, match="countersink verify"):
         totals.daily("c")
 

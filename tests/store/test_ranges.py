@@ -49,7 +49,11 @@ def _fill(session: Session) -> None:
                 for slot in range(SLOTS):
                     values += counter, FIRST + timedelta(days=index), f"k{number:02d}", slot, 1
             marks = ", ".join(["(%s, %s, %s, %s, %s)"] * (KEYS * SLOTS))
-            session.execute(f"INSERT INTO counter_slot VALUES {marks}", values)
+            session.execute(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                f" VALUES {marks}",
+                values,
+            )
     session.execute(
         "UPDATE counter_slot SET bucket = bucket + INTERVAL 1 SECOND"
         " WHERE counter = 'b2' AND (bucket > %s OR (bucket = %s AND slot > 0))",
@@ -59,7 +63,10 @@ def _fill(session: Session) -> None:
     for month in ("2025-11-01", "2025-12-01"):
         values = [value for n in range(KEYS) for value in ("b1", month, f"k{n:02d}", 1)]
         marks = ", ".join(["(%s, %s, %s, %s)"] * KEYS)
-        session.execute(f"INSERT INTO counter_month VALUES {marks}", values)
+        session.execute(
+            f"INSERT INTO counter_month (counter, bucket, counter_key, amount) VALUES {marks}",
+            values,
+        )
     session.execute(
         "INSERT INTO counter (name, rolled_up_to, created) VALUES ('b1', '2026-01-01', NOW(3))"
     )
@@ -261,7 +268,8 @@ def test_the_query_of_the_readme_finds_its_key_alone_and_by_range(session: Sessi
     ]
     values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
     session.execute(
-        f"INSERT INTO counter_slot VALUES {values}", [value for row in rows for value in row]
+        f"INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES {values}",
+        [value for row in rows for value in row],
     )
     session.query("ANALYZE TABLE counter_slot")
     sql = query.rstrip(";").replace("%", "%%")

@@ -38,12 +38,14 @@ def put(session: Session, cells: Cells, up_to: date, late: Cells, counter: str =
     slots += [(day, key, 7, amount) for (day, key), amount in late.items()]
     for day, key, slot, amount in slots:
         session.execute(
-            "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES (%s, %s, %s, %s, %s)",
             (counter, day, key.encode(), slot, amount),
         )
     for (month, key), amount in months.items():
         session.execute(
-            "INSERT INTO counter_month VALUES (%s, %s, %s, %s)",
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES (%s, %s, %s, %s)",
             (counter, month, key.encode(), amount),
         )
     session.execute(
@@ -228,7 +230,10 @@ def test_months_are_those_of_the_counter_s_own_zone(
     put_policies(session, "c", [(0, zone, "quarter")])
     march = minute(date(2026, 3, 15))
     applier.apply([entry([(0, "c", "a", march, 100), (1, "c", "b", march + 1440, 1000)])])
-    session.execute("INSERT INTO counter_month VALUES ('c', '2026-02-01', 'a', 5)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('c', '2026-02-01', 'a', 5)"
+    )
     session.execute("UPDATE counter SET rolled_up_to = '2026-03-10' WHERE name = 'c'")
     assert totals.total("c", time_zone=zone, start=date(2026, 2, 1)) == 1105
     assert totals.monthly("c", time_zone=zone) == [(date(2026, 2, 1), 5), (date(2026, 3, 1), 1100)]

@@ -30,7 +30,7 @@ def counted(mysql_url: str) -> Iterator[Store]:
     with Oracle(mysql_url) as oracle:
         for number, key in enumerate(KEYS):
             oracle.rows(
-                "INSERT INTO counter_slot VALUES"
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
                 f" ('views', '2026-10-18', UNHEX('{key_bytes(key).hex()}'), 1, {number})"
             )
     with Store(mysql_url) as store:
@@ -66,7 +66,11 @@ def test_every_question_is_about_the_keys_that_match(
     counted = {cell: row[-1] for cell, row in zip(counted, sent, strict=True)}
     month = date(2026, 9, 1)
     for number, key in enumerate(keys):
-        session.execute("INSERT INTO counter_month VALUES ('c', %s, %s, %s)", (month, key, number))
+        session.execute(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES ('c', %s, %s, %s)",
+            (month, key, number),
+        )
     everything = {**{(month, key): n for n, key in enumerate(keys)}, **counted}
     matches = [
         KeyMatch(prefix="/blog/"),

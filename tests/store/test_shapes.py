@@ -33,8 +33,14 @@ def planted(request: pytest.FixtureRequest, session: Session, applier: Applier) 
             )
         ]
     )
-    session.execute("INSERT INTO counter_month VALUES ('c', '2026-01-01', 'a', 3)")
-    session.execute("INSERT INTO counter_month VALUES ('c', '2026-02-01', 'b', 40)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('c', '2026-01-01', 'a', 3)"
+    )
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('c', '2026-02-01', 'b', 40)"
+    )
     session.execute("INSERT INTO counter_ledger VALUES ('c', 99, 43, 0, 0)")
 
 
@@ -73,7 +79,10 @@ def test_everything_is_counted_and_what_cuts_through_a_month_is_refused(
 
 
 def test_a_month_at_the_end_of_time_is_counted(session: Session, totals: Totals) -> None:
-    session.execute("INSERT INTO counter_month VALUES ('c', '9999-12-01', 'a', 3)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('c', '9999-12-01', 'a', 3)"
+    )
     assert totals.total("c") == 3
     assert totals.rolled_up_to("c") == date.max
 
@@ -84,7 +93,13 @@ def test_of_several_counters_the_latest_day_is_told(session: Session) -> None:
         " ('b', '2026-02-03', '2020-01-01'), ('c', '2026-05-06', '2020-01-01')"
     )
     assert rolled_up_to(session) is None
-    session.execute("INSERT INTO counter_month VALUES ('b', '2026-01-01', 'a', 3)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('b', '2026-01-01', 'a', 3)"
+    )
     assert rolled_up_to(session) == date(2026, 2, 3)
-    session.execute("INSERT INTO counter_month VALUES ('c', '2026-01-01', 'a', 3)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('c', '2026-01-01', 'a', 3)"
+    )
     assert rolled_up_to(session) == date(2026, 5, 6)

@@ -18,7 +18,9 @@ SERIES = "SELECT counter_key FROM counter_slot ORDER BY counter_key"
 def filled(mysql_url: str) -> str:
     with Oracle(mysql_url) as oracle:
         values = ", ".join(f"('views', '2026-10-18', 'k{n:04}', 1, 1)" for n in range(2_500))
-        oracle.rows(f"INSERT INTO counter_slot VALUES {values}")
+        oracle.rows(
+            f"INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES {values}"
+        )
     return mysql_url
 
 

@@ -39,7 +39,8 @@ def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d"))
     for (counter, day, key), amount in cells.items():
         for slot, part in ((0, amount + 7), (3, -10), (300, 3)):
             session.execute(
-                "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)",
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                " VALUES (%s, %s, %s, %s, %s)",
                 (counter, day, key.encode(), slot, part),
             )
 
@@ -129,7 +130,8 @@ def test_every_question_against_brute_force(
 def test_sums_beyond_bigint_are_exact(session: Session, totals: Totals) -> None:
     session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0, 0, 0)")
     session.execute(
-        "INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 1, %s),"
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('c', '2026-11-21', 'k', 1, %s),"
         " ('c', '2026-11-21', 'k', 2, %s)",
         (MAX, MAX),
     )
@@ -151,7 +153,9 @@ def test_many_counters(session: Session, totals: Totals) -> None:
     for number in range(450):
         session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0)", (f"c{number}",))
         session.execute(
-            "INSERT INTO counter_slot VALUES (%s, '2026-11-21', '', 1, %s)", (f"c{number}", number)
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES (%s, '2026-11-21', '', 1, %s)",
+            (f"c{number}", number),
         )
     assert totals.counters() == {f"c{number}": number for number in range(450)}
     day = date(2026, 11, 20)
@@ -159,7 +163,10 @@ def test_many_counters(session: Session, totals: Totals) -> None:
 
 
 def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -> None:
-    session.execute("INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 300, 4)")
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('c', '2026-11-21', 'k', 300, 4)"
+    )
     for ask in (
         lambda: totals.total("nobody"),
         lambda: totals.daily("nobody"),
@@ -179,7 +186,10 @@ def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -
 
 
 def test_a_counter_that_only_the_slots_know_is_known(session: Session, totals: Totals) -> None:
-    session.execute("INSERT INTO counter_slot VALUES ('c', '2026-11-21', 'k', 300, 4)")
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('c', '2026-11-21', 'k', 300, 4)"
+    )
     assert totals.total("c") == 4
 
 

@@ -27,8 +27,9 @@ def roll_up_to_february(session: Session, counter: str) -> None:
 
 
 def plant(session: Session, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-    """Insert rows of whole columns."""
-    row = f"({', '.join(['%s'] * len(rows[0]))})"
+    """Insert rows of whole columns, those of counters without sketches."""
+    sketched = ", DEFAULT" if table in ("counter_slot", "counter_month") else ""
+    row = f"({', '.join(['%s'] * len(rows[0]))}{sketched})"
     for start in range(0, len(rows), 1000):
         part = rows[start : start + 1000]
         session.execute(
@@ -71,11 +72,19 @@ def test_slots_and_months_agree_with_the_ledger_in_whatever_slot_they_are(
         applier.apply([entry(rows(("/a", 3), ("/b", -7)))])
     for slot in (256, 511, 1024, 65_535):
         session.execute(
-            "INSERT INTO counter_slot VALUES ('views', '2026-11-21', '', %s, 99)", (slot,)
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('views', '2026-11-21', '', %s, 99)",
+            (slot,),
         )
     roll_up_to_february(session, "views")
-    session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
-    session.execute("INSERT INTO counter_slot VALUES ('app', '2026-11-21', '', 300, 1)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('views', '2026-01-01', '/a', 5)"
+    )
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('app', '2026-11-21', '', 300, 1)"
+    )
     post_planted(session)
     assert verify(verifying) == Verified(counters=2, rows=5 * 2 + 4 + 1 + 1)
 
@@ -83,7 +92,14 @@ def test_slots_and_months_agree_with_the_ledger_in_whatever_slot_they_are(
 WRONG = {
     "a wrong row": ("UPDATE counter_slot SET amount = amount + 1 WHERE counter_key = '/a'", 16, 1),
     "a lost row": ("DELETE FROM counter_slot WHERE counter_key = '/a'", 16, -10),
-    "a planted row": ("INSERT INTO counter_slot VALUES ('views', '2026-11-21', '/c', 3, 4)", 16, 4),
+    "a planted row": (
+        (
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('views', '2026-11-21', '/c', 3, 4)"
+        ),
+        16,
+        4,
+    ),
     "a wrong month": ("UPDATE counter_month SET amount = 0", 16, -5),
     "a lost month": ("DELETE FROM counter_month", 16, -5),
     "a wrong ledger": ("UPDATE counter_ledger SET amount = amount - 2 WHERE slot = 0", 14, 2),
@@ -96,7 +112,10 @@ def test_whatever_is_wrong_is_found(session: Session, applier: Applier, verifyin
         for table in ("counter_slot", "counter_month", "counter_ledger"):
             session.execute(f"DELETE FROM {table}")
         applier.apply([entry(rows(("/a", 10), ("/b", 1))), entry([row("/x", 3, counter="clicks")])])
-        session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
+        session.execute(
+            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+            " VALUES ('views', '2026-01-01', '/a', 5)"
+        )
         post_planted(session)
         assert verify(verifying).differences == []
         session.execute(statement)
@@ -107,9 +126,15 @@ def test_whatever_is_wrong_is_found(session: Session, applier: Applier, verifyin
 def test_rows_of_a_counter_that_was_never_counted_are_found(
     session: Session, verifying: Session
 ) -> None:
-    session.execute("INSERT INTO counter_slot VALUES ('planted', '2026-11-21', '', 0, 0)")
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('planted', '2026-11-21', '', 0, 0)"
+    )
     roll_up_to_february(session, "planted too")
-    session.execute("INSERT INTO counter_month VALUES ('planted too', '2026-01-01', '', 3)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('planted too', '2026-01-01', '', 3)"
+    )
     assert found(verifying) == [
         ("planted", "no_ledger", 0, 0, 0),
         ("planted too", "no_ledger", 3, 0, 3),
@@ -138,9 +163,18 @@ def test_months_of_days_that_were_never_rolled_up_are_found(
 ) -> None:
     roll_up_to_february(session, "views")
     session.execute("UPDATE counter SET rolled_up_to = %s", (on_record,))
-    session.execute("INSERT INTO counter_month VALUES ('views', '2026-01-01', '/a', 5)")
-    session.execute("INSERT INTO counter_month VALUES ('views', '2026-02-01', '/a', 6)")
-    session.execute("INSERT INTO counter_month VALUES ('deleted', '2026-02-01', '/a', 7)")
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('views', '2026-01-01', '/a', 5)"
+    )
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('views', '2026-02-01', '/a', 6)"
+    )
+    session.execute(
+        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+        " VALUES ('deleted', '2026-02-01', '/a', 7)"
+    )
     post_planted(session)
     sentence = "a row of the month 2026-02, of which no day was said to be rolled up"
     assert verify(verifying).differences == [

@@ -108,7 +108,10 @@ def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Sessi
 def test_slots_of_a_counter_without_backfills_are_not_looked_at(
     session: Session, verifying: Session
 ) -> None:
-    session.execute("INSERT INTO counter_slot VALUES ('old', '2026-03-14', '', 700, 2)")
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('old', '2026-03-14', '', 700, 2)"
+    )
     post_planted(session)
     assert found(verifying) == []
 

@@ -1,18 +1,23 @@
 """Workers publish salts in Redis, for each partition, and take those of deleted counters away."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import redis
 
+from countersink.producers import Producer
+from countersink.producers.buffer import sightings
 from countersink.runtime.log import Log
-from countersink.runtime.members import Salt, decode_salts
+from countersink.runtime.members import Salt, decode_salts, encode_salts
 from countersink.store import Store
+from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
 from countersink.worker import report as module
 from countersink.worker.report import LOGGER, SaltPublisher
+from tests.store.visitors.test_salts import days_ago
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
 from tests.worker.running import watched
@@ -121,3 +126,45 @@ def test_a_right_that_is_missing_in_redis_is_said(
             publisher.publish()
             assert published(client) == {"v": stored(store, "v")}
         publisher.close()
+
+
+def test_sightings_right_after_unique_are_counted_with_their_members(
+    redis_url: str, mysql_url: str
+) -> None:
+    with (
+        Store(mysql_url) as store,
+        watched(redis_url, mysql_url, batch_wait_ms=10),
+        Producer(redis_url) as producer,
+    ):
+        producer.seen("warm", "/", "ann")
+        assert not producer.flush(0.1)
+        store.counters.set("uv", salt_days=0)
+        for number in range(500):
+            producer.seen("uv", "/", str(number))
+        store.counters.set("warm", salt_days=0)
+        assert producer.flush(timeout=60, applied=True)
+        assert store.totals.total("uv") == store.totals.unique("uv").total == 500
+        assert store.totals.total("warm") == store.totals.unique("warm").total == 1
+
+
+def test_sightings_while_all_workers_were_away_for_days_keep_their_members(
+    redis_url: str,
+    redis_client: redis.Redis,
+    mysql_url: str,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.1)
+    with Store(mysql_url) as store, Producer(redis_url) as producer:
+        store.counters.set("v", salt_days=1)
+        days_ago(session, 5)
+        own = {"v": stored(store, "v")}
+        redis_client.hset(salts_key(stream_key(0)), "v", encode_salts(own["v"]).decode())
+        for day in range(4):
+            producer.seen("v", "/", "ann", at=datetime.now(UTC) - timedelta(days=day))
+        assert not producer.flush(1.0)
+        with watched(redis_url, mysql_url, batch_wait_ms=10):
+            assert producer.flush(timeout=60, applied=True)
+        days = [(each.total, each.estimate) for _, each in store.totals.unique_by("v", "day")]
+        assert days == [(1, False)] * 4
+        assert store.totals.total("v") == 4

@@ -39,7 +39,8 @@ ACTIONS: Final = frozenset(
         "unavailable",  # Redis does not answer, or refuses
         "held_back",  # the stream is longer than max_stream_length
         "dropped",  # increments were lost for want of room
-        "no_salt",  # members wait, or were lost: their counter does not count different ones
+        "no_salt",  # members wait: their counter does not count different ones, so far
+        "no_members",  # sightings were counted without their members: no salt came in time
         "spool_failed",  # the spool could not be written or read
         "spool_damaged",  # a segment has a torn tail or a corrupt record
         "replayed",  # a spool segment was sent and deleted
@@ -120,7 +121,7 @@ class Engine:
         self._started = False
         self._next_start = 0.0
         self._ending = False
-        self._told = 0  # increments dropped of which flush() has told
+        self._told = 0  # increments and members dropped of which flush() has told
 
     # --- threads -----------------------------------------------------------------------------
 
@@ -206,13 +207,14 @@ class Engine:
 
     def flush(self, timeout: float) -> bool:
         """Store what was accepted so far; whether that was done within ``timeout`` seconds, and
-        nothing was dropped since the last call.
+        nothing was dropped since the last call, members neither.
         """
         stored = self._flush(timeout)
         return not self._dropped_anew() and stored
 
     def _dropped_anew(self) -> bool:
-        told, self._told = self._told, self.events.dropped
+        lost = self.events.dropped + self.events.sightings.without_member
+        told, self._told = self._told, lost
         return self._told > told
 
     def _flush(self, timeout: float) -> bool:
@@ -223,7 +225,7 @@ class Engine:
         if flush.stored():
             return True
         if self._ending or not self._started:
-            return self._flush_without_threads(flush, deadline)
+            return self._flush_without_threads(flush)
         return flush.wait()
 
     def begin_flush(self, deadline: float) -> Flush | None:
@@ -247,8 +249,8 @@ class Engine:
             return lambda: True  # close() does what can be done without threads
         return flush.over
 
-    def _flush_without_threads(self, flush: Flush, deadline: float) -> bool:
-        while not flush.stored() and time.monotonic() < deadline:
+    def _flush_without_threads(self, flush: Flush) -> bool:
+        while not flush.over():
             self._send_thread.work()
             if self._spool_thread is not None and not flush.stored():
                 self._spool_thread.request(flush.generation)
@@ -326,10 +328,13 @@ class Engine:
             stored = self._flush(timeout)
             while stored and self.events.raw():  # of calls that were under way at the switch
                 stored = self._flush(deadline - time.monotonic())
+            if self._buffer.waiting_members.count:
+                self._fold_thread.ask(self.events.end_waiting, ANSWER_SECONDS)
+                stored = self._flush(deadline - time.monotonic())
             if not stored:
                 self._spool_rest()
             self._ending = True
-        self._send_thread.tell_of_salts()
+        self._send_thread.tell_of_members()
         self._stop_threads()
         lost = self._fold_thread.ask(self._outbox.give_up, ANSWER_SECONDS)
         self._fold_thread.stop()

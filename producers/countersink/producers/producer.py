@@ -262,7 +262,7 @@ class Producer:
         The counter has to be one of different members: ``countersink counter set COUNTER
         --unique``. Members are hashed here with a salt of the counter, which a worker puts into
         Redis, and never leave the process otherwise. Until the salt is known, 10,000 of them wait
-        in memory; those beyond that are dropped.
+        in memory; those beyond that, and those left at the close, count without their members.
 
         Args:
             counter, key, at: as for :meth:`increment`.
@@ -305,6 +305,13 @@ class Producer:
             self._engine.ask_salts()
         return found
 
+    def awaits_salt(self, counter: str) -> bool:
+        """Whether the salt of a counter is not known, and may be soon: Redis has not told yet, or
+        the counter has got ``--unique`` just now. As :meth:`counts_members`.
+        """
+        known = self.counts_members(counter)
+        return not (known or self._engine.events.sightings.salts.has_none(counter))
+
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """Wait until everything accepted before this call is stored: in Redis, or else in the
         spool.
@@ -315,10 +322,11 @@ class Producer:
                 process has spooled is too.
 
         Returns:
-            Whether that is so, and nothing was dropped since the last flush. Never raises because
-            of Redis or a disk. With ``applied``, False also where it cannot be known: entries left
-            the stream otherwise than by a worker (Redis was emptied, started anew or replaced by a
-            replica; XTRIM, XDEL, DEL), since the last call that said so. The log has which, and the
+            Whether that is so, and nothing was dropped since the last flush, nor any member. Never
+            raises because of Redis or a disk. With ``applied``, False also where it cannot be
+            known: entries left the stream otherwise than by a worker (Redis was emptied, started
+            anew or replaced by a replica; XTRIM, XDEL, DEL), since the last call that said so. The
+            log has which, and the
             next call is about what was stored since.
         """
         deadline = time.monotonic() + timeout
@@ -488,7 +496,7 @@ class Producer:
         events = self._engine.events
         found = events.sightings.hashed(counter, minute, member)
         if found is None:
-            if self.counts_members(counter) is False:
+            if self.counts_members(counter) is False and events.sightings.salts.has_none(counter):
                 raise ValueError(no_salt(counter))
             if minute is not None and events.sightings.is_out_of_reach(counter, minute):
                 raise ValueError(out_of_reach(counter))

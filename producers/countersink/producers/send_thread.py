@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from countersink.producers.buffer import sightings
 from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.errors import SpoolError
 from countersink.producers.options import Options
@@ -43,6 +44,7 @@ class SendThread(WorkThread):
         self._next_flush = 0.0
         self._next_adoption = 0.0
         self._reported = 0
+        self._reported_members = 0
 
     @property
     def replayed(self) -> int:
@@ -105,15 +107,21 @@ class SendThread(WorkThread):
         if self._buffer.waiting_members.count:
             self._events.fold_waiting()
             self._outbox.settle([])  # what was dropped is not waited for any more
-            self.tell_of_salts()
+            self._tell_of_waiting()
+        if self._buffer.waiting_members.count:
+            # Asked for again however rarely rows are flushed.
+            again = time.monotonic() + sightings.ASK_AGAIN_SECONDS
+            self._next_flush = min(self._next_flush, again)
 
     def has_no_salts(self, since: float) -> bool:
-        """Whether Redis has told since then that the counters of all waiting members have none."""
+        """Whether Redis has told since then that the counters of all waiting members have none, and
+        none is due.
+        """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
         return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
 
-    def tell_of_salts(self) -> None:
+    def _tell_of_waiting(self) -> None:
         """Say what members wait for."""
         salts = self._events.sightings.salts
         for counter in self._buffer.waiting_members.counters:
@@ -121,8 +129,28 @@ class SendThread(WorkThread):
                 self._log.seldom("no_salt", f"members wait in memory: {no_salt(counter)}")
                 return
 
+    def tell_of_members(self, *, seldom: bool = False) -> None:
+        """Say how many sightings were counted without their members, and why."""
+        found = self._events.sightings
+        number = found.without_member - self._reported_members
+        if not number:
+            return
+        counter = found.without_salt
+        if not self._link.connected:
+            why = f"Redis has not told the salt of {counter}"
+        else:
+            why = (out_of_reach if found.salts.counts_members(counter) else no_salt)(counter)
+        text = f"{number} sightings counted without their members: {why}"
+        if not seldom:
+            self._log("no_members", text, level=logging.WARNING)
+        elif not self._log.seldom("no_members", text):
+            return
+        self._reported_members += number
+
     def _report(self) -> None:
         """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
+        if not self.stopping:
+            self.tell_of_members(seldom=True)
         dropped = self._events.dropped
         if (
             dropped > self._reported
@@ -140,11 +168,6 @@ class SendThread(WorkThread):
 
     def _cause(self) -> str:
         """Why there was no room."""
-        if (counter := self._events.sightings.without_salt) is not None:
-            self._events.sightings.without_salt = None
-            if self._events.sightings.salts.counts_members(counter):
-                return out_of_reach(counter)
-            return f"no salt for their members: {no_salt(counter)}"
         largest = self._events.largest_refused
         if largest and not self._buffer.crowded:
             return f"memory has no room for a call of increment_many with {largest} keys as a whole"
@@ -227,6 +250,8 @@ class SendThread(WorkThread):
 
 
 POLL_SECONDS: Final = 0.02
+STORING_SECONDS: Final = 1.0
+"""What a flush leaves of its time, where members wait for a salt until then: at most half of it."""
 
 
 @dataclass(repr=False, eq=False)
@@ -251,7 +276,9 @@ class Flush:
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._failures = self._link.failures
-        self._spool_at = (time.monotonic() + self._deadline) / 2
+        self._spool_at = (self._began + self._deadline) / 2
+        # Their sightings may have to be stored without the members.
+        self._members_until = max(self._spool_at, self._deadline - STORING_SECONDS)
         self._spooling = False
         if not self.stored():
             self._link.try_now()
@@ -278,10 +305,10 @@ class Flush:
 
     def _waits_in_vain(self) -> bool:
         """Whether nothing is left but members whose counters have no salt, as Redis has told since
-        this began.
+        this began, or none in time.
         """
         return self._outbox.settled(self.generation, members=False) and (
-            self._sender.has_no_salts(self._began)
+            time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)
         )
 
     def wait(self) -> bool:

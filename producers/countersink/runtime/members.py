@@ -18,6 +18,9 @@ HASH_BYTES: Final = 8
 MAX_HASHES: Final = 4_096
 """Hashes in one row at most."""
 SALT_BYTES: Final = 16
+SALT_SECONDS: Final = 10.0
+"""From Redis's first answer that a counter has no salt, how long one may be due: workers publish
+that of a counter which has just got ``--unique`` within seconds."""
 MAX_SALT_NUMBER: Final = 2**32 - 1
 
 _HEX = re.compile(r"[0-9a-f]{32}", re.ASCII)

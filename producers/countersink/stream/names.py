@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis
 
-from countersink.runtime.members import Salt, decode_salts
+from countersink.runtime.members import SALT_SECONDS, Salt, decode_salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import (
     StreamError,
@@ -66,6 +66,7 @@ PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
 PROCESS_KEY_PREFIX: Final = "countersink:process:"
 _EVENTS: Final = ":events"
+_SALT_POLL_S: Final = 0.1
 
 T = TypeVar("T")
 
@@ -88,14 +89,18 @@ def salts_key(stream: str) -> str:
 
 
 def read_salts(client: redis.Redis, stream: str, counter: str) -> list[Salt]:
-    """The salts of a counter; of one that has none, nothing.
+    """The salts of a counter, waited for while one may be due; of one that has none, nothing.
 
     Raises:
         StreamMisconfigured: they are damaged.
         StreamError: Redis did not do its part.
     """
+    deadline = time.monotonic() + SALT_SECONDS
     with mapped():
         raw: Any = client.hget(salts_key(stream), counter)
+        while raw is None and time.monotonic() < deadline:
+            time.sleep(_SALT_POLL_S)
+            raw = client.hget(salts_key(stream), counter)
     try:
         return [] if raw is None else decode_salts(raw)
     except ValueError as error:

@@ -180,7 +180,8 @@ class Books:
         with app.cursor() as cursor:
             app.begin()
             cursor.executemany(
-                "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)"
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                " VALUES (%s, %s, %s, %s, %s)"
                 " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)",
                 [
                     (counter, self._bucket(minute), key.encode(), slot, amount)

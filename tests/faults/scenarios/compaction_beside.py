@@ -114,7 +114,8 @@ def _count_in_app(stage: Stage, stopping: threading.Event, committed: list[int])
                 app.begin()
                 _, counter, key, minute, amount = _busy_rows(random, 1)[0]
                 cursor.execute(
-                    "INSERT INTO counter_slot VALUES (%s, %s, %s, %s, %s)"
+                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                    " VALUES (%s, %s, %s, %s, %s)"
                     " ON DUPLICATE KEY UPDATE amount = amount + 1",
                     (counter, day_of(minute), key.encode(), 256 + random.randrange(4), amount),
                 )

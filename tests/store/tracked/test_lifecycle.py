@@ -179,7 +179,10 @@ def test_untrack_tidies_up_what_is_half_gone(orders: App) -> None:
 def test_untrack_leaves_everything_else_alone(orders: App) -> None:
     orders.run("CREATE TRIGGER own AFTER INSERT ON orders FOR EACH ROW SET @x = 1")
     orders.store.counters.set("c", app_slots=7)
-    orders.own.execute("INSERT INTO counter_slot VALUES ('d', '2026-11-21', '', 0, 1)")
+    orders.own.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('d', '2026-11-21', '', 0, 1)"
+    )
     orders.track("orders", counter="c")
     orders.store.tracked.untrack("c")
     assert orders.triggers() == {"own"}

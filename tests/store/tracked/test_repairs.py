@@ -47,7 +47,7 @@ def problems(app: App) -> set[str]:
     }
 
 
-SLOT = "INSERT INTO counter_slot VALUES ('c', "
+SLOT = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES ('c', "
 BY_HAND = {
     "UPDATE counter_slot SET amount = amount + 7 WHERE counter = 'c' AND slot = 0": "row_count",
     "UPDATE counter_slot SET amount = amount - 7 WHERE counter = 'c' AND slot > 0": "row_count",
@@ -63,7 +63,8 @@ BY_HAND = {
     f"{SLOT}'2026-11-21 00:00:08', 'open', 300, 0)": "no_policy",
     f"{SLOT}'2026-11-21 12:00:00', 'open', 300, 1)": "row_count",
     f"{SLOT}'1000-01-01', 'open', 0, 9223372036854775807)": "row_count",
-    "INSERT INTO counter_month VALUES ('c', '2026-10-01', 'open', 3)": "no_rollup",
+    "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
+    " VALUES ('c', '2026-10-01', 'open', 3)": "no_rollup",
 }
 
 
@@ -115,7 +116,8 @@ def test_what_fires_no_trigger_is_found_and_mended(orders: App) -> None:
 
 def test_a_check_says_which_cell_differs_and_by_how_much(orders: App) -> None:
     orders.own.execute(
-        "INSERT INTO counter_slot VALUES ('c', '2026-11-20', 'a\\\\|b', 0, 5)"
+        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+        " VALUES ('c', '2026-11-20', 'a\\\\|b', 0, 5)"
         " ON DUPLICATE KEY UPDATE amount = amount + 5"
     )
     (found,) = orders.found()

@@ -317,7 +317,9 @@ def test_keys_that_no_trigger_wrote_are_nobodys_rows(sales: Sales, mysql_url: st
         for counter in (*columns, "all"):
             for key in (*strange, *(b"NaN|" + key + b"|" + key for key in strange[:4])):
                 session.execute(
-                    "INSERT INTO counter_slot VALUES (%s, '1970-01-01', %s, 0, 5)", (counter, key)
+                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                    " VALUES (%s, '1970-01-01', %s, 0, 5)",
+                    (counter, key),
                 )
     sales.fill([{"price": 1, "plain": "a", "folded": "a"}])
     for where in ({"price": 1}, {"plain": "a"}, {"folded": "A"}):
@@ -341,7 +343,7 @@ def test_only_what_is_asked_for_is_read(
     with connect(mysql_url) as session:
         for number in range(20):
             session.execute(
-                "INSERT INTO counter_slot VALUES "
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
                 + ", ".join(
                     f"('orders', DATE '2026-01-01' + INTERVAL {day} DAY, '{number}|{text}', 256, 1)"
                     for text in "abAB"
@@ -376,7 +378,7 @@ def test_more_keys_than_are_read_at_a_time(
     sales.track("orders", ["number", "plain"])
     with connect(mysql_url) as session:
         session.execute(
-            "INSERT INTO counter_slot VALUES "
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
             + ", ".join(
                 f"('orders', '1970-01-01', '{number}|{'aA'[number % 2]}', 256, 2)"
                 for number in range(1050)

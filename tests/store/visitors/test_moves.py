@@ -184,11 +184,11 @@ def test_verify_finds_damaged_sketches_and_those_beside_no_row(
     for name in None, "visitors":
         found = sorted(verify(verifying, name).differences, key=lambda one: one.counter)
         assert [(one.counter, one.problem, one.in_tables) for one in found] == [
-            ("visitors", "sketch", 2),
+            ("visitors", "sketch", 3),
             ("visitors#1", "sketch", 1),
         ]
         assert "'visitors', 'k'" in found[0].detail or "lies beside no row" in found[0].detail
-        assert found[0].detail.endswith("; and 1 more")
+        assert found[0].detail.endswith("; and 2 more")
         assert "'visitors#1', '/'" in found[1].detail
 
 

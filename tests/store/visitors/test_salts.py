@@ -87,11 +87,7 @@ def test_a_worker_makes_what_is_lacking_once(
     store: Store, session: Session, mysql_url: str
 ) -> None:
     store.counters.set("v", salt_days=1)
-    # As if they had been made five days ago.
-    session.execute("UPDATE visitor_salt SET ends = ends - 7200, begins = begins - 7200")
-    session.execute(
-        "UPDATE visitor_salt SET begins = %s ORDER BY begins LIMIT 1", (salts.BEGINNING,)
-    )
+    days_ago(session, 5)
     together(*(lambda: _keep(mysql_url) for _ in range(4)))
     found = periods(session)
     require_contiguous(found)
@@ -118,12 +114,38 @@ def test_salts_that_ended_more_than_a_day_ago_are_forgotten(store: Store, sessio
     store.counters.set("v", salt_days=1)
     first, second = (number for (number,) in session.query("SELECT number FROM visitor_salt"))
     ended = minute(now()) - salts.KEPT_MINUTES
+    session.execute("UPDATE visitor_salt SET made = %s", (ended - 1440,))
     session.execute("UPDATE visitor_salt SET ends = %s WHERE number = %s", (ended + 5, first))
     assert [one.number for one in salts.keep(session)["v"]][:2] == [first, second]
     session.execute("UPDATE visitor_salt SET ends = %s WHERE number = %s", (ended - 5, first))
     assert first not in [one.number for one in salts.keep(session)["v"]]
     assert session.query("SELECT salt FROM visitor_salt WHERE number = %s", (first,)) == [(None,)]
     assert periods(session)[0] == (salts.BEGINNING, ended - 5)
+
+
+def test_salts_of_missed_days_are_kept_for_a_day_after_they_were_made(
+    store: Store, session: Session
+) -> None:
+    store.counters.set("v", salt_days=1)
+    days_ago(session, 5)
+    numbers = [one.number for one in salts.keep(session)["v"]]
+    made = [number for (number,) in session.query("SELECT number FROM visitor_salt")][2:]
+    assert numbers == made
+    assert len(made) == 5
+    assert [one.number for one in salts.keep(session)["v"]] == made
+    session.execute("UPDATE visitor_salt SET made = made - %s", (salts.KEPT_MINUTES + 5,))
+    assert [one.number for one in salts.keep(session)["v"]] == made[-3:]  # as ever
+
+
+def days_ago(session: Session, days: int) -> None:
+    """Let the salts be as if they had been made so many days ago."""
+    session.execute(
+        "UPDATE visitor_salt SET begins = begins - %s, ends = ends - %s, made = made - %s",
+        [days * 1440] * 3,
+    )
+    session.execute(
+        "UPDATE visitor_salt SET begins = %s ORDER BY begins LIMIT 1", (salts.BEGINNING,)
+    )
 
 
 def test_an_endless_salt_ends_at_the_next_midnight_once_salts_are_renewed(

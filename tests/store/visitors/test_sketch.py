@@ -3,6 +3,7 @@
 import builtins
 import random
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from countersink.store.errors import DamagedSketch, NoSketches
 from countersink.store.visitors.sketch import (
     MOST_EXACT,
+    MOST_UNITED,
     SketchUnion,
     Visitors,
     checksum,
@@ -48,9 +50,29 @@ def test_a_set_beyond_the_exact_ones_is_an_estimate_with_its_bounds() -> None:
     assert found.low <= MOST_EXACT + 1 <= found.high
 
 
-def test_a_union_of_exact_sets_is_exact_at_any_size() -> None:
-    parts = [sketch_of(hashes(seed, MOST_EXACT)) for seed in range(40)]
-    assert visitors(*parts, *parts) == Visitors(10_240, False, 10_240, 10_240)
+def test_a_union_of_exact_sets_is_exact_up_to_its_bound_and_an_estimate_beyond() -> None:
+    parts = [sketch_of(hashes(seed, 250)) for seed in range(MOST_UNITED // 250)]
+    assert visitors(*parts, *parts) == Visitors(MOST_UNITED, False, MOST_UNITED, MOST_UNITED)
+    beyond = [*parts, sketch_of(hashes(1_000_000, 1))]
+    found = visitors(*beyond)
+    assert found.estimate
+    assert found.low <= MOST_UNITED + 1 <= found.high
+    random.Random(3).shuffle(beyond)
+    assert visitors(*beyond, *parts) == found
+    large = sketch_of(hashes(0, 5_000))
+    assert visitors(*beyond, large) == visitors(large, *beyond)
+
+
+def test_a_union_of_many_members_takes_little_memory() -> None:
+    parts = [sketch_of(hashes(seed, 250)) for seed in range(1_200)]
+    tracemalloc.start()
+    try:
+        found = visitors(*parts)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert abs(found.total - 300_000) < 4 * STANDARD_ERROR * 300_000
+    assert peak < 20_000_000  # 40 MB where all are kept
 
 
 def test_members_are_counted_once_wherever_they_are() -> None:

@@ -20,8 +20,9 @@ from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
+from countersink.store.visitors import answers
 from countersink.store.visitors import rows as module
-from countersink.store.visitors.sketch import registers, sketch_of
+from countersink.store.visitors.sketch import Visitors, registers, sketch_of
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import applier as new_applier
 from tests.store.helpers import keys, minute, together
@@ -300,3 +301,17 @@ def test_a_part_of_a_row_brings_members_and_counts_nothing(
     assert registers(unions(session, "visitors")[TODAY, "/"].sketch()) == registers(
         sketch_of(hashes)
     )
+
+
+def test_what_an_answer_keeps_exactly_is_bounded_over_all_its_groups(
+    session: Session, applier: Applier, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "MOST_EXACT_IN_ANSWER", 500)
+    members = [f"v{number}" for number in range(200)]
+    for key in "abcd":
+        applier.apply([seen_entry(session, sightings(f"/{key}", *members))])
+    found = store.totals.unique_by_key("visitors")
+    assert sorted(key for key, _ in found) == ["/a", "/b", "/c", "/d"]
+    assert [one.estimate for _, one in sorted(found)] == [False, False, True, True]
+    assert all(one.low <= 200 <= one.high for _, one in found)
+    assert store.totals.unique("visitors") == Visitors(200, False, 200, 200)

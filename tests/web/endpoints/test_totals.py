@@ -240,7 +240,8 @@ def test_every_question_is_answered_of_the_keys_that_are_picked(web: Web) -> Non
 def test_keys_that_are_no_utf_8_are_shown_as_they_are(changing: Web) -> None:
     with Oracle(changing.options.mysql_url) as oracle:
         oracle.rows(
-            "INSERT INTO counter_slot VALUES ('views', '2026-10-18', UNHEX('2FFFFE'), 1, 9)"
+            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+            " VALUES ('views', '2026-10-18', UNHEX('2FFFFE'), 1, 9)"
         )
     assert rows(changing, f"{VIEWS}/top", n=1) == [{"key": "/\udcff\udcfe", "total": 9}]
     answer = get(changing, f"{VIEWS}/top", n=1, format="csv")

@@ -7,7 +7,9 @@ import pytest
 import redis
 import requests
 
+from countersink.producers.buffer import sightings
 from tests.producers.members import found, hashed, publish
+from tests.store.helpers import together
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
@@ -62,7 +64,10 @@ BAD: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-def test_what_is_not_valid_is_told_and_counts_nothing(web: Web, redis_client: redis.Redis) -> None:
+def test_what_is_not_valid_is_told_and_counts_nothing(
+    web: Web, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 0.0)
     publish(redis_client)
     good = {"counter": "visitors", "visitor": "ann"}
     for more, said in BAD:
@@ -75,9 +80,18 @@ def test_what_is_not_valid_is_told_and_counts_nothing(web: Web, redis_client: re
     assert stored(web, redis_client) == (0, set())
 
 
+def test_a_visitor_right_after_unique_is_counted(web: Web, redis_client: redis.Redis) -> None:
+    web.producer.counts_members("visitors")  # Redis tells that there is no salt yet
+    eventually(lambda: "visitors" in web.producer._engine.events.sightings.salts._known)
+    body = {"counter": "visitors", "visitor": "ann"}
+    together(lambda: post(web, body).raise_for_status(), lambda: publish(redis_client))
+    assert stored(web, redis_client)[1] == {hashed("ann")}
+
+
 def test_a_counter_that_comes_to_count_visitors_is_taken(
-    web: Web, redis_client: redis.Redis
+    web: Web, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 0.0)
     body = {"counter": "visitors", "visitor": "ann"}
     assert post(web, body).status_code == 422
     publish(redis_client)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from typing import Final
 
 from countersink.store.apply.control import read_control
@@ -43,7 +44,7 @@ from countersink.store.sql import label_of, label_text, label_time, marks, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 from countersink.store.visitors.rows import SketchTable, faults, sketched, stored
-from countersink.store.visitors.sketch import SketchUnion
+from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
@@ -484,7 +485,8 @@ def _members(
     session: Session, name: str, policies: Policies, where: str, first: date, cut: date
 ) -> defaultdict[date, SketchUnion]:
     """The different members of days, or of months up to ``cut``, of some rows of a counter."""
-    found: defaultdict[date, SketchUnion] = defaultdict(SketchUnion)
+    # Of more members their registers are compared.
+    found: defaultdict[date, SketchUnion] = defaultdict(partial(SketchUnion, MOST_EXACT))
     index = "by_key" if where else "PRIMARY"
     # Months last: what is moved there meanwhile is met twice, and not missed.
     since: tuple[tuple[SketchTable, date], ...] = (

@@ -298,7 +298,7 @@ class WorkerAction(StrEnum):
 
 KEEP_EVERY_S: Final = 10.0
 """Also for how long members wait at most where Redis was emptied, or on a partition that is new."""
-LOOK_EVERY_S: Final = 5.0
+LOOK_EVERY_S: Final = 1.0
 """Between two looks whether a counter was changed, which is a reason not to wait for the time."""
 
 
@@ -339,7 +339,7 @@ class SaltPublisher:
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
         except StoreError as error:
             self._session.close()
-            self._look_at = clock + 3 * LOOK_EVERY_S
+            self._look_at = clock + KEEP_EVERY_S
             self._say("kept", error)
 
     def publish(self) -> None:

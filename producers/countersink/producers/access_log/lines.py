@@ -253,9 +253,8 @@ class Hits:
                 raise Malformed("what it counts as may not end here")
         return cell
 
-    def stored(self, refused: int = 0) -> None:
-        """Everything in it is in Redis, but ``refused`` hits whose salt was forgotten."""
-        self.summary.counted += sum(self.counts.values()) - refused
-        self.summary.rejected += refused
+    def stored(self) -> None:
+        """Everything in it is in Redis."""
+        self.summary.counted += sum(self.counts.values())
         self.counts.clear()
         self.lines = 0

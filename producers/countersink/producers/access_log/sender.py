@@ -54,8 +54,6 @@ class LogSender:
     notice: Callable[[str], None]
     stop: Stop
     entries: int = 0
-    _refused: int = 0
-    """Hits whose salt was forgotten, since somebody took note of it."""
     _offset: int | None = None
     _ask_again: float = 0.0
     _stream: str | None = None
@@ -171,10 +169,11 @@ class LogSender:
             salt = salt_of(salts, minute)
             amount = sum(visitors.values())
             if salt is None:
-                self._refused += amount
                 self.notice(
-                    f"{amount:,} hits were not counted: the salt of their time was forgotten"
+                    f"{amount:,} hits were counted without their visitors: the salt of their time"
+                    " was forgotten, or is not made yet"
                 )
+                rows.append((self.counter, key, minute, amount))
                 continue
             # In an order: a batch that is sent again is cut into the same rows.
             hashes = sorted({member_hash(each.encode(), salt.salt) for each in visitors})
@@ -194,11 +193,6 @@ class LogSender:
         if not salts:
             raise TailError(no_salt(self.counter))
         return salts
-
-    def take_refused(self) -> int:
-        """How many hits were not counted since the last call, as their salt was forgotten."""
-        refused, self._refused = self._refused, 0
-        return refused
 
     def now(self) -> int:
         """Unix ms on Redis's clock."""

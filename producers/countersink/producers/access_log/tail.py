@@ -309,7 +309,7 @@ class FileTail:
         )
         self._move(new)
         self._unsaved = False
-        self.hits.stored(self.sender.take_refused())
+        self.hits.stored()
 
     def _move(self, new: Position) -> Position:
         counts = self.hits.counts
@@ -339,7 +339,7 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
         nonlocal stored_at
         if hits.counts:
             sender.add(hits.counts)
-        hits.stored(sender.take_refused())
+        hits.stored()
         stored_at = time.monotonic()
 
     damage: LogError | None = None

@@ -492,8 +492,13 @@ class EventBuffer:
         with self.lock:
             self._guarded(self._fold_waiting, 0)
 
-    def _fold_waiting(self, _: int) -> int:
-        dropped = self.sightings.fold_waiting()
+    def end_waiting(self) -> None:
+        """Count those that wait without their members."""
+        with self.lock:
+            self._guarded(partial(self._fold_waiting, end=True), 0)
+
+    def _fold_waiting(self, _: int, *, end: bool = False) -> int:
+        dropped = self.sightings.end_waiting() if end else self.sightings.fold_waiting()
         self.dropped += dropped
         self.accepted -= dropped
         return 0

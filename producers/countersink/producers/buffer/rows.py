@@ -374,10 +374,17 @@ class RowBuffer:
             for (key, digest), calls in Counter(zip(keys, hashes, strict=True)).items()
         )
 
-    def let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
-        """Keep a sighting until the salt is known; how many are dropped for it."""
+    def let_wait(
+        self, counter: str, key: RowKey, minute: int, member: bytes
+    ) -> list[tuple[str, RowKey, int]]:
+        """Keep a sighting until the salt is known; counter, key and minute of those that had to
+        leave for it, which are about to be added.
+        """
         # Not its number: what waits once more has come in an older generation.
-        return self.waiting_members.add(counter, key, minute, member, self._current.oldest)
+        left = self.waiting_members.add(counter, key, minute, member, self._current.oldest)
+        for _, oldest, _, _ in left:
+            self._current.oldest = min(self._current.oldest, oldest)
+        return [(name, own_key, at) for name, _, own_key, at in left]
 
     def return_from_waiting(self, counter: str) -> None:
         """Members of a counter that have waited are about to be added."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from countersink.producers.buffer.generations import TABLE_BYTES
 from countersink.runtime.dimensions import RowKey
-from countersink.runtime.members import HASH_BYTES, Salt, check_member
+from countersink.runtime.members import HASH_BYTES, SALT_SECONDS, Salt, check_member
 from countersink.stream.clock import RedisClock
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ Waiting = tuple[str, list[Any], int]
 
 @dataclass(slots=True)
 class _Known:
-    """What Redis told of a counter: its salts, and when that was."""
+    """What Redis told of a counter: its salts, when that was, and since when it tells of none."""
 
     salts: list[tuple[Salt, Hasher]]
     asked_at: float
+    none_since: float
 
 
 class Salts:
@@ -109,10 +110,14 @@ class Salts:
             self.want(counter)
         return None if known is None or self._is_unknown(known) else bool(known.salts)
 
-    def has_none(self, counter: str, since: float) -> bool:
-        """Whether Redis has told since the monotonic time ``since`` that a counter has none."""
+    def has_none(self, counter: str, since: float = 0.0) -> bool:
+        """Whether Redis has told since the monotonic time ``since`` that a counter has none, and
+        for so long that none is due.
+        """
         known = self._known.get(counter)
-        return known is not None and not known.salts and known.asked_at >= since
+        if known is None or known.salts:
+            return False
+        return known.asked_at >= max(since, known.none_since + SALT_SECONDS)
 
     def is_due(self, counter: str) -> bool:
         """Whether Redis is to be asked for the salts of a counter now."""
@@ -140,7 +145,11 @@ class Salts:
         ]
         if counter not in self._known and len(self._known) >= MAX_COUNTERS:
             self._known = {name: known for name, known in self._known.items() if known.salts}
-        self._known[counter] = _Known(hashers, time.monotonic())
+        now = since = time.monotonic()
+        before = self._known.get(counter)
+        if before and not before.salts and self._age(before) <= SALT_SECONDS:
+            since = before.none_since
+        self._known[counter] = _Known(hashers, now, since)
         if not salts:  # asked for again by whoever needs them: names may come from anybody
             self._wanted.pop(counter, None)
 
@@ -174,9 +183,11 @@ class WaitingMembers:
         self._bytes = 0
         self._queues: dict[str, _Queue] = {}
 
-    def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> int:
-        """Let one wait; how many had to leave for it, of the counter with most of them, which may
-        be this one.
+    def add(
+        self, counter: str, key: RowKey, minute: int, member: bytes, generation: int
+    ) -> list[tuple[str, int, RowKey, int]]:
+        """Let one wait; those that had to leave for it, of the counter with most of them, which may
+        be this one: counter, generation, key, minute.
         """
         queue = self._queues.get(counter)
         if queue is None:
@@ -184,11 +195,12 @@ class WaitingMembers:
         queue.waiting.append((key, minute, member))
         self.count += 1
         self._bytes += len(member)
-        left = 0
+        left = []
         while self.count > MAX_WAITING or self._bytes > MAX_WAITING_BYTES:
             largest = max(self._queues, key=lambda name: len(self._queues[name].waiting))
-            self._pop(largest, last=largest == counter)
-            left += 1
+            oldest = self.oldest_of(largest)
+            own_key, own_minute, _ = self._pop(largest, last=largest == counter)
+            left.append((largest, oldest, own_key, own_minute))
         return left
 
     def _pop(self, counter: str, *, last: bool = False) -> tuple[RowKey, int, bytes]:
@@ -244,13 +256,17 @@ class Sightings:
         fast: counter → ``extend`` of its list, for a key and a small member, a ``bytes`` or ASCII.
         others: what callers left the slow way.
         salts: what members are hashed with.
-        without_salt: the counter whose sightings were dropped for want of a salt, last.
+        without_member: sightings that were counted without their members, for want of a salt;
+        without_salt: the counter of the last of them.
+        patient: members may wait for their salts.
     """
 
     def __init__(self, buffer: "RowBuffer", clock: RedisClock) -> None:
         self.fast: dict[str, Callable[[tuple[RowKey, str | bytes]], None]] = {}
         self.salts = Salts()
-        self.without_salt: str | None = None
+        self.without_member = 0
+        self.without_salt = ""
+        self.patient = True
         self.others: list[Sighting] = []
         self._own: dict[str, list[Any]] = {}
         self._lists: list[tuple[str, list[Any]]] = []  # the same, safe to walk while it grows
@@ -409,15 +425,38 @@ class Sightings:
         return dropped
 
     def _let_wait(self, counter: str, key: RowKey, minute: int, member: bytes, calls: int) -> int:
-        """Keep sightings until the salt of their member is known; how many are dropped."""
+        """Keep sightings until the salt of their member is known; how many are dropped.
+
+        Those whose members cannot wait are counted without them.
+        """
         self.fast.clear()  # callers are to ask for the salt, and to have patience
-        if self._buffer.closed or self.is_out_of_reach(counter, self._clock.absolute(minute)):
-            dropped = calls
-        else:
-            waits = [self._buffer.let_wait(counter, key, minute, member) for _ in range(calls)]
-            dropped = sum(waits)
-        if dropped:
+        if not self.patient or self.is_out_of_reach(counter, self._clock.absolute(minute)):
+            return self._count_alone(counter, key, minute, calls)
+        dropped = 0
+        for _ in range(calls):
+            for name, own_key, own_minute in self._buffer.let_wait(counter, key, minute, member):
+                dropped += self._count_alone(name, own_key, own_minute, 1)
+        return dropped
+
+    def _count_alone(self, counter: str, key: RowKey, minute: int, calls: int) -> int:
+        """Count sightings without their member; how many are dropped, as there is no room."""
+        dropped = self._buffer.add(counter, key, minute, calls, calls)
+        if not dropped:
+            self.without_member += calls
             self.without_salt = counter
+        return dropped
+
+    def end_waiting(self) -> int:
+        """Count those that have waited, and from now on all without a salt, without their members;
+        how many were dropped.
+        """
+        self.patient = False
+        waiting = self._buffer.waiting_members
+        dropped = 0
+        for counter in waiting.counters:
+            self._buffer.return_from_waiting(counter)
+            for key, minute, _ in waiting.take(counter):
+                dropped += self._count_alone(counter, key, minute, 1)
         return dropped
 
     def __repr__(self) -> str:

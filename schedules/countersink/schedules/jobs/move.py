@@ -84,6 +84,7 @@ class _Key:
     key: bytes
     amount: int
     moving: int
+    sketched: int
     rows: int
 
 
@@ -115,7 +116,7 @@ def move(session: Session, part: BucketRange) -> Moved:
             sums = _add(session, part, moving)
             if part.to is not None:
                 _post(session, part, part.to, moving, sums)
-            _move_sketches(session, part)
+            _move_sketches(session, part, moving)
             deleted = _delete(session, part)
             if deleted != moved:
                 raise Conflict(
@@ -158,7 +159,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
     bucket = "bucket, " if part.others else ""
     found = session.query(
         f"SELECT {bucket or 'NULL, '}counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
-        f" COUNT(IF({moving}, 1, NULL)), COUNT(*)"
+        f" COUNT(IF({moving}, 1, NULL)), COUNT(IF({moving} AND sketched, 1, NULL)), COUNT(*)"
         f" FROM {_ROWS} WHERE {where} GROUP BY {bucket}counter_key FOR UPDATE NOWAIT",
         args,
     )
@@ -211,13 +212,14 @@ def _post(
     post(session, COMPACTED, [(part.counter, moved)])
 
 
-def _move_sketches(session: Session, part: BucketRange) -> None:
+def _move_sketches(session: Session, part: BucketRange, moving: list[_Key]) -> None:
     where, args = part.where()
     sketches.move(
         session,
         part.counter,
         where,
         args,
+        sketches={(one.bucket, one.key): one.sketched for one in moving},
         lowest_slot=part.lowest_slot,
         to=None if part.to is None else part.to.label,
         month=isinstance(part.to, Month),

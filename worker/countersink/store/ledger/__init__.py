@@ -43,7 +43,7 @@ class Difference:
             is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
             down does not fit the ledger, or itself; ``breakdown``: a breakdown holds other sums of
             some days than the counter; ``sketch``: different members are not what was written, or
-            lie beside no row.
+            lie beside no row, or are missing.
         in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
             ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
             days; ``sketch``: how many sketches are wrong.

@@ -10,6 +10,7 @@ CREATE TABLE counter_slot (
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
     slot        SMALLINT UNSIGNED NOT NULL COMMENT '0 compacted, 1-255 workers, 256-511 and 1024+ the application, 512+ backfill',
     amount      BIGINT NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented',
+    sketched    TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: its different members are in visitor_slot',
     PRIMARY KEY (counter, bucket, counter_key, slot),
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -119,6 +120,7 @@ CREATE TABLE counter_month (
     bucket      DATETIME NOT NULL COMMENT 'the first day of the month, at 0:00',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
     amount      BIGINT NOT NULL,
+    sketched    TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: its different members are in visitor_month',
     PRIMARY KEY (counter, bucket, counter_key),
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -129,6 +131,7 @@ CREATE TABLE visitor_salt (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     begins  BIGINT NOT NULL COMMENT 'Unix minutes; -2147483648: from the beginning',
     ends    BIGINT NULL COMMENT 'Unix minutes, exclusive; NULL: for ever',
+    made    BIGINT NOT NULL DEFAULT 0 COMMENT 'Unix minutes',
     salt    BINARY(16) NULL COMMENT 'NULL: forgotten, so that nobody can find out members by it',
     PRIMARY KEY (number),
     UNIQUE KEY by_counter (counter, begins)

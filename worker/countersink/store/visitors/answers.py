@@ -6,12 +6,14 @@ they raise, of the same ranges and zones; beside those, each function:
 
     NotUnique: the counter does not count its different members; or those of what was asked for
         were hashed with several salts, so that nobody can tell which are the same.
-    DamagedSketch: a sketch is not what was written; names its counter, bucket and key.
+    DamagedSketch: a sketch is not what was written, with its counter, bucket and key; or some are
+        missing.
     NoSketches: it takes datasketches, which is not installed.
 """
 
+import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
@@ -22,20 +24,26 @@ from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.buckets import month_ends, month_of
 from countersink.store.counters.policies import SaltPeriod
-from countersink.store.errors import NotUnique
+from countersink.store.errors import DamagedSketch, NotUnique
 from countersink.store.sql import label_time
 from countersink.store.totals import series, sums
 from countersink.store.totals.selection import Selection, chosen_keys, picked_keys
 from countersink.store.totals.shapes import Shape, selected
 from countersink.store.totals.sums import Scope
 from countersink.store.totals.views import View, condition
-from countersink.store.visitors.rows import StoredSketch, stored
+from countersink.store.visitors.rows import SketchTable, StoredSketch, number, stored
 from countersink.store.visitors.salts import periods_of
 from countersink.store.visitors.sketch import SketchUnion, Visitors
 
 Unit = Literal["day", "hour", "minute", "month"]
 UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")
 G = TypeVar("G")
+
+MOST_EXACT_IN_ANSWER: Final = 200_000
+"""Members that all unions of an answer keep exactly, together: some 20 MB."""
+_AT_A_TIME: Final = 50
+"""Sketches that are united, in about 2 ms, before other threads run: the event loop's is one."""
+_PAUSE_S: Final = 0.0001
 
 _KEYS_PER_QUERY: Final = 500
 _LISTS: Final[Mapping[Unit, Callable[[Session, Selection], list[tuple[Any, int]]]]] = {
@@ -91,17 +99,27 @@ def _united(
     unit: Unit | None = None,
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
-    """The unions of the selected sketches by group."""
+    """The unions of the selected sketches by group; where they would have too many members
+    together, those that grow go on as estimates.
+    """
     own = selected(session, selection)
     view = own.view(selection.time_zone)
     salts = _Salts(session, own.counter)
     unions: dict[G, SketchUnion] = {}
-    for sketch in _sketches(session, selection, own, view, unit):
+    exact = 0
+    for place, sketch in enumerate(_sketches(session, selection, own, view, unit), 1):
+        if not place % _AT_A_TIME:
+            time.sleep(_PAUSE_S)
         name = group(view, sketch)
         if wanted is not None and name not in wanted:
             continue
         salts.note(name, view, sketch)
-        sketch.add_to(unions.setdefault(name, SketchUnion()))
+        union = unions.setdefault(name, SketchUnion())
+        exact -= union.exact
+        sketch.add_to(union)
+        if exact + union.exact > MOST_EXACT_IN_ANSWER:
+            union.estimate()
+        exact += union.exact
     return unions
 
 
@@ -116,23 +134,30 @@ def _sketches(
     where, args = condition(scope.ranges)
     for one in picked_keys(chosen_keys(selection.keys), _KEYS_PER_QUERY):
         if scope.ranges is None or scope.ranges:
-            yield from stored(
-                session,
-                "visitor_slot",
-                own.counter,
-                where + one.where,
-                (*args, *one.args),
-                one.indexes,
-            )
+            of_slots = (own.counter, where + one.where, (*args, *one.args), one.indexes)
+            yield from _all_stored(session, "visitor_slot", *of_slots)
         if scope.months is not None:
-            yield from stored(
-                session,
-                "visitor_month",
-                own.counter,
-                sums.MONTHS + one.where,
-                (*scope.months, *one.args),
-                one.indexes,
-            )
+            of_months = (sums.MONTHS + one.where, (*scope.months, *one.args), one.indexes)
+            yield from _all_stored(session, "visitor_month", own.counter, *of_months)
+
+
+def _all_stored(
+    session: Session, table: SketchTable, counter: str, where: str, args: Sequence[object], by: str
+) -> Iterator[StoredSketch]:
+    """The sketches of some rows.
+
+    Raises:
+        DamagedSketch: some are missing.
+    """
+    missing = number(session, table, counter, where, args, by)
+    for sketch in stored(session, table, counter, where, args, by):
+        missing -= 1
+        yield sketch
+    if missing > 0:
+        raise DamagedSketch(
+            f"different members of {counter!r} are missing, those of {missing:,} keys and buckets:"
+            " `countersink verify` names the first"
+        )
 
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:

@@ -3,7 +3,8 @@ deleting sketches with their rows, reading them with their checksums.
 
 A row of ``visitor_slot`` lies beside the row of ``counter_slot`` with the same primary key, and
 that one is locked by whoever writes, moves or deletes it; so is one of ``visitor_month`` beside
-that of ``counter_month``. All statements are of the caller's transaction.
+that of ``counter_month``. Their column ``sketched`` says that there is one, so that a sketch that
+was deleted is missed. All statements are of the caller's transaction.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from countersink.store import sql
 from countersink.store.connection import Session
 from countersink.store.errors import BadData, DamagedSketch, NoSketches
 from countersink.store.sql import COMPACTED, label_of, label_time, marks, parts
-from countersink.store.visitors.sketch import SketchUnion, checksum
+from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 
 CellPlace = tuple[str, int, str]
 """(counter, label of the bucket, key) of a cell."""
@@ -55,11 +56,15 @@ def unite(
     # The order of code points is the order of their UTF-8 bytes.
     for (counter, bucket), group in groupby(sorted(members), _BUCKET):
         for part in parts(list(group), _KEYS_PER_QUERY):
-            there = _read(session, counter, bucket, slot, [key.encode() for _, _, key in part])
+            keys = [key.encode() for _, _, key in part]
+            there = _read(session, counter, bucket, slot, keys)
+            lost = _begin(session, counter, bucket, slot, [key for key in keys if key not in there])
             for place in part:
                 key = place[2].encode()
-                union = SketchUnion()
+                union = SketchUnion(MOST_EXACT)
                 try:
+                    if key in lost:
+                        raise _missing(counter, bucket, key)
                     if key in there:
                         _add(union, (counter, bucket, key, slot), *there[key])
                     for hashes in members[place]:
@@ -85,6 +90,7 @@ def move(
     where: str,
     args: Sequence[object],
     *,
+    sketches: Mapping[tuple[int, bytes], int],
     lowest_slot: int,
     to: int | None = None,
     month: bool = False,
@@ -96,6 +102,7 @@ def move(
             went, and nothing was read without a lock before.
         counter: its name.
         where: of ``visitor_slot``, with ``args``; as of ``counter_slot``.
+        sketches: by the bucket's label and the key, how many of the rows that move have one.
         lowest_slot: the lowest slot that moves.
         to: the bucket's label, or the month's; None: each to slot 0 of its own.
         month: it is a month.
@@ -107,9 +114,10 @@ def move(
     """
     rows = "visitor_slot FORCE INDEX (PRIMARY)"
     slots = f" AND slot >= {lowest_slot:d}" if lowest_slot else ""
-    # A plain read first: where there is nothing no gap need be locked.
-    if not session.query(f"SELECT 1 FROM {rows} WHERE {where}{slots} LIMIT 1", args):
+    # Where there is nothing no gap need be locked.
+    if not any(sketches.values()):
         return
+    left = dict(sketches)
     unions: dict[tuple[int, bytes], SketchUnion] = {}
     for bucket, key, slot, sketch, crc in session.query(
         f"SELECT bucket, counter_key, slot, sketch, checksum FROM {rows} WHERE {where}{slots}"
@@ -117,8 +125,12 @@ def move(
         args,
     ):
         label, own = label_of(bucket), bytes(key)
-        union = unions.setdefault((label if to is None else to, own), SketchUnion())
+        left[label, own] = left.get((label, own), 0) - 1
+        union = unions.setdefault((label if to is None else to, own), SketchUnion(MOST_EXACT))
         _add(union, (counter, label, own, int(slot)), sketch, crc)
+    for (label, own), number in left.items():
+        if number > 0:
+            raise _missing(counter, label, own)
     deleted = f"DELETE visitor_slot FROM {rows} WHERE {where}{slots}"
     session.execute(deleted, args)
     target: SketchTable = "visitor_month" if month else "visitor_slot"
@@ -127,7 +139,10 @@ def move(
     for bucket, group in groupby(sorted(unions), itemgetter(0)):
         for part in parts([key for _, key in group], _KEYS_PER_QUERY):
             there = _read(session, counter, bucket, at, part, " FOR UPDATE")
+            lost = _begin(session, counter, bucket, at, [key for key in part if key not in there])
             for key in part:
+                if key in lost:
+                    raise _missing(counter, bucket, key)
                 union = unions[bucket, key]
                 if key in there:
                     _add(union, (counter, bucket, key, at), *there[key])
@@ -177,17 +192,19 @@ def any_of(session: Session, counter: str, table: SketchTable) -> bool:
 
 
 def sketched(session: Session) -> list[str]:
-    """The counters that have sketches, breakdowns among them."""
+    """The counters that have sketches, or may have had some, breakdowns among them."""
     found = session.query(
         "SELECT DISTINCT counter FROM visitor_slot UNION SELECT DISTINCT counter FROM visitor_month"
-        " ORDER BY 1"
+        " UNION SELECT own.name FROM counter AS own JOIN counter AS whole"
+        " ON whole.name = COALESCE(own.breakdown_of, own.name)"
+        " WHERE whole.salt_days IS NOT NULL ORDER BY 1"
     )
     return [name for (name,) in found]
 
 
 def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
-    """(bucket's label, sentence) of each sketch of a counter that is not as it was written, or lies
-    beside no row of the counter, in the snapshot of the caller.
+    """(bucket's label, sentence) of each sketch of a counter that is not as it was written, lies
+    beside no row of the counter, or is missing, in the snapshot of the caller.
     """
     for table, beside in _BESIDE.items():
         slot = "s.slot" if table == "counter_slot" else "NULL"
@@ -210,6 +227,27 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
             if alone:
                 where = f"{key_text(bytes(key))!r} in the bucket {bucket}"
                 yield label, f"a sketch of {where} lies beside no row of {table}"
+        for bucket, key in session.stream(
+            f"SELECT t.bucket, t.counter_key FROM {table} AS t FORCE INDEX (PRIMARY)"
+            f" LEFT JOIN {beside} AS s FORCE INDEX (PRIMARY) ON s.counter = t.counter"
+            f" AND s.bucket = t.bucket AND s.counter_key = t.counter_key{same}"
+            " WHERE t.counter = %s AND t.sketched AND s.counter IS NULL",
+            (counter,),
+        ):
+            label = label_of(bucket)
+            yield label, str(_missing(counter, label, bytes(key))).partition(": `countersink")[0]
+
+
+def number(
+    session: Session, table: SketchTable, counter: str, where: str, args: Sequence[object], by: str
+) -> int:
+    """How many sketches there have to be; arguments as of :func:`stored`."""
+    rows = {beside: rows for rows, beside in _BESIDE.items()}[table]
+    ((found,),) = session.query(
+        f"SELECT COUNT(*) FROM {rows} FORCE INDEX ({by}) WHERE counter = %s{where} AND sketched",
+        (counter, *args),
+    )
+    return int(found)
 
 
 def stored(
@@ -260,6 +298,34 @@ class StoredSketch(NamedTuple):
         """
         counter, slot, sketch, crc = self.rest
         _add(union, (counter, self.label, self.key, slot), sketch, crc)
+
+
+def _begin(
+    session: Session, counter: str, bucket: int, slot: int | None, keys: Sequence[bytes]
+) -> set[bytes]:
+    """Note on rows that they get their first sketch; the keys of those that had one, which is not
+    there.
+    """
+    if not keys:
+        return set()
+    rows = f"{'counter_month' if slot is None else 'counter_slot'} FORCE INDEX (PRIMARY)"
+    at = "" if slot is None else f" AND slot = {slot:d}"
+    where = f"counter = %s AND bucket = %s AND counter_key IN ({marks(keys)}){at}"
+    args = (counter, label_time(bucket), *keys)
+    # Locking, as what is, not what a snapshot shows.
+    found = session.query(
+        f"SELECT counter_key FROM {rows} WHERE {where} AND sketched FOR UPDATE", args
+    )
+    session.execute(f"UPDATE {rows} SET sketched = 1 WHERE {where}", args)
+    return {bytes(key) for (key,) in found}
+
+
+def _missing(counter: str, bucket: int, key: bytes) -> DamagedSketch:
+    """Of a row whose sketch is not there."""
+    return DamagedSketch(
+        f"the different members of {counter!r}, {key_text(key)!r} in the bucket"
+        f" {label_time(bucket)} are missing: `countersink verify` shows what else is wrong"
+    )
 
 
 def _read(

@@ -31,7 +31,8 @@ NOTICE_MINUTES: Final = 10
 """How long before its end, at the least, a salt that had none is given one: until then producers
 have heard of it."""
 KEPT_MINUTES: Final = 1440
-"""How long a salt is kept after its end, for what producers still have to send."""
+"""How long a salt is kept after its end, and after it was made, for what producers still have to
+send: it is made after its end where all workers were away."""
 
 _DAY_MINUTES: Final = 1440
 _NUMBERS_PER_QUERY: Final = 500
@@ -123,7 +124,7 @@ def keep(session: Session) -> dict[str, list[Salt]]:
         # Once a day: while the last one ends later, tomorrow's end is not lacking yet.
         if ends is not None and ends < minute + _DAY_MINUTES:
             _make_alone(session, name)
-    where, args = "ends < %s AND salt IS NOT NULL", (minute - KEPT_MINUTES,)
+    where, args = "GREATEST(ends, made) < %s AND salt IS NOT NULL", (minute - KEPT_MINUTES,)
     if session.query(f"SELECT 1 FROM visitor_salt WHERE {where} LIMIT 1", args):
         session.execute(f"UPDATE visitor_salt SET salt = NULL WHERE {where}", args)
     published: dict[str, list[Salt]] = {}
@@ -214,8 +215,9 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
             first = today if begins == BEGINNING else buckets.date_at(zone, begins * 60)
             ends = _midnight_after(zone, first, days)
         session.execute(
-            "INSERT INTO visitor_salt (counter, begins, ends, salt) VALUES (%s, %s, %s, %s)",
-            (counter, begins, ends, os.urandom(SALT_BYTES)),
+            "INSERT INTO visitor_salt (counter, begins, ends, made, salt)"
+            " VALUES (%s, %s, %s, %s, %s)",
+            (counter, begins, ends, minute, os.urandom(SALT_BYTES)),
         )
         begins = ends
 

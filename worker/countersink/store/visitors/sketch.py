@@ -1,5 +1,5 @@
-"""Sketches of sets of 64-bit hashes: exact up to 256 of them, an HLL beyond; unions, estimates with
-their bounds, checksums of rows.
+"""Sketches of sets of 64-bit hashes: exact up to 256 of them, an HLL beyond; unions (exact up to
+``MOST_UNITED``), estimates with their bounds, checksums of rows.
 
 A sketch is bytes. The first says of which kind it is: ``1`` is followed by up to 256 distinct
 hashes of 8 bytes (big-endian), sorted; ``2`` by an HLL of Apache DataSketches (lg_k 13, HLL_4,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_EXACT: Final = 256
 """Members up to which a sketch that is stored is exact."""
+MOST_UNITED: Final = 100_000
+"""Members up to which a union of exact sketches is exact: some 9 MB."""
 LG_K: Final = 13
 HASH_BYTES: Final = 8
 INSTALL: Final = "install the extra: pip install 'countersink[sketches]'"
@@ -71,11 +73,20 @@ class Visitors:
 
 
 class SketchUnion:
-    """The union of sketches, and of hashes; exact as long as all of them are."""
+    """The union of sketches, and of hashes; exact as long as all of them are, and it has at most
+    ``most`` members.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_UNITED) -> None:
+        self._most = most
         self._hashes: set[int] = set()
+        self._estimated: hll_sketch | None = None  # takes hashes that are not kept
         self._merged: hll_union | None = None
+
+    @property
+    def exact(self) -> int:
+        """Members that are kept exactly."""
+        return len(self._hashes)
 
     def add(self, sketch: bytes) -> None:
         """Unite with a sketch.
@@ -85,9 +96,10 @@ class SketchUnion:
             NoSketches: it takes datasketches, which is not installed.
         """
         if sketch[:1] == _EXACT:
-            self._hashes.update(_exact_hashes(sketch))
+            self._take(_exact_hashes(sketch))
         else:
             part = _hll(sketch)
+            self.estimate()
             if self._merged is None:
                 self._merged = _new_union()
             self._merged.update(part)
@@ -97,8 +109,29 @@ class SketchUnion:
 
         Raises:
             ValueError: no whole number of hashes.
+            NoSketches: as :meth:`estimate`.
         """
-        self._hashes.update(_numbers(hashes))
+        self._take(_numbers(hashes))
+
+    def _take(self, hashes: "array[int]") -> None:
+        if self._estimated is not None:
+            deque(map(self._estimated.update, hashes), maxlen=0)
+            return
+        self._hashes.update(hashes)
+        if len(self._hashes) > self._most:
+            self.estimate()
+
+    def estimate(self) -> None:
+        """Go on as an HLL, which takes some KB however many members there are.
+
+        Raises:
+            NoSketches: it takes datasketches, which is not installed.
+        """
+        if self._estimated is None:
+            hll = _module()
+            self._estimated = hll.hll_sketch(LG_K, hll.HLL_4)
+            deque(map(self._estimated.update, self._hashes), maxlen=0)
+            self._hashes = set()
 
     def sketch(self) -> bytes:
         """The union as a sketch to be stored.
@@ -106,7 +139,7 @@ class SketchUnion:
         Raises:
             NoSketches: it takes datasketches, which is not installed.
         """
-        if self._merged is None and len(self._hashes) <= MOST_EXACT:
+        if self._estimated is None and len(self._hashes) <= MOST_EXACT:
             return _EXACT + _bytes_of(sorted(self._hashes))
         return _HLL + _image(self._result())
 
@@ -127,7 +160,7 @@ class SketchUnion:
         Raises:
             NoSketches: as :meth:`sketch`.
         """
-        if self._merged is None:
+        if self._estimated is None:
             number = len(self._hashes)
             return Visitors(number, False, number, number)
         result = self._result()
@@ -136,11 +169,10 @@ class SketchUnion:
 
     def _result(self) -> "hll_sketch":
         """The union as an HLL whose estimate does not depend on the order in which it came."""
+        self.estimate()
         hll = _module()
-        own = hll.hll_sketch(LG_K, hll.HLL_4)
-        deque(map(own.update, self._hashes), maxlen=0)
         both = _new_union()
-        both.update(own)
+        both.update(self._estimated)
         if self._merged is not None:
             both.update(self._merged.get_result(hll.HLL_8))
         # Small ones become an array member by member, which only merging with itself makes one of
@@ -345,7 +377,7 @@ def _module() -> Any:
         import datasketches  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise NoSketches(
-            f"more than {MOST_EXACT} different members take datasketches, which is not installed:"
-            f" {INSTALL}"
+            f"more than {MOST_EXACT} different members of a key (of an answer {MOST_UNITED:,}) take"
+            f" datasketches, which is not installed: {INSTALL}"
         ) from error
     return datasketches

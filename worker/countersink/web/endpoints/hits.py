@@ -22,7 +22,7 @@ from countersink.store.errors import StoreError
 from countersink.store.totals.shapes import counter_names
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
-from countersink.web.endpoints.increments import accept, know_salts
+from countersink.web.endpoints.increments import accept, until
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import path_parameter, response
@@ -47,6 +47,8 @@ REST: Final = 4.0
 """Where reading the names takes long, the pause after it is so many times as long."""
 PATIENCE_S: Final = 2.0
 """Seconds that a visitor waits for that at most."""
+SALT_WAIT_S: Final = 2.0
+"""Seconds for which a hit waits until Redis has told whether its counter has a salt."""
 _HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "cross-origin",
@@ -171,8 +173,9 @@ async def _visit(request: Request, services: Services, counter: str, key: str) -
 
 async def _has_visitors(services: Services, counter: str) -> bool:
     """Whether a counter counts different ones, as far as is known."""
-    await know_salts(services, (counter,))
-    return bool(services.producer.counts_members(counter))
+    counts_members = services.producer.counts_members
+    await until(lambda: counts_members(counter) is not None, SALT_WAIT_S)
+    return bool(counts_members(counter))
 
 
 def _is_ahead(request: Request) -> bool:

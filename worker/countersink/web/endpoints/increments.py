@@ -6,7 +6,7 @@ The body is JSON, read strictly: each error is told with its place.
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from countersink.producers import Increment, InvalidBatch
 from countersink.producers.batch import Asked
 from countersink.runtime.dimensions import MAX_DIMENSIONS
+from countersink.runtime.members import SALT_SECONDS
 from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
@@ -32,8 +33,9 @@ from countersink.web.services import Services
 
 State = Literal["accepted", "stored", "applied", "unknown"]
 RETRY_AFTER_S: Final = 1
-SALT_WAIT_S: Final = 2.0
-"""Seconds for which a request waits until the salt of its counter is known: the first one."""
+SALT_WAIT_S: Final = SALT_SECONDS + 2.0
+"""Seconds for which a request waits until it is known whether its counter has a salt: the first
+one, and those right after ``--unique``."""
 SALT_POLL_S: Final = 0.02
 MAX_ERRORS: Final = 20
 """Errors that are told at once."""
@@ -55,7 +57,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     bodies.check_json(media_type)
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
-    await know_salts(services, {each[0] for each in increments if len(each) > 5})
+    salted = {each[0] for each in increments if len(each) > 5}
+    await until(lambda: not any(map(services.producer.awaits_salt, salted)), SALT_WAIT_S)
     if name is None:
         accept(services, increments)
     else:
@@ -71,12 +74,10 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     return answer(len(increments), state)
 
 
-async def know_salts(services: Services, counters: Collection[str]) -> None:
-    """Wait a little until Redis has told whether these counters count different members."""
-    deadline = time.monotonic() + SALT_WAIT_S
-    while None in [services.producer.counts_members(counter) for counter in counters]:
-        if time.monotonic() >= deadline:
-            break
+async def until(told: Callable[[], bool], within_s: float) -> None:
+    """Wait until ``told`` says so, for so many seconds at most: until Redis has told of salts."""
+    deadline = time.monotonic() + within_s
+    while not told() and time.monotonic() < deadline:
         await anyio.sleep(SALT_POLL_S)
 
 
