@@ -137,6 +137,7 @@ _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9
 _VERSION: Final = re.compile(rb"HTTP/\d(?:\.\d+)?")
 _TARGET: Final = re.compile(rb"/|\*\Z|[A-Za-z][A-Za-z0-9+.-]*://|[^\s/?#@]+:\d+\Z")
 _ORIGIN: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_BACKSLASH: Final = ord("\\")  # looked for much faster than b"\\"
 _ESCAPE: Final = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _ESCAPES: Final = {
     b'"': b'"',
@@ -202,7 +203,7 @@ def path_of(target: bytes) -> bytes:
 
 def text(raw: bytes) -> str:
     """What the client sent, of what the server wrote: see the module's docstring."""
-    if b"\\" in raw:
+    if _BACKSLASH in raw:
         raw = _ESCAPE.sub(_unescaped, raw)
     return decoded(raw)
 

@@ -55,6 +55,7 @@ _GOES_ON: Final = re.compile(r"[\w.:%-]")
 """What an address may go on with, so that where it ends is told by what follows."""
 _REQUEST: Final = rb"(?:[^ \n]++ [^ \n]++(?: HTTP/[\d.]++)?|-)"
 _LIST: Final = rb"[^ \n]++(?>(?:(?:(?<=,)| :) [^ \n]++)*)"
+_COMMA, _COLON = b",:"  # bytes are looked for much faster by their numbers
 _NO_OCTET: Final = re.compile(rb"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:\.\d+){0,3}(?!\w)")
 
 
@@ -86,9 +87,9 @@ def client_text(raw: bytes) -> str:
     Raises:
         Malformed: it is an address with a number above 255.
     """
-    if b"," in raw:
+    if _COMMA in raw:
         raw = raw.partition(b",")[0]
-    if b":" in raw:
+    if _COLON in raw:
         address, _, port = raw.rpartition(b":")
         if port.isdigit() and (b":" not in address or address.endswith(b"]")):
             raw = address
