@@ -175,8 +175,10 @@ def test_many_members_of_one_key_are_split_and_the_sightings_go_with_the_first(
             producer.seen("visitors", "/", member, at=AT)
         assert producer.flush(60)
     rows = [row for entry in entries(redis_client)[1:] for row in json.loads(entry["rows"])]
-    assert [row[3] for row in rows] == [2 * len(members), 0, 0, 0]
-    assert [len(b64decode(row[5])) // 8 for row in rows] == [MAX_HASHES] * 3 + [5]
+    # On a busy machine the flush before them may take the first ones along.
+    assert sum(row[3] for row in rows) == 2 * len(members)
+    assert [row[3] for row in rows[-3:]] == [0, 0, 0]
+    assert [len(b64decode(row[5])) // 8 for row in rows[-4:]] == [MAX_HASHES] * 3 + [5]
     counts, hashes = found(redis_client)
     assert counts["visitors", "/", MINUTE] == 2 * len(members)
     assert hashes["visitors", "/", MINUTE, 7] == set(map(hashed, members))

@@ -48,10 +48,12 @@ def test_large_bodies_that_never_end(target: Target) -> None:
 
 def test_connections_that_do_nothing_keep_nobody_out(target: Target) -> None:
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with crowd(target, CONNECTIONS - 20) as used:
-        for each in used:
-            each.sendall(request)
-            assert status(each.recv(65_536)) == 200
+    with ExitStack() as held:
+        used = []
+        for _ in range(CONNECTIONS - 20):
+            used += held.enter_context(crowd(target, 1))
+            used[-1].sendall(request)  # at once: a request has to arrive in time
+            assert status(used[-1].recv(65_536)) == 200
         with crowd(target, CONNECTIONS // 2) as silent, crowd(target, CONNECTIONS // 2) as begun:
             drip(begun, b"GET /live")
             counted = target.accepted

@@ -144,7 +144,7 @@ def test_a_pipeline_without_room_ends_after_the_answer_that_is_due(opened: Web) 
             many = [stack.enter_context(connected(web.url)) for _ in range(700)]
             for each in many:
                 each.sendall(first)
-                assert begun.acquire(timeout=20)
+                assert begun.acquire(timeout=100)
                 each.sendall(more * 2)
             requests.get(f"{web.url}/nowhere", timeout=20)
             web.loop.call_soon_threadsafe(go_on.set)
