@@ -183,17 +183,17 @@ class Backfills:
 
     # -- books ---------------------------------------------------------------------------------
 
-    def write(self, lines: int, times: int = 1) -> Book:
-        """A log of so many lines, of which the same is to be said as in `enter`."""
+    def write(self, lines: int) -> Book:
+        """A log of so many lines, which belong into the tables."""
         book = Writer(self.stage.seed).write(self.stage.directory / "access.log", lines)
-        self.enter(book, times)
+        self.enter(book)
         return book
 
-    def enter(self, book: Book, times: int = 1) -> None:
-        """What is in the log belongs into the tables; ``times`` 0: rows of it may be left."""
+    def enter(self, book: Book) -> None:
+        """What is in the log belongs into the tables."""
         for (day, key), count in book.hits.items():
-            self.stage.traffic.expected[self.holder, day, key] += count * times
-        self.stage.traffic.increments += book.counted * times
+            self.stage.traffic.expected[self.holder, day, key] += count
+        self.stage.traffic.increments += book.counted
 
     def check(self, note: str) -> None:
         """Hold the tables against the books, and against each other."""

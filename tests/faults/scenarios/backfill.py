@@ -201,7 +201,7 @@ def server_killed(stage: Stage, kills: int = 3) -> None:
 def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
     """Undo leaves exactly what was counted live before and since, in whichever slot it is."""
     backfills = Backfills(stage)
-    book = backfills.write(lines, times=0)
+    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
     live(stage, 10)
     stage.wait_applied_by_worker()
     run = backfills.run(book.path)["run"]

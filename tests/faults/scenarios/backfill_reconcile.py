@@ -110,7 +110,9 @@ def undone(stage: Stage, kills: int = 1) -> None:
     play.backfills.undo(run, kills)
     live = Counter(play.arrived) + Counter(since)
     for cell in play.book.hits:
-        stage.traffic.expected[COUNTER, *cell] = live[cell]
+        del stage.traffic.expected[COUNTER, *cell]
+        if live[cell]:
+            stage.traffic.expected[COUNTER, *cell] = live[cell]
     play.backfills.check("undone")
     stage.end(worker)
 

@@ -235,7 +235,8 @@ class DryRun:
         )
         if not (wanted.count_repeats or remembered):
             refuse_repeats(found, owners, number, self._path)
-        self._samples.update((sample, number) for sample in samples if sample not in owners)
+        kept = found.samples.chosen if start.at else samples
+        self._samples.update((sample, number) for sample in kept if sample not in owners)
         return found
 
     def _path(self, source: int) -> str:

@@ -183,7 +183,7 @@ def read_chunk(
     )
     reader.look_back(content.read_at, start.reads_from)
     lines = _Lines(reader, bucket, refused, apart=start.open_was is not None)
-    samples = LineSamples(scope, reader, bucket, begins=not start.at) if scope else None
+    samples = LineSamples(scope, reader, bucket) if scope else None
     for window in spans:
         if samples is not None:
             samples.add(window)

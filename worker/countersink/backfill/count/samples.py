@@ -1,9 +1,9 @@
 """Samples of lines, by which a source is refused that holds many lines of another one: which lines
 are samples, and how many known ones are too many.
 
-A sample is a hash of a line that the recipe counts. Of a source with few lines all lines are
-samples, else one in :data:`ONE_OF`, chosen by what it holds: so the same lines are chosen in
-whatever source they stand.
+A sample is a hash of a line that the recipe counts. Kept are those of one line in :data:`ONE_OF`,
+chosen by what it holds, so that the same lines are chosen in whatever source they stand; and those
+of all lines of a source that begins with few. Of a chunk with few lines all are compared.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from countersink.store.errors import StoreError
 ONE_OF: Final = 32
 """Of so many lines of a source one is a sample."""
 FEW: Final = 2048
-"""All lines of a source that has no more are samples."""
+"""All lines of a chunk that has no more are samples."""
 LEAST: Final = 8
 """Different known samples of a chunk that are too many,"""
 PART: Final = 10
@@ -44,23 +44,20 @@ class LineSamples:
         scope: from :func:`scope_of`.
         reader: of the source.
         bucket: as of the tally by which the chunk is counted.
-        begins: the chunk begins its source, which may have few lines.
 
     Attributes, once all lines were added and :meth:`finish` was called:
         chosen: sample → number and line, of those that are samples in any source.
-        few: the same of all lines, if the source has few.
+        few: the same of all lines, if the chunk has few.
     """
 
-    def __init__(
-        self, scope: bytes, reader: LineReader, bucket: Callable[[int], int], *, begins: bool
-    ) -> None:
+    def __init__(self, scope: bytes, reader: LineReader, bucket: Callable[[int], int]) -> None:
         self.chosen: dict[bytes, NumberedLine] = {}
         self.few: dict[bytes, NumberedLine] = {}
         self._scope = scope
         self._reader = reader
         self._bucket = bucket
         self._candidates: list[NumberedLine] = []
-        self._first: list[NumberedLine] | None = [] if begins else None
+        self._first: list[NumberedLine] | None = []
 
     def add(self, window: Window) -> None:
         """Add the lines of a window; not one whose newline is still to come."""

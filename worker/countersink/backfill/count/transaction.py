@@ -250,7 +250,8 @@ def _keep_samples(session: Session, source: Source, found: ReadChunk) -> None:
     owners = chunks.sample_owners(session, samples)
     if not source.count_repeats:
         refuse_repeats(found, owners, source.id, partial(path_of, session))
-    if not chunks.insert_samples(session, source.id, found.start.at, samples.keys() - owners):
+    kept = found.samples.chosen if found.start.at else samples
+    if not chunks.insert_samples(session, source.id, found.start.at, kept.keys() - owners):
         raise Conflict("lines of this chunk were counted by another process meanwhile")
 
 
