@@ -30,6 +30,12 @@ DAYS = {
     "America/Santiago": date(2026, 4, 5),
 }
 """Zones, and a day on which clocks change in most of them."""
+CASES = [
+    (zone, resolution)
+    for number, zone in enumerate(DAYS)
+    for place, resolution in enumerate(("minute", "quarter", "hour"))
+    if MANY or number % 3 == place
+]
 KEYS = ["", "a", "b", "ä"]
 Events = Counter[tuple[int, str]]
 """(Unix minute, key) → amount."""
@@ -66,8 +72,7 @@ def test_what_was_accepted_before_counts_in_no_bucket_of_the_days(scene: Scene) 
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("resolution", ["minute", "quarter", "hour"])
-@pytest.mark.parametrize("zone", DAYS)
+@pytest.mark.parametrize(("zone", "resolution"), CASES)
 def test_random_histories(scene: Scene, zone: str, resolution: Any) -> None:
     if resolution == "hour" and zone in ("Australia/Lord_Howe", "Asia/Kathmandu"):
         resolution = "quarter"  # hours go beyond the days there
