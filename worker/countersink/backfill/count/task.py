@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypedDict
 from countersink.backfill.count import targets
 from countersink.backfill.count.sources import KNOWN_BYTES, WantedSource
 from countersink.backfill.count.targets import Target
-from countersink.backfill.errors import BackfillError
+from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
 from countersink.backfill.input.content import Content, head_of, open_content, telling
 from countersink.backfill.input.files import Input
@@ -83,10 +83,11 @@ def refuse(session: Session, in_force: Policies, counter: str) -> None:
     """Check that a backfill may count a counter.
 
     Raises:
-        BackfillError: it is that of a tracked table, or in strict mode one that nobody has made.
+        WrongOption: it is that of a tracked table.
+        BackfillError: it is, in strict mode, one that nobody has made.
     """
     if counter in in_force.tracked:
-        raise BackfillError(
+        raise WrongOption(
             f"{counter!r} is the row count of a tracked table, and only its triggers count it:"
             f" count under another name, or `countersink untrack {counter}` first"
         )

@@ -11,7 +11,7 @@ import click
 
 from countersink.backfill import history
 from countersink.backfill.counter_column import exported
-from countersink.backfill.errors import BackfillError, WrongOption
+from countersink.backfill.errors import WrongOption
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, BackfillReport, SourceReport
 from countersink.backfill.run import backfill
@@ -19,7 +19,6 @@ from countersink.cli import output, progress, settings
 from countersink.cli.commands.count import backfill_options, backfills
 from countersink.cli.commands.count.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
-from countersink.store.counters import policies
 from countersink.store.sessions import open_tables
 
 _STRAYS_SHOWN: Final = 20
@@ -148,10 +147,8 @@ class _Call:
                     stop=self.asked,
                     team=team,
                 )
-            except BackfillError as error:
-                if isinstance(error, WrongOption) or _is_tracked(self.url, options.counter):
-                    raise Misuse(str(error)) from error
-                raise
+            except WrongOption as error:
+                raise Misuse(str(error)) from error
         failed = [
             f"{each.source}: {each.detail}" for each in report.sources if each.outcome == "failed"
         ]
@@ -175,12 +172,6 @@ class _Call:
             # Of what it did not read nobody knows; without a signal it was --max-rejects.
             return Exit.DIFFERS if self.asked.status is None else self.asked.status
         return Exit.DONE if self.allowed.covers(report.rejected, report.lines) else Exit.DIFFERS
-
-
-def _is_tracked(url: str, counter: str) -> bool:
-    """Whether triggers count it: then the wrong counter was asked for."""
-    with open_tables(url) as opened:
-        return counter in policies.load(opened).tracked
 
 
 _MEMBERS: Final = (
