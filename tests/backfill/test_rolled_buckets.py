@@ -133,8 +133,8 @@ ROLLED = "left out, as their days are rolled up to wider buckets, all of them or
 
 
 def test_days_in_wider_buckets_are_left_out_and_others_are_set(scene: Scene) -> None:
-    old, new = noon(4), noon(2)
-    scene.store.counters.set("views", keep="minute=50h,hour=90d")
+    old, new = noon(6), noon(2)
+    scene.store.counters.set("views", keep="minute=4d,hour=90d")
     scene.count({(old, "/"): 1, (new, "/"): 1})
     roll(scene.url)
     run = scene.said_by({(old, "/"): 10, (new, "/"): 10})

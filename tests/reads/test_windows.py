@@ -383,6 +383,7 @@ def some(chance: random.Random, edges: list[int]) -> dict[Event, int]:
     return {(chance.choice(KEYS), min(one, now)): chance.choice(amounts) for one in at}
 
 
+@pytest.mark.timeout(1200)
 @examples(few=3, many=8, phases=UNSHRUNK)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_ranges_of_times_and_days_are_exact_or_refused(
