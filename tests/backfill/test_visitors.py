@@ -29,6 +29,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters.policies import load
 from countersink.store.sessions import open_tables
+from countersink.store.verify import open_session, verify
 from countersink.store.visitors import salts
 from countersink.store.visitors.sketch import SketchUnion, registers, sketch_of
 from tests.backfill.helpers import (
@@ -534,6 +535,16 @@ def test_lines_counted_without_visitors_are_not_counted_twice_for_them(
     undo(unique, run)
     assert count(unique, source).amount == 30
     require_visits(unique, visits)
+
+
+def test_sketches_that_were_deleted_are_missed_after_an_undo_as_well(
+    unique: str, tmp_path: Path
+) -> None:
+    run = run_of(count(unique, log(tmp_path / "a.log", some_visits(random.Random(3), 30))))
+    query(unique, "DELETE FROM visitor_slot LIMIT 1")
+    undo(unique, run)
+    with open_session(unique) as session:
+        assert {one.problem for one in verify(session).differences} == {"sketch"}
 
 
 def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(

@@ -71,6 +71,13 @@ def test_an_address_has_numbers_up_to_255() -> None:
         Parser("host", input_format="combined").parse(b"192.0.2.256" + REST)
 
 
+@pytest.mark.parametrize("name", ["300.example.com", "303-121-5.dsl.example.net", "10.300.isp.net"])
+def test_a_host_name_may_begin_with_a_large_number(name: str) -> None:
+    found = Parser("host", input_format="combined").parse(name.encode() + REST)
+    assert found is not None
+    assert found[0] == name
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_a_format_is_told_from_its_own_lines_alone(sample) -> None:  # type: ignore[no-untyped-def]
     if "-words" in sample.name:

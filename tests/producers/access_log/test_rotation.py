@@ -435,9 +435,44 @@ class TestDirectives:
         tailing.run()
         assert counted(tailing.client) == {"/a": 1, "/b": 1}
 
+    @pytest.mark.parametrize("begun", [False, True])
+    def test_a_rotated_file_of_directives_alone_is_an_empty_one(
+        self, tailing: Tailing, begun: bool
+    ) -> None:
+        append(tailing.log, HEADER + b"\n")
+        if begun:
+            tailing.run()
+        rotate(tailing.log)
+        append(tailing.log, HEADER + b"\n" + _w3c("/a"))
+        for expected in (1, 0):
+            assert tailing.run().counted == expected
+        assert counted(tailing.client) == {"/a": 1}
+
 
 class TestWhatCannotBeRead:
     """It is named, and nothing is passed over."""
+
+    @pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
+    def test_an_archive_cut_within_the_bytes_by_which_it_is_known(
+        self, tailing: Tailing, packed: Callable[[bytes], bytes]
+    ) -> None:
+        first = [f"/{number}/{os.urandom(120).hex()}" for number in range(3)]
+        write(tailing.log, *first)
+        tailing.run()
+        write(tailing.log, "/late")
+        whole = packed(tailing.log.read_bytes())
+        tailing.log.unlink()
+        archive = tailing.log.with_name("access.log.1.gz")
+        write(tailing.log, "/new")
+        for size in range(60, len(whole) - 8, 12):
+            archive.write_bytes(whole[:size])
+            with pytest.raises(LogError, match=r"access\.log\.1\.gz is damaged or not complete"):
+                tailing.run()
+            found = counted(tailing.client)  # what stands before the cut is counted
+            assert found in (dict.fromkeys(first, 1), dict.fromkeys([*first, "/late"], 1))
+        archive.write_bytes(whole)
+        tailing.run()
+        assert counted(tailing.client) == dict.fromkeys([*first, "/late", "/new"], 1)
 
     def test_a_rotated_file_that_cannot_be_read_is_waited_for(self, tailing: Tailing) -> None:
         write(tailing.log, "/a")

@@ -167,6 +167,14 @@ def test_a_number_that_only_another_unit_fits_names_it(unit: str, other: str, se
         Clock(unit).minute(time)
 
 
+@pytest.mark.parametrize("time", ["2026051209", "2026123123", "2026051210050", "2026051210050312"])
+def test_a_date_with_its_hour_is_not_taken_for_a_unix_time(time: str) -> None:
+    with pytest.raises(Misread, match="a date with its hour or a Unix time: say which"):
+        Clock("auto").minute(time)
+    assert Clock("unix").minute("2026051209") == 2026051209 // 60
+    assert Clock("%Y%m%d%H", "UTC").minute("2026051209") == 29_642_940
+
+
 class Days(list[date]):
     """The days of a counter that were asked for; each begins at minute 7."""
 

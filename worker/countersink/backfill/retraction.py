@@ -165,9 +165,8 @@ def _delete_empty_keys(
         for (key,) in session.query(
             "SELECT counter_key FROM counter_slot FORCE INDEX (PRIMARY)"
             f" WHERE {where} ({sql.marks(keys)}) GROUP BY counter_key HAVING SUM(amount) = 0"
-            " AND NOT EXISTS (SELECT 1 FROM visitor_slot AS members WHERE counter = %s"
-            " AND bucket = %s AND members.counter_key = counter_slot.counter_key)",
-            (*bucket, *keys, *bucket),
+            " AND MAX(sketched) = 0",
+            (*bucket, *keys),
         )
     ]
     if not empty:

@@ -273,7 +273,11 @@ def begins_as(file: LogFile, position: Position) -> bool:
     Raises:
         LogError: the file cannot be read.
     """
-    return prefix_of(file.read(position.prefix_bytes, 0)) == position.prefix
+    found = b""
+    # Of a compressed file that is cut off what stands before comes first, then the error.
+    while more := file.read(position.prefix_bytes - len(found), len(found)):
+        found += more
+    return prefix_of(found) == position.prefix
 
 
 def older(log: LogPath, file: LogFile | None) -> tuple[str, int]:
@@ -312,7 +316,7 @@ def has_newer(log: LogPath, position: Position) -> bool:
 
 def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str]:
     """The rotated files that are newer than the file of ``position``, oldest first: those with
-    something in them, the position's own, and, if ``empty``, the others.
+    something behind their directives, the position's own, and, if ``empty``, the others.
 
     Raises:
         LogError: one of them cannot be read.
@@ -339,7 +343,8 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
         head = _head(each.path)
         if _same_beginning(head, log_head):
             continue  # of a log that was copied and not truncated
-        if empty or head or _is_at(each.path, position.device, position.inode):
+        filled = head[shared_bytes(head) :]
+        if empty or filled or _is_at(each.path, position.device, position.inode):
             found.append(each.path)
     return found
 

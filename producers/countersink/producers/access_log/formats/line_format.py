@@ -56,7 +56,9 @@ _GOES_ON: Final = re.compile(r"[\w.:%-]")
 _REQUEST: Final = rb"(?:[^ \n]++ [^ \n]++(?: HTTP/[\d.]++)?|-)"
 _LIST: Final = rb"[^ \n]++(?>(?:(?:(?<=,)| :) [^ \n]++)*)"
 _COMMA, _COLON = b",:"  # bytes are looked for much faster by their numbers
-_NO_OCTET: Final = re.compile(rb"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:\.\d+){0,3}(?!\w)")
+_NO_OCTET: Final = re.compile(
+    rb"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:\.\d+){0,3}(?![\w-]|\.\w)"
+)
 
 
 @dataclass(frozen=True, slots=True)

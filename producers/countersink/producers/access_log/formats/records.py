@@ -107,7 +107,9 @@ class AmountFormat:
         self._guess = not (decimal_point or thousands)
         self._thousands = thousands
         point = re.escape(decimal_point or ("," if thousands == "." else "."))
-        groups = rf"[0-9]{{1,3}}(?:{re.escape(thousands)}[0-9]{{3}}){{1,6}}|" if thousands else ""
+        groups = (
+            rf"[1-9][0-9]{{0,2}}(?:{re.escape(thousands)}[0-9]{{3}}){{1,6}}|" if thousands else ""
+        )
         ambiguous = rf"(?!{_GROUPED.pattern}\Z)" if self._guess else ""
         self._text = re.compile(
             rf"{ambiguous}([+-]?(?:{groups}[0-9]{{1,{_DIGITS}}}))(?:{point}0{{0,20}})?"
