@@ -23,7 +23,7 @@ from countersink.stream.connection import connect
 from countersink.stream.names import salts_key
 from tests.producers.helpers import STREAM, entries, play, run_script, total
 from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
-from tests.store.helpers import together
+from tests.store.helpers import beside, together
 from tests.support.examples import MANY
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
@@ -673,12 +673,8 @@ def test_a_flush_waits_for_a_salt_that_is_due(
     ):
         for number in range(500):
             producer.seen("visitors", "/", str(number), at=AT)
-        thread = Thread(target=_publish_late, args=(proxy, redis_client))
-        thread.start()
-        try:
+        with beside(partial(_publish_late, proxy, redis_client)):
             assert producer.flush(3600)
-        finally:
-            thread.join()
     counts, hashes = found(redis_client)
     assert counts == {("visitors", "/", MINUTE): 500}
     assert len(hashes["visitors", "/", MINUTE, 7]) == 500
@@ -697,12 +693,8 @@ def test_a_close_waits_for_a_salt_that_is_due(
     with RedisProxy.to(redis_url) as proxy:
         producer = Producer(proxy.url(redis_url))
         producer.seen("visitors", "/", "ann", at=AT)
-        thread = Thread(target=_publish_late, args=(proxy, redis_client))
-        thread.start()
-        try:
+        with beside(partial(_publish_late, proxy, redis_client)):
             assert producer.close(3600)
-        finally:
-            thread.join()
     assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
 
 

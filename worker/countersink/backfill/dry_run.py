@@ -225,9 +225,9 @@ class DryRun:
             scope=wanted.scope,
             salts=work.link.run(salts_of, wanted.recipe, wanted.counter),
         )
-        if found is None or found.samples is None:
+        if found is None:
             return None
-        samples = found.samples.all()
+        samples = found.samples.every
         owners = work.link.run(chunks.sample_owners, samples)
         owners |= {one: self._samples[one] for one in samples if one in self._samples}
         number, remembered = (
@@ -235,8 +235,7 @@ class DryRun:
         )
         if not (wanted.count_repeats or remembered):
             refuse_repeats(found, owners, number, self._path)
-        kept = found.samples.chosen if start.at else samples
-        self._samples.update((sample, number) for sample in kept if sample not in owners)
+        self._samples.update((one, number) for one in found.kept_samples() if one not in owners)
         return found
 
     def _path(self, source: int) -> str:

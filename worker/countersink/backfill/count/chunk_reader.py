@@ -2,7 +2,7 @@
 those whose visitors have no salt any more, or not yet), samples; changes no counter."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -120,7 +120,7 @@ class ReadChunk:
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
         open_rejected: its last line has no newline, and was rejected since a total could not take
             it.
-        samples: those of its lines, if they were asked for.
+        samples: those of its lines.
         salts: those by which visitors were hashed; None: the recipe has none.
         members: who was seen; hashed.
     """
@@ -132,10 +132,16 @@ class ReadChunk:
     amounts: Mapping[int, Counter[RowKey]]
     counts: LineCounts
     rejects: list[Rejected]
+    samples: LineSamples
     open_rejected: bool = False
-    samples: LineSamples | None = None
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
     members: Members = field(default_factory=dict)
+
+    def kept_samples(self) -> Iterable[bytes]:
+        """The samples by which its lines are known again: those of all lines, if they are few, only
+        where their source begins.
+        """
+        return self.samples.chosen if self.start.at else self.samples.every
 
     def labels(self) -> list[int]:
         """The buckets that it adds to."""
@@ -151,9 +157,9 @@ def read_chunk(
     counter: str,
     in_force: Policies,
     *,
+    scope: bytes,
     end: int | None = None,
     max_lines: int = LINES,
-    scope: bytes = b"",
     refused: Refused = NONE_REFUSED,
     salts: tuple[Salt, ...] | None = None,
 ) -> ReadChunk | None:
@@ -161,8 +167,8 @@ def read_chunk(
 
     Args:
         in_force: the policies that say to which buckets of ``counter`` it adds.
+        scope: of the samples, from :func:`countersink.backfill.count.samples.scope_of`.
         end: where it was planned to end; None: by the limits, or with the content.
-        scope: samples of the lines are wanted, as of this scope; empty: they are not.
         refused: the lines of these cells are rejected.
         salts: of the counter, if the reader tells visitors: lines of a time that has none of them
             are rejected.
@@ -183,16 +189,14 @@ def read_chunk(
     )
     reader.look_back(content.read_at, start.reads_from)
     lines = _Lines(reader, bucket, refused, apart=start.open_was is not None)
-    samples = LineSamples(scope, reader, bucket) if scope else None
+    samples = LineSamples(scope, reader, bucket)
     for window in spans:
-        if samples is not None:
-            samples.add(window)
+        samples.add(window)
         lines.count(window)
     span = spans.span
     if span is None:
         return None
-    if samples is not None:
-        samples.finish()
+    samples.finish()
     if lines.ended:
         reader.passed(span.start, span.end, span.next_line)
     whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected

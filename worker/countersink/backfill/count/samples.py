@@ -47,12 +47,12 @@ class LineSamples:
 
     Attributes, once all lines were added and :meth:`finish` was called:
         chosen: sample → number and line, of those that are samples in any source.
-        few: the same of all lines, if the chunk has few.
+        every: the same of all lines, if the chunk has few; else as ``chosen``.
     """
 
     def __init__(self, scope: bytes, reader: LineReader, bucket: Callable[[int], int]) -> None:
         self.chosen: dict[bytes, NumberedLine] = {}
-        self.few: dict[bytes, NumberedLine] = {}
+        self.every: dict[bytes, NumberedLine] = {}
         self._scope = scope
         self._reader = reader
         self._bucket = bucket
@@ -77,16 +77,12 @@ class LineSamples:
     def finish(self) -> None:
         """Leave out what the recipe does not count."""
         self.chosen = self._counted(self._candidates)
-        self.few = self._counted(self._first or [])
-
-    def all(self) -> dict[bytes, NumberedLine]:
-        """All of them."""
-        return self.few | self.chosen
+        self.every = self.chosen if self._first is None else self._counted(self._first)
 
     def labels(self, samples: Iterable[bytes]) -> list[int]:
         """What ``bucket`` says of the minutes of these lines."""
-        every = self.all()
-        return sorted({label for one in samples for label in self._tally([every[one]]).amounts})
+        lines = map(self.every.__getitem__, samples)
+        return sorted({label for line in lines for label in self._tally([line]).amounts})
 
     def _counted(self, lines: list[NumberedLine]) -> dict[bytes, NumberedLine]:
         """Those that the recipe counts, by their samples."""
@@ -118,6 +114,6 @@ def too_many(
         return found if len(found) >= max(LEAST, len(some) / PART) else []
 
     # Of another source with many lines only those are known that are chosen in this one, too.
-    found = known(samples.all()) or known(samples.chosen)
+    found = known(samples.every) or known(samples.chosen)
     others = Counter(owners[sample] for sample in found)
     return found, [other for other, _ in others.most_common()]

@@ -245,13 +245,11 @@ def _keep_samples(session: Session, source: Source, found: ReadChunk) -> None:
         RepeatedLines: many of them are another source's.
         Conflict: another process counts some of these lines.
     """
-    assert found.samples is not None
-    samples = found.samples.all()
-    owners = chunks.sample_owners(session, samples)
+    owners = chunks.sample_owners(session, found.samples.every)
     if not source.count_repeats:
         refuse_repeats(found, owners, source.id, partial(path_of, session))
-    kept = found.samples.chosen if found.start.at else samples
-    if not chunks.insert_samples(session, source.id, found.start.at, kept.keys() - owners):
+    new = set(found.kept_samples()) - owners.keys()
+    if not chunks.insert_samples(session, source.id, found.start.at, new):
         raise Conflict("lines of this chunk were counted by another process meanwhile")
 
 
@@ -268,7 +266,6 @@ def refuse_repeats(
     Raises:
         RepeatedLines: they are.
     """
-    assert found.samples is not None
     known, others = too_many(found.samples, owners, source)
     if not known:
         return
@@ -279,7 +276,7 @@ def refuse_repeats(
     line = found.start.first_line
     before = f"; its lines before line {line:,} are counted, and stay" if found.start.at else ""
     raise RepeatedLines(
-        f"{len(known):,} of the {len(found.samples.all()):,} lines that were compared are counted"
+        f"{len(known):,} of the {len(found.samples.every):,} lines that were compared are counted"
         f" already, as lines of {' and '.join(map(path, others[:_NAMED]))}, the last of them of"
         f" {day}. Nothing of this chunk was counted{before}. `--from {day + timedelta(days=1)}`"
         " counts what comes after them; `--count-repeats` counts all lines, as other events"
