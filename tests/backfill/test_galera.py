@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from countersink.backfill.reconcile.correction import BucketKeys, Correction, connect_for
-from countersink.backfill.reconcile.scope import EVER, choose
+from countersink.backfill.reconcile.scope import choose
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
@@ -76,7 +76,7 @@ def session(cluster: GaleraCluster) -> Iterator[Session]:
 def correcting(session: Session, amount: int) -> Callable[[], None]:
     """Sets ``/`` to an amount."""
     run = said_by(session, {(DAY, "/"): amount})
-    view = choose(session, run, options(DAY, DAY), hour_ago(), (EVER,)).view
+    view = choose(session, run, options(DAY, DAY), hour_ago()).view
     return partial(Correction(run, view, hour_ago(), False).correct, session, ALL)
 
 

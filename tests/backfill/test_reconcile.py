@@ -213,7 +213,7 @@ def test_days_in_months_are_left_out(scene: Scene) -> None:
     done = scene.correct(run)
     assert scene.totals() == on_days({(NEXT, "/"): 3})
     assert done.notices[0] == (
-        "left out, as their days are rolled up to months: 2026-03-10, 2026-03-13 to 2026-03-14"
+        "left out, as their days are rolled up to months: 2026-03-10 to 2026-03-14"
     )
     assert scene.marks(run) == {minute(NEXT, 0) * 60}
 
@@ -256,7 +256,7 @@ def test_it_stops_when_told_and_another_run_goes_on(scene: Scene) -> None:
     done = reconcile.correct(
         scene.url,
         run,
-        options(),
+        options(date(2026, 3, 1), date(2026, 3, 5)),
         hour_ago(),
         on_progress=seen.append,
         stop=lambda: not asked or asked.pop(),

@@ -115,7 +115,10 @@ def test_what_was_counted_before_the_repeats_stays(logs: Logs) -> None:
     logs.small_chunks(half)
     report = logs.add(logs.write("now.log", b"".join(BIG)))
     assert (report.state, report.counted) == ("failed", half)
-    assert f"its lines before line {half + 1:,} are counted, and stay" in details(report)
+    assert (
+        f"Lines {half + 1:,} to {SIZE:,} were not counted; what is counted of others stays"
+        in details(report)
+    )
     assert total(logs.url) == SIZE
 
 
@@ -125,8 +128,30 @@ def test_the_day_after_the_last_line_that_both_have_is_named_and_counts(logs: Lo
     both = logs.write("both.log", b"".join(B + A + next_day))
     day = NOON.date() + timedelta(days=1)
     assert f"`--from {day}`" in details(logs.add(both))
+    until = details(logs.add(both, end=NOON.date()))
+    assert "`--from" not in until  # which would leave no day
+    assert "`--count-repeats`" in until
     assert logs.add(both, start=day).counted == 20
     assert total(logs.url) == 80
+
+
+def test_a_source_that_is_counted_in_part_goes_on_from_a_later_day(logs: Logs) -> None:
+    """As the refusal advises; afterwards it is read on as before."""
+    tomorrow = NOON + timedelta(days=1)
+    next_day = [line("/next", at=tomorrow + timedelta(seconds=at)) for at in range(20)]
+    logs.add(logs.write("before.log", b"".join(BIG[1000:])))
+    logs.small_chunks(1000)
+    grows = logs.write("grows.log", b"".join(BIG + next_day))
+    assert logs.add(grows).counted == 1000
+    earlier = logs.add(grows, start=tomorrow.date(), end=tomorrow.date())
+    assert "with other options" in details(earlier)
+    for dry_run in True, False:
+        report = logs.add(grows, start=tomorrow.date(), dry_run=dry_run)
+        assert (report.state, report.counted) == ("done", 20), details(report)
+    write(grows, b"".join([*BIG, *next_day, *C]))
+    assert logs.add(grows).counted == len(C)
+    assert total(logs.url) == SIZE + 20 + len(C)
+    require_verified(logs.url)
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -191,6 +216,20 @@ def test_what_is_taken_back_is_not_known_again(logs: Logs) -> None:
     refused_now = logs.add(logs.directory / "before.log")
     assert "whole.log" in details(refused_now)
     assert total(logs.url) == 180
+
+
+def test_a_line_of_two_sources_is_known_until_both_are_taken_back(logs: Logs) -> None:
+    first = logs.add(logs.write("first.log", b"".join(A)))
+    second = logs.add(logs.write("second.log", b"".join(B + A)), count_repeats=True)
+    third = logs.write("third.log", b"".join(C + A))
+    both = details(logs.add(third))
+    assert "first.log" in both
+    assert "second.log" in both
+    logs.undo(first)
+    assert "second.log" in details(logs.add(third))
+    logs.undo(second)
+    assert logs.add(third).counted == 120
+    assert total(logs.url) == 120
 
 
 def test_sources_of_other_names_and_counters_are_not_compared(logs: Logs) -> None:

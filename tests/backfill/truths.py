@@ -25,7 +25,7 @@ Said = Mapping[tuple[date, str], int] | Mapping[tuple[int, str], int]
 """(day or Unix minute, key) → amount."""
 
 
-def options(start: date | None = None, end: date | None = None, **others: Any) -> BackfillOptions:
+def options(start: date = DAY, end: date = NEXT, **others: Any) -> BackfillOptions:
     """What is asked for."""
     return BackfillOptions(
         counter=others.pop("counter", "views"),
@@ -142,8 +142,15 @@ class Scene:
         return said_by(self.session, said)
 
     def correct(self, run: int, t0: int | None = None, *, url: str = "", **asked: Any) -> Corrected:
-        """Set what a run's sources say, if it began at a time, by default an hour ago."""
+        """Set what a run's sources say, if it began at a time, by default an hour ago; by default
+        on the days of which they say something.
+        """
         began = hour_ago() if t0 is None else t0
+        ((first, last),) = self.session.query(
+            "SELECT MIN(bucket), MAX(bucket) FROM backfill_truth WHERE run = %s", (run,)
+        )
+        if first is not None:
+            asked = {"start": first.date(), "end": last.date(), **asked}
         return reconcile.correct(url or self.url, run, options(**asked), began)
 
     def totals(self) -> dict[tuple[int, str], int]:

@@ -173,7 +173,8 @@ def test_every_process_does_its_work_under_the_documented_rights(
     site.done(*operator, "info")
     site.done(*operator, "verify")
     site.done(*operator, "backfill", str(log), "--counter", "filled")
-    site.done(*operator, "backfill", str(log), "--counter", "tailed", "--mode", "reconcile")
+    days = "--from", "2026-11-21", "--to", "2026-11-21"
+    site.done(*operator, "backfill", str(log), "--counter", "tailed", "--mode", "reconcile", *days)
     site.done(*operator, "sequence", "next", "invoices")
     _front_doors(site)
     assert site.redis_refusals() == []

@@ -99,7 +99,7 @@ class DryRun:
     _readings: list[Reading] = field(default_factory=list)
     _again: set[tuple[int, int]] = field(default_factory=set)
     _paths: dict[int, str] = field(default_factory=dict)
-    _samples: dict[bytes, int] = field(default_factory=dict)
+    _samples: dict[bytes, set[int]] = field(default_factory=dict)
 
     def by_day(self) -> tuple[tuple[str, int], ...]:
         """What would be added on each day."""
@@ -227,15 +227,17 @@ class DryRun:
         )
         if found is None:
             return None
-        samples = found.samples.every
-        owners = work.link.run(chunks.sample_owners, samples)
-        owners |= {one: self._samples[one] for one in samples if one in self._samples}
         number, remembered = (
             (source, False) if isinstance(source, int) else (source.id, source.count_repeats)
         )
         if not (wanted.count_repeats or remembered):
-            refuse_repeats(found, owners, number, self._path)
-        self._samples.update((one, number) for one in found.kept_samples() if one not in owners)
+            others = work.link.run(chunks.others_with, found.samples.every, number)
+            for sample in found.samples.every:
+                if tried := self._samples.get(sample, set()) - {number}:
+                    others.setdefault(sample, set()).update(tried)
+            refuse_repeats(found, others, wanted.recipe.end, self._path)
+        for sample in found.kept_samples():
+            self._samples.setdefault(sample, set()).add(number)
         return found
 
     def _path(self, source: int) -> str:

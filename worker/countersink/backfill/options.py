@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 import json
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import date
 from typing import Any, Self
 
@@ -121,6 +121,13 @@ class Recipe:
             option if value is None else f"{option} {shlex.quote(value)}" for option, value in given
         )
         return " ".join(words) or "(none)"
+
+    def goes_on(self, before: Self) -> bool:
+        """Whether a source may be read on by it of which ``before`` has counted some: the same, or
+        from a later day on.
+        """
+        later = self.start is not None and (before.start is None or before.start < self.start)
+        return self == before or (later and replace(self, start=before.start) == before)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

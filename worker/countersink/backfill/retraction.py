@@ -7,11 +7,10 @@ what compaction, retention or a change of policy has done to the cells since.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import Final, TypeVar
 
 from countersink.backfill.count import chunks, targets
@@ -143,10 +142,8 @@ def _spread(amounts: Amounts, slot: int, parts: int) -> Iterator[tuple[int, Amou
 
 
 def _delete_empty(session: Session, taken: Amounts) -> None:
-    """Delete the rows of cells that add up to 0 now, so that no key stays which only the run has
-    made. Where those of backfills do so alone, others stay: a key may have been made by an
-    increment of 0, unless compaction has added that up with the run's. A cell that has members
-    keeps its rows.
+    """Delete the rows of cells that add up to 0 now, so that no key stays that only the run has
+    made; but not of cells that have members.
     """
     size = sql.per_statement(session, _KEYS)
     for counter in taken.counters:
@@ -158,30 +155,24 @@ def _delete_empty(session: Session, taken: Amounts) -> None:
 def _delete_empty_keys(
     session: Session, bucket: tuple[str, str], keys: Sequence[bytes], size: int
 ) -> None:
-    where = "counter = %s AND bucket = %s AND counter_key IN"
+    where = "FORCE INDEX (PRIMARY) WHERE counter = %s AND bucket = %s AND counter_key IN"
     # Without a lock first: whoever counts waits for cells that are empty, and for no others.
-    empty = [
-        key
-        for (key,) in session.query(
-            "SELECT counter_key FROM counter_slot FORCE INDEX (PRIMARY)"
-            f" WHERE {where} ({sql.marks(keys)}) GROUP BY counter_key HAVING SUM(amount) = 0"
-            " AND MAX(sketched) = 0",
-            (*bucket, *keys),
-        )
-    ]
+    empty = session.query(
+        f"SELECT counter_key FROM counter_slot {where} ({sql.marks(keys)}) GROUP BY counter_key"
+        " HAVING SUM(amount) = 0 AND MAX(sketched) = 0",
+        (*bucket, *keys),
+    )
     if not empty:
         return
     rows = session.query(
-        "SELECT counter_key, slot, amount FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" WHERE {where} ({sql.marks(empty)}) ORDER BY counter_key, slot FOR UPDATE",
-        (*bucket, *empty),
+        f"SELECT counter_key, slot, amount FROM counter_slot {where} ({sql.marks(empty)})"
+        " FOR UPDATE",
+        (*bucket, *(key for (key,) in empty)),
     )
-    gone: list[tuple[object, ...]] = []
-    for _, cell in groupby(rows, itemgetter(0)):
-        every = list(cell)
-        own = [row for row in every if cells.FIRST_SLOT <= row[1] < FIRST_OWN]
-        left = next((some for some in (own, every) if not sum(row[2] for row in some)), [])
-        gone += [(*bucket, key, slot) for key, slot, _ in left]
+    sums = Counter[bytes]()
+    for key, _, amount in rows:
+        sums[key] += amount
+    gone = [(*bucket, key, slot) for key, slot, _ in rows if not sums[key]]
     for some in sql.parts(gone, size):
         # Row by row: another slot may have got one of the cell meanwhile.
         each = "(counter = %s AND bucket = %s AND counter_key = %s AND slot = %s)"

@@ -90,7 +90,7 @@ class BackfillRun:
         t0 = 0
         if options.mode == "reconcile":
             link.run(targets.refuse_breakdowns, options.counter)
-            check_days(options, self.work.in_force)
+            check_days(self.work, found)
             t0 = reconcile.begin(self.redis_url, options, on_progress=self.on_progress, stop=stop)
         names = [source.name for source in found]
         run = link.run(run_state.begin, options, names, run_state.process_name())
@@ -130,13 +130,11 @@ class BackfillRun:
 
     def _correct(self, run: int, t0: int) -> Corrected:
         change = compare if self.work.options.dry_run else reconcile.correct
-        intervals = [each.interval for each in self._outcomes if each.interval is not None]
         return change(
             self.mysql_url,
             run,
             self.work.options,
             t0,
-            intervals,
             on_progress=self.on_progress,
             on_notice=self.on_notice,
             stop=self.work.stop,

@@ -2,7 +2,7 @@
 those whose visitors have no salt any more, or not yet), samples; changes no counter."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -137,7 +137,7 @@ class ReadChunk:
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
     members: Members = field(default_factory=dict)
 
-    def kept_samples(self) -> Iterable[bytes]:
+    def kept_samples(self) -> Collection[bytes]:
         """The samples by which its lines are known again: those of all lines, if they are few, only
         where their source begins.
         """

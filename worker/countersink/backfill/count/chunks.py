@@ -210,33 +210,45 @@ def delete(
         session.execute(f"DELETE FROM {table} WHERE {where}", args)
 
 
-def sample_owners(session: Session, samples: Collection[bytes]) -> dict[bytes, int]:
-    """The samples that are there → the source whose line counts, 0 if it is being taken back."""
-    found: dict[bytes, int] = {}
-    for some in _some(set(samples)):
-        literals = ", ".join(f"X'{one.hex()}'" for one in some)
-        if not session.query(f"SELECT 1 FROM backfill_sample WHERE sample IN ({literals}) LIMIT 1"):
-            continue
-        rows = session.query(
-            f"SELECT p.sample, IF(r.state IN ({COUNTS}), p.source, 0) FROM backfill_sample AS p"
-            " JOIN backfill_chunk AS c ON c.source = p.source AND c.start_at = p.start_at"
-            f" JOIN backfill_run AS r ON r.id = c.run WHERE p.sample IN ({literals})"
-        )
-        found.update((bytes(sample), int(source)) for sample, source in rows)
-    return found
-
-
 def insert_samples(
     session: Session, source: int, start_at: int, samples: Collection[bytes]
-) -> bool:
-    """Write samples that are not there; False: somebody has written some of them meanwhile."""
-    written = 0
+) -> None:
+    """Write down samples of a chunk's lines."""
     for some in _some(samples):
         values = ", ".join(f"(X'{one.hex()}', {source:d}, {start_at:d})" for one in some)
-        written += session.execute(
+        session.execute(
             f"INSERT IGNORE INTO backfill_sample (sample, source, start_at) VALUES {values}"
         )
-    return written == len(samples)
+
+
+def others_with(
+    session: Session, samples: Collection[bytes], source: int, *, lock: bool = False
+) -> dict[bytes, set[int]]:
+    """The samples that other sources have, too → these sources; without what is being taken back.
+
+    Args:
+        source: the one that is not another; negative: none of them.
+        lock: wait for those who have written some of them and not committed yet.
+    """
+    found: dict[bytes, set[int]] = {}
+    for some in _some(samples):
+        literals = ", ".join(f"X'{one.hex()}'" for one in some)
+        # Of this table alone: a running run changes its row with each chunk.
+        if not session.query(
+            f"SELECT 1 FROM backfill_sample WHERE sample IN ({literals}) AND source <> %s"
+            f"{_SHARED if lock else ' LIMIT 1'}",
+            (source,),
+        ):
+            continue
+        for sample, other in session.query(
+            "SELECT p.sample, p.source FROM backfill_sample AS p"
+            " JOIN backfill_chunk AS c ON c.source = p.source AND c.start_at = p.start_at"
+            f" JOIN backfill_run AS r ON r.id = c.run AND r.state IN ({COUNTS})"
+            f" WHERE p.sample IN ({literals}) AND p.source <> %s",
+            (source,),
+        ):
+            found.setdefault(bytes(sample), set()).add(int(other))
+    return found
 
 
 def _some(samples: Collection[bytes]) -> Iterator[list[bytes]]:

@@ -99,21 +99,21 @@ class LineSamples:
 
 
 def too_many(
-    samples: LineSamples, owners: Mapping[bytes, int], source: int
+    samples: LineSamples, others: Mapping[bytes, Collection[int]]
 ) -> tuple[list[bytes], list[int]]:
     """The known samples of a chunk and the sources that have their lines, that of most lines first;
     nothing where they are few.
 
     Args:
-        owners: sample → the source that has the line; 0: it is being taken back.
-        source: whose chunk it is: lines that it repeats itself are other events.
+        others: sample → the other sources that have the line; lines that a source repeats itself
+            are other events.
     """
 
     def known(some: Collection[bytes]) -> list[bytes]:
-        found = [sample for sample in some if owners.get(sample, 0) not in (0, source)]
+        found = [sample for sample in some if sample in others]
         return found if len(found) >= max(LEAST, len(some) / PART) else []
 
     # Of another source with many lines only those are known that are chosen in this one, too.
     found = known(samples.every) or known(samples.chosen)
-    others = Counter(owners[sample] for sample in found)
-    return found, [other for other, _ in others.most_common()]
+    lines = Counter(other for sample in found for other in others[sample])
+    return found, [other for other, _ in lines.most_common()]

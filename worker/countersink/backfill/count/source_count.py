@@ -1,7 +1,7 @@
 """Counts one source from its planned chunks to its new lines, and words what is reported of it
 (``lines of it were counted before`` ...)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from countersink.backfill.count import chunks, sources
@@ -13,7 +13,6 @@ from countersink.backfill.errors import BackfillError, RunEnded, SourceDiffers, 
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import SourceReport
-from countersink.backfill.reconcile.scope import Interval, interval_of
 from countersink.backfill.rejects import named
 from countersink.backfill.run_state import LineCounts
 
@@ -31,14 +30,12 @@ class SourceOutcome:
         notices: for people.
         too_many: the rejected lines of the chunk that was one too many, which are kept nowhere;
             None: the run may go on.
-        interval: reconcile: from when to when it has lines, if it was read to its end.
     """
 
     report: SourceReport
     known_lines: int = 0
     notices: tuple[str, ...] = ()
     too_many: tuple[RejectedLine, ...] | None = None
-    interval: Interval | None = None
 
 
 def count_source(work: Work, source: Input) -> SourceOutcome:
@@ -99,7 +96,7 @@ class _Counting:
             at_hand.reader.look_back(content.read_at, settled.to)  # a pipe cannot go back later
             follower = Follower(work, at_hand, settled)
             if work.team is not None:
-                self._notices += count_by_jobs(work, work.team, content, follower, settled)
+                self._notices += count_by_jobs(work, work.team, at_hand, follower, settled)
             try:
                 follower.planned()
                 content.keep(False)
@@ -108,11 +105,7 @@ class _Counting:
                     follower.planned(undone=False)  # by others, meanwhile
             except SourceDiffers:
                 continue
-            interval = None
-            if work.task.target.truth_of and not work.stop():
-                zones = work.link.run(work.task.policies)
-                interval = interval_of(content, at_hand.head, wanted.recipe, wanted.counter, zones)
-            return replace(self.outcome(), interval=interval)
+            return self.outcome()
         raise BackfillError("others read files that begin alike all the time: run it again")
 
     def outcome(

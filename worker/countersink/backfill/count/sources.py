@@ -246,6 +246,8 @@ def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     )
     if not (in_use or journalled):
         return True
+    if recipe.goes_on(source.recipe):
+        return False
     runs = session.query(
         "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
     )

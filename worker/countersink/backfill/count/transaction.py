@@ -2,9 +2,9 @@
 rejected lines; refuses many lines of another source, and a file that has changed since it was
 planned."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -42,8 +42,9 @@ from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import is_breakdown
+from countersink.store.counters.buckets import ONE_DAY
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import BadCells, BadData, Conflict
+from countersink.store.errors import BadCells, BadData
 from countersink.store.sql import label_time
 from countersink.store.visitors.rows import CellPlace
 
@@ -245,41 +246,47 @@ def _keep_samples(session: Session, source: Source, found: ReadChunk) -> None:
         RepeatedLines: many of them are another source's.
         Conflict: another process counts some of these lines.
     """
-    owners = chunks.sample_owners(session, found.samples.every)
+    # Its own first: of two at once, one sees the other's, or they wait for each other, and one of
+    # them is told so and tries again.
+    chunks.insert_samples(session, source.id, found.start.at, found.kept_samples())
     if not source.count_repeats:
-        refuse_repeats(found, owners, source.id, partial(path_of, session))
-    new = set(found.kept_samples()) - owners.keys()
-    if not chunks.insert_samples(session, source.id, found.start.at, new):
-        raise Conflict("lines of this chunk were counted by another process meanwhile")
+        others = chunks.others_with(session, found.samples.every, source.id, lock=True)
+        refuse_repeats(found, others, source.recipe.end, partial(path_of, session))
 
 
 def refuse_repeats(
-    found: ReadChunk, owners: Mapping[bytes, int], source: int, path: Callable[[int], str]
+    found: ReadChunk,
+    others: Mapping[bytes, Collection[int]],
+    until: date | None,
+    path: Callable[[int], str],
 ) -> None:
     """Check that not many lines of a chunk are another source's.
 
     Args:
-        owners: sample → the source that has the line; 0: it is being taken back.
-        source: whose chunk it is.
+        others: sample → the other sources that have the line.
+        until: the last day that is asked for; None: all are.
         path: that of another source.
 
     Raises:
         RepeatedLines: they are.
     """
-    known, others = too_many(found.samples, owners, source)
+    known, sources_of_most = too_many(found.samples, others)
     if not known:
         return
     bucket = BucketParts(found.counter, found.in_force, found.salts)
     last = max(bucket.divided(label)[0] for label in found.samples.labels(known))
     label = found.in_force.bucket_of(found.counter, last)
     day = day_of(found.in_force, found.counter, label_time(label))
-    line = found.start.first_line
-    before = f"; its lines before line {line:,} are counted, and stay" if found.start.at else ""
+    first = found.start.first_line
+    last_line = first + found.counts.lines - 1
+    others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
+    later = f"`--from {day + ONE_DAY}` counts the days from then on; "
     raise RepeatedLines(
-        f"{len(known):,} of the {len(found.samples.every):,} lines that were compared are counted"
-        f" already, as lines of {' and '.join(map(path, others[:_NAMED]))}, the last of them of"
-        f" {day}. Nothing of this chunk was counted{before}. `--from {day + timedelta(days=1)}`"
-        " counts what comes after them; `--count-repeats` counts all lines, as other events"
+        f"{len(known):,} of the {len(found.samples.every):,} different lines that were compared are"
+        f" counted already, as lines of {others_named}, the last of them of {day}. Lines"
+        f" {first:,} to {last_line:,} were not counted; what is counted of others stays."
+        f" {later if until is None or day < until else ''}`--count-repeats` counts all lines, as"
+        " other events"
     )
 
 

@@ -22,7 +22,7 @@ from countersink.backfill.errors import BackfillError, ReconcileStopped, RolledU
 from countersink.backfill.options import BackfillOptions, Progress, SourceReport
 from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
-from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, choose, is_rolled_up
+from countersink.backfill.reconcile.scope import Chosen, choose, is_rolled_up
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
@@ -149,7 +149,6 @@ def correct(
     run: int,
     options: BackfillOptions,
     t0: int,
-    intervals: Sequence[Interval] = (EVER,),
     *,
     on_progress: Callable[[Progress], object] = lambda progress: None,
     on_notice: Callable[[str], object] = lambda notice: None,
@@ -158,7 +157,6 @@ def correct(
     """Set the totals to what a run's sources say; all of them have been read, without a gap.
 
     Args:
-        intervals: from when to when each of them has lines.
         on_notice: told which days are left out, before any total is changed.
 
     Raises:
@@ -174,7 +172,7 @@ def correct(
         # The row that corrections of the counter hold one after the other.
         insert = "INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)"
         keeper.run(lambda session: rerun(partial(session.execute, insert, (options.counter,))))
-        chosen = keeper.run(choose, run, options, t0, intervals)
+        chosen = keeper.run(choose, run, options, t0)
         for notice in chosen.notices:
             on_notice(notice)
         # All marks before the first sum: what was accepted before and is counted is in the sum.

@@ -15,7 +15,7 @@ behind who waits.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -31,7 +31,7 @@ from countersink.backfill.count.targets import (
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.backfill.reconcile.scope import EVER, Chosen, Interval, RolledUpTo, choose
+from countersink.backfill.reconcile.scope import Chosen, RolledUpTo, choose
 from countersink.runtime.limits import key_text
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
@@ -395,7 +395,6 @@ def compare(
     run: int,
     options: BackfillOptions,
     t0: int,
-    intervals: Sequence[Interval] = (EVER,),
     *,
     on_progress: Callable[[Progress], object] = lambda progress: None,
     on_notice: Callable[[str], object] = lambda notice: None,
@@ -410,7 +409,7 @@ def compare(
     drift: list[Drift] = []
     finished = True
     with connect_for(mysql_url)() as session:
-        chosen = choose(session, run, options, t0, intervals)
+        chosen = choose(session, run, options, t0)
     for notice in chosen.notices:
         on_notice(notice)
     chosen = completed(mysql_url, run, options, chosen, stop)

@@ -1,28 +1,29 @@
-"""Which days a reconcile sets: days the sources cover whole, days that are over, at most
-``MOST_BUCKETS``; and the notices about days left out."""
+"""Which buckets a reconcile sets: those of the days asked for that are over, at most
+``MOST_BUCKETS``; the notices about days left out, and the error where no days are given."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import chain, pairwise
 from typing import Final
 
 from countersink.backfill.count import targets
-from countersink.backfill.count.task import reader_of
+from countersink.backfill.count.task import Work, opened, reader_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
+from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import SpanReader
-from countersink.backfill.options import BackfillOptions, Progress, Recipe
+from countersink.backfill.options import BackfillOptions, Progress
 from countersink.producers.access_log.formats.reader import RecordTally
 from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY, date_at, day_begins
-from countersink.store.counters.policies import Policies, Policy, counting
+from countersink.store.counters.policies import Policy, counting
 from countersink.store.errors import InexactZone
-from countersink.store.sql import label_of
+from countersink.store.sql import label_of, label_time
 from countersink.store.totals.views import View
 
 MOST_BUCKETS: Final = 200_000
@@ -35,33 +36,6 @@ _PROGRESS_S: Final = 0.25
 _LONGEST_DAY: Final = 27 * 60
 _BYTES: Final = 64 * 1024
 _END: Final = 2**62
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Interval:
-    """The time from a source's first line to its last one.
-
-    Attributes:
-        first, last: Unix minutes of the two.
-        days: the lines are of whole days, so that each day that has one is covered.
-    """
-
-    first: float
-    last: float
-    days: bool = False
-
-    def holds(self, begins_at: int, ends_at: int) -> bool:
-        """Whether there are lines before and after a bucket, whose bounds are Unix seconds."""
-        if self.days:
-            return (
-                self.first * 60 - _LONGEST_DAY * 60 < begins_at
-                and ends_at <= (self.last + _LONGEST_DAY) * 60
-            )
-        return self.first * 60 < begins_at and ends_at <= self.last * 60
-
-
-EVER: Final = Interval(float("-inf"), float("inf"), days=True)
-"""Of sources that are known to have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +80,47 @@ class Chosen:
             yield label
 
 
-def check_days(options: BackfillOptions, in_force: Policies) -> None:
-    """Check the days that are asked for, before anything is read.
+def check_days(work: Work, found: Iterable[Input]) -> None:
+    """Check the days that are asked for, before anything is counted.
 
     Raises:
-        BackfillError: the range begins or ends within a bucket, or has no end; too many buckets.
+        BackfillError: there are none; the range begins or ends within a bucket, or has no end; too
+            many buckets.
+    """
+    options = work.options
+    try:
+        start, end = _asked(options)
+    except BackfillError as error:
+        covered = _covered(work, found)
+        raise BackfillError(f"{error}; {covered}" if covered else str(error)) from error
+    _between(_view(options.counter, work.in_force.of(options.counter)), start, end)
+
+
+def _asked(options: BackfillOptions) -> tuple[date, date]:
+    """The first and the last day that are to be set.
+
+    Raises:
+        BackfillError: they were not both given.
     """
     start, end = options.recipe.start, options.recipe.end
-    if start is not None and end is not None:
-        _between(_view(options.counter, in_force.of(options.counter)), start, end)
+    if start is None or end is None:
+        raise BackfillError(
+            "a reconcile sets whole days: give the first and the last one by --from and --to"
+        )
+    return start, end
 
 
-def choose(
-    session: Session, run: int, options: BackfillOptions, t0: int, intervals: Sequence[Interval]
-) -> Chosen:
-    """Choose the buckets, once all sources have been read.
+def choose(session: Session, run: int, options: BackfillOptions, t0: int) -> Chosen:
+    """Choose the buckets of the days that are asked for, once all sources have been read.
 
-    Those of the days that the sources have whole; with both ``start`` and ``end`` all from one to
-    the other, whether or not the sources know anything of them. Left out are buckets that were open
-    at ``t0`` (what belongs to them was still on its way), and days that are in months or, be it in
-    part, in wider buckets.
+    Left out are buckets that were open at ``t0`` (what belongs to them was still on its way), and
+    days that are in months or, be it in part, in wider buckets.
 
     Args:
         session: outside a transaction or in one.
         run: its number.
         options: of it.
         t0: Unix ms, from :func:`countersink.backfill.reconcile.begin`.
-        intervals: from when to when each of the sources has lines.
 
     Raises:
         BackfillError: it is a tracked table's counter; its policies have changed since the sources
@@ -143,25 +131,11 @@ def choose(
     targets.refuse_breakdowns(session, options.counter)
     policies = targets.require_policies(session, run, options.counter, t0)
     view = _view(options.counter, policies)
-    said = targets.truth_labels(session, run)
-    notices: list[str] = []
-    start, end = options.recipe.start, options.recipe.end
-    if start is not None and end is not None:
-        found = sorted({*said, *_between(view, start, end)})
-        in_part: set[int] = set()
-    else:
-        days = {day: _between(view, day, day) for day in dict.fromkeys(map(view.day, said))}
-        found = sorted({*said, *chain.from_iterable(days.values())})
-        in_part = _in_part(view, days, options, intervals)
-    if len(found) > MOST_BUCKETS:
-        raise _too_many(len(found))
     rolled_up = RolledUpTo.read(session, options.counter)
     chosen: list[int] = []
     still_open: list[int] = []
     gone: dict[str, list[int]] = {}
-    for label in found:
-        if label in in_part:
-            continue
+    for label in sorted(_between(view, *_asked(options))):
         if view.policy(label).ends_at(label) * 1000 + options.grace_s * 1000 > t0:
             still_open.append(label)
         elif into := rolled_up.into(view, label):
@@ -170,12 +144,7 @@ def choose(
             chosen.append(label)
     if not options.delete_missing:
         _refuse_overflown(session, view, chosen)
-    if in_part:
-        notices.append(
-            "left out, as the sources have no lines before and after them, so that they may have"
-            f" but a part of them: {_days(view, in_part)}. If they have all of them, give --from"
-            " and --to"
-        )
+    notices: list[str] = []
     if still_open:
         notices.append(
             f"left out, as not over for {options.grace_s:g} s when this began:"
@@ -183,52 +152,6 @@ def choose(
         )
     notices += [is_rolled_up(into, _days(view, labels)) for into, labels in gone.items()]
     return Chosen(view, tuple(chosen), tuple(notices))
-
-
-def _in_part(
-    view: View,
-    days: Mapping[date, Sequence[int]],
-    options: BackfillOptions,
-    intervals: Sequence[Interval],
-) -> set[int]:
-    """The buckets of the days, in order, of which the sources may have but a part."""
-    recipe = options.recipe
-    covered = union(intervals, begun=recipe.start is not None, ended=recipe.end is not None)
-    found = set[date]()
-    for day, labels in days.items():
-        begins_at = min(view.policy(label).starts_at(label) for label in labels)
-        ends_at = max(view.policy(label).ends_at(label) for label in labels)
-        if not any(one.holds(begins_at, ends_at) for one in covered):
-            found.add(day)
-    filtered = recipe.where or recipe.exclude_keys or recipe.counter_column
-    if not (filtered or any(one.days for one in covered)):
-        # A log of these days is missing, and may have had a part of those beside them.
-        for one, other in pairwise(days):
-            if other - one > ONE_DAY:
-                found |= {one, other}
-    return {label for day in found for label in days[day]}
-
-
-def union(intervals: Iterable[Interval], *, begun: bool, ended: bool) -> list[Interval]:
-    """The intervals that sources cover together.
-
-    Args:
-        begun: somebody has said from when on they do.
-        ended: the same of their end.
-    """
-    found: list[Interval] = []
-    for one in sorted(intervals):
-        last = found[-1] if found else None
-        if last is None or last.days != one.days or one.first - last.last > JOINED_MINUTES:
-            found.append(one)
-        else:
-            found[-1] = replace(last, last=max(last.last, one.last))
-    if found and begun:
-        found[0] = replace(found[0], first=float("-inf"))
-    if found and ended:
-        at = max(range(len(found)), key=lambda place: found[place].last)
-        found[at] = replace(found[at], last=float("inf"))
-    return found
 
 
 def _refuse_overflown(session: Session, view: View, labels: Iterable[int]) -> None:
@@ -321,6 +244,11 @@ def _days(view: View, labels: Iterable[int]) -> str:
             ranges[-1][1] = day
         else:
             ranges.append([day, day])
+    return _named(ranges)
+
+
+def _named(ranges: Sequence[Sequence[date]]) -> str:
+    """Ranges of days, each from its first to its last one."""
     texts = [f"{one}" if one == other else f"{one} to {other}" for one, other in ranges]
     more = len(texts) - _RANGES_NAMED
     return ", ".join(texts[:_RANGES_NAMED]) + (f" and {more:,} more" if more > 0 else "")
@@ -333,48 +261,63 @@ def _too_many(number: int) -> BackfillError:
     )
 
 
-_DAY: Final = 1440
-
-
-def interval_of(
-    content: Content,
-    head: bytes,
-    recipe: Recipe,
-    counter: str,
-    in_force: Policies,
-) -> Interval | None:
-    """From when to when a source has lines, those included that the recipe leaves out and those of
-    other counters; None: it has none with a time.
+def _covered(work: Work, found: Iterable[Input]) -> str:
+    """From when to when sources have lines, and which days they have whole, for people; '' if that
+    is not known.
 
     Args:
-        content: of the source, which was read to its end.
-        head: how it begins.
-        counter: whose days they may be of.
-        in_force: the policies.
+        found: the sources; standard input is not read.
+    """
+    zone = work.in_force.of(work.options.counter)[-1].known_zone()
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(_intervals(work, found)):
+        before = joined.pop() if joined and first - joined[-1][1] <= JOINED_MINUTES else None
+        joined.append((first, last) if before is None else (before[0], max(last, before[1])))
+    if not joined:
+        return ""
+    days = [
+        (date_at(zone, first * 60 - 60) + ONE_DAY, date_at(zone, last * 60 + 60) - ONE_DAY)
+        for first, last in joined
+    ]
+    whole = _named([(first, last) for first, last in days if first <= last]) or "no day"
+    first, last = joined[0][0], max(last for _, last in joined)
+    return (
+        f"these sources have lines from {label_time(first * 60):%Y-%m-%d %H:%M} to"
+        f" {label_time(last * 60):%Y-%m-%d %H:%M} UTC, which is {whole} as a whole ({zone})"
+    )
+
+
+def _intervals(work: Work, found: Iterable[Input]) -> Iterator[tuple[int, int]]:
+    for source in found:
+        with contextlib.suppress(BackfillError):
+            if source.path is not None and (own := _interval(work, source)) is not None:
+                yield own
+
+
+def _interval(work: Work, source: Input) -> tuple[int, int] | None:
+    """The Unix minutes of the first and the last line of a source, those included that the recipe
+    leaves out; None: it has none with a time.
 
     Raises:
-        Unreadable: it cannot be read.
+        BackfillError: it cannot be read.
     """
-    all_of_it = replace(recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None)
-    reader = reader_of(all_of_it, counter, in_force, head)
-    content.seek(_END)
-    end = content.offset
-    last = max(0, end - _BYTES)
-    if last:
-        content.seek(last)
-        data = content.read(_BYTES)
-        last += data.find(b"\n") + 1
-    minutes = _minutes(content, reader, last)
-    if last:
-        minutes |= _minutes(content, reader, 0)
-    if not minutes:
-        return None
-    zones = {policy.known_zone() for policy in in_force.of(counter)}
-    days = recipe.input_format in ("csv", "ndjson") and any(
-        all(_begins_day(minute, place) for minute in minutes)
-        for place in zones | {"UTC", recipe.time_zone or "UTC"}
-    )
-    return Interval(min(minutes), max(minutes), days)
+    with opened(work, source) as at_hand:
+        if at_hand is None:
+            return None
+        content, wanted = at_hand.content, at_hand.wanted
+        all_of_it = replace(
+            wanted.recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None
+        )
+        reader = reader_of(all_of_it, wanted.counter, work.in_force, at_hand.head)
+        minutes = _minutes(content, reader, 0)
+        content.keep(False)
+        content.seek(_END)
+        last = max(0, content.offset - _BYTES)
+        if last:
+            content.seek(last)
+            last += content.read(_BYTES).find(b"\n") + 1
+            minutes |= _minutes(content, reader, last)
+    return (min(minutes), max(minutes)) if minutes else None
 
 
 def _minutes(content: Content, reader: Reader, start: int) -> set[int]:
@@ -383,7 +326,3 @@ def _minutes(content: Content, reader: Reader, start: int) -> set[int]:
     for window in SpanReader(content, start, 1, quoted=reader.quoted, max_bytes=_BYTES):
         reader.count(window, tally)
     return set(tally.amounts)
-
-
-def _begins_day(minute: int, place: str) -> bool:
-    return -(-day_begins(place, date_at(place, minute * 60)) // 60) == minute

@@ -49,7 +49,8 @@ def command(
     --mode reconcile: these sources are the whole truth for their days. The total of each key and
     day is set to what the sources say, so that events that did arrive are not counted twice. Keys
     that the sources lack keep their totals, unless --delete-missing is given. Differences are shown
-    and recorded. Only days that are over are set, and a worker must be running.
+    and recorded. It needs --from and --to; only days that are over are set, and a worker must be
+    running.
 
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
     gzip, bzip2, zstd or xz. If a run is interrupted, run it again: it goes on. Lines that cannot be
