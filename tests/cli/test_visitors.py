@@ -11,7 +11,7 @@ from countersink.runtime.members import MAX_HASHES, Salt
 from countersink.stream import names
 from tests.cli.command import Result, Servers, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
-from tests.support.proxies import RedisProxy
+from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
 
 CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
@@ -64,6 +64,25 @@ def test_increment_says_what_is_missing(
     assert (done.status, "not as a worker writes them" in done.err) == (1, True)
     assert "secret" not in done.err
     assert found(redis_client)[0] == {}
+
+
+@pytest.mark.parametrize("command", ["increment", "tail"])
+def test_a_salt_that_workers_make_late_is_waited_for(
+    redis_url: str, redis_client: redis.Redis, log: Path, command: str
+) -> None:
+    """They were away when it was to be made."""
+    publish(redis_client, [Salt(1, FIRST, MINUTE, bytes(16))])
+    log.write_bytes(line("ann", "A"))
+    with RedisProxy.to(redis_url) as proxy:
+        proxy.when("HGET", Phase.AFTER, Deed.PASS, call=lambda _: publish(redis_client))
+        url = proxy.url(redis_url)
+        if command == "tail":
+            done = tail(url, log, "--visitor", "host")
+        else:
+            given = ("--visitor", "ann", "--at", "2026-11-20T22:00:00Z")
+            done = run(url, "increment", "visitors", "/", *given)
+    assert (done.status, done.err) == (0, "")
+    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
 
 
 def test_tail_tells_visitors(redis_url: str, redis_client: redis.Redis, log: Path) -> None:

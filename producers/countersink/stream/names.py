@@ -88,23 +88,29 @@ def salts_key(stream: str) -> str:
     return f"{stream.removesuffix(_EVENTS)}:salts"
 
 
-def read_salts(client: redis.Redis, stream: str, counter: str) -> list[Salt]:
+def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
     """The salts of a counter, waited for while one may be due; of one that has none, nothing.
+
+    Args:
+        client, stream, counter: where, and whose.
+        minute: a Unix minute that is not ahead; one is due while all salts end before it.
 
     Raises:
         StreamMisconfigured: they are damaged.
         StreamError: Redis did not do its part.
     """
     deadline = time.monotonic() + SALT_SECONDS
-    with mapped():
-        raw: Any = client.hget(salts_key(stream), counter)
-        while raw is None and time.monotonic() < deadline:
-            time.sleep(_SALT_POLL_S)
-            raw = client.hget(salts_key(stream), counter)
-    try:
-        return [] if raw is None else decode_salts(raw)
-    except ValueError as error:
-        raise StreamMisconfigured(f"{counter}: {error}") from None
+    while True:
+        with mapped():
+            raw: Any = client.hget(salts_key(stream), counter)
+        try:
+            salts = [] if raw is None else decode_salts(raw)
+        except ValueError as error:
+            raise StreamMisconfigured(f"{counter}: {error}") from None
+        made = any(salt.ends is None or salt.ends > minute for salt in salts)
+        if made or time.monotonic() >= deadline:
+            return salts
+        time.sleep(_SALT_POLL_S)
 
 
 def tail_key(partition: int, source: str) -> str:
