@@ -298,6 +298,29 @@ def test_it_is_said_that_no_worker_has_made_the_salt_of_members_that_found_no_ro
     assert "secret" not in caplog.text
 
 
+def test_members_without_room_are_said_with_what_they_waited_for_then(
+    own_redis_server: RedisFactory,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "MAX_WAITING", 10)
+    server = own_redis_server()
+    with connect(server.url) as client:
+        publish(client)
+    server.stop()
+    with Producer(server.url, flush_interval=0.02, socket_timeout=0.5) as producer:
+        for number in range(11):
+            producer.seen("visitors", "/", str(number), at=AT)
+        eventually(lambda: "1 sightings counted without their members" in caplog.text)
+        for number in range(5):  # the log says that seldom
+            producer.seen("visitors", "/", str(number), at=AT)
+        producer.stats()  # folded
+        server.start()
+        assert not producer.flush(20)  # members were dropped
+        assert producer.flush(20)
+    assert "5 sightings counted without their members: Redis has not told" in caplog.text
+
+
 def test_bytes_that_wait_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sightings, "MAX_WAITING_BYTES", 10_000)
     monkeypatch.setattr(sightings, "MAX_LARGE_BYTES", 20_000)

@@ -15,7 +15,7 @@ from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Bell, WorkThread, sleep
 from countersink.runtime.log import Log
-from countersink.runtime.members import no_salt, not_made, out_of_reach
+from countersink.runtime.members import no_salt, not_made
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
@@ -137,15 +137,7 @@ class SendThread(WorkThread):
         number = found.without_member - self._reported_members
         if not number:
             return
-        counter, out = found.without_salt
-        known = found.salts.counts_members(counter)
-        if out:
-            why = out_of_reach(counter)
-        elif known is None or not self._link.connected:
-            why = f"Redis has not told the salt of {counter}"
-        else:
-            why = (not_made if known else no_salt)(counter)
-        text = f"{number} sightings counted without their members: {why}"
+        text = f"{number} sightings counted without their members: {found.without_salt}"
         if not seldom:
             self._log("no_members", text, level=logging.WARNING)
         elif not self._log.seldom("no_members", text):

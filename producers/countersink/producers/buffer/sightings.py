@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from countersink.producers.buffer.generations import TABLE_BYTES
 from countersink.runtime.dimensions import RowKey
-from countersink.runtime.members import HASH_BYTES, SALT_SECONDS, Salt, check_member
+from countersink.runtime.members import (
+    HASH_BYTES,
+    SALT_SECONDS,
+    Salt,
+    check_member,
+    no_salt,
+    not_made,
+    out_of_reach,
+)
 from countersink.stream.clock import RedisClock
 
 if TYPE_CHECKING:
@@ -266,7 +274,7 @@ class Sightings:
         others: what callers left the slow way.
         salts: what members are hashed with.
         without_member: sightings that were counted without their members, for want of a salt;
-        without_salt: the counter of the last of them, and whether its time was out of reach.
+        without_salt: why the last of them had none.
         patient: members may wait for their salts.
     """
 
@@ -274,7 +282,7 @@ class Sightings:
         self.fast: dict[str, Callable[[tuple[RowKey, str | bytes]], None]] = {}
         self.salts = Salts()
         self.without_member = 0
-        self.without_salt = "", False
+        self.without_salt = ""
         self.patient = True
         self.others: list[Sighting] = []
         self._own: dict[str, list[Any]] = {}
@@ -452,11 +460,16 @@ class Sightings:
         dropped = self._buffer.add(counter, key, minute, calls, calls)
         if not dropped:
             self.without_member += calls
-            self.without_salt = (
-                counter,
-                self.is_out_of_reach(counter, self._clock.absolute(minute)),
-            )
+            self.without_salt = self._why_without(counter, self._clock.absolute(minute))
         return dropped
+
+    def _why_without(self, counter: str, minute: int) -> str:
+        known = self.salts.counts_members(counter)
+        if self.is_out_of_reach(counter, minute):
+            return out_of_reach(counter)
+        if known is None or not self.salts.reachable:
+            return f"Redis has not told the salt of {counter}"
+        return (not_made if known else no_salt)(counter)
 
     def end_waiting(self) -> int:
         """Count those that have waited, and from now on all without a salt, without their members;
