@@ -9,7 +9,8 @@ key                             type    meaning; who writes it
 ``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
                                         entries were acknowledged (``count``); producers, workers
 ``{countersink:P}:salts``       hash    counter → its salts, ``runtime/members.py``; workers write
-                                        it for each partition, producers read that of theirs
+                                        it for each partition, producers read that of theirs,
+                                        ``countersink counter delete`` removes a counter's
 ``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
@@ -111,6 +112,17 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
         if made or time.monotonic() >= deadline:
             return salts
         time.sleep(_SALT_POLL_S)
+
+
+def remove_salts(client: redis.Redis, counter: str) -> None:
+    """Remove the salts of a counter from each partition.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    for partition in known_partitions(client):
+        with mapped():
+            client.hdel(salts_key(stream_key(partition)), counter)
 
 
 def tail_key(partition: int, source: str) -> str:
