@@ -141,6 +141,9 @@ def test_the_same_increments_written_otherwise_are_the_same_body(web: Web) -> No
     )
     for body in spellings:
         assert post(web.url, body, "mine").status_code == 202
+    body = {"counter": "sales"}
+    for same in (body, {**body, "key": {}}, {**body, "key": ""}):
+        assert post(web.url, same, "none").status_code == 202
     without_time = {name: value for name, value in spellings[0].items() if name != "at"}
     assert post(web.url, without_time, "mine").status_code == 409
 

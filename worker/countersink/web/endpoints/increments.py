@@ -191,7 +191,7 @@ def read_increments(
         except ValueError as error:
             errors.append((position, str(error)))
         else:
-            plain = (counter, "" if key is UNSET else key, amount, when, name)
+            plain = (counter, key or "", amount, when, name)
             visitor = item.visitor
             if visitor is UNSET or visitor is None:
                 increments.append(plain)
