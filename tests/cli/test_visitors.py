@@ -7,11 +7,18 @@ from threading import Thread
 import pytest
 import redis
 
+from countersink.producers import Producer
+from countersink.runtime.log import Log
 from countersink.runtime.members import MAX_HASHES, Salt
+from countersink.store import Store
+from countersink.store.sessions import open_tables
 from countersink.stream import names
+from countersink.stream.connection import connect
+from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
+from countersink.worker.report import LOGGER, SaltPublisher
 from tests.cli.command import Result, Servers, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
-from tests.support.proxies import RedisProxy
+from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
 
 CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
@@ -46,6 +53,32 @@ def test_increment_tells_a_visitor(redis_url: str, redis_client: redis.Redis) ->
     assert set().union(*hashes.values()) == set(map(hashed, ["ann", "bob", ""]))
 
 
+def test_a_counter_that_is_made_again_is_not_counted_with_its_old_salt(servers: Servers) -> None:
+    """No worker looks in between."""
+    with connect(servers.redis_url) as client, Store(servers.mysql_url) as store:
+        client.set(PARTITIONS_KEY, 2)
+        publisher = SaltPublisher(lambda: open_tables(servers.mysql_url), client, Log(LOGGER))
+        assert servers.call("counter", "set", "visitors", "--unique").status == 0
+        publisher.keep()
+        publisher.publish()
+        assert client.hkeys(salts_key(stream_key(1))) == [b"visitors"]
+        assert servers.call("counter", "delete", "visitors").err == ""
+        assert servers.call("counter", "set", "visitors", "--unique").status == 0
+        with Producer(servers.redis_url) as producer:
+            producer.seen("visitors", "/", "ann")
+            assert not producer.flush(1.0)  # it waits for the new one
+            publisher._look_at = 0.0
+            publisher.keep()
+            publisher.publish()
+            assert producer.flush(20)
+        publisher.close()
+        servers.apply()
+        assert store.totals.unique("visitors").total == 1
+    away = {**servers.variables(), "COUNTERSINK_REDIS_URL": "redis://127.0.0.1:1/0"}
+    done = call("counter", "delete", "visitors", **away)
+    assert (done.status, "take them out" in done.err) == (0, True)
+
+
 def test_increment_says_what_is_missing(
     redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +97,25 @@ def test_increment_says_what_is_missing(
     assert (done.status, "not as a worker writes them" in done.err) == (1, True)
     assert "secret" not in done.err
     assert found(redis_client)[0] == {}
+
+
+@pytest.mark.parametrize("command", ["increment", "tail"])
+def test_a_salt_that_workers_make_late_is_waited_for(
+    redis_url: str, redis_client: redis.Redis, log: Path, command: str
+) -> None:
+    """They were away when it was to be made."""
+    publish(redis_client, [Salt(1, FIRST, MINUTE, bytes(16))])
+    log.write_bytes(line("ann", "A"))
+    with RedisProxy.to(redis_url) as proxy:
+        proxy.when("HGET", Phase.AFTER, Deed.PASS, call=lambda _: publish(redis_client))
+        url = proxy.url(redis_url)
+        if command == "tail":
+            done = tail(url, log, "--visitor", "host")
+        else:
+            given = ("--visitor", "ann", "--at", "2026-11-20T22:00:00Z")
+            done = run(url, "increment", "visitors", "/", *given)
+    assert (done.status, done.err) == (0, "")
+    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
 
 
 def test_tail_tells_visitors(redis_url: str, redis_client: redis.Redis, log: Path) -> None:

@@ -279,6 +279,48 @@ def test_what_waits_is_bounded_and_the_counter_with_most_is_cut(
     assert "secret" not in caplog.text
 
 
+def test_it_is_said_that_no_worker_has_made_the_salt_of_members_that_found_no_room(
+    redis_url: str,
+    redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "MAX_WAITING", 10)
+    publish(redis_client, [Salt(1, FIRST, MINUTE, SALT)])
+    with Producer(redis_url, flush_interval=0.02) as producer:
+        for number in range(30):
+            producer.seen("visitors", "/", f"secret{number}", at=AT)
+        assert not producer.flush(20)
+        eventually(lambda: "sightings counted without their members" in caplog.text)
+        assert "members wait in memory: no worker has made" in caplog.text
+        assert "members: no worker has made" in caplog.text
+        assert "forgotten" not in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_members_without_room_are_said_with_what_they_waited_for_then(
+    own_redis_server: RedisFactory,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sightings, "MAX_WAITING", 10)
+    server = own_redis_server()
+    with connect(server.url) as client:
+        publish(client)
+    server.stop()
+    with Producer(server.url, flush_interval=0.02, socket_timeout=0.5) as producer:
+        for number in range(11):
+            producer.seen("visitors", "/", str(number), at=AT)
+        eventually(lambda: "1 sightings counted without their members" in caplog.text)
+        for number in range(5):  # the log says that seldom
+            producer.seen("visitors", "/", str(number), at=AT)
+        producer.stats()  # folded
+        server.start()
+        assert not producer.flush(20)  # members were dropped
+        assert producer.flush(20)
+    assert "5 sightings counted without their members: Redis has not told" in caplog.text
+
+
 def test_bytes_that_wait_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sightings, "MAX_WAITING_BYTES", 10_000)
     monkeypatch.setattr(sightings, "MAX_LARGE_BYTES", 20_000)
@@ -686,10 +728,13 @@ def _publish_late(proxy: RedisProxy, client: redis.Redis) -> None:
     publish(client)
 
 
+@pytest.mark.parametrize("old", [[], [Salt(1, FIRST, MINUTE, bytes(16))]])
 def test_a_close_waits_for_a_salt_that_is_due(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, old: list[Salt]
 ) -> None:
     monkeypatch.setattr(sightings, "SALT_SECONDS", 3600.0)
+    if old:  # the workers were away when the next one was to be made
+        publish(redis_client, old)
     with RedisProxy.to(redis_url) as proxy:
         producer = Producer(proxy.url(redis_url))
         producer.seen("visitors", "/", "ann", at=AT)

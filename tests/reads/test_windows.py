@@ -583,7 +583,43 @@ def test_an_unrolled_series_says_from_when_on_there_are_single_minutes(ground: G
     assert sum(total for _, total in found.value) == 1
     assert found.told_from == found.value[0][0]
     assert reads.minutely("v", start=found.told_from, unrolled=True).told_from is None
-    hours = reads.hourly("v", unrolled=True)
-    assert hours.told_from is not None
-    assert found.told_from is not None
-    assert hours.told_from < found.told_from
+    assert reads.hourly("v", unrolled=True).told_from is None
+
+
+def test_a_series_of_minutes_is_whole_where_retention_has_rolled_up_none(ground: Ground) -> None:
+    ground.store.counters.set("v", resolution="minute", keep="minute=2d,hour=90d")
+    reads, now, far = Reads(ground.store, None), now_minute(), 100 * 1440
+
+    def count(*back: int) -> None:
+        for each in back:
+            sent = encode_rows([("v", "", now - each, 1)])
+            send(ground.client, Sealed(new_entry_id(each), now_ms(ground.client), sent))
+        ground.servers.apply()
+        roll_up(partial(open_tables, ground.servers.mysql_url), rows=100)
+
+    def minutes(start: int | None, end: int | None = None) -> list[tuple[datetime, int]]:
+        """Those that have counts, of some minutes before now."""
+        begin, stop = (None if edge is None else moment(now - edge) for edge in (start, end))
+        found = reads.minutely("v", start=begin, end=stop, unrolled=True)
+        assert found.told_from is None
+        if start is not None:
+            assert len(found.value) == start - (end or 0) + (end is None)
+        return [(at, total) for at, total in found.value if total]
+
+    count(0)
+    today = [(moment(now), 1)]
+    assert minutes(None) == minutes(5 * 1440) == minutes(10 * 1440) == today
+    assert minutes(5 * 1440, 4 * 1440) == []
+    count(4 * 1440)  # an hour has it
+    assert minutes(5 * 1440, 4 * 1440 + 60) == minutes(10 * 1440, 5 * 1440) == []
+    assert minutes(4 * 1440 - 60) == today  # behind it
+    hour = (now - 4 * 1440) // 60 * 60
+    for start, end in ((5 * 1440, 0), (now - hour - 1, 3 * 1440), (5 * 1440, now - hour - 1)):
+        with pytest.raises(RolledUp):
+            reads.minutely("v", start=moment(now - start), end=moment(now - end))
+    assert reads.minutely("v", unrolled=True).told_from is not None
+    assert reads.hourly("v").value[0] == (moment(hour), 1)
+    count(far)  # a day has it
+    assert reads.hourly("v", start=moment(hour - 10 * 1440)).value[-1][1] == 1
+    with pytest.raises(RolledUp):
+        reads.hourly("v")

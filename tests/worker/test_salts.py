@@ -154,7 +154,7 @@ def test_sightings_while_all_workers_were_away_for_days_keep_their_members(
     session: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sightings, "ASK_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(sightings, "SALT_SECONDS", 3600.0)
     with Store(mysql_url) as store, Producer(redis_url) as producer:
         store.counters.set("v", salt_days=1)
         days_ago(session, 5)

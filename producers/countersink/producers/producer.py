@@ -13,7 +13,7 @@ from typing import Final, NoReturn, Self
 from countersink.producers import lifecycle
 from countersink.producers.batch import Asked, Increment, check_batch, check_id
 from countersink.producers.buffer.events import Mode
-from countersink.producers.buffer.sightings import LARGE_MEMBER
+from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMBER
 from countersink.producers.engine import Engine, Stats
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, from_environment
@@ -306,11 +306,15 @@ class Producer:
         return found
 
     def awaits_salt(self, counter: str) -> bool:
-        """Whether the salt of a counter is not known, and may be soon: Redis has not told yet, or
-        the counter has got ``--unique`` just now. As :meth:`counts_members`.
+        """Whether the present salt of a counter is not known, and may be soon: Redis has not told
+        yet, the counter has got ``--unique`` just now, or workers were away when it was to be made.
+        As :meth:`counts_members`.
         """
-        known = self.counts_members(counter)
-        return not (known or self._engine.events.sightings.salts.has_none(counter))
+        found = self._engine.events.sightings
+        if found.hashed(counter, None, b"") is not None:
+            return False
+        self.counts_members(counter)
+        return not found.salts.has_none(counter, time.monotonic() - ASK_AGAIN_SECONDS)
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """Wait until everything accepted before this call is stored: in Redis, or else in the

@@ -15,7 +15,7 @@ from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Bell, WorkThread, sleep
 from countersink.runtime.log import Log
-from countersink.runtime.members import no_salt, out_of_reach
+from countersink.runtime.members import no_salt, not_made
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
@@ -125,8 +125,10 @@ class SendThread(WorkThread):
         """Say what members wait for."""
         salts = self._events.sightings.salts
         for counter in self._buffer.waiting_members.counters:
-            if salts.counts_members(counter) is False:
-                self._log.seldom("no_salt", f"members wait in memory: {no_salt(counter)}")
+            known = salts.counts_members(counter)
+            if known is not None:
+                why = (not_made if known else no_salt)(counter)
+                self._log.seldom("no_salt", f"members wait in memory: {why}")
                 return
 
     def tell_of_members(self, *, seldom: bool = False) -> None:
@@ -135,12 +137,7 @@ class SendThread(WorkThread):
         number = found.without_member - self._reported_members
         if not number:
             return
-        counter = found.without_salt
-        if not self._link.connected:
-            why = f"Redis has not told the salt of {counter}"
-        else:
-            why = (out_of_reach if found.salts.counts_members(counter) else no_salt)(counter)
-        text = f"{number} sightings counted without their members: {why}"
+        text = f"{number} sightings counted without their members: {found.without_salt}"
         if not seldom:
             self._log("no_members", text, level=logging.WARNING)
         elif not self._log.seldom("no_members", text):

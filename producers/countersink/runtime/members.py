@@ -19,8 +19,9 @@ MAX_HASHES: Final = 4_096
 """Hashes in one row at most."""
 SALT_BYTES: Final = 16
 SALT_SECONDS: Final = 10.0
-"""From Redis's first answer that a counter has no salt, how long one may be due: workers publish
-that of a counter which has just got ``--unique`` within seconds."""
+"""From Redis's first answer that a counter has no salt, or none of a time, how long one may be due:
+workers publish that of a counter which has just got ``--unique``, and those that are lacking when
+they are back, within seconds."""
 MAX_SALT_NUMBER: Final = 2**32 - 1
 
 _HEX = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -77,6 +78,11 @@ def no_salt(counter: str) -> str:
         f"{counter} does not count different members, or no worker has made its salt yet: "
         f"countersink counter set {counter} --unique"
     )
+
+
+def not_made(counter: str) -> str:
+    """Why a member waits, or has no salt, where its counter has others, which have ended."""
+    return f"no worker has made the salt of {counter} for this time yet"
 
 
 def out_of_reach(counter: str) -> str:

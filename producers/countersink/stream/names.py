@@ -9,7 +9,8 @@ key                             type    meaning; who writes it
 ``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
                                         entries were acknowledged (``count``); producers, workers
 ``{countersink:P}:salts``       hash    counter → its salts, ``runtime/members.py``; workers write
-                                        it for each partition, producers read that of theirs
+                                        it for each partition, producers read that of theirs,
+                                        ``countersink counter delete`` removes a counter's
 ``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
@@ -88,23 +89,40 @@ def salts_key(stream: str) -> str:
     return f"{stream.removesuffix(_EVENTS)}:salts"
 
 
-def read_salts(client: redis.Redis, stream: str, counter: str) -> list[Salt]:
+def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
     """The salts of a counter, waited for while one may be due; of one that has none, nothing.
+
+    Args:
+        client, stream, counter: where, and whose.
+        minute: a Unix minute that is not ahead; one is due while all salts end before it.
 
     Raises:
         StreamMisconfigured: they are damaged.
         StreamError: Redis did not do its part.
     """
     deadline = time.monotonic() + SALT_SECONDS
-    with mapped():
-        raw: Any = client.hget(salts_key(stream), counter)
-        while raw is None and time.monotonic() < deadline:
-            time.sleep(_SALT_POLL_S)
-            raw = client.hget(salts_key(stream), counter)
-    try:
-        return [] if raw is None else decode_salts(raw)
-    except ValueError as error:
-        raise StreamMisconfigured(f"{counter}: {error}") from None
+    while True:
+        with mapped():
+            raw: Any = client.hget(salts_key(stream), counter)
+        try:
+            salts = [] if raw is None else decode_salts(raw)
+        except ValueError as error:
+            raise StreamMisconfigured(f"{counter}: {error}") from None
+        made = any(salt.ends is None or salt.ends > minute for salt in salts)
+        if made or time.monotonic() >= deadline:
+            return salts
+        time.sleep(_SALT_POLL_S)
+
+
+def remove_salts(client: redis.Redis, counter: str) -> None:
+    """Remove the salts of a counter from each partition.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    for partition in known_partitions(client):
+        with mapped():
+            client.hdel(salts_key(stream_key(partition)), counter)
 
 
 def tail_key(partition: int, source: str) -> str:

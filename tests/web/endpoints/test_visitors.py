@@ -1,5 +1,6 @@
 """Visitors by HTTP: ``visitor`` of increments, and pixels and beacons that tell who came."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +9,10 @@ import redis
 import requests
 
 from countersink.producers.buffer import sightings
-from tests.producers.members import found, hashed, publish
+from countersink.runtime.members import Salt
+from tests.producers.members import FIRST, found, hashed, publish
 from tests.store.helpers import together
+from tests.support.traffic import now_minute
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
@@ -85,6 +88,26 @@ def test_a_visitor_right_after_unique_is_counted(web: Web, redis_client: redis.R
     eventually(lambda: "visitors" in web.producer._engine.events.sightings.salts._known)
     body = {"counter": "visitors", "visitor": "ann"}
     together(lambda: post(web, body).raise_for_status(), lambda: publish(redis_client))
+    assert stored(web, redis_client)[1] == {hashed("ann")}
+
+
+@pytest.mark.parametrize("patience_s", [10.0, 0.0])
+def test_a_visitor_is_counted_as_soon_as_workers_are_back_and_have_made_the_salt(
+    web: Web, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    monkeypatch.setattr(sightings, "SALT_SECONDS", patience_s)
+    ended = [Salt(1, FIRST, now_minute(), bytes(16))]
+    publish(redis_client, ended)
+    body = {"counter": "visitors", "visitor": "ann"}
+    if not patience_s:
+        answer = post(web, body)
+        assert answer.status_code == 503
+        assert "salt" in answer.json()["detail"]
+        time.sleep(sightings.ASK_AGAIN_SECONDS)  # from when on it is asked for again
+        publish(redis_client)
+        assert post(web, body).status_code == 202
+    else:
+        together(lambda: post(web, body).raise_for_status(), lambda: publish(redis_client))
     assert stored(web, redis_client)[1] == {hashed("ann")}
 
 

@@ -164,7 +164,10 @@ class LogSender:
                 rows.append((self.counter, key, minute, amount))
             else:
                 sightings.setdefault((key, minute), {})[visitor] = amount
-        salts = self.patiently(self._salts) if sightings else []
+        salts: list[Salt] = []
+        if sightings:
+            latest = min(self.now() // 60_000, max(minute for _, minute in sightings))
+            salts = self.patiently(lambda: self._salts(latest))
         for (key, minute), visitors in sightings.items():
             salt = salt_of(salts, minute)
             amount = sum(visitors.values())
@@ -182,13 +185,13 @@ class LogSender:
                 rows.append((self.counter, key, minute, 0 if at else amount, salt.number, part))
         return rows
 
-    def _salts(self) -> list[Salt]:
+    def _salts(self, minute: int) -> list[Salt]:
         if (route := self._route) is None:
             assert self._stream is not None
-            salts = read_salts(self.client, self._stream, self.counter)
+            salts = read_salts(self.client, self._stream, self.counter, minute)
         else:
             salts = route.reach(
-                self.client, lambda: read_salts(self.client, route.stream, self.counter)
+                self.client, lambda: read_salts(self.client, route.stream, self.counter, minute)
             )
         if not salts:
             raise TailError(no_salt(self.counter))

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from countersink.producers.buffer.generations import TABLE_BYTES
 from countersink.runtime.dimensions import RowKey
-from countersink.runtime.members import HASH_BYTES, SALT_SECONDS, Salt, check_member
+from countersink.runtime.members import (
+    HASH_BYTES,
+    SALT_SECONDS,
+    Salt,
+    check_member,
+    no_salt,
+    not_made,
+    out_of_reach,
+)
 from countersink.stream.clock import RedisClock
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 ASK_EVERY_SECONDS: Final = 60.0
 """After which known salts are asked for again."""
 ASK_AGAIN_SECONDS: Final = 1.0
-"""The same of a counter that had none."""
+"""The same of a counter that had none, or none of a time which is not over."""
 STALE_SECONDS: Final = 120.0
 """Salts that are older are used only while Redis is away: a producer may have been idle."""
 MAX_WAITING: Final = 10_000
@@ -58,11 +66,19 @@ Waiting = tuple[str, list[Any], int]
 
 @dataclass(slots=True)
 class _Known:
-    """What Redis told of a counter: its salts, when that was, and since when it tells of none."""
+    """What Redis told of a counter.
+
+    Attributes:
+        salts: the earliest first.
+        asked_at: when that was.
+        since: when it was asked first, without a pause; how long a salt may be due begins then.
+        lacking: a salt was looked for that is not made yet.
+    """
 
     salts: list[tuple[Salt, Hasher]]
     asked_at: float
-    none_since: float
+    since: float
+    lacking: bool = False
 
 
 class Salts:
@@ -91,6 +107,7 @@ class Salts:
         for salt, hasher in known.salts:
             if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
                 return salt.number, hasher
+        known.lacking = any(salt.begins <= minute for salt, _ in known.salts)
         self.want(counter)
         return None
 
@@ -111,13 +128,13 @@ class Salts:
         return None if known is None or self._is_unknown(known) else bool(known.salts)
 
     def has_none(self, counter: str, since: float = 0.0) -> bool:
-        """Whether Redis has told since the monotonic time ``since`` that a counter has none, and
-        for so long that none is due.
+        """Whether Redis has told since the monotonic time ``since`` that a counter has none, or
+        none of the time that was looked for, and for so long that none is due.
         """
         known = self._known.get(counter)
-        if known is None or known.salts:
+        if known is None or (known.salts and not known.lacking):
             return False
-        return known.asked_at >= max(since, known.none_since + SALT_SECONDS)
+        return known.asked_at >= max(since, known.since + SALT_SECONDS)
 
     def is_due(self, counter: str) -> bool:
         """Whether Redis is to be asked for the salts of a counter now."""
@@ -147,8 +164,8 @@ class Salts:
             self._known = {name: known for name, known in self._known.items() if known.salts}
         now = since = time.monotonic()
         before = self._known.get(counter)
-        if before and not before.salts and self._age(before) <= SALT_SECONDS:
-            since = before.none_since
+        if before and self._age(before) <= SALT_SECONDS:
+            since = before.since
         self._known[counter] = _Known(hashers, now, since)
         if not salts:  # asked for again by whoever needs them: names may come from anybody
             self._wanted.pop(counter, None)
@@ -157,8 +174,8 @@ class Salts:
         known = self._known.get(counter)
         if known is None:
             return 0.0
-        every = ASK_EVERY_SECONDS if known.salts else ASK_AGAIN_SECONDS
-        return every - self._age(known)
+        lacking = known.lacking or not known.salts
+        return (ASK_AGAIN_SECONDS if lacking else ASK_EVERY_SECONDS) - self._age(known)
 
     @staticmethod
     def _age(known: _Known) -> float:
@@ -257,7 +274,7 @@ class Sightings:
         others: what callers left the slow way.
         salts: what members are hashed with.
         without_member: sightings that were counted without their members, for want of a salt;
-        without_salt: the counter of the last of them.
+        without_salt: why the last of them had none.
         patient: members may wait for their salts.
     """
 
@@ -443,8 +460,16 @@ class Sightings:
         dropped = self._buffer.add(counter, key, minute, calls, calls)
         if not dropped:
             self.without_member += calls
-            self.without_salt = counter
+            self.without_salt = self._why_without(counter, self._clock.absolute(minute))
         return dropped
+
+    def _why_without(self, counter: str, minute: int) -> str:
+        known = self.salts.counts_members(counter)
+        if self.is_out_of_reach(counter, minute):
+            return out_of_reach(counter)
+        if known is None or not self.salts.reachable:
+            return f"Redis has not told the salt of {counter}"
+        return (not_made if known else no_salt)(counter)
 
     def end_waiting(self) -> int:
         """Count those that have waited, and from now on all without a salt, without their members;

@@ -22,9 +22,9 @@ from countersink.store.counters.buckets import LAST_DAY, ONE_DAY, WIDTH, month_o
 from countersink.store.counters.policies import Policy, counting
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import selected
+from countersink.store.totals.shapes import Shape, selected
 from countersink.store.totals.sums import Scope, by_label, by_month
-from countersink.store.totals.views import View, advice, moment_text
+from countersink.store.totals.views import View, advice, condition, moment_text
 
 Added = Mapping[int, int]
 NOTHING: Final[Added] = MappingProxyType({})
@@ -43,7 +43,7 @@ def daily(session: Session, selection: Selection, added: Added = NOTHING) -> lis
         RolledUp: the range begins, or lies, among those days; without ``start`` and ``unrolled``
             also where there are any.
     """
-    found = _days(session, selection, added)
+    found = _days(session, selected(session, selection), selection, added)
     with found.fitting():
         days = buckets.days(*found.bounds) if found.bounds else []
     found.view.require_days(days[1:])
@@ -79,8 +79,10 @@ def minutely(session: Session, selection: Selection, added: Added = NOTHING) -> 
 
 
 def told_from(session: Session, selection: Selection, unit: Unit) -> datetime | None:
-    """The time from which on there are single hours, or minutes; None: nothing is rolled up."""
-    return _told_from(selected(session, selection).view(None), unit)
+    """The time from which on there are single hours, or minutes; None: nothing of the range is
+    rolled up.
+    """
+    return _told_from(_holding(session, selection, unit).view(None), unit)
 
 
 def monthly(
@@ -160,10 +162,9 @@ class _Found:
         return first, end or max(self.view.last_day(label) for label in self.amounts)
 
 
-def _days(session: Session, selection: Selection, added: Added) -> _Found:
+def _days(session: Session, own: Shape, selection: Selection, added: Added) -> _Found:
     """What there is of single days."""
     start, end, keys = selection.start, selection.end, selection.keys
-    own = selected(session, selection)
     view = own.view(selection.time_zone)
     begins = start
     if own.rolled is not None:
@@ -187,30 +188,73 @@ def _by_time(session: Session, selection: Selection, added: Added, unit: Unit) -
         RolledUp: it is to begin where they are rolled up.
         SeriesTooLong: there are too many.
     """
-    found = _days(session, _from_told(session, selection, unit), added)
+    own = _holding(session, selection, unit)
+    found = _days(session, own, _from_told(own, selection, unit), added)
     with found.fitting():
         return _laid_out(found, unit)
 
 
-def _from_told(session: Session, selection: Selection, unit: Unit) -> Selection:
+def _holding(session: Session, selection: Selection, unit: Unit) -> Shape:
+    """What is known of the counter; without its buckets wider than hours or minutes, to which
+    others are rolled up, where the range has none: then its zeros are exact.
+    """
+    own = selected(session, selection)
+    view = own.view(selection.time_zone)
+    start, end = selection.start, _following(selection.end)
+    ranges = []
+    for policy, one in zip(view.policies, view.possible(), strict=True):
+        if _is_rolled(policy, unit):
+            first, until = one.first, one.until
+            if start is not None:
+                first = buckets.later(first, _label(policy, min(_instants(view, start)) // 60))
+            if end is not None:
+                last = -(-max(_instants(view, end)) // 60) - 1
+                until = buckets.earlier(until, _label(policy, last) + 1)
+            ranges.append(replace(one, first=first, until=until))
+    where, args = condition([one for one in ranges if not one.empty])
+    if ranges and session.query(
+        f"SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where} LIMIT 1",
+        (own.counter, *args),
+    ):
+        return own
+    return replace(
+        own, policies=tuple(policy for policy in own.policies if not _is_rolled(policy, unit))
+    )
+
+
+def _label(policy: Policy, minute: int) -> int:
+    """The label of the bucket in which a minute lies, or the closest one that can have events."""
+    return policy.label(min(max(0, minute), buckets.MAX_MINUTE))
+
+
+def _is_rolled(policy: Policy, unit: Unit) -> bool:
+    """Whether hours or minutes are rolled up to its buckets."""
+    return policy.rolls is not None and WIDTH[policy.resolution] * 60 > _SECONDS[unit]
+
+
+def _following(end: date | None) -> date | None:
+    """Before which day, or time, a range ends."""
+    return end if end is None or isinstance(end, datetime) else buckets.after(end)
+
+
+def _from_told(own: Shape, selection: Selection, unit: Unit) -> Selection:
     """The selection, beginning where hours or minutes can be told if it is to begin anywhere.
 
     Raises:
         RolledUp: it is to begin, or ends, before that.
     """
-    view = selected(session, selection).view(selection.time_zone)
+    view = own.view(selection.time_zone)
     told = _told_from(view, unit)
     if told is None:
         return selection
-    start, end = selection.start, selection.end
-    following = end if end is None or isinstance(end, datetime) else buckets.after(end)
-    gone = following is not None and _begins(view, following) <= buckets.unix(told)
+    start, following = selection.start, _following(selection.end)
+    gone = following is not None and min(_instants(view, following)) <= buckets.unix(told)
     if not gone and start is None and selection.unrolled:
         return replace(selection, start=told)
-    if not gone and start is not None and _begins(view, start) >= buckets.unix(told):
+    if not gone and start is not None and min(_instants(view, start)) >= buckets.unix(told):
         return selection
     first = view.first_day(told)
-    if _begins(view, first) < buckets.unix(told):
+    if min(_instants(view, first)) < buckets.unix(told):
         first = buckets.after(first) or first
     raise RolledUp(
         f"{view.counter!r} has no single {unit}s before {moment_text(buckets.unix(told))}: they are"
@@ -219,21 +263,19 @@ def _from_told(session: Session, selection: Selection, unit: Unit) -> Selection:
     )
 
 
-def _begins(view: View, edge: date) -> int:
-    """Unix seconds at which a day begins in the first of the view's zones, or that a time is."""
+def _instants(view: View, edge: date) -> list[int]:
+    """Unix seconds at which a day begins in the view's zones, or that a time is."""
     if isinstance(edge, datetime):
-        return buckets.unix(edge)
+        return [buckets.unix(edge)]
     zones = {view.zone_of(policy) for policy in view.policies}
-    return min(change for zone in zones for change in buckets.date_changes(zone, edge))
+    return [change for zone in zones for change in buckets.date_changes(zone, edge)]
 
 
 def _told_from(view: View, unit: Unit) -> datetime | None:
-    seconds = _SECONDS[unit]
     rolled = [
         until
         for policy in view.policies
-        if policy.rolls is not None and WIDTH[policy.resolution] * 60 > seconds
-        if (until := view.until(policy)) is not None
+        if _is_rolled(policy, unit) and (until := view.until(policy)) is not None
     ]
     return datetime.fromtimestamp(max(rolled), UTC) if rolled else None
 

@@ -5,7 +5,8 @@ Without a time zone, buckets that are days are shown as what they are, so there 
 Everything else needs every day, month or hour to begin where a bucket does, be it in the zone that
 was asked for or in the counter's own: hours may be of a zone that was once, or will be, other than
 whole hours from UTC. Whether there is an answer follows from the policies and the zone alone, not
-from the rows that happen to be there.
+from the rows that happen to be there; but for series of hours and minutes, which are zeros where no
+row was rolled up.
 """
 
 from collections.abc import Iterable, Sequence

@@ -35,7 +35,7 @@ State = Literal["accepted", "stored", "applied", "unknown"]
 RETRY_AFTER_S: Final = 1
 SALT_WAIT_S: Final = SALT_SECONDS + 2.0
 """Seconds for which a request waits until it is known whether its counter has a salt: the first
-one, and those right after ``--unique``."""
+one, those right after ``--unique``, and those while no worker has made the present one."""
 SALT_POLL_S: Final = 0.02
 MAX_ERRORS: Final = 20
 """Errors that are told at once."""
@@ -101,7 +101,8 @@ def accept(
     if not accepted:
         raise Problem(
             503,
-            "The queue does not take more for the moment; nothing was counted: send it again later",
+            "The queue does not take more for the moment, or no worker has made the salts of its"
+            " visitors yet; nothing was counted: send it again later",
             retry_after=RETRY_AFTER_S,
         )
 
@@ -190,7 +191,7 @@ def read_increments(
         except ValueError as error:
             errors.append((position, str(error)))
         else:
-            plain = (counter, "" if key is UNSET else key, amount, when, name)
+            plain = (counter, key or "", amount, when, name)
             visitor = item.visitor
             if visitor is UNSET or visitor is None:
                 increments.append(plain)
@@ -438,7 +439,8 @@ ROUTES: Final = (
             "413": "Too many increments, or too many bytes.",
             "415": "The body is announced as something else than JSON.",
             "422": "Some increments are not valid; nothing was counted.",
-            "503": "The queue takes no more for now; nothing was counted.",
+            "503": "The queue takes no more for now, or no worker has made the salts of visitors"
+            " yet; nothing was counted.",
         },
     ),
 )

@@ -297,7 +297,9 @@ class RequestBodies:
         place = sha256(f"{self._scope}\n{name}".encode()).digest()
         today = int(time.time()) // _DAY_S
         bucket = int.from_bytes(place[:2]) % _BUCKETS
-        keys = [bodies_key(bucket, today - back) for back in range(DIGEST_DAYS + 1)]
+        # Tomorrow's as well: the clock of the server that had the name first may be ahead.
+        back = (0, -1, *range(1, DIGEST_DAYS + 1))
+        keys = [bodies_key(bucket, today - days) for days in back]
         field = place[2 : 2 + _NAME_BYTES]
         work = partial(self._note, keys, field, name, increments)
         task = asyncio.create_task(anyio.to_thread.run_sync(work, limiter=self._threads))
@@ -326,10 +328,10 @@ class RequestBodies:
     ) -> Literal["first", "same", "other"] | None:
         """Which body of the name it is; None: Redis did not tell."""
         digest = _digest(name, increments)
-        today, *before = keys
+        today, *others = keys
         try:
             with mapped(), self._redis.pipeline(transaction=False) as pipe:
-                for key in before:
+                for key in others:
                     pipe.hget(key, field)
                 pipe.hsetnx(today, field, digest)
                 pipe.hget(today, field)

@@ -110,8 +110,9 @@ def send_one(
     minute = now // 60_000 if at is None else minute_of(at)
     row: Row = (counter, key, minute, amount)
     if member is not None:
+        past = min(minute, now // 60_000)
         salts: list[Salt] = []
-        route.reach(client, lambda: salts.extend(read_salts(client, route.stream, counter)))
+        route.reach(client, lambda: salts.extend(read_salts(client, route.stream, counter, past)))
         salt = salt_of(salts, minute)
         if salt is None:
             forgotten = f"{counter} has no salt of this time: it was forgotten, or is not made yet"

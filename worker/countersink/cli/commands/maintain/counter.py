@@ -2,7 +2,6 @@
 limits and refusals of settings are in ``store/counters/settings.py``."""
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
@@ -11,7 +10,7 @@ from typing import Final, TypeVar
 
 import click
 
-from countersink.cli import output, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
 from countersink.reads.formats import breakdown_begins, counter_document, policy_begins
@@ -33,6 +32,9 @@ from countersink.store.counters.settings import (
     check_max_keys,
 )
 from countersink.store.visitors.salts import MOST_SALT_DAYS
+from countersink.stream.connection import connect
+from countersink.stream.errors import StreamError
+from countersink.stream.names import remove_salts
 
 Word = TypeVar("Word", bound=str)
 
@@ -257,25 +259,47 @@ def set_command(
 @settings.one_off("--key", type=KEY, help="Only this key.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
+@settings.redis_url
 def delete_command(
-    name: str, key: str | None, yes: bool, format: str, mysql_url: str | None
+    name: str,
+    key: str | None,
+    yes: bool,
+    format: str,
+    mysql_url: str | None,
+    redis_url: str | None,
 ) -> None:
     """Delete a counter, or one key of it, with all its counts, for good.
 
-    The counter's settings go too. Increments counted later, even those already in the queue, count
-    from 0. On a terminal the command asks first. If it is interrupted, run it again.
+    The counter's settings go too, its salts also from Redis. Increments counted later, even those
+    already in the queue, count from 0. On a terminal the command asks first. If it is interrupted,
+    run it again.
     """
     shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
     with Store(settings.needed(mysql_url, "mysql")) as store:
-        if not yes and sys.stdin.isatty():
-            store.counters.show(name)  # nobody is asked about what is not there
+        found = store.counters.show(name)  # nobody is asked about what is not there
         output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
         deleted = store.counters.delete(name, key)
+    if key is None and found.salt_days is not None:
+        _remove_salts(name, redis_url)
     output.write_result(
         format,
         {"counter": name, "key": key, **asdict(deleted)},
         f"deleted {shown}: {deleted.rows:,} rows, in all {deleted.amount:,}",
     )
+
+
+def _remove_salts(counter: str, redis_url: str | None) -> None:
+    """Take the salts of a deleted counter out of Redis, so that no producer which begins now hashes
+    with them, should it be made again.
+    """
+    try:
+        client = connect(settings.needed(redis_url, "redis"), client_name="countersink-delete")
+        remove_salts(client, counter)
+    except (Misuse, StreamError) as error:
+        progress.say(
+            f"the salts of {counter} are still in Redis ({error}): do not make it again before a"
+            " worker has run for 30 s, to take them out"
+        )
 
 
 @command.command("strict", cls=settings.Command)
