@@ -127,6 +127,14 @@ def test_an_empty_file_is_empty(tmp_path: Path) -> None:
         assert (content.plain, content.size, content.read(1)) == (True, 0, b"")
 
 
+@pytest.mark.parametrize("extension", ["gz", "zst", "7z"])
+def test_an_archive_of_0_bytes_is_cut_off(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"a.log.{extension}"
+    path.touch()
+    with pytest.raises(Unreadable, match=rf"a.log.{extension} is damaged .* it has 0 bytes"):
+        open_content(at(path))
+
+
 @pytest.mark.parametrize("kind", PACKERS)
 def test_compressed_files_are_known_by_their_content(tmp_path: Path, kind: str) -> None:
     packed = PACKERS[kind](SAMPLE)

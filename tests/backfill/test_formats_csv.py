@@ -81,6 +81,13 @@ def test_a_header_is_skipped_wherever_windows_end() -> None:
         (b"path,path,time,amount\n", "2 columns 'path'"),
         (b"path,time\n", "no column 'amount'"),
         (b'path,"time\n', "is no CSV"),
+        (b"sep=;\npath;time\n", "first line is 'sep=;', of Excel: give --comment sep="),
+        (b"\xef\xbb\xbfSEP=,\r\npath,time\n", "first line is 'SEP=,', of Excel"),
+        (
+            b'path,time\r/a,2015\r"/a\nb",2015\r',
+            "carriage return alone, and a value holds a newline",
+        ),
+        (b'"path", "time"\n', "a blank stands before a quote"),
         (b'"' + b"x" * 70_000, "longer than 64 KiB"),
         (b"\xff\xfep\0a\0t\0h\0", "UTF-16"),
     ],
@@ -129,6 +136,9 @@ def test_more_blank_lines_than_are_looked_at_are_said() -> None:
         (f"/a,{WHEN},{'9' * 5000}", "is no whole number"),
         (f'"/a"b,{WHEN},1', "it is no CSV"),
         (f"/a\rb,{WHEN},1", "it is no CSV"),
+        (f'"/a", "{WHEN}",1', "it is no CSV: a blank stands before a quote"),
+        (f' "/a",{WHEN},1', "it is no CSV: a blank stands before a quote"),
+        (f'" ""a""",{WHEN},1,  "1"', "it is no CSV: a blank stands before a quote"),
         (f"/a,{'1' * 200},1", "the time is too long"),
         (f"/a,{WHEN},{'x' * 140_000}", "is no whole number"),
         (f"/a,{WHEN},1.05", "the amount '1.05' is no whole number"),
@@ -157,6 +167,13 @@ def test_sums_that_leave_64_bits_are_kept_as_they_are() -> None:
     largest = 2**63 - 1
     tally = read(recipe(), ["path,time,amount", *[f"/a,{WHEN},{largest}"] * 2])
     assert tally.counts == {("/a", MINUTE): 2 * largest}
+
+
+def test_a_blank_before_a_quote_within_quotes_is_one_of_the_value() -> None:
+    lines = ["path,time,amount", f'" ""a"" ","{WHEN}"," 1"', f" a , {WHEN}, 1"]
+    assert read(recipe(), lines).counts == {(' "a" ', MINUTE): 1, (" a ", MINUTE): 1}
+    lines = ["path time amount", f'"a b" "{WHEN}" "1"']
+    assert read(recipe(delimiter=" "), lines).counts == {("a b", MINUTE): 1}
 
 
 def test_keys_may_hold_anything() -> None:
@@ -248,6 +265,51 @@ def test_a_backslash_before_a_quote_is_read(field: str, key: str, sizes: tuple[i
         {("/b", MINUTE): 1, (key, MINUTE): 2, ("/c", MINUTE): 4},
         {},
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "key"),
+    [
+        ('"/a \\"\nb"', '/a "\nb'),
+        ('"say \\"hi\\" there\nmore"', 'say "hi" there\nmore'),
+        ('"a\\", b\r\nc"', 'a", b\r\nc'),
+        ('"\\"\n,"', '"\n,'),
+        ('"\\"\n\n/b,x,5\n\\"\n"', '"\n\n/b,x,5\n"\n'),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(), (1, 1, 1)])
+@pytest.mark.parametrize("last", [False, True])
+def test_so_is_one_before_a_newline(
+    field: str, key: str, sizes: tuple[int, ...], last: bool
+) -> None:
+    """MySQL: FIELDS ENCLOSED BY '"' ESCAPED BY '\\\\'."""
+    names = ["time", "amount", "path"] if last else ["path", "time", "amount"]
+    records = [[f'"{WHEN}"', '"1"', field], [WHEN, "2", '"/c"'], [WHEN, "4", "/d"]]
+    if not last:
+        records = [[path, time, amount] for time, amount, path in records]
+    data = "".join(",".join(record) + "\n" for record in [names, *records]).encode()
+    tally = read(recipe(), data, sizes=sizes)
+    assert (tally.counts, reasons(tally)) == (
+        {(key, MINUTE): 1, ("/c", MINUTE): 2, ("/d", MINUTE): 4},
+        {},
+    )
+
+
+@pytest.mark.parametrize("following", ["/b", '"/b"', '"/b\nc"', '5" disk', '"5"" disk"'])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_value_that_ends_in_a_backslash_is_whole(following: str, last: bool) -> None:
+    """RFC 4180."""
+    data = b""
+    for path in ("path", *['"C:\\dir\\"', following] * 3):
+        fields = [path, "time" if path == "path" else WHEN, "amount" if path == "path" else "1"]
+        data += ",".join(fields[1:] + fields[:1] if last else fields).encode() + b"\n"
+    tally = read(recipe(), data + b"x" * 70_000 + b"\n")
+    other = next(csv.reader([following]))[0] if following != '"/b\nc"' else "/b\nc"
+    assert {path: amount for (path, _), amount in tally.counts.items()} == {
+        "C:\\dir\\": 3,
+        other: 3,
+    }
+    assert len(tally.rejected) == 1
 
 
 def test_one_that_helps_nothing_is_rejected_as_it_is() -> None:

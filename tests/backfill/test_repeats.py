@@ -197,6 +197,20 @@ def test_few_lines_that_are_equal_by_chance_or_rightly_count(logs: Logs) -> None
     assert logs.add(logs.write("busy.log", b"".join(busy)), counter="hits").counted == 2100
 
 
+def test_w3c_lines_whose_day_a_directive_says_are_equal_on_that_day_alone(logs: Logs) -> None:
+    lines = "".join(f"12:{number:02}:00 /health\n" for number in range(60))
+
+    def log_of(*days: str) -> bytes:
+        parts = (f"#Date: {day} 00:00:00\n#Fields: time cs-uri-stem\n{lines}" for day in days)
+        return "".join(parts).encode()
+
+    add = partial(logs.add, input_format="w3c")
+    add(logs.write("before.log", log_of("2026-05-12", "2026-05-13")))
+    report = add(logs.write("after.log", log_of("2026-05-14")))
+    assert (report.state, report.counted) == ("done", 60), details(report)
+    refused(add(logs.write("again.log", log_of("2026-05-15", "2026-05-13"))))
+
+
 def test_only_lines_that_the_filters_leave_in_are_compared(logs: Logs) -> None:
     logs.add(logs.write("before.log", b"".join(A)), exclude_keys=("/a/1*",))
     own = [line(f"/a/1{at}", at=NOON + timedelta(seconds=at)) for at in range(60)]

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input import spans
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import Quoting, Span, SpanReader, digest, measure
+from countersink.backfill.input.spans import (
+    Quoting,
+    Span,
+    SpanReader,
+    digest,
+    last_end,
+    measure,
+    split,
+)
 from countersink.producers.access_log.formats.reader import Window
 from countersink.producers.access_log.lines import LONGEST
 from tests.support.examples import examples
@@ -229,6 +237,43 @@ def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
             assert again.span == span
             assert digest(content, span.start, span.end) == span.digest
         assert measure(SpanReader(content, len(data), 1, quoted=quoted)) is None
+
+
+ESCAPES = st.sampled_from([b"\n", b'"', b',"', b'",', b'\\"', b"\\", b",", b"a"])
+
+
+@given(data=st.lists(ESCAPES, max_size=40), sizes=SIZES, limits=LIMITS)
+@examples(few=50, many=1000)
+def test_a_backslash_before_a_quote_is_read_alike_wherever_windows_and_spans_end(
+    data: list[bytes], sizes: list[int], limits: tuple[int, int]
+) -> None:
+    whole = b"".join(data)
+    ends = last_end(whole, quoted=CSV, ended=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans, "WINDOW", SMALL_WINDOW)
+        cut, windows = read(Bytes(whole, sizes), limits, quoted=CSV)
+        for span, lines in zip(cut, windows, strict=True):
+            again = SpanReader(
+                Bytes(whole, sizes), span.start, span.first_line, quoted=CSV, end=span.end
+            )
+            assert texts(list(again)) == texts(lines)
+            assert again.span == span
+    found = [text for window in windows for _, text in texts(window)]
+    assert found[: len(split(whole[:ends], quoted=CSV))] == split(whole[:ends], quoted=CSV)
+
+
+@pytest.mark.parametrize("beyond", [0, 2 * LONGEST])
+def test_a_value_that_ends_in_a_backslash_costs_no_line_where_no_other_quote_follows(
+    beyond: int,
+) -> None:
+    lines = [b'"a\\",1\n', *[b"b,2\n"] * (beyond // 4), b"c,3\n"]
+    reader = SpanReader(
+        Bytes(b"".join(lines), [1 << 20]), 0, 1, quoted=CSV, max_lines=10**9, max_bytes=10**9
+    )
+    found = [text for window in reader for _, text in texts([window])]
+    assert found == [line[:-1] for line in lines]
+    assert reader.span is not None
+    assert reader.span.open_at is None
 
 
 @given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS, quoted=QUOTED)

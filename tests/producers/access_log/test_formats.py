@@ -71,6 +71,22 @@ def test_an_address_has_numbers_up_to_255() -> None:
         Parser("host", input_format="combined").parse(b"192.0.2.256" + REST)
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"input_format": "nginx-json"}, b'{"request_uri":"/a","time_iso8601":"soon"}'),
+        ({"input_format": "nginx-json"}, b'{"request_uri":"/a","timestamp":"2026051209"}'),
+        ({"log_format": "%h %{usec}t %U"}, b"h 0001431857103000 /a"),
+        ({"log_format": "%h %{sec}t %U"}, b"h 2026051209 /a"),
+        ({"log_format": "%h %{%d.%m.%Y-%H}t %U", "time_zone": "UTC"}, b"h 31.02.2026-10 /a"),
+    ],
+)
+def test_a_reason_names_no_option_of_backfill_alone(options: dict[str, str], line: bytes) -> None:
+    with pytest.raises(Malformed, match=r"the time '.*' (cannot|may) be") as caught:
+        Parser(**options).parse(line)  # type: ignore[arg-type]
+    assert "--time-format" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["300.example.com", "303-121-5.dsl.example.net", "10.300.isp.net"])
 def test_a_host_name_may_begin_with_a_large_number(name: str) -> None:
     found = Parser("host", input_format="combined").parse(name.encode() + REST)

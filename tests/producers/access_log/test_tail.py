@@ -218,6 +218,25 @@ class TestUntold:
                 tailing.run()
         assert counted(tailing.client) == {"/a": 3}
 
+    def test_directives_behind_long_lines_stay_in_force(self, tailing: Tailing) -> None:
+        """They are among the first hundred lines, by which a format is told."""
+        append(tailing.log, 90 * (1_000 * b"x" + b"\n") + b"#Fields: date time cs-uri-stem\n")
+        for path in (b"/a", b"/b"):
+            append(tailing.log, b"2026-11-20 22:00:00 " + path + b"\n")
+            assert tailing.run().counted == 1
+        assert counted(tailing.client) == {"/a": 1, "/b": 1}
+
+    def test_a_log_that_directives_alone_would_tell_from_others_is_refused(
+        self, tailing: Tailing
+    ) -> None:
+        remark = b"#Remark: " + 1_400 * b"x" + b"\n"
+        append(tailing.log, 40 * remark + b"#Fields: date time cs-uri-stem\n")
+        append(tailing.log, b"2026-11-20 22:00:00 /a\n")
+        assert tailing.run().counted == 1
+        tailing.log.write_bytes(10 * remark + tailing.log.read_bytes())
+        with pytest.raises(LogError, match="begins with 64 KiB of lines with #"):
+            tailing.run()
+
     @pytest.mark.parametrize("nuls", [1, 65 * 1024])
     def test_directives_behind_nuls_stay_in_force(self, tailing: Tailing, nuls: int) -> None:
         """As in a log that was truncated under a server that goes on where it was."""
@@ -371,6 +390,13 @@ class TestCompressed:
         tailing.log.write_bytes(packed)
         tailing.run()
         assert counted(tailing.client) == {f"/{n}": 1 for n in range(5_000)}
+
+    @pytest.mark.parametrize("extension", ["gz", "zst", "7z"])
+    def test_one_of_0_bytes_is_cut_off(self, tailing: Tailing, extension: str) -> None:
+        log = tailing.log.with_name(f"access.log.{extension}")
+        log.touch()
+        with pytest.raises(LogError, match=rf"access.log.{extension} is damaged .* it has 0 bytes"):
+            Tailing(tailing.client, log).run()
 
     def test_it_cannot_be_followed(self, tailing: Tailing) -> None:
         tailing.log.write_bytes(gzip.compress(line("/a") + b"\n"))

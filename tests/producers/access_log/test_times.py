@@ -22,6 +22,8 @@ MINUTE = at(2015, 5, 17, 10, 5)
         "2015-05-17T10:05:59.999999Z",
         "2015-05-17T10:05:03.123456789Z",
         "2015-05-17T10:05:60Z",
+        "20150517T100560Z",
+        "17/May/2015:10:05:60 +0000",
         "2015-05-17T10:05Z",
         "2015-05-17 12:05:03+02:00",
         "2015-05-17 12:05:03 +0200",
@@ -69,6 +71,12 @@ def test_what_auto_takes(time: object) -> None:
         ("2015-05-17T25:05:03Z", "cannot be: no such date or time"),
         ("2015-13-17T10:05:03Z", "cannot be: no such date or time"),
         ("2015-05-17T10:05:03 Mars", "cannot be: no such date or time"),
+        ("2015-05-17T10:05:03+01:60", "its offset has 60 minutes or more"),
+        ("2015-05-17 10:05:03 -0199", "its offset has 60 minutes or more"),
+        ("2015-05-17+01:60", "its offset has 60 minutes or more"),
+        ("2015-05-17T10:05:03+01:00:60", "its offset has 60"),
+        ("17/May/2015:10:05:03 +0160", "such a time zone does not exist"),
+        ("2015-05-17T10:05:61Z", "no such date or time"),
         ("2015-02-30", "cannot be: no such date or time"),
         ("31/Feb/2015:10:05:03 +0000", "there is no such day"),
         ("1969-12-31T23:59:59Z", "between 1970-01-01 and 9999-12-25"),
@@ -131,6 +139,8 @@ def test_times_without_a_zone_are_in_that_of_the_recipe(
         ("unix-ns", "119999999999", 1),
         ("%d.%m.%Y %H:%M:%S %z", "17.05.2015 12:05:03 +0200", MINUTE),
         ("%Y-%m-%dT%H:%M:%S.%f%z", "2015-05-17T10:05:03.5Z", MINUTE),
+        ("%Y-%m-%d %H:%M:%S %z", "2015-05-17 12:05:60 +0200", MINUTE),
+        ("%Y%m%d%H%M%S%z", "20150517100560Z", MINUTE),
     ],
 )
 def test_a_format_is_taken_at_its_word(time_format: str, time: object, expected: int) -> None:
@@ -148,6 +158,8 @@ def test_a_format_is_taken_at_its_word(time_format: str, time: object, expected:
         ("unix-ms", "-0.5"),
         ("%d.%m.%Y %z", "2015-05-17T10:05:03Z"),
         ("%d.%m.%Y %z", "31.02.2015 +0000"),
+        ("%Y-%m-%d %H:%M:%S %z", "2015-05-17 10:05:61 +0000"),
+        ("%Y-%m-%d %H:%M:%S %z", "2015-05-17 10:05:03 +0160"),
     ],
 )
 def test_what_is_not_in_the_format_is_malformed(time_format: str, time: str) -> None:
@@ -173,6 +185,18 @@ def test_a_date_with_its_hour_is_not_taken_for_a_unix_time(time: str) -> None:
         Clock("auto").minute(time)
     assert Clock("unix").minute("2026051209") == 2026051209 // 60
     assert Clock("%Y%m%d%H", "UTC").minute("2026051209") == 29_642_940
+
+
+@pytest.mark.parametrize(
+    ("time_format", "time"), [("auto", "soon"), ("auto", "2026051209"), ("unix-ms", "1431857103")]
+)
+def test_a_reason_names_time_format_where_there_is_such_an_option(
+    time_format: str, time: str
+) -> None:
+    for advises in (True, False):
+        with pytest.raises(Malformed) as caught:
+            Clock(time_format, advises=advises).minute(time)
+        assert ("--time-format" in str(caught.value)) is advises
 
 
 class Days(list[date]):

@@ -85,6 +85,23 @@ def packing(first: bytes) -> Packing | None:
     return next((one for one in PACKINGS if one.magic.match(first)), None)
 
 
+EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
+"""What the names of compressed files end in."""
+
+
+def check_begun(first: bytes, name: str) -> None:
+    """Refuse a file of 0 bytes whose name is a compressed file's: such a file is never empty.
+
+    Raises:
+        LogError: it is one.
+    """
+    if not first and name.endswith(EXTENSIONS):
+        raise LogError(
+            f"{name} is damaged or not complete: it has 0 bytes. Put a whole copy in its place,"
+            " or move it away"
+        )
+
+
 BLOCK: Final = 256 * 1024
 """Uncompressed bytes that are handed out at once, about."""
 SNIFF: Final = 16
@@ -262,6 +279,7 @@ def _packing(head: bytes, name: str, reads: Callable[[Packing], bool]) -> Packin
     Raises:
         LogError: in a way of which ``reads`` says that it is not read here, or it is no ASCII.
     """
+    check_begun(head, name)
     packed = packing(head)
     if packed is not None and not reads(packed):
         raise LogError(

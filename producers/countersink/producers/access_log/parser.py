@@ -42,8 +42,8 @@ Counts = dict[tuple[RowKey, int], int]
 """(key or dimensions, whole Unix minutes) to hits."""
 Cell = tuple[RowKey, int]
 
-_HEAD: Final = 64 * 1024
-"""Bytes of a file that are read to tell its format."""
+_READ: Final = 64 * 1024
+"""Bytes of a file that are read at once to tell its format."""
 
 
 class Parser:
@@ -204,7 +204,7 @@ class Parser:
             reader = JsonLines(
                 partial(json_getter, input_format),
                 json_time(input_format),
-                Clock(time_zone=self._time_zone, begins=no_day),
+                Clock(time_zone=self._time_zone, begins=no_day, advises=False),
                 self._keys,
             )
         else:
@@ -217,12 +217,12 @@ class Parser:
 
 
 def _first_bytes(file: LogFile, end: int | None) -> bytes:
-    """The first bytes up to ``end`` (None: as far as it goes), behind the NULs that a log begins
-    with which was truncated under its writer.
+    """The first bytes up to ``end`` (None: as far as it goes), of as many lines as tell a format,
+    behind the NULs that a log begins with which was truncated under its writer.
     """
     at, data = 0, b""
-    while wanted := min(_HEAD - len(data), _HEAD if end is None else end - at):
-        more = file.read(wanted, at)
+    while data.count(b"\n") < MOST_LINES:
+        more = file.read(_READ if end is None else min(_READ, end - at), at)
         if not more:
             break
         at += len(more)

@@ -45,7 +45,7 @@ from typing import Any, Final, Literal, Self
 import redis
 
 from countersink.producers.access_log.file import LogFile
-from countersink.producers.errors import PositionError
+from countersink.producers.errors import LogError, PositionError
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Sealed
 from countersink.stream.names import (
@@ -209,9 +209,15 @@ def head_of(file: LogFile) -> bytes:
     """The bytes by which a file is known.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: it cannot be read, or too many directives stand before.
     """
-    return known_head(file.read(_HEAD, 0))
+    data = file.read(_HEAD, 0)
+    if shared_bytes(data) + PREFIX_BYTES > len(data) >= _HEAD:
+        raise LogError(
+            f"{file.path} begins with 64 KiB of lines with #, and is not known again by them: leave"
+            " them out"
+        )
+    return known_head(data)
 
 
 def prefix_of(head: bytes) -> str:

@@ -19,7 +19,7 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from typing import Final
 
-from countersink.producers.access_log.file import LogFile
+from countersink.producers.access_log.file import EXTENSIONS, LogFile
 from countersink.producers.access_log.lines import Reporter
 from countersink.producers.access_log.position import (
     NONE,
@@ -39,7 +39,7 @@ _ATTEMPTS: Final = 20
 _NUMBERS: Final = r"\d+(?:[-._T:]\d+)*"
 _HIGHEST_NUMBER: Final = 100_000
 """Below, digits behind the name count rotations; from here on, they are a date."""
-_PACKED: Final = r"(?P<packed>\.(?:gz|bz2|zst|xz|lz4|Z|zip|7z))?"
+_PACKED: Final = rf"(?P<packed>{'|'.join(map(re.escape, EXTENSIONS))})?"
 _DATE: Final = re.compile(r"(?<!\d)(?:20\d\d[-._]?[01]\d(?:[-._T:]?\d\d)*|1\d{9})(?!\d)")
 """In a name, to the day or finer; or Unix seconds."""
 

@@ -19,9 +19,10 @@ A number that another unit makes a time from 1990 to 2099, and the given one doe
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import lru_cache
+from time import strptime
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -57,7 +58,9 @@ _DATE_ALONE: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8})(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2}))?"
 )
 _HOURS: Final = re.compile(r"%[HIcXMSf]")
-_LEAP: Final = re.compile(r"(:[0-9]{2}):60")
+_LEAP: Final = re.compile(r"([T ][0-9]{2}(:?)[0-9]{2}\2)60")
+_OFFSET: Final = re.compile(r"[+-][0-9]{2}(?::?[0-9]{2})?:?[6-9][0-9]\Z")
+"""An offset with 60 or more minutes or seconds, which Python takes."""
 
 
 def has_hours(time_format: str) -> bool:
@@ -82,6 +85,7 @@ class Clock:
         time_zone: IANA name for times without one; '': those are refused.
         begins: the first minute of a day of the counter; None: a date alone is a time.
         column: where the times stand, as the reasons name it; '': they do not.
+        advises: the reasons name ``--time-format``, which may be given here.
 
     Raises:
         ValueError: there is no such time zone, or the format cannot be.
@@ -93,8 +97,11 @@ class Clock:
         time_zone: str = "",
         begins: Callable[[date], int] | None = None,
         column: str = "",
+        *,
+        advises: bool = True,
     ) -> None:
         self._begins = begins
+        self._advises = advises
         self._where = f"column {column!r}: " if column else ""
         self._zone: ZoneInfo | None = _zone(time_zone) if time_zone else None
         self._format = time_format
@@ -141,7 +148,8 @@ class Clock:
                 when = _EPOCH + timedelta(seconds=math.floor(number / unit))
                 raise Misread(
                     f"{self._where}the time {text!r} cannot be: it is none from 1990 on in"
-                    f" {self._format}; --time-format {other} makes it {when:%Y-%m-%dT%H:%M:%SZ}"
+                    f" {self._format}"
+                    + self._advice(f"; --time-format {other} makes it {when:%Y-%m-%dT%H:%M:%SZ}")
                 )
         return math.floor(number / (60 * UNITS[self._format]))
 
@@ -149,9 +157,11 @@ class Clock:
         if found := _UNIX.fullmatch(text):
             if _AS_HOURS.match(text):
                 raise Misread(
-                    f"{self._where}the time {text!r} may be a date with its hour or a Unix time:"
-                    " say which, by --time-format '%Y%m%d%H' or --time-format"
-                    f" {list(UNITS)[len(found[1]) // 3 - 3]}"
+                    f"{self._where}the time {text!r} may be a date with its hour or a Unix time"
+                    + self._advice(
+                        ": say which, by --time-format '%Y%m%d%H' or --time-format"
+                        f" {list(UNITS)[len(found[1]) // 3 - 3]}"
+                    )
                 )
             return math.floor(_number(text) / (60 * _OF_DIGITS[len(found[1])]))
         if found := _ACCESS_LOG.fullmatch(text):
@@ -160,21 +170,32 @@ class Clock:
         alone = _DATE_ALONE.fullmatch(text)
         if not alone and not _DATE.fullmatch(text):
             raise ValueError(
-                "it is neither ISO 8601 nor a Unix time; --time-format says what it is"
+                "it is neither ISO 8601 nor a Unix time"
+                + self._advice("; --time-format says what it is")
             )
+        if _OFFSET.search(text):
+            raise ValueError("its offset has 60 minutes or more")
         text = alone[1] if alone else _SPACED_ZONE.sub("", _NAMED_UTC.sub("+00:00", text))
         try:
-            when = datetime.fromisoformat(_LEAP.sub(r"\1:59", text))
+            when = datetime.fromisoformat(_LEAP.sub(r"\g<1>59", text))
         except ValueError:
             raise ValueError("no such date or time is in the calendar of ISO 8601") from None
         return self._day(when.date()) if alone and self._begins else self._whole(when)
 
+    def _advice(self, option: str) -> str:
+        return option if self._advises else ""
+
     def _by_pattern(self, text: str) -> int:
         try:
-            # Without %z it is naive; _whole gives it a zone.
-            when = datetime.strptime(text, self._format)  # noqa: DTZ007
+            read = strptime(text, self._format)  # unlike datetime's it takes leap seconds
+            offset, leap = read.tm_gmtoff, read.tm_sec == 60
+            when = datetime(  # without %z it is naive; _whole gives it a zone
+                *read[:5],
+                read.tm_sec - leap,
+                tzinfo=None if offset is None else timezone(timedelta(seconds=offset)),
+            )
         except ValueError:
-            raise ValueError(f"it is no time of --time-format {self._format!r}") from None
+            raise ValueError(f"it is no time of the pattern {self._format!r}") from None
         return self._day(when.date()) if self._begins and self._dates else self._whole(when)
 
     def _day(self, day: date) -> int:

@@ -1,12 +1,13 @@
-"""Parses one line of StatsD (Etsy, DogStatsD, InfluxDB and Graphite tags): name, values, sample
-rate (taken for 1/N if it nearly is: ``SNAP``), tags, time; limits, ignored types, and the reasons
-why a line is malformed.
+"""Parses one line of StatsD (Etsy; tags of DogStatsD, InfluxDB, Graphite, Librato, SignalFx):
+name, values, sample rate (taken for 1/N if it nearly is: ``SNAP``), tags, time; limits, ignored
+types, and the reasons why a line is malformed.
 
 ``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
 several values, tags, time (``|T1764000000``) and fields that say where it came from, which are not
 used. As in Etsy's, a line may hold several samples, each with its type and rate
 (``name:1|c:320|ms:1|c|@0.1``); those of other types are ignored. Tags may also stand behind the
-name as InfluxDB (``name,tag=value``) and Graphite (``name;tag=value``) write them.
+name as InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato (``name#tag=value``)
+and SignalFx (``name[tag=value]``) write them.
 
 Amounts are kept in billionths, as whole numbers. A client that sends one of ten events says
 ``@0.1``, and each line stands for 10; so nothing is rounded but what a rate such as 0.3 leaves in
@@ -42,6 +43,8 @@ _FURTHER: Final = re.compile(r"([^|]*)\|([^|:]*)(?:\|@([^|:]*))?:")
 """Values, type and rate of a sample that another one follows."""
 _UNUSED: Final = ("c:", "e:", "card:")
 """Sections that say who sent it: container, external data, cardinality of tags."""
+_EARLIER_TAGS: Final = re.compile(r"[#\[][^=]*=")
+"""Tags that begin before the mark of others: that is part of them."""
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 UNIT: Final = 10**9
@@ -159,10 +162,12 @@ def _sections(sections: list[str]) -> dict[str, str]:
 
 
 def _tags_behind(name: str) -> tuple[str, Mapping[str, str]]:
-    for separator in ";,":
-        bare, *tags = name.split(separator)
-        if tags and all("=" in tag for tag in tags):
-            return bare, dict(_pair(tag, "=") for tag in tags)
+    for mark in ";,#[":
+        bare, found, text = name.partition(mark)
+        text, closed, rest = text.partition("]") if mark == "[" else (text, found, "")
+        tags = text.split(";" if mark == ";" else ",")
+        if closed and all("=" in tag for tag in tags) and not _EARLIER_TAGS.search(bare):
+            return bare + rest, dict(_pair(tag, "=") for tag in tags)
     return name, _NO_TAGS
 
 

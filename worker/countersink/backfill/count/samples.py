@@ -88,8 +88,11 @@ class LineSamples:
         """Those that the recipe counts, by their samples."""
         if lines and self._tally(lines).counted != len(lines):
             lines = [one for one in lines if self._tally([one]).counted]
-        digest, key = hashlib.blake2b, self._scope
-        return {digest(one[1], digest_size=_SIZE, key=key).digest(): one for one in lines}
+        digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
+        return {
+            digest(one[1] + day_of(one[0]), digest_size=_SIZE, key=key).digest(): one
+            for one in lines
+        }
 
     def _tally(self, lines: Sequence[NumberedLine]) -> RecordTally:
         tally = RecordTally(self._bucket, StoreError)

@@ -2,8 +2,9 @@ r"""Reads CSV and NDJSON: header, quotes, columns, and the reasons why lines are
 are read in ``producers/access_log/formats/records.py``.
 
 CSV has a header and any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote in the midst of
-a field that was not opened by one (``5" disk``) is a character like others. A record that is none,
-and holds ``\"``, is read with backslashes before quotes, as MySQL and PHP write it. Where quotes
+a field that was not opened by one (``5" disk``) is a character like others; one behind a blank at
+its beginning spoils the record. A record that is none, and holds ``\"``, is read with backslashes
+before quotes, as MySQL and PHP write it. Where quotes
 that are never closed, or in the wrong place, make records of lines that do not belong together, the
 lines are read one by one; a record that is spoiled otherwise is rejected as it is.
 
@@ -48,6 +49,8 @@ from countersink.producers.errors import Malformed
 Row = list[str]
 _LONGEST_HEADER: Final = 64 * 1024
 _ESCAPED: Final = re.compile(r'\\(["\\])')
+_EXCEL: Final = re.compile(r"(sep=)([^\r])\r?", re.IGNORECASE)
+_SPACED: Final = "it is no CSV: a blank stands before a quote"
 csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
 
 
@@ -115,6 +118,8 @@ class CsvRecords(Independent):
         for number, line, row in zip(window.numbers, window.lines, rows, strict=True):
             if number == self._header_at or self._is_comment(line):
                 continue
+            if (row is None or len(row) != self._width) and b"\n" in line:
+                row = self._escaped(line.decode("utf-8", PERCENT)) or row
             if (row is not None and len(row) == self._width) or self._is_whole(row, line):
                 self._count(row, number, line, tally)
             else:
@@ -144,11 +149,31 @@ class CsvRecords(Independent):
             return iter(rows)
         return (self._row(text) for text in texts)
 
-    def _row(self, text: str) -> Row | None:
+    def _row(self, text: str, *, blanks: bool = True) -> Row | None:
         try:
-            return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
+            rows = csv.reader(
+                (text,), delimiter=self._delimiter, skipinitialspace=not blanks, strict=True
+            )
+            return next(rows)
         except csv.Error:
             return None
+
+    def _is_spaced(self, row: Row, text: str) -> bool:
+        """Whether a blank stands before a field's quotes, which are part of its value then."""
+        if ' "' not in text:
+            return False
+        without = self._row(text, blanks=False) or ()
+        return any(
+            value.startswith(" ") and value.lstrip(" ").startswith('"') and value not in without
+            for value in row
+        )
+
+    def _escaped(self, text: str) -> Row | None:
+        """The fields of a record with backslashes before quotes; None: it is none."""
+        if '\\"' not in text:
+            return None
+        row = self._row(_ESCAPED.sub(lambda found: found[1].replace('"', '""'), text))
+        return row if row is not None and len(row) == self._width else None
 
     def _record(self, text: str) -> Row:
         """A record's fields, which may have backslashes before quotes if it has none otherwise.
@@ -156,10 +181,8 @@ class CsvRecords(Independent):
         Raises:
             csv.Error: it is none.
         """
-        if '\\"' in text:
-            escaped = self._row(_ESCAPED.sub(lambda found: found[1].replace('"', '""'), text))
-            if escaped is not None and len(escaped) == self._width:
-                return escaped
+        if escaped := self._escaped(text):
+            return escaped
         return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
 
     def _is_one(self, line: bytes) -> bool:
@@ -178,6 +201,9 @@ class CsvRecords(Independent):
             return
         if self._rule is None:
             raise BackfillError("it begins with 64 KiB of blank lines instead of a CSV header")
+        if b' "' in line and self._is_spaced(row, line.decode("utf-8", PERCENT)):
+            self._no_record(number, _SPACED, line, tally)
+            return
         if len(row) != self._width:
             reason = f"it has {len(row)} columns, the header {self._width}"
             self._no_record(number, reason, line, tally)
@@ -216,11 +242,21 @@ class CsvRecords(Independent):
             record = found[0][:-1]
         if len(record) >= _LONGEST_HEADER - len(BOM):
             raise BackfillError("its first record is longer than 64 KiB: that is no CSV header")
-        names = self._row(record.lstrip(b"\0").decode("utf-8", PERCENT))
-        if names is None:
+        text = record.lstrip(b"\0").decode("utf-8", PERCENT)
+        if excel := _EXCEL.fullmatch(text):
             raise BackfillError(
-                f"its first record {shown(record.decode('utf-8', PERCENT))} is no CSV"
+                f"its first line is {excel[0].strip()!r}, of Excel: give --comment {excel[1]} and"
+                f" --delimiter {excel[2]!r}"
             )
+        names = self._row(text)
+        if names is None and "\r" in text.rstrip("\r"):
+            raise BackfillError(
+                "its lines end in a carriage return alone, and a value holds a newline: "
+                r"`tr '\r' '\n' < FILE | countersink backfill - …` counts it"
+            )
+        if names is None or self._is_spaced(names, text):
+            why = "is no CSV" if names is None else f"cannot be: {_SPACED}"
+            raise BackfillError(f"its first record {shown(text)} {why}")
         return number, [name.strip() for name in names]
 
 

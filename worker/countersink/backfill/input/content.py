@@ -20,10 +20,11 @@ from countersink.producers.access_log.file import (
     SNIFF,
     Packing,
     Unpacker,
+    check_begun,
     is_read,
     packing,
 )
-from countersink.producers.errors import Damaged
+from countersink.producers.errors import Damaged, LogError
 
 _MOST: Final = 1024 * 1024
 """Bytes handed out at once, whatever is asked for."""
@@ -418,6 +419,10 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
     regular = source.path is not None and stat.S_ISREG(mode)
     read = _Arriving(fd, stop)
     first = os.pread(fd, SNIFF, 0) if regular else read.first(SNIFF)
+    try:
+        check_begun(first, name)
+    except LogError as error:
+        raise Unreadable(str(error)) from None
     packed = packing(first)
     if packed is not None and not is_read(packed):
         raise Unreadable(

@@ -36,6 +36,8 @@ _NOT_CLOSED: Final = "the record is longer than 1 MiB (a quote that is never clo
 # No backtracking (possessive, atomic): a hostile source costs no more than its length. Groups are
 # atomic, as possessive ones go wrong before Python 3.11.5 (python/cpython#106052).
 _FIELD: Final = rb'"[^"]*+(?>(?:""[^"]*+)*)"'
+_ESCAPED_FIELD: Final = rb'"[^"\\]*+(?>(?:(?:\\[\s\S]|"")[^"\\]*+)*)"'
+_BARE_FIELD: Final = rb'"[^"\\]*+"'
 _MARK: Final = rb"(?>(?:\A\xef\xbb\xbf)?)"
 
 
@@ -86,7 +88,8 @@ class SpanPiece:
 class Quoting:
     """How the records of a CSV are told apart: they end at newlines outside of quoted fields.
 
-    A field is quoted if a ``"`` stands at its beginning, up to the next one that is not doubled.
+    A field is quoted if a ``"`` stands at its beginning, up to the next one that is neither doubled
+    nor behind a backslash, if the field ends there; else up to the next one that is not doubled.
     Any other ``"`` (``5" disk``) is a character like others, and so are those of a comment. All
     bytes that are matched begin where a record begins.
 
@@ -96,22 +99,32 @@ class Quoting:
 
     Attributes:
         record: matches one, with its newline.
-        records: matches all whole ones.
+        records: matches all whole ones, of bytes that end where one ends, or the content.
+        certain: the same of other bytes: not one that goes on if more of them come.
     """
 
     def __init__(self, delimiter: str, comment: str = "") -> None:
         after = re.escape(delimiter.encode())
-        one = rb'(?>%s|(?!"))[^"\n]*+(?>(?:(?>(?<=%s)%s|(?<!%s)")[^"\n]*+)*)\n' % (
-            _FIELD,
-            after,
-            _FIELD,
-            after,
-        )
-        if comment:
-            one = rb"(?>%s[^\n]*+\n|%s)" % (re.escape(comment.encode()), one)
-        one = rb"\0*+" + _MARK + one
-        self.record: Final = re.compile(one)
-        self.records: Final = re.compile(rb"(?>(?:" + one + rb")*)")
+        ends = rb"(?:%s|[\r\n])" % after
+        told = rb"(?=%s(?!%s)[\s\S]{%d})" % (_ESCAPED_FIELD, ends, len(delimiter.encode()))
+        # The first is but faster than the second.
+        closed = rb"(?:%s|%s)(?=%s)" % (_BARE_FIELD, _ESCAPED_FIELD, ends)
+
+        def record(told: bytes) -> bytes:
+            field = rb"(?>%s|%s%s)" % (closed, told, _FIELD)
+            one = rb'(?>%s|(?!"))[^"\n]*+(?>(?:(?>(?<=%s)%s|(?<!%s)")[^"\n]*+)*)\n' % (
+                field,
+                after,
+                field,
+                after,
+            )
+            if comment:
+                one = rb"(?>%s[^\n]*+\n|%s)" % (re.escape(comment.encode()), one)
+            return rb"\0*+" + _MARK + one
+
+        self.record: Final = re.compile(record(b""))
+        self.records: Final = re.compile(rb"(?>(?:" + record(b"") + rb")*)")
+        self.certain: Final = re.compile(rb"(?>(?:" + record(told) + rb")*)")
 
 
 quoting = lru_cache(Quoting)
@@ -252,9 +265,13 @@ class SpanReader:
             data = bare
             if not data and not ended:
                 data, ended = self._fill()
-        while not (stop := last_end(data, quoted=self.quoted)):
+        while not (stop := last_end(data, quoted=self.quoted, ended=ended)):
             if len(data) > LONGEST:
-                return self._overlong(data, ended, record_at)
+                # A backslash before a quote is one of the value where no other quote closes it.
+                if self.quoted is None or not (found := self.quoted.record.match(data)):
+                    return self._overlong(data, ended, record_at)
+                stop = found.end()
+                break
             if ended:
                 self._take(data, len(data))
                 self._open_at, self._line = record_at, line
@@ -373,11 +390,15 @@ def digest(content: Content, start: int, end: int) -> bytes | None:
     return found.digest()
 
 
-def last_end(data: bytes, *, quoted: Quoting | None) -> int:
-    """Where the last complete record of ``data`` ends, after its newline; 0 if there is none."""
+def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int:
+    """Where the last complete record of ``data`` ends, after its newline; 0 if there is none.
+
+    Args:
+        ended: the content, or the span, ends with ``data``.
+    """
     if quoted is None or b'"' not in data:
         return data.rfind(b"\n") + 1
-    found = quoted.records.match(data)
+    found = (quoted.records if ended else quoted.certain).match(data)
     return found.end() if found else 0
 
 

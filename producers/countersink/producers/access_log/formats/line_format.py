@@ -460,8 +460,8 @@ def _time(
             if time_zone:
                 raise ValueError(f"{value.shown} is a time with its zone: leave --time-zone out")
             if value.time == "usec":
-                return (group,), _microseconds(Clock("unix-ms"))
-            return (group,), clock_minute(Clock())
+                return (group,), _microseconds(Clock("unix-ms", advises=False))
+            return (group,), clock_minute(Clock(advises=False))
     if not times:
         raise ValueError(
             f"--log-format has no time ({'%t' if language == 'Apache' else '$time_local'})"

@@ -160,6 +160,9 @@ class LineReader(Protocol):
     def passed(self, start: int, end: int, next_line: int) -> None:
         """All whole lines of a span have been counted; the next begins with that line."""
 
+    def day_of(self, number: int) -> bytes:
+        """The day that a directive says of a line that was counted; empty: the line says all."""
+
 
 class Independent:
     """Base of readers for which a line means the same wherever it stands."""
@@ -169,6 +172,10 @@ class Independent:
 
     def passed(self, start: int, end: int, next_line: int) -> None:
         """Nothing."""
+
+    def day_of(self, number: int) -> bytes:
+        """None."""
+        return b""
 
 
 def note_window(window: Window, tally: RecordTally) -> None:

@@ -85,6 +85,14 @@ class W3cLog:
         if start <= self._seen < end:
             self._seen, self._seen_lines = end, next_line - 1
 
+    def day_of(self, number: int) -> bytes:
+        """What ``#Date:`` says of a line, where ``#Fields:`` names no date."""
+        return self._in_force(number).shape[1].encode()
+
+    def _in_force(self, number: int) -> Directives:
+        place = bisect_left(self._at, number)
+        return self._directives[place - 1] if place else Directives()
+
     def _see(self, data: bytes) -> None:
         """Note the directives in the lines that come next."""
         for at, line in directives_in(data):
@@ -128,8 +136,7 @@ class W3cLog:
 
     def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
         """Count lines whose values are all divided by tabs, or all by spaces."""
-        place = bisect_left(self._at, window.numbers[0])
-        directives = self._directives[place - 1] if place else Directives()
+        directives = self._in_force(window.numbers[0])
         if tabs and not directives.names:
             directives = CLOUDFRONT
         reader = self._reader(directives, tabs=tabs) if directives.names else _UNDIRECTED
