@@ -2,7 +2,6 @@
 limits and refusals of settings are in ``store/counters/settings.py``."""
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
@@ -222,8 +221,9 @@ def set_command(
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
 
     A breakdown that is added to a counter which was counted already holds the events from a time
-    on, which is shown. One that --breakdowns does not name any more is deleted with its counts; on
-    a terminal the command asks first. Increments that have other dimensions are dead letters.
+    on, which is shown. One that --breakdowns does not name any more is deleted with its counts;
+    the command asks first, unless --yes is given. Increments that have other dimensions are dead
+    letters.
 
     --breakdown-since compares the breakdown with the counter for each day from then on, and changes
     nothing if one differs; nothing is counted meanwhile.
@@ -263,11 +263,11 @@ def delete_command(
     """Delete a counter, or one key of it, with all its counts, for good.
 
     The counter's settings go too. Increments counted later, even those already in the queue, count
-    from 0. On a terminal the command asks first. If it is interrupted, run it again.
+    from 0. The command asks first, unless --yes is given. If it is interrupted, run it again.
     """
     shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
     with Store(settings.needed(mysql_url, "mysql")) as store:
-        if not yes and sys.stdin.isatty():
+        if not yes:
             store.counters.show(name)  # nobody is asked about what is not there
         output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
         deleted = store.counters.delete(name, key)
