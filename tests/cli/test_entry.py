@@ -117,6 +117,22 @@ def test_without_the_server_extra_an_import_of_the_store_says_what_to_install() 
     )
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_it_starts_prints_no_traceback(ignored: bool) -> None:
+    script = (
+        "import signal, sys\n"
+        f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "class Interrupting:\n"
+        "    def find_spec(name, *more):\n"
+        "        if name == 'countersink.cli.app': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting)\n"
+        "sys.argv = ['countersink', '--version']\n"
+        "from countersink.cli.entry import main\nmain()"
+    )
+    done = python(script)
+    assert (done.returncode, done.stderr) == (0 if ignored else -signal.SIGINT, "")
+
+
 def test_it_needs_nothing_but_the_standard_library_to_say_so(tmp_path: Path) -> None:
     # -S and an empty directory: no site-packages at all.
     roots = os.pathsep.join(p for p in environment()["PYTHONPATH"].split(os.pathsep) if p)
