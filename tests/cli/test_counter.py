@@ -172,11 +172,11 @@ def test_deleting_a_key_and_a_counter(servers: Servers) -> None:
     for key in ("/a", "/a", "/b", "\x1b[2J"):
         servers.call("increment", "views", key)
     servers.apply()
-    gone = servers.call("counter", "delete", "views", "--key", "/a")
+    gone = servers.call("counter", "delete", "views", "--key", "/a", "--yes")
     assert gone.out == "deleted key /a of views: 1 rows, in all 2\n"
-    bad = servers.call("counter", "delete", "views", "--key", "\x1b[2J")
+    bad = servers.call("counter", "delete", "views", "--key", "\x1b[2J", "--yes")
     assert bad.out == "deleted key \\x1b[2J of views: 1 rows, in all 1\n"
-    again = servers.call("counter", "delete", "views", "--key", "/a", "--format", "json")
+    again = servers.call("counter", "delete", "views", "--key", "/a", "--yes", "--format", "json")
     assert again.json == {"counter": "views", "key": "/a", "rows": 0, "amount": 0}
     whole = servers.call("counter", "delete", "views", "--yes", "--format", "json")
     assert whole.json == {"counter": "views", "key": None, "rows": 1, "amount": 1}
@@ -189,6 +189,7 @@ def test_on_a_terminal_it_asks_first(
     servers: Servers, answer: str, status: int, left: list[str]
 ) -> None:
     count(servers, "views")
+    assert "--yes" in one_sentence(servers.call("counter", "delete", "views"), 2)
     asking = answered(answer, "counter", "delete", "views", **servers.variables())
     assert "Delete counter views for good? [y/N]" in asking.err
     assert ("nothing was deleted" in asking.err) is bool(left)

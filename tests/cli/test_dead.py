@@ -107,9 +107,9 @@ def test_what_may_be_counted_already_is_left_out_unless_asked_for(servers: Serve
 
 def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
     assert servers.call("dead", "drop", dead["bad_key"]).out == "dropped 1\n"
-    assert servers.call("dead", "drop", "--reason", "bad_minute").out == "dropped 1\n"
+    assert servers.call("dead", "drop", "--reason", "bad_minute", "--yes").out == "dropped 1\n"
     assert set(listed(servers)) == {"newer_version"}
-    assert servers.json("dead", "drop", "--all") == {"dropped": 1}
+    assert servers.json("dead", "drop", "--all", "--yes") == {"dropped": 1}
     assert servers.call("dead", "list").out == "There are no dead rows.\n"
 
 

@@ -79,7 +79,7 @@ def test_peek_set_and_reset(servers: Servers) -> None:
     assert again == {"reset": 1, "last_values": {"tickets": 1}}
     for name in ("a", "b"):
         values(servers, name)
-    assert sequence(servers, "reset", "--all").out == "reset 3\n"
+    assert sequence(servers, "reset", "--all", "--yes").out == "reset 3\n"
     assert listed(servers) == dict.fromkeys(("a", "b", "new", "tickets"))
 
 
@@ -107,7 +107,7 @@ def test_a_reset_says_what_it_has_done_once_each_and_before_it_failed(servers: S
 
 
 def test_a_sequence_that_is_not_there_is_said(servers: Servers) -> None:
-    for arguments in (("peek", "tickts"), ("periods", "tickts"), ("delete", "tickts")):
+    for arguments in (("peek", "tickts"), ("periods", "tickts"), ("delete", "tickts", "--yes")):
         assert "tickts" in one_sentence(sequence(servers, *arguments), 1)
     values(servers, "tickets")
     sequence(servers, "configure", "sales", "--period", "year")
@@ -220,7 +220,7 @@ def test_any_text_is_a_name(servers: Servers) -> None:
         values(servers, "--block", str(number), "--", name)
     assert listed(servers) == {name: number for number, name in enumerate(names, start=1)}
     for name in names[1:]:
-        assert sequence(servers, "delete", "--", name).status == 0
+        assert sequence(servers, "delete", "--yes", "--", name).status == 0
     assert listed(servers) == {"": 1}
 
 
@@ -235,6 +235,7 @@ def test_on_a_terminal_it_asks_first(
     servers: Servers, arguments: list[str], asked: str, left: dict[str, None]
 ) -> None:
     values(servers, "a")
+    assert "--yes" in one_sentence(sequence(servers, *arguments), 2)
     asking = answered("n", "sequence", *arguments, **servers.variables())
     assert asked in asking.err
     assert asking.status == 1

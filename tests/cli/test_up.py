@@ -24,7 +24,7 @@ from countersink.producers import Producer
 from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
 from countersink.store import Store, StoreError
-from tests.cli.command import call, countersink, environment
+from tests.cli.command import call, countersink, environment, one_sentence
 from tests.support.factories import RedisFactory
 from tests.support.processes import is_running
 from tests.support.waiting import eventually
@@ -271,6 +271,8 @@ def test_configured_servers_are_used_and_never_stopped(
         ending.join()
         signal.signal(signal.SIGTERM, before)
     assert (done.status, "countersink is up." in done.out) == (0, True), done.err
+    for variable in urls:
+        assert f"no server for {variable}, which is set" in done.err
     assert counted()
     assert not data.exists()
     assert redis_server.running
@@ -297,6 +299,14 @@ def test_only_what_is_not_configured_is_started(
     assert not (up.data / "redis").exists()
     assert up.stop() == 0
     assert queue.running
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 12345)
+    done = call("up", "--data", str(tmp_path))
+    assert "belongs to another user (uid 12345)" in one_sentence(done, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_server_program_is_one_line_that_says_what_to_install(

@@ -17,6 +17,9 @@ REFUSED = {
         "totals 'a b'": "use 1 to 64 characters",
         "track": "name a table, or give --list",
         "track a.b --list": "--list takes no table",
+        "track ''": "it is empty",
+        "untrack ''": "it is empty",
+        "verify ''": "it is empty",
         "untrack": "name a table or a counter",
         "untrack second --counter second": "name a table or a counter",
         "verify --counter 'no name'": "use 1 to 64 characters",
@@ -114,6 +117,11 @@ REFUSED = {
         "drop --all --reason bad_key": "say which",
         "drop nonsense": "names no dead row",
         "drop abababababababababababababababab:x": "names no dead row",
+        "drop --reason ''": "it is empty",
+        "drop --all": "--yes",
+        "drop --reason bad_key": "--yes",
+        "list --reason ''": "it is empty",
+        "retry --reason ''": "it is empty",
     },
     "export": {
         "": "name one COUNTER or more",
@@ -150,10 +158,15 @@ REFUSED = {
         "--wait-s nan": "seconds above 0",
         "--jobs-redis-url redis+cluster://h:1": "RQ cannot",
     },
+    "key": {
+        "create '' --scope read": "it is empty",
+        "revoke ''": "it is empty",
+    },
     "link": {
         "create page:views --expires soon": "neither a time from now",
         "create 'a b'": "counter name",
         "revoke": "name one ID, or say --all",
+        "revoke ''": "it is empty",
         "revoke x --all": "name one ID, or say --all",
     },
     "partitions": {

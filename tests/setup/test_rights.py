@@ -165,7 +165,7 @@ def test_every_process_does_its_work_under_the_documented_rights(
     )
     eventually(lambda: "not_json" in site.done(*operator, "dead", "list"), message=worker.output)
 
-    site.done(*operator, "dead", "drop", "--all")
+    site.done(*operator, "dead", "drop", "--all", "--yes")
 
     site.child("countersink", "countersink_jobs", "scheduler", **EVERY_SECOND)
     jobs = site.child("countersink", "countersink_jobs", "jobs")

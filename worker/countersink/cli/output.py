@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from countersink.cli import settings
-from countersink.cli.errors import Failure
+from countersink.cli.errors import Failure, Misuse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,8 +95,14 @@ def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def confirm(yes: bool, question: str, otherwise: str) -> None:
-    """Ask on a terminal, unless ``yes``; Failure, which says what was not done, after a no."""
-    if not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+    """Ask, unless ``yes``; Failure, which says what was not done, after a no, Misuse where nobody
+    can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Misuse("there is no terminal to ask on: --yes does it without asking")
+    if not click.confirm(question, err=True):
         raise Failure(otherwise)
 
 

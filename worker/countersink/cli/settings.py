@@ -481,7 +481,14 @@ def _zone(name: str) -> str:
     return buckets.zone(name).key
 
 
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
 TEXT: Final = Checked("text", str)
+NAME: Final = Checked("name", _name)
 SECONDS: Final = Finite(0, 10**9)
 COUNTER: Final = Checked("counter", limits.check_counter)
 KEY: Final = Checked("key", limits.check_key)

@@ -12,9 +12,10 @@ status), and the errors that keep the server from starting.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import JSONResponse, Response
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -68,7 +69,7 @@ class Problem(Exception):
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
         self.extra = dict(extra or {})
 
-    def response(self) -> Response:
+    def response(self) -> "Response":
         """The answer."""
         document = {
             "type": "about:blank",
@@ -77,6 +78,8 @@ class Problem(Exception):
             "detail": self.detail,
             **self.extra,
         }
+        from starlette.responses import JSONResponse  # noqa: PLC0415 (an extra)
+
         return JSONResponse(
             document, status_code=self.status, headers=self.headers, media_type=MEDIA_TYPE
         )

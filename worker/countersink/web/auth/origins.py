@@ -15,12 +15,13 @@ else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers 
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from starlette.types import Scope
-
 from countersink.web.errors import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 _LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"))
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
@@ -261,7 +262,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_proxied(scope: Scope) -> bool:
+def is_proxied(scope: "Scope") -> bool:
     """Whether a header is there that proxies and content delivery networks add, whatever is in it.
 
     HTTP/1.0 counts as one: programs have spoken 1.1 for long, but proxies such as nginx, which may

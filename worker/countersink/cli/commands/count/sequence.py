@@ -156,8 +156,8 @@ def reset_command(
 ) -> None:
     """Restart sequences at their start, in the current period.
 
-    Past periods and settings stay. Numbers that were handed out come again. On a terminal, --all
-    asks first.
+    Past periods and settings stay. Numbers that were handed out come again. --all asks
+    first, unless --yes is given.
     """
     if bool(names) == everything:
         raise Misuse("say which: NAME... or --all")
@@ -263,8 +263,8 @@ def periods_command(name: str, format: str, mysql_url: str | None) -> None:
 def delete_command(name: str, yes: bool, format: str, mysql_url: str | None) -> None:
     """Delete a sequence: the values of all its periods, and its settings.
 
-    The next `next` makes the sequence again, and hands out its numbers again. On a terminal the
-    command asks first.
+    The next `next` makes the sequence again, and hands out its numbers again. The command
+    asks first, unless --yes is given.
     """
     output.confirm(yes, f"Delete sequence {_shown(name)} for good?", "nothing was deleted")
     with _sequences(mysql_url) as sequences:

@@ -9,7 +9,7 @@ import click
 
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
-from countersink.cli.settings import COUNTER
+from countersink.cli.settings import COUNTER, NAME
 from countersink.store import Store
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.store.tracked import Plan, TrackedTable
@@ -17,7 +17,7 @@ from countersink.store.tracked.definitions import in_words
 
 
 @click.command("track", cls=settings.Command)
-@click.argument("table", required=False)
+@click.argument("table", type=NAME, required=False)
 @settings.one_off(
     "--counter",
     type=COUNTER,
@@ -87,7 +87,7 @@ def track_command(
 
 
 @click.command("untrack", cls=settings.Command)
-@click.argument("table_or_counter", metavar="[TABLE|COUNTER]", required=False)
+@click.argument("table_or_counter", type=NAME, metavar="[TABLE|COUNTER]", required=False)
 @settings.one_off(
     "--counter", type=COUNTER, help="This counter, even if a table has the same name."
 )

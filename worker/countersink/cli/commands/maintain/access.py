@@ -11,7 +11,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
-from countersink.cli.settings import COUNTER, MOMENT, TEXT, Checked
+from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
 from countersink.store import api_keys, links
 from countersink.store.counters.settings import require
 from countersink.store.errors import NoSuchLink, TooManyLinks, UnknownCounter
@@ -47,7 +47,7 @@ def key_group() -> None:
 
 
 @key_group.command("create", cls=settings.Command)
-@click.argument("name", type=TEXT)
+@click.argument("name", type=NAME)
 @settings.one_off(
     "--scope",
     "scopes",
@@ -97,7 +97,7 @@ def list_keys(format: str, mysql_url: str | None) -> None:
 
 
 @key_group.command("revoke", cls=settings.Command)
-@click.argument("which", type=TEXT, metavar="ID|NAME")
+@click.argument("which", type=NAME, metavar="ID|NAME")
 @settings.of_mysql("text", "json")
 def revoke_key(which: str, format: str, mysql_url: str | None) -> None:
     """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
@@ -186,7 +186,7 @@ def list_links(format: str, mysql_url: str | None) -> None:
 
 
 @link_group.command("revoke", cls=settings.Command)
-@click.argument("id", type=TEXT, required=False, metavar="ID|--all")
+@click.argument("id", type=NAME, required=False, metavar="ID|--all")
 @settings.one_off("--all", "everything", is_flag=True, help="All links.")
 @settings.of_mysql("text", "json")
 def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | None) -> None:
@@ -195,7 +195,11 @@ def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | 
         raise Misuse("name one ID, or say --all")
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         try:
-            number = 1 if id and links.revoke(database, id) else links.revoke_all(database)
+            if id is None:
+                number = links.revoke_all(database)
+            else:
+                links.revoke(database, id)
+                number = 1
         except NoSuchLink as error:
             raise Failure(f"{error}: see countersink link list") from error
     output.write_result(format, {"revoked": number}, f"revoked {number:,}")

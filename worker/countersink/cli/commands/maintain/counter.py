@@ -224,8 +224,9 @@ def set_command(
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
 
     A breakdown that is added to a counter which was counted already holds the events from a time
-    on, which is shown. One that --breakdowns does not name any more is deleted with its counts; on
-    a terminal the command asks first. Increments that have other dimensions are dead letters.
+    on, which is shown. One that --breakdowns does not name any more is deleted with its counts;
+    the command asks first, unless --yes is given. Increments that have other dimensions are dead
+    letters.
 
     --breakdown-since compares the breakdown with the counter for each day from then on, and changes
     nothing if one differs; nothing is counted meanwhile.
@@ -271,8 +272,8 @@ def delete_command(
     """Delete a counter, or one key of it, with all its counts, for good.
 
     The counter's settings go too, its salts also from Redis. Increments counted later, even those
-    already in the queue, count from 0. On a terminal the command asks first. If it is interrupted,
-    run it again.
+    already in the queue, count from 0. The command asks first, unless --yes is given. If it is
+    interrupted, run it again.
     """
     shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
     with Store(settings.needed(mysql_url, "mysql")) as store:

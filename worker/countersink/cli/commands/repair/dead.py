@@ -10,7 +10,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse
-from countersink.cli.settings import Checked
+from countersink.cli.settings import NAME, Checked
 from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import retry
@@ -44,7 +44,7 @@ def _selection(everything: str) -> Callable[[settings.Decorated], settings.Decor
     """REF..., --reason and --all; ``everything`` says what the last one means."""
     return settings.together(
         click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
-        settings.one_off("--reason", metavar="CODE", help="All rows with this reason."),
+        settings.one_off("--reason", type=NAME, metavar="CODE", help="All rows with this reason."),
         settings.one_off("--all", "everything", is_flag=True, help=everything),
     )
 
@@ -59,7 +59,7 @@ def _selected(
 
 @command.command("list", cls=settings.Command)
 @click.argument("refs", nargs=-1, type=REF, metavar="[REF]...")
-@settings.one_off("--reason", metavar="CODE", help="Only rows with this reason.")
+@settings.one_off("--reason", type=NAME, metavar="CODE", help="Only rows with this reason.")
 @settings.one_off("--limit", type=click.IntRange(1), default=100, help="Most rows to list.")
 @settings.of_mysql("table", "json", "csv")
 def list_command(
@@ -108,16 +108,24 @@ def retry_command(
 
 @command.command("drop", cls=settings.Command)
 @_selection("All rows.")
+@settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
 def drop_command(
     refs: Sequence[str],
     reason: str | None,
     everything: bool,
+    yes: bool,
     format: str,
     mysql_url: str | None,
 ) -> None:
-    """Delete dead rows for good: they are never counted."""
+    """Delete dead rows for good: they are never counted.
+
+    With --all or --reason the command asks first; --yes does it without asking.
+    """
     chosen, why = _selected(refs, reason, everything)
+    if chosen is None:
+        which = "all dead rows" if why is None else f"all dead rows with the reason {why}"
+        output.confirm(yes, f"Delete {which} for good?", "nothing was deleted")
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         dropped = dead.drop(database, reason=why, refs=chosen)
     output.write_result(format, {"dropped": dropped}, f"dropped {dropped:,}")

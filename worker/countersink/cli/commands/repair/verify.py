@@ -10,7 +10,7 @@ import click
 
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
-from countersink.cli.settings import COUNTER
+from countersink.cli.settings import COUNTER, NAME
 from countersink.store import Store, StoreError, Unavailable
 from countersink.store.tracked import Repaired, TrackedTable
 from countersink.store.tracked.check import RowDifference
@@ -33,7 +33,7 @@ class Mending:
 
 
 @click.command("verify", cls=settings.Command)
-@click.argument("table", required=False)
+@click.argument("table", type=NAME, required=False)
 @settings.one_off("--counter", type=COUNTER, help="Only this counter.")
 @settings.one_off(
     "--repair", is_flag=True, help="Repair tracked tables that differ, beside live writes."

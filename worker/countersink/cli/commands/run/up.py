@@ -131,6 +131,9 @@ def _run(
     ours: dict[str, str] = {}
     # orphans of a killed `up` shut down cleanly by themselves
     death_signal = signal.SIGTERM
+    for variable, url in {REDIS_URL: redis_url, MYSQL_URL: mysql_url}.items():
+        if url is not None:
+            _say(f"no server for {variable}, which is set: {url} is used, whatever {data} holds")
     if redis_url is None:
         redis = RedisServer(data / "redis", death_signal=death_signal)
         _start(redis, "Redis", stack)
@@ -226,9 +229,15 @@ def _instructions(
 def _locked(directory: Path) -> Iterator[None]:
     """Make the directory, and hold its lock: the kernel frees it however this process ends.
 
-    Raises Failure when another `up` holds it.
+    Raises Failure when another `up` holds it, or another user owns the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():
+        raise Failure(
+            f"{directory} belongs to another user (uid {owner}), who could read and change what is"
+            " counted: name another directory with --data"
+        )
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
