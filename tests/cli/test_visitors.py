@@ -62,7 +62,7 @@ def test_a_counter_that_is_made_again_is_not_counted_with_its_old_salt(servers: 
         publisher.keep()
         publisher.publish()
         assert client.hkeys(salts_key(stream_key(1))) == [b"visitors"]
-        assert servers.call("counter", "delete", "visitors").err == ""
+        assert servers.call("counter", "delete", "visitors", "--yes").err == ""
         assert servers.call("counter", "set", "visitors", "--unique").status == 0
         with Producer(servers.redis_url) as producer:
             producer.seen("visitors", "/", "ann")
@@ -75,7 +75,7 @@ def test_a_counter_that_is_made_again_is_not_counted_with_its_old_salt(servers: 
         servers.apply()
         assert store.totals.unique("visitors").total == 1
     away = {**servers.variables(), "COUNTERSINK_REDIS_URL": "redis://127.0.0.1:1/0"}
-    done = call("counter", "delete", "visitors", **away)
+    done = call("counter", "delete", "visitors", "--yes", **away)
     assert (done.status, "take them out" in done.err) == (0, True)
 
 
