@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.web.http import bodies
 from countersink.web.http.bodies import DIGEST_DAYS
 from tests.support.processes import Children
 from tests.support.proxies.http_proxy import HttpProxy
@@ -41,8 +42,11 @@ def until_answered(send: Callable[[], requests.Response]) -> requests.Response:
 
 
 @pytest.fixture
-def two(redis_url: str, mysql_url: str) -> Iterator[tuple[Web, Web]]:
+def two(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Web, Web]]:
     """Two web processes' worth of servers beside each other."""
+    monkeypatch.setattr(bodies, "REDIS_WAIT_S", 60.0)  # however busy the machine is
     with serving(redis_url, mysql_url) as one, serving(redis_url, mysql_url) as other:
         yield one, other
 
