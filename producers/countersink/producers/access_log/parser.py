@@ -42,8 +42,8 @@ Counts = dict[tuple[RowKey, int], int]
 """(key or dimensions, whole Unix minutes) to hits."""
 Cell = tuple[RowKey, int]
 
-_READ: Final = 64 * 1024
-"""Bytes of a file that are read at once to tell its format."""
+_HEAD: Final = 64 * 1024
+"""Bytes that are read at once to tell the format of a file."""
 
 
 class Parser:
@@ -222,7 +222,7 @@ def _first_bytes(file: LogFile, end: int | None) -> bytes:
     """
     at, data = 0, b""
     while data.count(b"\n") < MOST_LINES:
-        more = file.read(_READ if end is None else min(_READ, end - at), at)
+        more = file.read(_HEAD if end is None else min(_HEAD, end - at), at)
         if not more:
             break
         at += len(more)
