@@ -183,6 +183,9 @@ def test_what_is_refused_does_nothing(web: Web) -> None:
         twice = '{"reason": "bad_key", "reason": "out_of_range"}'
         answer = requests.post(f"{web.url}/v1/dead/{action}", data=twice, timeout=20)
         assert (answer.status_code, "twice" in answer.text) == (422, True)
+        packed = b'{"refs":[' + b",".join([b"{}"] * 300_000) + b"]}"
+        answer = requests.post(f"{web.url}/v1/dead/{action}", data=packed, timeout=20)
+        assert answer.status_code == 413
         # A bound that is given in the wrong place is no bound.
         assert post(web, f"{action}?most=0", {"all": True}).status_code == 422, action
     for query in ("limit=0", "limit=501", "limit=1&limit=2", "reason=", "x=1"):

@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
 from countersink.web.acknowledgement import StoredWaiters
 from countersink.web.auth.register import Identity
+from countersink.web.endpoints import increments
 from countersink.web.endpoints.increments import read_increments
 from countersink.web.errors import Problem
+from countersink.web.http import bodies
 from countersink.web.options import WebOptions
 from countersink.worker import WorkerOptions, run
 from tests.support.factories import RedisFactory
@@ -237,6 +240,42 @@ def test_more_than_fit_into_one_request_are_refused(shared: Web) -> None:
     assert "wait" in str(send(shared, {"counter": "c"}, 422, wiat="stored"))
     assert "stored" in str(send(shared, {"counter": "c"}, 422, wait="yes"))
     assert shared.producer.stats().accepted == accepted
+
+
+PACKED: dict[str, bytes] = {
+    "objects": b"[" + b",".join([b"{}"] * 349_000) + b"]",
+    "numbers": b"[" + b",".join([b"1"] * 500_000) + b"]",
+    "texts": b"[" + b",".join([b'""'] * 330_000) + b"]",
+    "brackets": b"[" * 1_000_000,
+    "a key": b'{"counter":"c","key":[' + b",".join([b"1"] * 500_000) + b"]}",
+    "members": b"{" + b",".join(b'"a%d":0' % number for number in range(90_000)) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_would_take_long_to_decode_is_refused_before(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for module in increments, bodies:
+        monkeypatch.setattr(module, "read_json", None)
+    monkeypatch.setattr(increments, "_decode", None)
+    assert len(PACKED[name]) < WebOptions(redis_url="", mysql_url="").max_body_bytes
+    assert problem(PACKED[name]).status == 413
+
+
+def test_all_that_a_request_may_hold_is_read() -> None:
+    dimensions = {f"dimension_{number}": 'a,b{c["' for number in range(MAX_DIMENSIONS)}
+    whole = {"counter": "c", "amount": 1, "at": "2026-11-27T00:00:00Z", "visitor": "v"}
+    many = [{**whole, "key": dimensions, "id": f"{number}"} for number in range(1_000)]
+    long = [{"counter": "c", "key": '{,["\\' * 100_000}]
+    for body in many, long:
+        read = read_increments(
+            json.dumps(body).encode(),
+            WebOptions(redis_url="", mysql_url=""),
+            Identity(),
+            lambda: datetime(2026, 11, 27, tzinfo=UTC).timestamp(),
+        )
+        assert len(read) == len(body)
 
 
 def test_limits_are_the_servers(redis_url: str, mysql_url: str) -> None:

@@ -175,6 +175,7 @@ def _shortened(row: dict[str, object]) -> dict[str, object]:
 async def _choice(request: Request, services: Services) -> Choice:
     """What the body names."""
     body = await bodies.read(request, services)
+    bodies.check_parts(body, MAX_REFS)
     try:
         choice = msgspec.convert(bodies.read_json(body), Choice)
         for ref in choice.refs or ():

@@ -268,6 +268,7 @@ _decode = msgspec.json.Decoder(list[_Item] | _Item).decode
 
 
 def _items(body: bytes, most: int) -> Sequence[_Item]:
+    bodies.check_parts(body, most)
     try:
         found = _decode(body)
     except msgspec.ValidationError:

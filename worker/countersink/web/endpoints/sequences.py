@@ -56,7 +56,6 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
         request,
         services,
         _Asked,
-        limit=None,
         optional=True,
         advice=': send {"step": 1}, or nothing',
     )

@@ -6,6 +6,7 @@ of bodies that came with an Idempotency-Key: days for which they are kept (``DIG
 import asyncio
 import json
 import logging
+import re
 import time
 import zlib
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b, sha256
+from itertools import islice
 from typing import Any, Final, Literal, TypeVar
 
 import anyio
@@ -52,6 +54,9 @@ _DAY_S: Final = 86_400
 _BUCKETS: Final = 4096
 _NAME_BYTES: Final = 10
 _DIGEST_BYTES: Final = 8
+_ITEM_PARTS: Final = 50
+"""Strings, commas and brackets of an increment, at most: six members, one an object of eight."""
+_PART: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,{\[]', re.DOTALL)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -81,7 +86,7 @@ async def read_object(
     services: Services,
     kind: type[T],
     *,
-    limit: int | None = MAX_OBJECT_BYTES,
+    limit: int = MAX_OBJECT_BYTES,
     optional: bool = False,
     advice: str = "",
 ) -> T:
@@ -141,6 +146,23 @@ async def discard(request: Request, limit: int) -> None:
     """
     _announced(request, limit)
     await _received(request, limit, keep=False)
+
+
+def check_parts(body: bytes, items: int) -> None:
+    """Check that a body of JSON is not packed with more than ``items`` items can have, before it is
+    decoded: a megabyte of ``{},{},…`` would hold the event loop.
+
+    Raises:
+        Problem: 413.
+    """
+    most = items * _ITEM_PARTS
+    if body.count(b",") + body.count(b"{") + body.count(b"[") <= most:
+        return
+    # Those within strings are none: keys may be long.
+    if next(islice(_PART.finditer(body), most, None), None) is not None:
+        raise Problem(
+            413, f"The body has more parts than {items:,} items may have: send it in parts"
+        )
 
 
 def read_json(body: bytes) -> Any:
