@@ -1,6 +1,6 @@
 # The image of every countersink process: worker (the default), scheduler, jobs, web, statsd, migrate, and the rest.
 
-FROM python:3.11-slim AS build
+FROM python:3.11.11-slim-bookworm AS build
 WORKDIR /src
 COPY constraints.txt ./
 RUN python -m venv /build \
@@ -14,7 +14,7 @@ RUN /build/bin/pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-d
     && /opt/countersink/bin/pip install --no-cache-dir -c constraints.txt \
         "countersink[web] @ file://$(echo /wheels/countersink-*.whl)"
 
-FROM python:3.11-slim
+FROM python:3.11.11-slim-bookworm
 RUN groupadd --system --gid 10001 countersink \
     && useradd --system --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
         --shell /usr/sbin/nologin countersink

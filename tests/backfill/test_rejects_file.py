@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,9 @@ def test_a_name_that_is_made_up_is_one_that_is_free(
     assert report.run == run
     assert taken.read_bytes() == MINE
     assert not (logs.directory / "nowhere").exists()
-    assert lines_of(logs.directory / f"backfill-{run}-rejects-3.ndjson") == [1]
+    made = logs.directory / f"backfill-{run}-rejects-3.ndjson"
+    assert lines_of(made) == [1]
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
     assert f"the rejected lines are in backfill-{run}-rejects-3.ndjson" in report.notices
 
 

@@ -46,8 +46,18 @@ def test_only_keys_of_the_compose_specification_are_used() -> None:
 
 
 def test_the_servers_are_of_the_promised_versions() -> None:
-    assert SERVICES["mysql"]["image"] == "mysql:8.4"
-    assert SERVICES["redis"]["image"] == "redis:7"
+    assert SERVICES["mysql"]["image"] == "mysql:8.4.4"
+    assert SERVICES["redis"]["image"] == "redis:7.4.2"
+
+
+def test_every_image_has_its_full_version() -> None:
+    images = [service["image"] for service in SERVICES.values()]
+    images += re.findall(r"(?m)^FROM (\S+)", (ROOT / "Dockerfile").read_text("utf-8"))
+    for manifest in (ROOT / "ops" / "kubernetes" / "base").glob("*.yaml"):
+        images += re.findall(r"image: (\S+)", manifest.read_text("utf-8"))
+    assert len(images) > 12
+    for image in images:
+        assert re.search(r":\d+\.\d+\.\d+[a-z-]*$", image), image
 
 
 def test_redis_writes_an_append_only_file_and_never_evicts() -> None:

@@ -121,6 +121,16 @@ def test_out_is_out(dashboard: Web) -> None:
     assert status(dashboard, "POST", "/logout", OWN) == 303  # nobody was in
 
 
+def test_a_logout_without_a_login_writes_nothing(
+    dashboard: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_keys, "end_login", None)
+    name = cookie(log_in(dashboard, dashboard.key("read")))["Cookie"].partition("=")[0]
+    for token in ("nonsense", "x" * 43):
+        answer = log_out(dashboard, {"Cookie": f"{name}={token}"})
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+
+
 def test_two_installations_on_one_host_leave_each_other_logged_in(
     dashboard: Web, redis_url: str, mysql_url: str
 ) -> None:

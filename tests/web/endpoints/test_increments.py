@@ -223,6 +223,9 @@ def test_a_whole_number_is_one_however_it_is_written(web: Web) -> None:
     assert send(web, b'{"counter":"c","amount":-0.0}')["accepted"] == 1
     for wrong in ("1.5", "9007199254740993.0", "1" * 25, "true"):
         send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
+    for wrong in ("1." + "9" * 20, "1e-400", "1e-" + "9" * 30):
+        said = send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
+        assert "is no whole number" in said["detail"]
     send(web, b'{"counter":"c","amount":NaN}', 400)
     for wrong in ("1e400", "1" * 5_000):
         said = send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)

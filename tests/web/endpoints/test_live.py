@@ -148,7 +148,8 @@ async def _thread() -> str:
     return threading.current_thread().name
 
 
-def test_a_stream_ends_with_its_key(web: Web) -> None:
+def test_a_stream_ends_with_its_key(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_S", live.LIFE_S)  # not at the next comment only
     web.count("orders", "a", 3)
     key = web.key("read", name="brief")
     with listening(web, "orders", key=key) as stream:

@@ -213,12 +213,12 @@ class RejectsFile:
 
     def _opened(self) -> IO[str]:
         if self._path is not None:
-            return self._path.open("w", encoding="utf-8")
+            return open(self._path, "w", encoding="utf-8", opener=_private)
         # A name that nobody has asked for: no file may go for it.
         for again in chain([""], map("-{}".format, count(2))):
             self._path = Path(f"backfill-{self._run}-rejects{again}.ndjson")
             with contextlib.suppress(FileExistsError):
-                return self._path.open("x", encoding="utf-8")
+                return open(self._path, "x", encoding="utf-8", opener=_private)
         raise AssertionError("numbers do not end")
 
     def _close(self) -> None:
@@ -227,3 +227,7 @@ class RejectsFile:
                 self._file.close()
             except OSError as error:
                 self._error = self._error or error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # lines have addresses, and queries with secrets

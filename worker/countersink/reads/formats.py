@@ -36,7 +36,7 @@ _AT_ONCE: Final = 1000
 """Rows that are written at once."""
 _PARQUET_GROUP: Final = 50_000
 """Rows of Parquet that are written, and kept in memory, at once."""
-_FORMULA: Final = tuple("=+-@\t\r\n")
+_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
 _MARK: Final = "'"
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 EVENTS: Final = "countersink_events"
@@ -63,7 +63,8 @@ def csv_text(
         spreadsheet: text is as :func:`for_spreadsheet` makes it; else as it is, for programs.
     """
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer)
+    # In quotes a semicolon ends no cell, where it is what divides them.
+    writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC if spreadsheet else csv.QUOTE_MINIMAL)
     writer.writerow(columns)
     each = iter(rows)
     if "estimate" in columns:  # as JSON has it, not as Python

@@ -41,6 +41,8 @@ LIFE_S: Final = 300.0
 """Seconds until a stream ends; the browser opens another one, which is let in anew or not."""
 HEARTBEAT_S: Final = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy takes the stream for dead."""
+WELCOME_S: Final = 1.0
+"""Seconds between two looks whether a listener's key still holds."""
 SEND_S: Final = 10.0
 """Seconds within which a listener must take what it is sent."""
 RECONNECT_MS: Final = 2_000
@@ -328,12 +330,16 @@ class LiveStream(StreamingResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self, seconds: float) -> str:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._listener.wake.wait()
-        except TimeoutError:
-            return ":\n\n"
-        self._listener.wake.clear()
+        """What is new; a comment after so many seconds, or once the listener may not listen."""
+        wake, ends = self._listener.wake, time.monotonic() + seconds
+        while not wake.is_set():
+            left = ends - time.monotonic()
+            if left <= 0 or not self._welcome():
+                return ":\n\n"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, WELCOME_S)):
+                    await wake.wait()
+        wake.clear()
         news = self._listener.news(self._feed.seen)
         return ":\n\n" if news is None else f"data: {json.dumps(news)}\n\n"
 

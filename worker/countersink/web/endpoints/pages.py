@@ -120,11 +120,13 @@ async def logout(request: Request, services: Services, who: Identity) -> Respons
     shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
     if shown is not None:
         token_hash = api_keys.hash_of(shown[1])
+        if services.register.login(token_hash) is None:
+            await services.register.look_again()
         if services.register.login(token_hash) is not None:
             name = shown[0]  # else it may be that of another installation
-        services.register.forget(token_hash)
-        await services.run_in_session(api_keys.end_login, token_hash)
-        services.register.forget(token_hash)  # a reading may have seen it in between
+            services.register.forget(token_hash)
+            await services.run_in_session(api_keys.end_login, token_hash)
+            services.register.forget(token_hash)  # a reading may have seen it in between
     return _sent_on(request, "/login", name, "", 0)
 
 

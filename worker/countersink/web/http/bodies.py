@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from hashlib import blake2b, sha256
 from itertools import islice
@@ -194,7 +195,15 @@ def _whole(text: str) -> int | float:
 
 def _number(text: str) -> int | float:
     value = float(text)
-    return int(value) if abs(value) <= _EXACT and value.is_integer() else value
+    if abs(value) > _EXACT or not value.is_integer():
+        return value
+    try:
+        exact = Decimal(text) == value
+    except InvalidOperation:  # an exponent of its own size
+        exact = False
+    if not exact:
+        raise Problem(422, f"The body is not valid: {text[:80]} is no whole number")
+    return int(value)
 
 
 def unpack(body: bytes, coding: str, limit: int) -> bytes:
