@@ -180,6 +180,52 @@ def test_every_process_does_its_work_under_the_documented_rights(
     assert site.redis_refusals() == []
 
 
+QUEUE, SALTS = "{countersink:0}:events", "{countersink:0}:salts"
+READS_SALTS = ("app", "tail", "web", "jobs", "backup")
+FORBIDDEN: dict[str, list[tuple[str, ...]]] = {
+    user: [
+        *((verb, QUEUE) for verb in ("DEL", "UNLINK", "PERSIST")),
+        ("EXPIRE", QUEUE, "1"),
+        ("RENAME", QUEUE, "other"),
+        ("SET", QUEUE, ""),
+        ("XGROUP", "DESTROY", QUEUE, "countersink"),
+        ("DEL", "countersink:partitions"),
+        ("SET", "countersink:partitions", "9"),
+        ("FLUSHALL",),
+        ("FLUSHDB",),
+        ("CONFIG", "SET", "maxmemory", "1"),
+        ("KEYS", "*"),
+        ("SHUTDOWN",),
+        ("GET", "of another application"),
+    ]
+    for user in ("app", "tail", "worker", "jobs", "web", "backup")
+}
+"""What nobody but operators and administrators may do."""
+for user in READS_SALTS:
+    FORBIDDEN[user] += [("HSET", SALTS, "visits", "x"), ("HDEL", SALTS, "visits"), ("DEL", SALTS)]
+    if user != "web":
+        FORBIDDEN[user] += [("HSETNX", "{countersink:bodies:1}:2", "f", "v")]
+for user in ("app", "tail", "jobs", "web"):
+    FORBIDDEN[user] += [
+        ("XDEL", QUEUE, "1-1"),
+        ("XTRIM", QUEUE, "MAXLEN", "0"),
+        ("XACK", QUEUE, "countersink", "1-1"),
+    ]
+for user in ("app", "worker", "jobs", "web"):
+    FORBIDDEN[user] += [
+        ("HSET", "{countersink:0}:tail:a", "f", "v"),
+        ("DEL", "{countersink:0}:tail:a"),
+    ]
+
+
+@pytest.mark.parametrize("user", FORBIDDEN)
+def test_nobody_may_do_more_in_redis_than_the_work_takes(made: Site, user: str) -> None:
+    with redis.Redis.from_url(made.redis_url("countersink_admin")) as client:
+        for command in FORBIDDEN[user]:
+            answer = client.execute_command("ACL", "DRYRUN", f"countersink_{user}", *command)
+            assert b"has no permissions" in answer, (user, command, answer)
+
+
 def _front_doors(site: Site) -> None:
     """What comes in by HTTP and StatsD is counted; what web has to read, it may."""
     key = json.loads(
