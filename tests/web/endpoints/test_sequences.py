@@ -1,11 +1,14 @@
 """`/v1/sequences/…`: numbers that are handed out once."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 import requests
 
+from countersink.store.connection import connect
+from countersink.web.endpoints import sequences
 from tests.support.proxies.http_proxy import HttpProxy
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase
@@ -133,3 +136,38 @@ def test_an_answer_that_mysql_could_not_give_is_said_to_be_uncertain(
         assert rule.acted == 1
         assert "ask for the next one" in problem["detail"]
         assert take(web, "a")["value"] == 3
+
+
+def test_a_locked_sequence_holds_up_nothing_else(
+    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "LOCK_WAIT_S", 60)  # until the end of this test
+    monkeypatch.setattr(sequences, "PLACE_WAIT_S", 0.2)
+    others = "/v1/links", "/v1/dead", "/v1/system", "/v1/notes?from=2026-01-01&to=2026-01-02"
+    with serving(redis_url, mysql_url, threads=4) as web, connect(mysql_url) as session:
+        for name in "held", "free":
+            assert take(web, name)["value"] == 1
+        with ThreadPoolExecutor(8) as pool:
+            with session.transaction():
+                session.query("SELECT 1 FROM sequence WHERE name = 'held' FOR UPDATE")
+                url = f"{web.url}/v1/sequences/held/next"
+                asked = [pool.submit(requests.post, url) for _ in range(8)]
+                waiting = set(asked)
+                while len(waiting) > sequences.PLACES:
+                    _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                assert take(web, "free")["value"] == 2
+                for path in others:
+                    assert web.ask("GET", path).status_code == 200, path
+                assert not any(each.done() for each in waiting)
+            answers = [each.result() for each in asked]
+        assert sorted(each.status_code for each in answers) == [200] * 2 + [503] * 6
+        assert peek(web, "held") == 3
+
+
+def test_a_sequence_that_stays_locked_is_answered_503(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url) as web, connect(mysql_url) as session:
+        assert take(web, "stays")["value"] == 1
+        with session.transaction():
+            session.query("SELECT 1 FROM sequence WHERE name = 'stays' FOR UPDATE")
+            take(web, "stays", 503)
+        assert take(web, "stays")["value"] == 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import migrate as migrations
-from countersink.store.connection import IDLE_SECONDS, Connect, Session
+from countersink.store.connection import IDLE_SECONDS, LOCK_WAIT, Connect, Session
 from countersink.store.counters.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.in_app.connection import AppConnection
@@ -97,8 +97,13 @@ class Store:
     @cached_property
     def sequences(self) -> Sequences:
         """Numbers that are handed out once."""
+        return self.sequences_waiting(LOCK_WAIT)
+
+    def sequences_waiting(self, lock_wait: int) -> Sequences:
+        """The same, with a number of seconds for which a try to hand out waits for a lock."""
+        idle = HANDING_IDLE_SECONDS
         return Sequences(
-            partial(open_tables, self._settings, idle_seconds=HANDING_IDLE_SECONDS),
+            partial(open_tables, self._settings, idle_seconds=idle, lock_wait=lock_wait),
             partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
             self._pool,
             self._database,

@@ -150,7 +150,6 @@ class Application:
                 reads=Reads(store, client, bounds),
                 redis=client,
                 system=self._system,
-                threads=anyio.CapacityLimiter(options.threads),
                 read_pool=ReadPool(options.threads, options.read_timeout_s),
                 register=register,
                 cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),

@@ -57,7 +57,7 @@ class WebOptions:
         wait_s: seconds that ``?wait=`` waits at most.
         max_pending_entries: entries in the queue, and 25 times as many rows in them, up to which
             ``include_pending`` is answered: reading them takes time and memory.
-        threads: that read totals at once; as many others do what takes a moment.
+        threads: that read totals at once; as many others do each kind of what takes a moment.
         session_hours: hours that a login to the dashboard lasts.
     """
 

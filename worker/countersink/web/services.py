@@ -34,7 +34,6 @@ class Services:
         reads: totals together with how fresh they are.
         redis: the queue.
         system: the state of the whole installation, the document of ``countersink info``; blocks.
-        threads: bounds :meth:`run`.
         read_pool: runs what reads totals, which may take long: nobody else waits for it.
         register: the keys and logins that are valid.
         cookie: of the logins to this installation.
@@ -49,7 +48,6 @@ class Services:
     reads: Reads
     redis: redis.Redis
     system: Callable[[], Mapping[str, Any]]
-    threads: anyio.CapacityLimiter
     read_pool: ReadPool
     register: Register
     cookie: LoginCookie
@@ -57,6 +55,7 @@ class Services:
     stopping: asyncio.Event
     answers: Counter[int] = field(default_factory=Counter)
     _made: dict[object, Any] = field(default_factory=dict, repr=False)
+    _places: dict[str, anyio.CapacityLimiter] = field(default_factory=dict, repr=False)
 
     def one(self, kind: Callable[["Services"], T]) -> T:
         """The only ``kind`` of the process, made when it is first asked for.
@@ -69,8 +68,10 @@ class Services:
         return found
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run what blocks for a moment in a thread."""
-        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self.threads)
+        """Run what blocks for a moment in a thread; the work of each module has places of its own,
+        so that what waits for a lock holds up nothing else.
+        """
+        return await self._run(work.__module__, partial(work, *args, **kwargs))
 
     async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run ``work`` in such a thread, with a session of its own as its first argument."""
@@ -79,4 +80,10 @@ class Services:
             with open_tables(self.options.mysql_url) as session:
                 return work(session, *args, **kwargs)
 
-        return await self.run(opened)
+        return await self._run(work.__module__, opened)
+
+    async def _run(self, kind: str, work: Callable[[], T]) -> T:
+        places = self._places.get(kind)
+        if places is None:
+            places = self._places[kind] = anyio.CapacityLimiter(self.options.threads)
+        return await anyio.to_thread.run_sync(work, limiter=places)

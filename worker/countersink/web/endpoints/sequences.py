@@ -1,9 +1,12 @@
 """``/v1/sequences/...``: hand out and peek at values; largest block, members, statuses and
 texts."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Final
 
+import anyio
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
@@ -26,6 +29,12 @@ from countersink.web.services import Services
 MAX_BLOCK: Final = 1_000_000
 """Values in one block."""
 MAX_NAME_BYTES: Final = 255
+LOCK_WAIT_S: Final = 1
+"""Seconds for which a try waits for a lock."""
+PLACES: Final = 2
+"""Requests that wait in MySQL for the same sequence."""
+PLACE_WAIT_S: Final = 5.0
+"""Seconds for which others wait for such a place."""
 _NEXT: Final = "/next"
 
 
@@ -49,6 +58,42 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
 
+class HandingOut:
+    """The sequences, and places for each of them: one that a transaction has locked holds up no
+    other. For the event loop's thread.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.sequences = services.store.sequences_waiting(LOCK_WAIT_S)
+        self._places: dict[str, anyio.CapacityLimiter] = {}
+
+    @asynccontextmanager
+    async def place(self, name: str) -> AsyncIterator[None]:
+        """A place in which to ask for a sequence's value.
+
+        Raises:
+            Problem: 503 all of them are taken for too long.
+        """
+        places = self._places.setdefault(name, anyio.CapacityLimiter(PLACES))
+        holder = object()
+        try:
+            with anyio.move_on_after(PLACE_WAIT_S) as waited:
+                await places.acquire_on_behalf_of(holder)
+            if waited.cancelled_caught:
+                raise Problem(
+                    503,
+                    "A transaction holds this sequence: try again",
+                    retry_after=1,
+                )
+            try:
+                yield
+            finally:
+                places.release_on_behalf_of(holder)
+        finally:
+            if not (places.borrowed_tokens or places.statistics().tasks_waiting):
+                self._places.pop(name, None)
+
+
 async def take(request: Request, services: Services, who: Identity) -> Response:
     """Hand out the next value, or a block of them."""
     name = _name(request, who)
@@ -59,14 +104,16 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
         optional=True,
         advice=': send {"step": 1}, or nothing',
     )
-    sequences = services.store.sequences
+    handing = services.one(HandingOut)
+    sequences = handing.sequences
     try:
-        if asked.count is None:
-            value = await services.run(sequences.next, name, asked.step, start=asked.start)
-            return JSONResponse({"name": name, "value": value})
-        block: range = await services.run(
-            sequences.next_block, name, asked.count, asked.step, start=asked.start
-        )
+        async with handing.place(name):
+            if asked.count is None:
+                value = await services.run(sequences.next, name, asked.step, start=asked.start)
+                return JSONResponse({"name": name, "value": value})
+            block: range = await services.run(
+                sequences.next_block, name, asked.count, asked.step, start=asked.start
+            )
     except SequenceExhausted as error:
         raise Problem(409, str(error)) from None
     except SequenceUncertain:
