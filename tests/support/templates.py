@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from countersink.cli.servers import FAST, Kind, MySQLServer
@@ -18,6 +19,10 @@ SMALL: dict[Kind, tuple[str, ...]] = {
     "mariadb": ("--innodb-log-file-size=16M", "--skip-ssl"),
     "mysql": ("--innodb-redo-log-capacity=32M",),
 }
+
+
+UNUSED_S = 7 * 86_400
+"""Seconds after which a template that no test has taken is deleted."""
 
 
 def template(kind: Kind) -> Path:
@@ -36,9 +41,12 @@ def template(kind: Kind) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes start at the same moment
         if not wanted.exists():
             for old in parent.glob(f"{kind}-*"):
-                shutil.rmtree(old, ignore_errors=True)
+                # Tests of another checkout may be using theirs now.
+                if time.time() - old.stat().st_mtime > UNUSED_S:
+                    shutil.rmtree(old, ignore_errors=True)
             unfinished = Path(tempfile.mkdtemp(prefix="new-", dir=parent))
             with MySQLServer(unfinished, kind=kind, extra=(*FAST, *SMALL[kind])):
                 pass
             unfinished.rename(wanted)
+        os.utime(wanted)
     return wanted
