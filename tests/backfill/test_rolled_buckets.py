@@ -20,8 +20,6 @@ from tests.store.helpers import entry
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 KEPT = "minute=2d,hour=90d"
 A_DAY = 1440
 
@@ -91,6 +89,7 @@ def test_a_log_of_days_that_are_rolled_up_is_added_and_taken_back(logs: Logs, sc
     assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 3
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_log_is_taken_back_while_its_minutes_become_wider(logs: Logs, scene: Scene) -> None:
     at = noon(4)
     added = run_of(logs.add(log(logs.directory / "a.log", at, *["/a", "/b"] * 300)))
@@ -163,6 +162,7 @@ def test_the_day_in_which_the_boundary_lies_is_left_out_whole(
     assert ROLLED.format(days[0]) in done.notices
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("skip", [0, 1, 2])
 def test_the_boundary_moves_between_the_sources_and_the_correction(
     scene: Scene, proxy: MySQLProxy, skip: int

@@ -16,6 +16,10 @@ from countersink.store.errors import StoreError
 from countersink.store.migrate import migrate
 from tests.support.templates import SMALL, template
 
+PLAIN: Final[dict[Kind, tuple[str, ...]]] = {"mariadb": (), "mysql": ("--tls-version=",)}
+"""Without TLS, which takes half the time of a connection: tests connect ten times each. Servers
+that a test makes for itself have it."""
+
 MANY_ROWS: Final = 2000
 """Above so many rows the statistics of a table may change the plans of the next test."""
 _SCHEMA: Final = """
@@ -154,7 +158,7 @@ class SharedServers:
                 self._directory / kind,
                 kind=kind,
                 template=template(kind),
-                extra=(*FAST, *SMALL[kind]),
+                extra=(*FAST, *SMALL[kind], *PLAIN[kind]),
             ).start()
             self._made[kind] = server, KeptDatabase(server)
         return self._made[kind]
