@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.takers import killed_and_cut, together_without_gaps
 
@@ -11,7 +12,7 @@ from tests.support.takers import killed_and_cut, together_without_gaps
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 
