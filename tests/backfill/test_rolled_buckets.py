@@ -162,7 +162,6 @@ def test_the_day_in_which_the_boundary_lies_is_left_out_whole(
     assert ROLLED.format(days[0]) in done.notices
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("skip", [0, 1, 2])
 def test_the_boundary_moves_between_the_sources_and_the_correction(
     scene: Scene, proxy: MySQLProxy, skip: int

@@ -170,7 +170,6 @@ def daily(mysql_url: str) -> str:
     return mysql_url
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.parametrize(
     ("resolution", "zone"),
