@@ -33,8 +33,6 @@ from tests.store.helpers import MAX, MIN, entry
 from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
@@ -45,6 +43,7 @@ def csv(*rows: tuple[str, object]) -> bytes:
     return ("time,key,n\n" + "".join(lines)).encode()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_is_added_is_there_with_what_was_counted_live(logs: Logs) -> None:
     Applier(logs.url, 17).apply([entry([(0, COUNTER, "/a", NOON_MINUTE, 5)])])
     report = logs.add(logs.write("a.log", log("/a", "/b")))
@@ -242,6 +241,7 @@ def test_a_recipe_that_cannot_be_is_refused(logs: Logs) -> None:
         logs.add(logs.write("a.csv", b"a,b\n"), input_format="csv")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_lines_whose_total_would_leave_64_bits_are_rejected(logs: Logs) -> None:
     file = logs.write(
         "a.csv",
@@ -291,6 +291,7 @@ def test_a_line_that_was_rejected_for_its_total_is_not_taken_back_when_it_goes_o
     assert figures == [(4, 3, 0)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_amounts_are_added_as_they_are(logs: Logs) -> None:
     file = logs.write("a.csv", csv(("a", -5), ("a", 2), ("zero", 0), ("b", 2**40)))
     report = logs.add(file, **CSV)
@@ -300,6 +301,7 @@ def test_amounts_are_added_as_they_are(logs: Logs) -> None:
     assert zeros == [(0,)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_keys_are_the_bytes_that_they_are(logs: Logs) -> None:
     keys = ["a", "A", "a ", "á", "a\u0301", "", "\\", "'", "%s", "\U0001f600", "x" * 255]
     file = logs.write("a.csv", csv(*((f'"{key}"', 1) for key in keys)))

@@ -32,8 +32,6 @@ from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
 
@@ -57,6 +55,7 @@ def test_a_policy_that_changes_in_the_midst_is_seen(logs: Logs) -> None:
     assert found == {"2026-03-14": 100, "2026-03-14 12:00:01": 200}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_two_at_once_add_each_line_once(logs: Logs, chunks: int) -> None:
     logs.small_chunks(1500 // chunks)
@@ -112,6 +111,7 @@ def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_anothe
         assert found == {(DAY, "/head"): 2 * lines, (DAY, "/a"): 50, (DAY, "/b"): 20}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
 def test_a_commit_whose_outcome_is_unknown_counts_once(logs: Logs, phase: Phase) -> None:
     logs.small_chunks()
@@ -134,6 +134,7 @@ def half_undone(logs: Logs) -> Path:
     return file
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("note", "again"),
     [
@@ -210,6 +211,7 @@ def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs)
     assert by_bucket == {"2026-03-14": 300, "2026-03-14 12:00:01": 150}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(logs: Logs) -> None:
     logs.small_chunks()
     file = logs.write("a.log", long_log(450))
@@ -226,6 +228,7 @@ def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(logs: Log
     assert logs.totals() == keys_of(450)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("error", [1205, 1213])
 def test_others_in_the_way_are_waited_for(logs: Logs, error: int) -> None:
     with MySQLProxy.to(logs.url) as proxy:

@@ -24,8 +24,6 @@ from tests.backfill.helpers import (
 )
 from tests.store.helpers import MAX
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.fixture
 def declared(mysql_url: str) -> str:
@@ -46,6 +44,7 @@ def events(path: Path, number: int = 3, hour: int = 12) -> Path:
 COLUMNS = {"input_format": "csv", "time_column": "at", "key_column": "key"}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_events_are_added_to_the_breakdowns_and_taken_back(declared: str, tmp_path: Path) -> None:
     report = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
     assert details(report) == ""

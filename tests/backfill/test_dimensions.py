@@ -30,8 +30,6 @@ from tests.backfill.helpers import (
     write,
 )
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 PAGE = (("page", "path"),)
 BOTH = (("status", "status"), ("page", "path"))
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at"}
@@ -153,6 +151,7 @@ def declared(mysql_url: str) -> str:
     return mysql_url
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_log_is_counted_once_in_the_breakdowns_and_taken_back(
     declared: str, tmp_path: Path
 ) -> None:

@@ -41,8 +41,6 @@ from tests.backfill.helpers import (
 from tests.store.helpers import entry
 from tests.support.examples import MANY
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 Event = tuple[datetime, str, str]
 """Time, page, country."""
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at"}
@@ -184,6 +182,7 @@ def test_months_that_were_rolled_up_are_compared_as_months(later: str, tmp_path:
     complete(later, "2026-03-01")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.parametrize("seed", range(4 if MANY else 1))
 @pytest.mark.parametrize("resolution", ["day", "quarter"])
@@ -247,6 +246,7 @@ def apply(applier: Applier, events: Iterable[Event]) -> None:
     applier.apply([entry(rows)])
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_was_filled_is_taken_back_and_filled_again(later: str, tmp_path: Path) -> None:
     filled = fill(later, tmp_path / "history.csv")
     done = undo(later, run_of(filled))
@@ -292,6 +292,7 @@ def test_a_run_that_is_undone_in_part_keeps_a_breakdown_from_beginning_earlier(
         complete(later)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_breakdown_that_begins_earlier_while_sources_are_read_is_filled_no_further(
     later: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

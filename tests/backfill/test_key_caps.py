@@ -9,8 +9,6 @@ from tests.backfill import helpers
 from tests.backfill.helpers import Logs, keys_of, log, long_log
 from tests.backfill.truths import DAY, NEXT, Scene, count, on_days
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 KEPT = """
     SELECT COUNT(DISTINCT counter_key) FROM counter_slot WHERE counter_key <> '__overflow__'
 """
@@ -32,6 +30,7 @@ def test_what_is_added_keeps_to_the_cap_and_is_taken_back_as_it_was_written(
     assert logs.totals() == {}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_chunks_and_live_traffic_share_the_room(logs: Logs, scene: Scene) -> None:
     logs.small_chunks()
     scene.store.counters.set("views", max_keys=5)

@@ -19,8 +19,6 @@ from tests.store.helpers import entry
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 KEPT = "minute=2d,hour=90d"
 A_DAY = 1440
 
@@ -90,6 +88,7 @@ def test_a_log_of_days_that_are_rolled_up_is_added_and_taken_back(logs: Logs, sc
     assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 3
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_log_is_taken_back_while_its_minutes_become_wider(logs: Logs, scene: Scene) -> None:
     at = noon(4)
     added = run_of(logs.add(log(logs.directory / "a.log", at, *["/a", "/b"] * 300)))

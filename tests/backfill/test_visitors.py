@@ -53,8 +53,6 @@ from tests.store.helpers import together
 from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 HOST_AND_AGENT = ("host", "agent")
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at", "key_column": "page"}
 VISITS = 1_000 if MANY else 200
@@ -208,6 +206,7 @@ def test_random_visits_are_in_the_sketches_of_their_buckets_once(
         assert store.totals.unique(COUNTER).total == len(every)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_many_visitors_of_a_day_are_an_estimate_of_the_same_registers(
     unique: str, tmp_path: Path
 ) -> None:
@@ -565,6 +564,7 @@ def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(
     require_visits(unique, visits)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_lines_of_a_sketch_that_is_damaged_are_rejected(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,6 +580,7 @@ def test_lines_of_a_sketch_that_is_damaged_are_rejected(
     assert found == [(b"/", 1), (b"/a", 1)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_two_at_once_count_each_visitor_once(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -592,6 +593,7 @@ def test_two_at_once_count_each_visitor_once(
     require_visits(unique, visits)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_job_counts_the_visitors_of_planned_chunks(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

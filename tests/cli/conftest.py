@@ -10,6 +10,7 @@ import redis
 from countersink.cli.servers import RedisServer
 from tests.cli.command import Servers, Start
 from tests.support.databases import KeptDatabase
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 
 
@@ -41,7 +42,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def children() -> Iterator[Children]:
     """Processes that are gone after the test."""
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.support.processes import Child, Children
+from tests.support.forked import ForkedChildren
+from tests.support.processes import Child
 from tests.support.waiting import eventually
 
 
@@ -44,7 +45,7 @@ def listener(redis_url: str, *arguments: str, **variables: str) -> Iterator[List
         "COUNTERSINK_STATSD_LOG_FORMAT": "json",
         **variables,
     }
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.countersink("statsd", *arguments, environment=environment)
         eventually(lambda: '"listening"' in child.output() or not child.running)
         started = Listener(child, {})

@@ -34,14 +34,15 @@ def full_pipe() -> Iterator[tuple[int, int]]:
 
 
 @pytest.fixture
-def start(servers: Servers, children: Children, full_pipe: tuple[int, int]) -> Start:
-    """Starts the command with such a stderr."""
+def start(servers: Servers, full_pipe: tuple[int, int]) -> Iterator[Start]:
+    """Starts the command, from its first line on, with such a stderr."""
+    with Children() as children:
 
-    def start(*arguments: str, **variables: str) -> Child:
-        environment = servers.variables(**variables)
-        return children.countersink(*arguments, environment=environment, stderr=full_pipe[1])
+        def start(*arguments: str, **variables: str) -> Child:
+            environment = servers.variables(**variables)
+            return children.countersink(*arguments, environment=environment, stderr=full_pipe[1])
 
-    return start
+        yield start
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> str:

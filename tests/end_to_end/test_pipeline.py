@@ -3,8 +3,9 @@
 import json
 
 from tests.cli.command import Servers
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
-from tests.support.processes import Children, countersink
+from tests.support.processes import countersink
 from tests.support.run_app import AT, CHUNK
 from tests.support.traffic import FIRST_MINUTE, Cell, day_of
 
@@ -18,7 +19,7 @@ def test_what_producers_send_and_hands_count_is_what_totals_shows(
     environment = servers.variables()
     migrated = servers.call("migrate")
     assert migrated.status == 0, migrated.err
-    with Children() as children:
+    with ForkedChildren() as children:
         producers = [
             children.app(redis_url, counter="shared", chunks=CHUNKS, per_second=1_000_000)
             for _ in range(2)

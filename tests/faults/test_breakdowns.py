@@ -9,9 +9,8 @@ from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
 
-
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_killed_at_points_while_breakdowns_are_counted(stage: Stage) -> None:
     scenarios.killed_with_breakdowns(stage, POINTS if MANY else stage.random.sample(POINTS, 4))

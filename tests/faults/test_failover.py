@@ -24,8 +24,6 @@ from tests.support.run_app import CHUNK
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 CHUNKS = 60
 SUM = "SELECT CAST(COALESCE(SUM(amount), 0) AS SIGNED) FROM counts.counter_slot"
 FAST = {
@@ -87,6 +85,7 @@ def running(
     return Run(children, pair, redis_client, redis_url)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_primary_is_killed_and_comes_back_as_a_replica(
     running: Run, pair: ReplicatedPair
 ) -> None:

@@ -9,11 +9,10 @@ from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 LINES = 70_000 if MANY else 5_000
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_killed_at_points_while_members_are_united(stage: Stage) -> None:
     scenarios.killed_with_members(stage, POINTS if MANY else stage.random.sample(POINTS, 4))

@@ -30,8 +30,6 @@ from tests.reads.support import apply_all, minute_of
 from tests.store.helpers import entry
 from tests.support.traffic import now_ms, send
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 VALUES: Mapping[str, list[str]] = {"country": ["DE", "AT", ""], "page": ["/", "/a", "/b", ""]}
 
 
@@ -68,6 +66,7 @@ def queue(client: redis.Redis, draw: random.Random) -> Bag[tuple[str, str]]:
     return added
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("seed", range(2))
 def test_each_event_is_there_once(
     client: redis.Redis, store: Store, mysql_url: str, seed: int
@@ -165,6 +164,7 @@ def test_what_is_pending_of_a_breakdown_is_asked_for_by_itself(
     assert total == expected.total()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_breakdown_that_is_removed_meanwhile_gives_no_half_answer(
     client: redis.Redis, store: Store, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,8 +22,6 @@ from tests.reads.support import queue as send
 from tests.store.policy_rows import put_policies
 from tests.support.examples import MANY
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 COUNTERS = 1_200 if MANY else 400
 QUESTIONS = [
     Query(Selection(), by="day"),
@@ -165,6 +163,7 @@ def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
     assert ask(reads, Query(Selection(), by="month")).rolled_up_to == DAYS[1]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_the_number_of_statements_does_not_grow_with_the_counters(
     store: Store, session: Session

@@ -25,14 +25,13 @@ from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import add, now_ms, send
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.fixture
 def reads(store: Store, redis_client: redis.Redis) -> Reads:
     return Reads(store, redis_client)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_pending_applied_and_acknowledged_entries_count_once_each(
     reads: Reads, redis_client: redis.Redis, mysql_url: str
 ) -> None:
@@ -129,6 +128,7 @@ def test_many_keeps_the_order_of_the_keys(
     assert reads.many("views", ["a"], end=DAYS[0], include_pending=True).value == {"a": 1}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_top_ranks_what_both_add_up_to(
     reads: Reads, redis_client: redis.Redis, mysql_url: str
 ) -> None:
@@ -324,6 +324,7 @@ def test_pending_rows_go_to_the_buckets_the_worker_will_use(
         apply_all(redis_client, mysql_url, acknowledge=False)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_policy_that_changes_while_the_queue_is_read(
     reads: Reads, redis_client: redis.Redis, mysql_url: str
 ) -> None:

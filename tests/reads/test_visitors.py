@@ -44,8 +44,6 @@ from tests.reads.test_windows import (
 from tests.support.examples import MANY, examples
 from tests.support.traffic import now_minute, now_ms, send
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 Event = tuple[str, int, str]
 """(key, minute, member)."""
 
@@ -202,8 +200,9 @@ class Sighted(Played):
                 self.require_told(visitors, span, None, day)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.timeout(1200)
-@examples(few=2, many=40, phases=UNSHRUNK)
+@examples(few=1, many=40, phases=UNSHRUNK)
 @given(made=counters(), days=st.sampled_from((0, 0, 1, 2)), seed=st.integers(0, 2**32))
 def test_different_members_are_exact_or_refused(
     ground: Ground, made: Any, days: int, seed: int

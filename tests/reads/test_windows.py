@@ -31,8 +31,6 @@ from tests.store.policy_rows import Change, brute_policy, put_policies
 from tests.support.examples import examples
 from tests.support.traffic import now_minute, now_ms, send
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 KEYS = ("", "a", "a ", "ä", "/page")
 WIDTH = {"minute": 1, "quarter": 15, "hour": 60, "day": 1440}
 HOURLY = ("UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati")
@@ -383,8 +381,9 @@ def some(chance: random.Random, edges: list[int]) -> dict[Event, int]:
     return {(chance.choice(KEYS), min(one, now)): chance.choice(amounts) for one in at}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.timeout(1200)
-@examples(few=3, many=8, phases=UNSHRUNK)
+@examples(few=2, many=8, phases=UNSHRUNK)
 @given(made=counters(), seed=st.integers(0, 2**32))
 def test_ranges_of_times_and_days_are_exact_or_refused(
     ground: Ground, made: Any, seed: int
@@ -422,7 +421,7 @@ def test_ranges_of_times_and_days_are_exact_or_refused(
     assert ground.store.totals.total("v") == sum(oracle.events.values())
 
 
-@examples(few=2, many=8, phases=UNSHRUNK)
+@examples(few=1, many=8, phases=UNSHRUNK)
 # From 00:00 to 04:00 UTC the last 47 hours begin on the day of UTC in which counting by days ended.
 @example(
     made=(

@@ -20,8 +20,6 @@ from countersink.store.sql import day_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 MARCH = Month(day_label(date(2020, 3, 1)), date(2020, 4, 1), 0)
 WHOLE = BucketRange("v", LABEL, b"", b"\xff" * 255)
 ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(), b"\xff\xfe"]
@@ -94,6 +92,7 @@ def test_a_key_declared_with_0_keeps_its_row(tables: Tables, session: Session) -
     assert tables.slots() == [(DAY, b"a", 0, 0)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_sum_beyond_64_bits_fits_what_is_there_already(tables: Tables, session: Session) -> None:
     tables.plant([("v", DAY, b"up", 0, -10), ("v", DAY, b"up", 1, MAX), ("v", DAY, b"up", 2, 5)])
     tables.plant([("v", DAY, b"down", 0, MAX), ("v", DAY, b"down", 1, MIN)])
@@ -163,6 +162,7 @@ def test_more_days_may_be_gone_by_now_and_slot_0_is_for_whatever_counter(
     assert move(session, BucketRange("v", LABEL, b"b", b"b")).moved == 2
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_whoever_changes_counters_waits_for_a_move_to_a_month(
     tables: Tables, mysql_url: str
 ) -> None:
@@ -184,6 +184,7 @@ def test_whoever_changes_counters_waits_for_a_move_to_a_month(
     assert len(refused) == 2
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_held_row_is_refused_at_once_and_nothing_stays_locked(
     tables: Tables, session: Session, mysql_url: str
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_held_row_is_refused_at_once_and_nothing_stays_locked(
     assert move(session, WHOLE).moved == 7
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
     tables: Tables, mysql_url: str
 ) -> None:
@@ -229,6 +231,7 @@ def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
     tables.check_ledger()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_without_gap_locks_a_row_that_comes_between_stops_the_move(
     tables: Tables, mysql_url: str
 ) -> None:
@@ -245,6 +248,7 @@ def test_without_gap_locks_a_row_that_comes_between_stops_the_move(
     tables.check_ledger()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_connection_lost_at_commit_is_made_again_and_the_range_with_it(
     tables: Tables, mysql_url: str, phase: Phase
@@ -270,6 +274,7 @@ def test_a_server_that_stays_away_ends_it(mysql_url: str) -> None:
         mover.run(lambda session: session.query("SELECT 1"))
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
     tables: Tables, mysql_url: str
 ) -> None:
@@ -282,6 +287,7 @@ def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
     assert part == BucketRange("v", LABEL, b"a", b"a")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_around_held_and_overflowing_keys_everything_else_moves(
     tables: Tables, mysql_url: str
 ) -> None:
@@ -299,6 +305,7 @@ def test_around_held_and_overflowing_keys_everything_else_moves(
     tables.check(before)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_parts_hold_about_so_many_rows_and_cover_every_key_once(
     tables: Tables, session: Session
 ) -> None:
@@ -325,6 +332,7 @@ def test_a_key_with_more_rows_than_a_part_may_have_is_a_part(
     assert next_part(session, "v", LABEL, rows=10, above=29) is None
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str) -> None:
     for day in range(1, 4):
         for number in range(40):

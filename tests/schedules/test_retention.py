@@ -22,8 +22,6 @@ from tests.schedules.tables import MAX, Tables, spread
 from tests.store.helpers import entry, minute, together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
 
 
@@ -98,6 +96,7 @@ def test_a_month_of_fifty_counters_rolls_up_with_totals_unchanged(tables: Tables
     assert run(tables.url).rows == 0
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_late_rows_follow(tables: Tables) -> None:
     keep(tables, 10)
     old = day_of(100)
@@ -202,6 +201,7 @@ def test_the_day_is_announced_before_the_first_row_moves(tables: Tables) -> None
     assert announced == [day_of(10)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Tables) -> None:
     keep(tables, 10)
     old = datetime(2020, 3, 5, tzinfo=UTC).date()
@@ -299,6 +299,7 @@ def test_the_end_of_time_is_in_no_month_yet_and_nothing_is_wrong_with_it(tables:
     assert (done.rows, done.unknown) == (0, ())
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_no_reader_sees_a_total_change(tables: Tables, level: str) -> None:
     keep(tables, 10)
@@ -400,6 +401,7 @@ def test_a_day_that_is_not_rolled_up_has_no_room_for_keys_of_its_month(tables: T
     assert apply(tables, kept, "a", "old") == 1
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_row_by_which_makers_of_keys_take_turns_is_held_before_the_rows_that_move(
     tables: Tables,
 ) -> None:
@@ -418,6 +420,7 @@ def test_the_row_by_which_makers_of_keys_take_turns_is_held_before_the_rows_that
     assert free == [[(0,)], []]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_workers_with_a_cap_and_retention_never_wait_in_a_circle(tables: Tables) -> None:
     """Late events of old keys and of new ones, while their days are rolled up again and again.
 

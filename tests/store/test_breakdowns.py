@@ -21,8 +21,6 @@ from countersink.store.verify import verify
 from tests.store.helpers import MAX, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.fixture
 def views(store: Store) -> str:
@@ -61,6 +59,7 @@ def cells(session: Session, counter: str) -> dict[tuple[str, ...], int]:
     return {values_of(key.decode()): amount for key, amount in keys(session, counter).items()}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_an_increment_is_counted_in_its_counter_and_in_each_breakdown(
     session: Session, applier: Applier, views: str
 ) -> None:
@@ -86,6 +85,7 @@ def test_events_without_dimensions_have_empty_values_and_keys_are_counted_in_the
     assert cells(session, "views#3") == {("", ""): 2, ("/home", ""): 4}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_redelivery_adds_to_no_breakdown(session: Session, applier: Applier, views: str) -> None:
     once = entry(increments(({"page": "/home"}, 2)))
     applier.apply([once, once])
@@ -120,6 +120,7 @@ def test_a_row_with_dimensions_of_a_counter_without_any_is_a_dead_letter(
     assert keys(session, counter) == {b"/a": 3}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_row_that_one_cell_refuses_is_counted_in_none(
     session: Session, applier: Applier, views: str
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_breakdown_that_is_added_later_begins_then(
     assert sum(cells(session, "views#1").values()) == 9
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
     session: Session, applier: Applier, store: Store, views: str
 ) -> None:
@@ -294,6 +296,7 @@ def test_values_that_are_too_long_are_cut_and_odd_ones_kept_apart(
     assert len(keys(session, "views#1")) == len(odd)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_verify_finds_a_breakdown_that_differs_from_its_counter(
     session: Session, verifying: Session, applier: Applier, store: Store, views: str
 ) -> None:
@@ -348,6 +351,7 @@ def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(
     assert [each.overflown for each in store.counters.list()] == [8]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     "rows_counted",
     [3000, pytest.param(1_000_000, marks=pytest.mark.long("a million rows are counted"))],

@@ -332,7 +332,6 @@ def said(one: Difference) -> Said:
     return one.problem, one.counter, None if one.day is None else str(one.day), one.key
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_every_damage_of_rows_is_found_and_located(site: Session, url: str) -> None:
     missed = {}
     with open_session(url) as verifying:

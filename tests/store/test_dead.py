@@ -17,8 +17,6 @@ from countersink.store.errors import Conflict
 from countersink.stream.decode import ReadRows, decode_payload
 from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 def _payload(*content: Row) -> bytes:
     return json.dumps([list(one[1:]) for one in content]).encode()
@@ -63,6 +61,7 @@ def test_a_ref_names_a_row_or_all_of_an_entry() -> None:
             parse_ref(wrong)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_dropping_all_by_reason_and_by_name(session: Session) -> None:
     _bury(session, *(_row(number, reason="b" if number % 2 else "a") for number in range(1300)))
     assert dead.drop(session, refs=[_row(4).ref, _row(5).ref, _row(9999).ref]) == 2
@@ -77,6 +76,7 @@ def test_a_dead_row_that_is_there_already_stays_as_it_is(session: Session) -> No
     assert dead.count(session) == {"first": 1}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_retried_row_counts_in_slot_and_ledger(session: Session) -> None:
     _bury(session, *(_row(number) for number in range(250)))
     assert retry(session, slot=9, decode=decode_payload) == Retried(retried=250, rows=250)
@@ -201,6 +201,7 @@ def test_a_truncated_payload_is_not_retried(session: Session, mysql_url: str) ->
     assert dead.count(session) == {"not_json": 1}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Session) -> None:
     with connect(mysql_url) as one, connect(mysql_url) as two:
         for round_ in range(1, 4):
@@ -215,6 +216,7 @@ def test_two_retries_at_once_count_each_row_once(mysql_url: str, session: Sessio
     assert ledger(session) == slots(session)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_row_that_is_being_retried_is_locked(mysql_url: str, session: Session) -> None:
     _bury(session, _row(1))
     looked: list[bool] = []
@@ -229,6 +231,7 @@ def test_a_row_that_is_being_retried_is_locked(mysql_url: str, session: Session)
     assert looked == [True]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:
     _bury(session, *(_row(number) for number in range(300)))
     with connect(mysql_url) as one, connect(mysql_url) as two:
@@ -239,6 +242,7 @@ def test_a_retry_and_a_drop_at_once(mysql_url: str, session: Session) -> None:
     assert sum(keys(session).values()) == counted
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_retry_that_dies_midway_has_counted_nothing(session: Session) -> None:
     _bury(session, _row(1))
 

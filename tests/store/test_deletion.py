@@ -20,8 +20,6 @@ from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 TABLES = ("counter", "counter_policy", "counter_slot", "counter_month", "counter_ledger")
 
 
@@ -119,6 +117,7 @@ def test_a_key_goes_from_all_buckets_and_months(
     assert store.counters.delete("views", "no such key") == Deleted()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_keys_are_told_apart_byte_by_byte(store: Store, session: Session, applier: Applier) -> None:
     names = ["", "ä", "a", "A", "a ", "a\u0308", "😀", "%", "_", "ab"]
     applier.apply([entry([row(name, 1, position=index) for index, name in enumerate(names)])])
@@ -165,6 +164,7 @@ def die_at(commit: int) -> Callable[[str], None]:
     return reached
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
     mysql_url: str,
@@ -203,6 +203,7 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
         assert now["counter_month"] == 0
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
@@ -237,6 +238,7 @@ def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
     assert verify(deleting).differences == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others(
     mysql_url: str, session: Session, applier: Applier, deleting: Session
 ) -> None:
@@ -308,6 +310,7 @@ def test_every_row_is_looked_at_a_few_times_only(
         assert verify(deleting).differences == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("per_page", [20, 200])
 def test_a_counter_that_is_counted_meanwhile_is_deleted_or_said_to_be_counted_too_fast(
     mysql_url: str,

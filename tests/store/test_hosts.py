@@ -33,8 +33,6 @@ from tests.support.proxies import MySQLProxy
 from tests.support.replication import ask, port_of, run
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.fixture(scope="module")
 def started(servers_directory: Path, server_kind: Kind) -> Iterator[tuple[MySQLServer, ...]]:
@@ -88,6 +86,7 @@ def unused_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_first_in_the_urls_order_that_takes_writes(
     first: MySQLServer, second: MySQLServer
 ) -> None:
@@ -102,6 +101,7 @@ def test_the_first_in_the_urls_order_that_takes_writes(
         assert port(url_of(nobody, second.port, first.port)) == second.port
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_no_host_takes_writes(first: MySQLServer) -> None:
     run(first, "SET GLOBAL read_only = 1")
     with unused_port() as nobody, pytest.raises(Unavailable) as caught:
@@ -112,6 +112,7 @@ def test_no_host_takes_writes(first: MySQLServer) -> None:
     )
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_login_that_all_refuse_is_refused(first: MySQLServer, second: MySQLServer) -> None:
     url = url_of(first.port, second.port).replace("geheim", "falsch")
     with pytest.raises(Refused, match=f"{first.port}: .*password.*{second.port}: ") as caught:
@@ -119,6 +120,7 @@ def test_a_login_that_all_refuse_is_refused(first: MySQLServer, second: MySQLSer
     assert caught.value.code == 1045
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_one_host_is_asked_nothing_more(first: MySQLServer) -> None:
     with MySQLProxy.to(first.url) as proxy, MySQLProxy.to(first.url) as other:
         assert port(url_of(proxy.port)) == first.port
@@ -143,6 +145,7 @@ def test_the_database_is_made_where_writes_go(first: MySQLServer, second: MySQLS
         assert store.counters.list() == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_session_moves_when_its_server_becomes_read_only(
     first: MySQLServer, second: MySQLServer
 ) -> None:
@@ -164,6 +167,7 @@ def test_a_session_moves_when_its_server_becomes_read_only(
     kept.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_sessions_that_read_move_with_the_writes(first: MySQLServer, second: MySQLServer) -> None:
     """What is counted on the new primary would be missing in what an old one answers."""
     connecting = partial(
@@ -176,6 +180,7 @@ def test_sessions_that_read_move_with_the_writes(first: MySQLServer, second: MyS
     pool.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_sessions_that_read_are_not_kept_for_long(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +194,7 @@ def test_sessions_that_read_are_not_kept_for_long(
     pool.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_statement_is_ended_on_the_server_where_it_runs(
     first: MySQLServer, second: MySQLServer
 ) -> None:
@@ -209,6 +215,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "PROBE_S", 1.5)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.usefixtures("impatient")
 def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
@@ -233,6 +240,7 @@ def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
             first.thaw()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.usefixtures("impatient")
 def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
@@ -257,6 +265,7 @@ def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
         assert not session.closed
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.usefixtures("impatient")
 def test_a_host_at_a_limit_of_connections_is_not_left(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
@@ -283,6 +292,7 @@ def test_a_host_at_a_limit_of_connections_is_not_left(
             run(server, "DROP USER few@'%'")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_child_leaves_its_parents_sessions_alone(first: MySQLServer, second: MySQLServer) -> None:
     """It would break the socket that both have."""
     url = url_of(first.port, second.port)
@@ -310,6 +320,7 @@ class Hung:
         self.aborted.set()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_bug_does_not_end_the_watch() -> None:
     settings = Settings.parse(url_of(1, 2))
     one, two = settings.each_host()
@@ -329,6 +340,7 @@ def test_a_bug_does_not_end_the_watch() -> None:
     assert asked == [one, one, two]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("error", "gone", "taken"),
     [
@@ -379,6 +391,7 @@ def silent_host() -> Iterator[tuple[int, Callable[[], int]]]:
             each.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_host_that_does_not_answer_is_left_and_asked_last_for_a_while(
     first: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +469,7 @@ PRIMARY, SECONDARY, GONE = (
 )
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("variables", "rows", "says"),
     [

@@ -36,8 +36,6 @@ from tests.support.examples import MANY
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DEADLOCK = 1213
 
@@ -57,6 +55,7 @@ def asked(app: Connection) -> int:
     return int(number)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_it_is_there_with_the_business_row_or_not_at_all(
     store: Store, shop: str, app: Connection
 ) -> None:
@@ -72,6 +71,7 @@ def test_it_is_there_with_the_business_row_or_not_at_all(
     assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_each_kind_of_connection_and_cursor(
     store: Store, session: Session, mysql_url: str, app_database_url: str
 ) -> None:
@@ -161,6 +161,7 @@ def test_several_thousand_keys_in_their_order(
     assert keys(session, "orders") == {key.encode(): 2 * n for key, n in amounts.items()}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_statement_fits_the_smallest_packet() -> None:
     rows = [(bytes([number % 256]) * 255, MIN) for number in range(2500)]
     parts = list(row_parts(rows, 65_536 - 1024))
@@ -171,6 +172,7 @@ def test_a_statement_fits_the_smallest_packet() -> None:
     assert [len(part) for part in row_parts(rows, 16_000_000)] == [1000, 1000, 500]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
     store: Store, shop: str, app: Connection, session: Session, mysql_url: str
 ) -> None:
@@ -192,6 +194,7 @@ def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
     assert len(keys(session, "orders")) == len(amounts)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("ended", ["by a time-out", "by KILL QUERY"])
 def test_nothing_is_counted_where_its_posting_alone_fails_and_the_transaction_commits(
     store: Store, shop: str, app: Connection, session: Session, mysql_url: str, ended: str
@@ -221,6 +224,7 @@ def test_nothing_is_counted_where_its_posting_alone_fails_and_the_transaction_co
         assert verify(verifying).differences == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_sums_to_the_ends_of_bigint_and_not_beyond(store: Store, mysql_url: str) -> None:
     for mode in ("", "STRICT_ALL_TABLES"):
         with open_app(mysql_url, sql_mode=mode) as app:
@@ -241,6 +245,7 @@ def app_slots_of(app: Connection) -> list[int]:
     return [int(amount) for (amount,) in run(app, "SELECT amount FROM counter_slot")]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("snapshot_isolation", "first", "slots"), [("OFF", 256, 16), ("ON", 1024, 2**16 - 1024)]
 )
@@ -340,6 +345,7 @@ def test_what_cannot_be_is_refused_in_the_caller_and_nothing_is_sent(
     assert run(app, "SELECT COUNT(*) FROM counter_slot") == [(0,)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_errors_of_the_driver_come_up_as_they_are(
     store: Store, app: Connection, mysql_url: str
 ) -> None:
@@ -355,6 +361,7 @@ def test_errors_of_the_driver_come_up_as_they_are(
         store.increment(app, "orders", "a")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_beside_workers_and_compaction(
@@ -425,6 +432,7 @@ def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_ur
     assert store.totals.total("new") == 1
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("completion", ["CHAIN", "RELEASE"])
 def test_without_a_transaction_none_is_left_open(
     store: Store, session: Session, mysql_url: str, completion: str

@@ -16,8 +16,6 @@ from tests.store.helpers import entry, keys, row, rows, says, together
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -106,6 +104,7 @@ def test_what_others_count_meanwhile_stays(
     assert store.totals.total("orders", key="a") == (10 if late[0] else 0)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_another_slot_counts_meanwhile_in_the_same_bucket_stays(
     store: Store, session: Session, applier: Applier, app: Connection, mysql_url: str
 ) -> None:
@@ -128,6 +127,7 @@ def test_what_another_slot_counts_meanwhile_in_the_same_bucket_stays(
     assert store.totals.total("orders", key="a") == 5
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_cut_off_anywhere_it_has_done_nothing(
     store: Store,
@@ -149,6 +149,7 @@ def test_cut_off_anywhere_it_has_done_nothing(
         assert store.totals.total("orders", key="a") == 1210
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_who_commits_after_an_error_keeps_no_half_of_it(
     store: Store,
@@ -210,6 +211,7 @@ def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Sess
     assert posted(session) == {"orders": (0, 0, 0)}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_beside_workers_and_other_transactions(store: Store, mysql_url: str) -> None:
     """Deadlocks are the application's to retry; each transaction is all or nothing."""
 

@@ -28,8 +28,6 @@ from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.mark.parametrize("past", [0, 1, 59])
 def test_buckets_are_rolled_up_to_where_a_wider_one_begins(past: int) -> None:
@@ -78,6 +76,7 @@ def wide(store: Store, applier: Applier, mysql_url: str) -> int:
 # -- counting -----------------------------------------------------------------------------------
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_the_application_counts_in_times_that_are_rolled_up(
     store: Store,
@@ -163,6 +162,7 @@ def test_the_application_deletes_a_key_that_is_rolled_up_but_for_its_late_rows(
     verified(verifying)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("what", ["key", "counter"])
 def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
     store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, what: str
@@ -197,6 +197,7 @@ def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
     verified(verifying)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_the_application_deletes_a_key_in_the_midst_of_its_move(
     store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, level: str

@@ -22,8 +22,6 @@ from tests.store.helpers import MAX, beside, entry, keys, ledger, minute, row, r
 from tests.support.examples import MANY
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 OVER = OVERFLOW.encode()
 TODAY = date(2026, 11, 21)
 
@@ -193,6 +191,7 @@ def test_a_deleted_key_makes_room_and_a_deleted_counter_leaves_nothing(
     assert number_of_keys(session) == 5
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_rows_that_the_server_refuses_take_no_room_and_do_not_count_as_overflown(
     store: Store, session: Session, applier: Applier
 ) -> None:
@@ -225,6 +224,7 @@ class _Lost(Exception):
     """Stands for a process that dies at a point."""
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("point", POINTS)
 def test_dying_at_any_point_leaves_room_exact(
     store: Store, mysql_url: str, session: Session, point: str
@@ -247,6 +247,7 @@ def test_dying_at_any_point_leaves_room_exact(
     other.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_connection_killed_before_the_commit_remembers_nothing(
     store: Store, mysql_url: str, session: Session
 ) -> None:
@@ -283,6 +284,7 @@ def _sums(batches: list[list[Incoming]]) -> int:
     return sum(r[4] for batch in batches for one in batch for r in one.rows)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.parametrize("slots", [(1, 2, 3, 4), (9, 9, 9, 9)], ids=["own slots", "a shared slot"])
 def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
@@ -338,6 +340,7 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
         one.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(
     store: Store, mysql_url: str, session: Session
 ) -> None:

@@ -33,8 +33,6 @@ from tests.support.examples import MANY
 from tests.support.ledger import held, posted
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 ALL = [
     "0001_initial",
     "0002_schedules",
@@ -73,6 +71,7 @@ def _schema(session: Session) -> dict[str, str]:
     return found
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session) -> None:
     sql = (resources.files("countersink.store") / "migrations" / "schema.sql").read_text("utf-8")
     settings = Settings.parse(mysql_url)
@@ -105,6 +104,7 @@ def test_a_strange_name_of_a_database(empty_mysql_url: str) -> None:
         session.execute(f"DROP DATABASE `{name}``; -x`")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_several_migrate_at_once(empty_mysql_url: str) -> None:
     results = together(*(lambda: migrate(empty_mysql_url) for _ in range(5)))
     assert sorted(results) == [[], [], [], [], ALL]
@@ -115,6 +115,7 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_a_turn_is_waited_for_however_long_another_has_it(
     mysql_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +139,7 @@ def _lock_waits(session: Session) -> int:
     return int(waits)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_crash_after_any_statement_is_made_good(
     empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_crash_after_any_statement_is_made_good(
         assert len(_schema(session)) == 37
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Session) -> None:
     """MySQL knows no ADD COLUMN IF NOT EXISTS."""
     for statement in (
@@ -175,6 +178,7 @@ def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Ses
         module._run(session, "ALTER TABLE control ADD COLUMN x NONSENSE")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_rows_of_backfill_leave_the_slots_that_connections_have_now(
     mysql_url: str, session: Session
 ) -> None:
@@ -194,6 +198,7 @@ def test_rows_of_backfill_leave_the_slots_that_connections_have_now(
     assert [found for found in verify(session).differences if found.problem == "sum"] == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_checksums_begin_with_the_rows_there_are_and_go_on_from_them(
     empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +269,7 @@ def test_newer_tables_are_left_alone(mysql_url: str, session: Session) -> None:
         migrate(mysql_url)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_older_and_missing_tables_ask_for_migrate(session: Session) -> None:
     session.execute("DELETE FROM schema_version WHERE version > 0")
     with pytest.raises(SchemaMismatch, match="run `countersink migrate`") as caught:
@@ -274,22 +280,26 @@ def test_older_and_missing_tables_ask_for_migrate(session: Session) -> None:
         require_schema(session)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_url_without_a_database() -> None:
     with pytest.raises(Misconfigured, match="names no database"):
         migrate("mysql://nobody@127.0.0.1:1")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_numbers_are_unique_and_without_gaps() -> None:
     assert [migration.version for migration in migrations()] == list(
         range(1, len(migrations()) + 1)
     )
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_statements_are_split_at_the_ends_of_lines() -> None:
     text = "-- a; b\nSELECT 1;\n\nSELECT ';' AS x,\n  -- no;\n  2;  \n"
     assert split_statements(text) == ("SELECT 1", "SELECT ';' AS x,\n  2")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_view_is_for_people(session: Session) -> None:
     session.execute(
         "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"

@@ -18,8 +18,6 @@ from tests.store.helpers import entry, keys, minute, now_ms, rows
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 PACKET = 65_536
 
 
@@ -37,6 +35,7 @@ def small_url(database: KeptDatabase) -> Iterator[str]:
     database.clean()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_large_batch_with_long_keys_bad_rows_and_many_counters(small_url: str) -> None:
     content = rows(*((f"{number:04d}".ljust(255, "é"[0:1])[:127], 1) for number in range(3000)))
     counters = [(number, f"{number:c>64}", "k", minute(), 1) for number in range(1000)]
@@ -67,6 +66,7 @@ def _payload(length: int) -> bytes:
     return rows.ljust(length)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("length", [20_000, 24_577, PACKET - 1, PACKET])
 def test_a_payload_up_to_the_size_of_a_packet_is_kept_whole(small_url: str, length: int) -> None:
     """The driver needs up to two characters for a byte, so one statement is not enough."""

@@ -18,7 +18,7 @@ from countersink.store.errors import Conflict, Refused
 from countersink.store.sql import label_of, label_text
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import beside, entry, ledger
-from tests.support.processes import Children
+from tests.support.forked import ForkedChildren
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
 
@@ -194,7 +194,7 @@ def test_a_worker_process_follows_without_a_restart(
     def total(wanted: int) -> bool:
         return ledger(session).get("views") == wanted
 
-    with Children() as children:
+    with ForkedChildren() as children:
         children.worker(redis_url, mysql_url)
         sent(event(change - 1), event(change))
         eventually(lambda: total(2))

@@ -238,11 +238,11 @@ def test_wrong_password_and_missing_database(mysql_url: str) -> None:
         connect(mysql_url.rpartition("/")[0])
 
 
-def test_a_certificate_that_does_not_verify(mysql_url: str, session: Session) -> None:
+def test_a_certificate_that_does_not_verify(lax_url: str, session: Session) -> None:
     """MySQL has a certificate of its own making, MariaDB none."""
     expected = "certificate" if session.dialect.name == "mysql" else "SSL"
     with pytest.raises(Refused, match=expected):
-        connect(f"{mysql_url}?ssl=true")
+        connect(f"{lax_url}?ssl=true")
 
 
 def test_a_replica_is_unavailable(lax_url: str) -> None:

@@ -31,7 +31,7 @@ from tests.store.helpers import beside, entry, row, together
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
-pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("waiting_at_once")]
+pytestmark = pytest.mark.usefixtures("waiting_at_once")
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 
@@ -52,6 +52,7 @@ def in_berlin(store: Store) -> object:
     return store.counters.set("orders", time_zone="Europe/Berlin")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_first_policy_waits_for_a_transaction_that_counts_by_none(
     store: Store, other: Store, app: Connection, session: Session, level: str
@@ -84,6 +85,7 @@ def test_the_first_policy_is_for_whoever_counts_once_it_is_made(
     assert labels(session) == {"2026-11-22 00:00:00": 1}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_who_changes_a_counter_gives_way_to_a_transaction_that_stays_open(
     store: Store, app: Connection, mysql_url: str
 ) -> None:
@@ -150,6 +152,7 @@ def lock_waits(session: Session) -> int:
     return int(number)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_where_some_transaction_is_always_open_it_waits_for_its_turn(
     store: Store, other: Store, app: Connection, session: Session, mysql_url: str
 ) -> None:
@@ -164,6 +167,7 @@ def test_where_some_transaction_is_always_open_it_waits_for_its_turn(
         another.rollback()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_change_under_way_is_waited_for_and_then_gone_by(
     store: Store, app: Connection, session: Session, mysql_url: str
 ) -> None:
@@ -247,6 +251,7 @@ def test_a_counter_is_deleted_with_what_an_open_transaction_has_counted(
     assert session.query("SELECT * FROM counter_slot") == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_deleting_a_counter_gives_way_to_a_transaction_that_stays_open(
     store: Store, app: Connection, mysql_url: str
 ) -> None:
@@ -320,6 +325,7 @@ def test_strict_mode_takes_as_many_statements_for_many_unknown_counters(
     ]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_strict_mode_waits_for_a_transaction_that_counts_something_new(
     store: Store, other: Store, app: Connection, session: Session
 ) -> None:
@@ -404,6 +410,7 @@ def test_who_tracks_a_table_waits_for_a_transaction_that_counts(
         store.increment(app, "orders", "a")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_row_that_changed_since_the_snapshot_is_an_error_to_retry(
     store: Store, other: Store, app: Connection, session: Session
 ) -> None:
@@ -423,6 +430,7 @@ def test_a_row_that_changed_since_the_snapshot_is_an_error_to_retry(
     assert store.totals.total("orders") == 2
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_call_in_the_midst_of_a_transaction_follows_a_change(
     store: Store, other: Store, app: Connection, session: Session, level: str
@@ -442,6 +450,7 @@ def test_a_call_in_the_midst_of_a_transaction_follows_a_change(
     assert labels(session) == {"2026-11-21 00:00:00": 2}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_many_stores_make_the_same_row_at_once(mysql_url: str, session: Session) -> None:
     stores = [Store(mysql_url) for _ in range(3)]
     apps = [open_app(mysql_url) for _ in stores]

@@ -19,8 +19,6 @@ from countersink.store.totals.selection import Selection
 from tests.store.helpers import MAX, entry, minute, rows
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 BASE = date(2026, 2, 25)
 DAYS = [BASE + timedelta(days=index) for index in range(12)]
 KEYS = ["", "/a", "/A", "/a ", "é", "\N{GRINNING FACE}"]
@@ -53,6 +51,7 @@ _cells = st.dictionaries(
 _day = st.none() | st.sampled_from([BASE - timedelta(days=3), *DAYS, DAYS[-1] + timedelta(days=3)])
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @examples(few=12, many=60)
 @given(
     cells=_cells,
@@ -127,6 +126,7 @@ def test_every_question_against_brute_force(
         assert list(found_many) == list(asked)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_sums_beyond_bigint_are_exact(session: Session, totals: Totals) -> None:
     session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0, 0, 0)")
     session.execute(
@@ -216,6 +216,7 @@ def test_nonsense_is_refused(applier: Applier, totals: Totals) -> None:
         totals.total("views", start="2026-01-01")  # type: ignore[arg-type]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_series_of_ages_asks_for_a_range(applier: Applier, totals: Totals) -> None:
     far = [
         (0, "views", "k", minute(date(1970, 1, 1)), 1),

@@ -16,8 +16,6 @@ from tests.store.helpers import again_and_again, entry, row, rows
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 def roll_up_to_february(session: Session, counter: str) -> None:
     session.execute(
@@ -106,6 +104,7 @@ WRONG = {
 }
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_whatever_is_wrong_is_found(session: Session, applier: Applier, verifying: Session) -> None:
     roll_up_to_february(session, "views")
     for what, (statement, in_ledger, difference) in WRONG.items():
@@ -240,6 +239,7 @@ def test_what_agrees_is_read_but_a_few_times_in_few_statements(
     assert asked(session) - questions < 90
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifying: Session) -> None:
     day, odd_day = "2026-11-21", "2026-11-21 00:00:01"
     slots = [
@@ -301,6 +301,7 @@ def test_it_stops_between_two_groups_when_told_to(applier: Applier, verifying: S
     assert (done.counters, done.finished) == (20, False)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_there_is_no_false_alarm_beside_whoever_counts(mysql_url: str, verifying: Session) -> None:
     batches = [0, 0]
@@ -348,6 +349,7 @@ def row_problems(done: Verified) -> list[tuple[str, str, str | None, int, int]]:
     ]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_tracked_table_is_held_against_its_counter(
     orders: tuple[Store, Session, str], verifying: Session, applier: Applier
 ) -> None:
@@ -387,6 +389,7 @@ def test_a_tracked_counter_that_was_changed_by_hand_is_found(
     assert verify(verifying).agrees
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_missing_triggers_columns_and_tables_are_found(
     orders: tuple[Store, Session, str], verifying: Session
 ) -> None:

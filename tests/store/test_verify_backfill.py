@@ -15,8 +15,6 @@ from tests.store.helpers import again_and_again, keep, restore
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 @pytest.fixture
 def added(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -61,6 +59,7 @@ WRONG = {
 }
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.usefixtures("added")
 def test_whatever_is_wrong_is_found(session: Session, verifying: Session) -> None:
     tables = ("backfill_run", "backfill_source", "backfill_chunk", "counter_ledger")
@@ -126,6 +125,7 @@ def test_a_source_of_which_nothing_was_counted_is_right(
     assert found(verifying) == [("backfill", 0, 0)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_there_is_no_false_alarm_beside_backfills_and_undoing(
     mysql_url: str, verifying: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

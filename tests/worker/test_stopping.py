@@ -10,8 +10,9 @@ from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import GROUP, stream_key
 from tests.support.factories import RedisFactory
+from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
-from tests.support.processes import Child, Children
+from tests.support.processes import Child
 from tests.support.traffic import Traffic, backlog
 from tests.support.waiting import eventually
 from tests.worker.running import AWAY, check, drain, feeding, fill
@@ -43,7 +44,7 @@ def test_a_signal_under_load_leaves_nothing_pending(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, number: signal.Signals
 ) -> None:
     traffic = Traffic(60)
-    with Children() as children, Oracle(mysql_url) as oracle:
+    with ForkedChildren() as children, Oracle(mysql_url) as oracle:
         child = children.worker(redis_url, mysql_url)
         eventually(lambda: ready(child))
         assert leases(oracle) == 1
@@ -63,7 +64,7 @@ def test_a_signal_under_load_leaves_nothing_pending(
 
 
 def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> None:
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.worker(redis_url, mysql_url)
         eventually(lambda: ready(child))
         child.send(signal.SIGINT)
@@ -90,7 +91,7 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
     said: str,
 ) -> None:
     (server, url), traffic = mysql_to_stop, Traffic(61)
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.worker(redis_url, url, stop_within_s=stop_within_s)
         eventually(lambda: ready(child))
         server.freeze()
@@ -114,7 +115,7 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_of_a_quiet_worker(
     redis_url: str, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
     server, url = mysql_to_stop
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.worker(redis_url, url)
         eventually(lambda: ready(child))
         server.freeze()
@@ -129,7 +130,7 @@ def test_a_frozen_redis_does_not_hold_up_the_end(
 ) -> None:
     server, traffic = own_redis_server(), Traffic(63)
     client = connect_redis(server.url)
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.worker(server.url, mysql_url)
         eventually(lambda: ready(child))
         fill(client, traffic)
@@ -145,7 +146,7 @@ def test_a_frozen_redis_does_not_hold_up_the_end(
 
 
 def test_a_signal_while_waiting_for_a_server_ends_at_once(redis_url: str) -> None:
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.worker(redis_url, AWAY, log_format="json")
         eventually(lambda: '"waiting"' in child.output())
         child.terminate()
@@ -156,7 +157,7 @@ def test_a_signal_with_a_batch_in_hand_and_mysql_away_ends_soon_with_status_1(
     redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
     (server, url), traffic = mysql_to_stop, Traffic(64)
-    with Children() as children:
+    with ForkedChildren() as children:
         child = children.worker(redis_url, url)
         eventually(lambda: ready(child))
         server.kill()
@@ -174,7 +175,7 @@ def test_a_killed_worker_s_entries_are_counted_by_the_next(
     redis_url: str, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     traffic = Traffic(65)
-    with Children() as children, Oracle(mysql_url) as oracle:
+    with ForkedChildren() as children, Oracle(mysql_url) as oracle:
         child = children.worker(redis_url, mysql_url, batch_entries=10)
         fill(redis_client, traffic, 150)
         eventually(lambda: oracle.guards() > 0)

@@ -9,8 +9,6 @@ from countersink.store.connection import Session, connect
 from countersink.store.sequences import SequenceOptions, Sequences
 from tests.store.helpers import MAX, MIN, together
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 
 def test_peek_takes_nothing(sequences: Sequences) -> None:
     assert sequences.peek("a") is None
@@ -62,6 +60,7 @@ def test_reset_all(sequences: Sequences) -> None:
     assert [sequences.next("a"), sequences.next("monthly"), sequences.peek("😀")] == [1, 3, None]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_values_taken_beside_resets(store: Store) -> None:
     """Every reset says the last value: those handed out before it add up."""
     ends: list[int] = []
@@ -79,6 +78,7 @@ def test_values_taken_beside_resets(store: Store) -> None:
     assert len(taken) == sum(ends) + (last or 0) == 120
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_list_is_in_the_order_of_bytes_and_by_prefix(sequences: Sequences) -> None:
     for name in ("b", "a", "ab", "a%", "A", "", "ä", "a_", "aÿ"):
         sequences.next(name)
@@ -156,6 +156,7 @@ def test_a_sequence_without_periods_has_one(sequences: Sequences) -> None:
         sequences.peek("a", period=date(2026, 11, 1))
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_names_that_are_no_text_can_be_listed(sequences: Sequences, session: Session) -> None:
     """Somebody has put them there by hand."""
     session.execute(
@@ -164,6 +165,7 @@ def test_names_that_are_no_text_can_be_listed(sequences: Sequences, session: Ses
     assert [found.name for found in sequences.list()] == ["\udcffa"]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_whoever_changes_gives_way_and_says_so(
     store: Store, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,6 @@ from countersink.store.connection import Session
 from countersink.store.sequences import Sequences
 from tests.store.helpers import MAX, MIN, together
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 NAMES = (
     "",
     "a",
@@ -46,6 +44,7 @@ def test_values_go_on_by_the_step_and_begin_with_it_or_at_a_start(sequences: Seq
     assert [sequences.next("c", step) for step in (-2, -1, 1, -5, 5)] == [0, -1, 0, -5, 0]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_names_are_what_they_are_to_the_byte(sequences: Sequences) -> None:
     for number, name in enumerate(NAMES):
         assert sequences.next(name, start=number * 10) == number * 10
@@ -55,6 +54,7 @@ def test_names_are_what_they_are_to_the_byte(sequences: Sequences) -> None:
     assert [found.name for found in sequences.list()] == sorted(NAMES, key=str.encode)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_values_of_64_bits(sequences: Sequences) -> None:
     for start in (MAX, MIN, MAX - 1, MIN + 1, 2**32, -(2**32), 2**53 + 1):
         name, away = str(start), -1 if start > 0 else 1
@@ -64,6 +64,7 @@ def test_values_of_64_bits(sequences: Sequences) -> None:
         assert sequences.peek(name) == start
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_beyond_64_bits_is_an_error_and_changes_nothing_however_wide_the_step(
     sequences: Sequences,
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_block_larger_than_what_a_new_row_has_room_for(sequences: Sequences) -
     assert sequences.next_block("a", 60) == range(2, 62)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_cycle_begins_again_at_its_start_whatever_step_is_taken(sequences: Sequences) -> None:
     sequences.configure("up", start=3, minimum=1, maximum=5, cycle=True)
     assert [sequences.next("up") for _ in range(7)] == [3, 4, 5, 3, 4, 5, 3]
@@ -261,6 +263,7 @@ def test_names_that_are_refused(nowhere: Sequences, name: Any) -> None:
             call(name)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_one_round_trip_each(sequences: Sequences, session: Session) -> None:
     sequences.next("a")
     sequences.configure("monthly", period="month")
@@ -275,6 +278,7 @@ def test_one_round_trip_each(sequences: Sequences, session: Session) -> None:
     assert int(session.query(sql)[0][1]) - before == 15 + 1
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_first_use_by_many_at_once(mysql_url: str) -> None:
     stores = [Store(mysql_url) for _ in range(8)]
     for round_ in range(3):
@@ -285,6 +289,7 @@ def test_first_use_by_many_at_once(mysql_url: str) -> None:
         store.close()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_threads_share_a_store(store: Store) -> None:
     def take() -> list[int]:
         return [store.sequences.next("a") for _ in range(20)]

@@ -4,16 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.takers import killed_and_cut, together_without_gaps
-
-pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 
 @pytest.fixture
 def children() -> Iterator[Children]:
     """The processes of a test."""
-    with Children() as started:
+    with ForkedChildren() as started:
         yield started
 
 
@@ -23,6 +22,7 @@ def test_processes_take_each_value_once(mysql_url: str, children: Children) -> N
     assert naive > 0
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_no_value_twice_among_kills_and_cut_connections(mysql_url: str, children: Children) -> None:
     found = killed_and_cut(children, mysql_url, 4, count=300, kills=1, processes=2)
     assert found.uncertain > 0

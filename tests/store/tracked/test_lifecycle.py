@@ -14,8 +14,6 @@ from countersink.store.tracked.table import read_table
 from tests.store.helpers import together
 from tests.store.tracked.application import App
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 ORDERS = "CREATE TABLE orders (id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(20), placed DATE)"
 FILL = "INSERT INTO orders (status, placed) VALUES ('open', '2026-11-21'), (NULL, NULL)"
 
@@ -55,6 +53,7 @@ def test_a_plan_changes_nothing_and_says_what_track_then_does(orders: App) -> No
     assert len(orders.triggers()) == 3
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_table_is_tracked_listed_read_and_untracked(orders: App) -> None:
     before, seen = version(orders), list[tuple[int, int]]()
     tracked = orders.track(
@@ -102,6 +101,7 @@ def test_a_table_can_be_tracked_in_several_counters(orders: App) -> None:
     assert orders.store.totals.total("b") == 4
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_days_outside_the_calendar_of_counters_are_in_totals(orders: App) -> None:
     orders.run("INSERT INTO orders (placed) VALUES ('1000-01-01'), ('9999-12-25'), ('9999-12-31')")
     orders.track("orders", counter="c", day="placed")
@@ -144,6 +144,7 @@ def make_one_trigger(app: App, tracked: TrackedTable) -> None:
         session.execute(triggers.wanted(tracked, table, database)[0].create)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("made", [0, 1])
 def test_a_track_that_was_killed_goes_on_or_is_taken_back(orders: App, made: int) -> None:
     tracked = claimed(orders)
@@ -165,6 +166,7 @@ def test_a_track_that_was_killed_goes_on_or_is_taken_back(orders: App, made: int
     assert left(orders) == [0, 0, 0, 0, 0]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_untrack_tidies_up_what_is_half_gone(orders: App) -> None:
     for table_too in (False, True):
         tracked = orders.track("orders", counter="c", by=["status"])
@@ -190,6 +192,7 @@ def test_untrack_leaves_everything_else_alone(orders: App) -> None:
     assert orders.own.query("SELECT counter FROM counter_slot") == [("d",)]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_two_who_track_at_once_both_get_it(orders: App) -> None:
     def track() -> TrackedTable:
         with Store(orders.mysql_url) as store:
@@ -201,6 +204,7 @@ def test_two_who_track_at_once_both_get_it(orders: App) -> None:
     assert orders.found() == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_it_waits_for_a_transaction_that_uses_the_table_and_lets_others_pass(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +235,7 @@ def test_it_waits_for_a_transaction_that_uses_the_table_and_lets_others_pass(
     assert orders.found() == []
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_it_gives_up_in_the_end_and_says_by_which_query_to_find_whoever_is_in_the_way(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

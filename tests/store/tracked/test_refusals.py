@@ -12,8 +12,6 @@ from countersink.store.tracked.table import read_table, widest
 from tests.store.tracked.application import App, user
 from tests.support.factories import MySQLFactory
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 TABLE = "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(20), placed DATE)"
 
 
@@ -47,6 +45,7 @@ TOO_LONG = (
 )
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_longest_value_of_a_column_that_is_taken_fits_a_key(app: App) -> None:
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(LONGEST))
     app.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
@@ -62,6 +61,7 @@ def test_the_longest_value_of_a_column_that_is_taken_fits_a_key(app: App) -> Non
     assert app.counts("c") == {("1970-01-01", ("😀" * 63).encode()): 2}
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_whose_values_might_not_fit_is_refused_with_advice(app: App) -> None:
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(TOO_LONG))
     app.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
@@ -104,6 +104,7 @@ def test_what_cannot_be_asked_for(app: App) -> None:
         app.track("orders", counter="c", by="status")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_is_no_table_to_track(app: App) -> None:
     app.run(
         TABLE,
@@ -136,6 +137,7 @@ def test_what_is_no_table_to_track(app: App) -> None:
     assert "give one (--counter)" in refusal(app, f"{app.schema}.`an order`")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_mariadb_alone_has(app: App) -> None:
     if app.session.dialect.name != "mariadb":
         pytest.skip("MySQL has neither")
@@ -170,6 +172,7 @@ def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
     assert app.store.tracked.list() == [first]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_missing_right_is_named_before_anything_is_changed(
     app: App,
 ) -> None:
@@ -200,6 +203,7 @@ def test_a_missing_right_is_named_before_anything_is_changed(
     assert app.triggers() == set()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_everybody_may_is_left_to_the_server(app: App) -> None:
     if app.session.dialect.name != "mariadb":
         pytest.skip("MySQL grants nothing to everybody")
@@ -221,6 +225,7 @@ def test_what_everybody_may_is_left_to_the_server(app: App) -> None:
             app.run(f"REVOKE SELECT, TRIGGER ON {app.schema}.* FROM PUBLIC")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_the_binary_log_demands_is_said(own_mysql_server: MySQLFactory) -> None:
     server = own_mysql_server(
         fast=True, extra=["--log-bin=binlog", "--log-bin-trust-function-creators=OFF"]

@@ -15,8 +15,6 @@ from countersink.store.verify import open_session, verify
 from tests.store.helpers import again_and_again, together
 from tests.store.tracked.application import App
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 CUSTOMERS = "CREATE TABLE customers (id INT PRIMARY KEY)"
 ORDERS = """CREATE TABLE orders (
     id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(20) NULL, placed DATE NULL, customer INT NULL,
@@ -100,6 +98,7 @@ PAST_THE_TRIGGERS = (
 )
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_fires_no_trigger_is_found_and_mended(orders: App) -> None:
     (tracked,) = orders.store.tracked.list()
     for statements in PAST_THE_TRIGGERS:
@@ -163,6 +162,7 @@ def test_a_table_that_cannot_be_counted_any_more_is_said_to_be_so(app: App) -> N
     assert app.triggers() == set()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_that_changed_its_letters_alone_is_mended(orders: App) -> None:
     orders.run("ALTER TABLE orders RENAME COLUMN status TO Status")
     orders.store.tracked.repair("c")
@@ -170,6 +170,7 @@ def test_a_column_that_changed_its_letters_alone_is_mended(orders: App) -> None:
     assert problems(orders) == set()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +197,7 @@ def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
     assert problems(orders) == set()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_two_repairs_at_once_beside_a_writer_do_not_mend_twice(orders: App) -> None:
     def write() -> None:
         for statement in (*FILL, "UPDATE orders SET status = 'paid' ORDER BY id LIMIT 2"):
@@ -214,6 +216,7 @@ def test_two_repairs_at_once_beside_a_writer_do_not_mend_twice(orders: App) -> N
     assert problems(orders) == set()
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_table_that_is_truncated_in_the_midst_is_counted_anew(orders: App) -> None:
     said = list[str]()
     begun = list[int]()
@@ -249,6 +252,7 @@ FIRST_KEYS: dict[str, Sequence[object]] = {
 }
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_parts_of_a_table_are_right_whatever_its_primary_key_is(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

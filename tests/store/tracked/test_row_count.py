@@ -16,8 +16,6 @@ from countersink.store.tracked import row_count as module
 from countersink.store.tracked.row_count import row_count
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
-
 TABLE = """
 CREATE TABLE sales (
     plain   VARCHAR(8) CHARACTER SET latin1 COLLATE latin1_swedish_ci NULL,
@@ -117,6 +115,7 @@ GROUPS = [["plain"], ["folded"], ["padded", "kind"], ["number", "filled", "flag"
 GROUPS += [["price", "born", "moment"], ["length", "year", "fixed", "raw"]]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_every_type_of_column_is_compared_as_the_server_compares_it(sales: Sales) -> None:
     for group in GROUPS:
         sales.track("-".join(group), group)
@@ -162,6 +161,7 @@ def _is_range(days: tuple[date | None, date | None]) -> bool:
     return None in days or days[0] <= days[1]  # type: ignore[operator]
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_any_rows_and_any_question_give_what_count_gives(
     sales: Sales, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +175,7 @@ def test_any_rows_and_any_question_give_what_count_gives(
     _compare(sales)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) -> None:
     sales.track("wide", ["number", "flag"], "sold")
     sales.track("narrow", ["number"])
@@ -194,6 +195,7 @@ def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) 
     assert count("narrow", number=1) == 100
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_names_of_columns_are_taken_in_any_case_and_values_from_both_places(sales: Sales) -> None:
     sales.track("orders", ["number", "plain"])
     sales.fill([{"number": 1, "plain": "a"}, {"number": 1, "plain": "b"}])
@@ -275,6 +277,7 @@ def test_a_name_that_means_two_tables_is_refused(sales: Sales, mysql_url: str) -
         sales.store.row_count("orders")
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
     sales.track("orders", ["number"])
     sales.session.execute("ALTER TABLE sales DROP COLUMN number")
@@ -286,6 +289,7 @@ def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
         sales.store.row_count("orders", number=1)
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_a_reader_needs_no_rights_on_the_table_but_to_see_the_columns_it_asks_for(
     sales: Sales, mysql_url: str
 ) -> None:

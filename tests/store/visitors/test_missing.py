@@ -14,7 +14,6 @@ from tests.store.visitors.sightings import Sighting, seen_entry
 from tests.store.visitors.test_unite import dead_rows
 from tests.support.traffic import now_minute
 
-pytestmark = pytest.mark.servers("mariadb", "mysql")
 BACK = 80 * 1440
 
 
@@ -61,6 +60,7 @@ def test_deleted_sketches_are_damage(
         assert "missing" in wrong.detail
 
 
+@pytest.mark.servers("mariadb", "mysql")
 def test_what_is_missing_stays_found(
     mysql_url: str, session: Session, store: Store, verifying: Session
 ) -> None:
