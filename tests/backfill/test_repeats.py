@@ -148,9 +148,13 @@ def test_a_source_that_is_counted_in_part_goes_on_from_a_later_day(logs: Logs) -
     for dry_run in True, False:
         report = logs.add(grows, start=tomorrow.date(), dry_run=dry_run)
         assert (report.state, report.counted) == ("done", 20), details(report)
-    write(grows, b"".join([*BIG, *next_day, *C]))
-    assert logs.add(grows).counted == len(C)
-    assert total(logs.url) == SIZE + 20 + len(C)
+    write(grows, b"".join([*BIG, *next_day, *next_day]))
+    # What it left out is in no total, and nobody is told that it was counted.
+    for earlier in {}, {"start": NOON.date()}:
+        for dry_run in True, False:
+            assert "with other options" in details(logs.add(grows, dry_run=dry_run, **earlier))
+    assert logs.add(grows, start=tomorrow.date()).counted == 20
+    assert total(logs.url) == SIZE + 40
     require_verified(logs.url)
 
 
@@ -230,6 +234,25 @@ def test_what_is_taken_back_is_not_known_again(logs: Logs) -> None:
     refused_now = logs.add(logs.directory / "before.log")
     assert "whole.log" in details(refused_now)
     assert total(logs.url) == 180
+
+
+def test_with_an_unfinished_line_a_source_does_not_go_on_from_a_later_day(logs: Logs) -> None:
+    csv = {"input_format": "csv", "time_column": "t", "key_column": "k", "amount_column": "n"}
+    grows = logs.write("grows.csv", b"t,k,n\n2026-03-14T12:01Z,a,1")
+    assert logs.add(grows, **csv).amount == 1
+    write(grows, b"t,k,n\n2026-03-14T12:01Z,a,1000\n2026-03-15T12:01Z,a,5\n")
+    later = logs.add(grows, start=NOON.date() + timedelta(days=1), **csv)
+    assert "with other options" in details(later)
+    assert logs.add(grows, **csv).state == "done"
+    assert total(logs.url) == 1005
+
+
+def test_a_dry_run_at_a_rate_reads_the_chunks_that_the_run_reads(logs: Logs) -> None:
+    logs.add(logs.write("before.log", b"".join(BIG[:250])))
+    both = logs.write("both.log", b"".join(lines_of(0, 2750, "b") + BIG[:180]))
+    dry, report = (logs.add(both, dry_run=dry_run, rate=1000.0) for dry_run in (True, False))
+    for one in dry, report:
+        assert (one.state, one.counted) == ("failed", 2000), details(one)
 
 
 def test_a_line_of_two_sources_is_known_until_both_are_taken_back(logs: Logs) -> None:

@@ -93,3 +93,17 @@ def test_lines_of_other_counters_count_as_lines(logs: Logs) -> None:
     export = logs.write("export.csv", f"at,key,counter\n{rows}".encode())
     said = refused(logs, export, counter_column="counter", **CSV)
     assert "which is 2026-03-10 as a whole" in said
+
+
+def test_a_directive_before_the_last_lines_says_their_day(logs: Logs) -> None:
+    blocks = [
+        f"#Fields: time cs-uri-stem sc-status\n#Date: 2026-05-1{day} 00:00:00\n"
+        + "".join(
+            f"{hour:02}:{minute:02}:00 /a/{'x' * 60} 200\n"
+            for hour in range(24)
+            for minute in range(60)
+        )
+        for day in range(4)
+    ]
+    said = refused(logs, logs.write("w3c.log", "".join(blocks).encode()), input_format="w3c")
+    assert "from 2026-05-10 00:00 to 2026-05-13 23:59 UTC" in said

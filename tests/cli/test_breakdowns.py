@@ -191,7 +191,7 @@ def test_a_breakdown_that_is_added_later_says_since_when(counted: Servers) -> No
 def test_breakdowns_are_removed(counted: Servers) -> None:
     done = counted.call(
         *("counter", "set", "views", "--breakdowns", "none", "--dimensions", "none"),
-        *("--format", "json"),
+        *("--yes", "--format", "json"),
     )
     assert (done.json["dimensions"], done.json["breakdowns"]) == ([], [])
     assert counted.rows("views", "--by", "total") == [{"total": 13}]

@@ -135,6 +135,6 @@ def test_logs_with_the_same_directives_are_different_logs_and_all_count(
     (tmp_path / "all").write_text("".join(parts))
     again = servers.call("backfill", str(tmp_path / "all"), "--counter", "hits")
     assert again.status == 1
-    assert "40 of the 40 lines" in again.err
+    assert "40 of the 40 different lines" in again.err
     assert "--from 2026-05-13" in again.err
     assert _totals(servers, "hits", "day") == dict.fromkeys(days, 40)

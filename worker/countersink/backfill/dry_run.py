@@ -222,6 +222,7 @@ class DryRun:
             wanted.counter,
             work.in_force,
             end=end,
+            max_lines=work.pace.max_lines,
             scope=wanted.scope,
             salts=work.link.run(salts_of, wanted.recipe, wanted.counter),
         )

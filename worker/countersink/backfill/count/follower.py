@@ -258,7 +258,7 @@ class Follower:
             SourceDiffers: it is gone, or begun anew.
         """
         source = self._work.link.run(sources.read, self._source)
-        if source is None or not self._wanted.recipe.goes_on(source.recipe):
+        if source is None or source.recipe != self._wanted.recipe:
             raise SourceDiffers
         if source.read_to < self._held_to and not self._ended:
             raise SourceDiffers

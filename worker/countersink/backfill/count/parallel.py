@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from countersink.backfill import run_state
-from countersink.backfill.count import sources
 from countersink.backfill.count.follower import Follower
 from countersink.backfill.count.sources import Settled
-from countersink.backfill.count.task import LOOK_S, JobTerms, OpenSource, Team, Work
+from countersink.backfill.count.task import LOOK_S, JobTerms, Team, Work
 from countersink.backfill.input.content import Content
 from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session
@@ -46,7 +45,7 @@ class _Left:
 
 
 def count_by_jobs(
-    work: Work, team: Team, at_hand: OpenSource, follower: Follower, settled: Settled
+    work: Work, team: Team, content: Content, follower: Follower, settled: Settled
 ) -> tuple[str, ...]:
     """Have job processes count what is not counted of a source, if that is worth while and they do.
 
@@ -55,7 +54,7 @@ def count_by_jobs(
     Args:
         work: whose source it is.
         team: the job processes.
-        at_hand: the source.
+        content: of the source.
         follower: of the source; plans its chunks.
         settled: which source it is.
 
@@ -67,16 +66,12 @@ def count_by_jobs(
         Unreadable: the content cannot be read.
         StoreError: MySQL did not do its part; what was counted is counted.
     """
-    content = at_hand.content
     size = content.size
     if not content.plain or size is None or settled.ended:
         return ()
     left = work.link.run(_left, settled.source)
     if size - left.done_bytes < LEAST_BYTES:
         return ()
-    source = work.link.run(sources.read, settled.source)
-    if source is None or source.recipe != at_hand.wanted.recipe:
-        return ()  # the jobs read it as it was read before, whatever the first day is now
     try:
         notice = _Together(work, team, content, follower, settled.source).run()
     except StreamError as error:

@@ -96,7 +96,7 @@ class _Counting:
             at_hand.reader.look_back(content.read_at, settled.to)  # a pipe cannot go back later
             follower = Follower(work, at_hand, settled)
             if work.team is not None:
-                self._notices += count_by_jobs(work, work.team, at_hand, follower, settled)
+                self._notices += count_by_jobs(work, work.team, content, follower, settled)
             try:
                 follower.planned()
                 content.keep(False)

@@ -225,6 +225,12 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
             chunks.forget(session, source.id)
             begin_anew(session, source.id, wanted.recipe)
             return Settled(source=source.id, to=0)
+        if source.recipe != wanted.recipe:
+            # What it leaves out is known from now on: no other run takes it for counted.
+            session.execute(
+                seals.update("backfill_source", "options = %s") + " WHERE id = %s",
+                (wanted.recipe.to_json(), source.id),
+            )
         return Settled(source=source.id, to=held.to, ended=ended)
 
 
@@ -246,8 +252,8 @@ def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     )
     if not (in_use or journalled):
         return True
-    if recipe.goes_on(source.recipe):
-        return False
+    if recipe.goes_on(source.recipe) and source.open_at is None:
+        return False  # of an unfinished line would be taken back what the other recipe has counted
     runs = session.query(
         "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Final
 
 from countersink.backfill.count import targets
@@ -266,7 +267,7 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
     is not known.
 
     Args:
-        found: the sources; standard input is not read.
+        found: the sources; a pipe is not read.
     """
     zone = work.in_force.of(work.options.counter)[-1].known_zone()
     joined: list[tuple[int, int]] = []
@@ -290,7 +291,7 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
 def _intervals(work: Work, found: Iterable[Input]) -> Iterator[tuple[int, int]]:
     for source in found:
         with contextlib.suppress(BackfillError):
-            if source.path is not None and (own := _interval(work, source)) is not None:
+            if source.size is not None and (own := _interval(work, source)) is not None:
                 yield own
 
 
@@ -308,21 +309,24 @@ def _interval(work: Work, source: Input) -> tuple[int, int] | None:
         all_of_it = replace(
             wanted.recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None
         )
-        reader = reader_of(all_of_it, wanted.counter, work.in_force, at_hand.head)
-        minutes = _minutes(content, reader, 0)
+        read = partial(reader_of, all_of_it, wanted.counter, work.in_force, at_hand.head)
+        minutes = _minutes(content, read(), 0)
         content.keep(False)
         content.seek(_END)
         last = max(0, content.offset - _BYTES)
         if last:
             content.seek(last)
             last += content.read(_BYTES).find(b"\n") + 1
-            minutes |= _minutes(content, reader, last)
+            minutes |= _minutes(content, read(), last)
     return (min(minutes), max(minutes)) if minutes else None
 
 
 def _minutes(content: Content, reader: Reader, start: int) -> set[int]:
     """The minutes of the lines from ``start`` on."""
     tally = RecordTally()
-    for window in SpanReader(content, start, 1, quoted=reader.quoted, max_bytes=_BYTES):
+    reader.look_back(content.read_at, start)
+    # No line is known by its number; those of directives before it are lower ones.
+    number = start + 1
+    for window in SpanReader(content, start, number, quoted=reader.quoted, max_bytes=_BYTES):
         reader.count(window, tally)
     return set(tally.amounts)
