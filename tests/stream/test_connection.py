@@ -62,9 +62,9 @@ def test_a_command_whose_reply_is_lost_is_sent_once() -> None:
         ("redis+sentinel://u:s3cret@a/m/zero", "number of a database"),
         ("redis+sentinel://u:s3cret@a/m/-1", "number of a database"),
         ("redis+sentinel://u:s3cret@a/m/0/1", "number of a database"),
-        ("redis+sentinel://u:s3cret@a/m/0?nonsense=1", "malformed"),
-        ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "malformed"),
-        ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "malformed"),
+        ("redis+sentinel://u:s3cret@a/m/0?nonsense=1", "its option nonsense is unknown"),
+        ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "option sentinel_passwort"),
+        ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "option socket_timeout"),
         ("redis+sentry://u:s3cret@a/m", "is not a Redis URL"),
         ("redis+cluster://u:s3cret@", "begins with hosts"),
         ("redis+cluster://u:s3cret@a:x", "from 1 to 65535"),
@@ -72,12 +72,22 @@ def test_a_command_whose_reply_is_lost_is_sent_once() -> None:
         ("redis+cluster://u:s3cret@a/1", "database 0 alone"),
         ("redis+cluster://u:s3cret@a/mymaster", "database 0 alone"),
         ("redis+cluster://u:s3cret@a?db=2", "database 0 alone"),
-        ("redis+cluster://u:s3cret@a?nonsense=1", "malformed"),
+        ("redis+cluster://u:s3cret@a?nonsense=1", "its option nonsense is unknown"),
         ("redis+cluster://u:s3cret@a?socket_timeout=soon", "malformed"),
         ("redis+cluster://u:s3cret@a?parser_class=x", "malformed"),
         ("redis+cluster://u:s3cret@a,redis..example", "begins with hosts"),
         (f"redis+cluster://u:s3cret@{'a' * 64}.example", "begins with hosts"),
         ("redis://u:s3cret@redis..example/0", "malformed"),
+        ("redis://u:s3cret@a:99999/0", "its port is malformed"),
+        ("redis://u:s3cret@a/first", "its path is not the number of a database"),
+        *(
+            (
+                f"rediss{kind}?{name}=/no/file",
+                f"there is no file '/no/file' that can be read, its {name}",
+            )
+            for kind in ("://u:s3cret@a/0", "+sentinel://u:s3cret@a/m/0", "+cluster://u:s3cret@a")
+            for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path")
+        ),
     ],
 )
 def test_a_wrong_url_is_refused_with_a_reason(url: str, said: str) -> None:

@@ -6,13 +6,14 @@ redis-py retries a lost command up to 10 times by default: one XADD whose reply 
 sent 11 times. Here every command is sent once; whoever sends it knows what a repetition would mean.
 """
 
+import os
 import re
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from redis._parsers import _RESP2Parser
@@ -40,6 +41,8 @@ _CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", *_CLUSTER_SCHEMES)
 _RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
 """Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
+_FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+"""Options of a URL that name files."""
 
 
 def connect(
@@ -92,18 +95,32 @@ def connect(
                 parts = urlsplit(url)
                 if re.fullmatch(r"/?\d*", parts.path) is None:
                     # redis-py would use database 0 without a word.
-                    raise ValueError("the path of a Redis URL is the number of a database")
+                    raise _unusable(url, "its path is not the number of a database")
                 check_host(parts.hostname)
             client = redis.Redis.from_url(f"{scheme}://{rest}", **options)
         # Options that no connection has would be found at the first command only.
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
-    except (ValueError, TypeError, AttributeError, redis.RedisError):
+    except (ValueError, TypeError, AttributeError, redis.RedisError) as error:
         # Without the cause, which may quote the password.
-        raise StreamMisconfigured(f"the Redis URL {redact(url)!r} is malformed") from None
+        raise _unusable(url, f"{_part(str(error))} is malformed") from None
+    for name, path in parse_qsl(urlsplit(url).query):
+        if name in _FILES and not os.access(path, os.R_OK):
+            raise _unusable(url, f"there is no file {path!r} that can be read, its {name}")
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _raw)
     return client
+
+
+def _unusable(url: str, why: str) -> StreamMisconfigured:
+    return StreamMisconfigured(f"the Redis URL {redact(url)!r} cannot be used: {why}")
+
+
+def _part(error: str) -> str:
+    """The part of a URL that an error of urllib's or redis-py's is about."""
+    if option := re.search(r"(?:argument|value for) '(\w+)'", error):
+        return f"its option {option[1]} is unknown, or"
+    return "its port" if error.startswith("Port ") else "it"
 
 
 def _raw(reply: Any, **_: Any) -> Any:
