@@ -150,9 +150,9 @@ def test_a_source_that_is_counted_in_part_goes_on_from_a_later_day(logs: Logs) -
         assert (report.state, report.counted) == ("done", 20), details(report)
     write(grows, b"".join([*BIG, *next_day, *next_day]))
     # What it left out is in no total, and nobody is told that it was counted.
-    for earlier in {}, {"start": NOON.date()}:
+    for before in {}, {"start": NOON.date()}:
         for dry_run in True, False:
-            assert "with other options" in details(logs.add(grows, dry_run=dry_run, **earlier))
+            assert "with other options" in details(logs.add(grows, dry_run=dry_run, **before))
     assert logs.add(grows, start=tomorrow.date()).counted == 20
     assert total(logs.url) == SIZE + 40
     require_verified(logs.url)
