@@ -20,6 +20,14 @@ def test_a_slow_owner_whose_entries_others_took(stage: Stage) -> None:
     scenarios.paused_while_others_take_over(stage)
 
 
+def test_one_that_is_gone_is_found_by_its_silence(stage: Stage) -> None:
+    scenarios.found_dead(stage)
+
+
+def test_one_that_waits_for_mysql_is_not_gone(stage: Stage) -> None:
+    scenarios.not_found_dead(stage)
+
+
 def test_sigterm_finishes_the_batch_and_leaves_nothing_pending(stage: Stage) -> None:
     scenarios.terminated_in_the_midst(stage)
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
 import redis
 
+from countersink.stream import group
 from countersink.stream.connection import command
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
@@ -75,8 +77,9 @@ def test_entries_trimmed_while_pending_are_reported_as_lost(
 
 
 def test_idle_consumers_with_nothing_pending_are_forgotten(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group, "GONE_S", 3_600.0)
     fill(redis_client, Traffic(0), 2)
     Group(redis_client, [STREAM], "x").ensure()
     for name in ("idle", "busy"):

@@ -6,14 +6,16 @@ What can go wrong with consumer groups, and what this module does about it:
 
 * the group or the stream is gone (deleted, or Redis restarted empty): made again at 0, so that
   nothing is skipped;
-* a consumer died with entries pending: :meth:`Group.claim`;
+* a consumer died with entries pending: :meth:`Group.claim_gone`, and :meth:`Group.claim` whatever
+  has become of it;
 * an entry lies at or below the group's position and is pending with nobody (its consumer was
   deleted, or the group's position outlived its pending list): :meth:`Group.orphans`;
 * a stream id that now belongs to another event: :meth:`Group.acknowledge` compares entry ids.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -21,7 +23,7 @@ from typing import Any, Final
 
 import redis
 
-from countersink.stream.connection import command, mapped
+from countersink.stream.connection import cluster_of, command, mapped
 from countersink.stream.entry import (
     PAGE_BYTES,
     Delivery,
@@ -32,13 +34,17 @@ from countersink.stream.entry import (
     size_of,
 )
 from countersink.stream.errors import StreamError
-from countersink.stream.names import GROUP, applied_key
+from countersink.stream.names import GROUP, applied_key, worker_key
 from countersink.stream.progress import look, order
 
 READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes after which no more is read, claimed or swept up at once; the last entry may go beyond, by
 as much again.
 """
+LOOK_S: Final = 1.0
+"""Seconds between two looks for consumers whose processes are gone."""
+GONE_S: Final = 3.0
+"""Seconds without a sign of life after which one counts as gone."""
 _PENDING_PAGE: Final = 1_000
 
 
@@ -83,6 +89,8 @@ class Group:
         }
         self._cursors: dict[str, str] = {}
         self._watched: dict[tuple[str, str], tuple[float, str]] = {}
+        self._ends: dict[bytes, tuple[float, float]] = {}
+        self._looked = 0.0
         self._turn = 0
 
     def ensure(self) -> None:
@@ -185,11 +193,74 @@ class Group:
 
         Goes on where the last call stopped, and begins anew at the end of the pending list.
         """
+        return self._take_over(lambda stream: self._idle(stream, min_idle_ms, count))
+
+    def claim_gone(self, count: int) -> Claimed:
+        """Take over up to ``count`` entries of each stream, and from each consumer, that are
+        pending with consumers whose processes are gone. To be called each :data:`LOOK_S`.
+
+        A process that lives puts off the end of its hash each second, whatever it waits for
+        (:class:`~countersink.stream.progress.Heartbeat`); one that is taken for gone wrongly
+        applies what it holds in vain, as guards keep the two apart.
+        """
+        with suppress(StreamError):  # of a cluster, the hashes may lie where nobody serves
+            pending = {stream: self._pending_with(stream) for stream in self.streams}
+            gone = self._gone({name for names in pending.values() for name in names})
+            if gone:
+                return self._take_over(
+                    lambda stream: self._pending_of(stream, gone & pending[stream], count)
+                )
+        return Claimed([], [])
+
+    def _pending_with(self, stream: str) -> set[bytes]:
+        """The other consumers with which entries are pending."""
+        try:
+            _, _, _, consumers = command(self.client, "XPENDING", stream, GROUP)
+        except StreamError as error:
+            if _caused_by(error, "NOGROUP"):
+                return set()
+            raise
+        return {name for name, _ in consumers or ()} - {self.consumer.encode()}
+
+    def _pending_of(self, stream: str, names: Iterable[bytes], count: int) -> dict[bytes, bytes]:
+        """Stream id → consumer."""
+        found: dict[bytes, bytes] = {}
+        for name in names:
+            rows = command(self.client, "XPENDING", stream, GROUP, "-", "+", count, name)
+            found |= {row[0]: row[1] for row in rows}
+        return found
+
+    def _gone(self, names: Iterable[bytes]) -> set[bytes]:
+        """Those that have not put off the end of their hashes for :data:`GONE_S`."""
+        now = time.monotonic()
+        if now - self._looked > 2 * LOOK_S:
+            self._ends.clear()  # Redis may have been frozen meanwhile, and all of them waited
+        self._looked = now
+        before, self._ends = self._ends, {}
+        for name in names:
+            left = self._hastily("PTTL", worker_key(name.decode("utf-8", "surrogateescape")))
+            ends = now + left / 1000 if left >= 0 else 0.0
+            since, known = before.get(name, (now, ends))
+            if ends > known + LOOK_S / 2:
+                since, known = now, ends
+            self._ends[name] = since, known
+        return {name for name, (since, _) in self._ends.items() if now - since >= GONE_S}
+
+    def _hastily(self, *arguments: str) -> int:
+        """The reply to a question whose answer can be done without."""
+        cluster = cluster_of(self.client)
+        if cluster is None:
+            return int(command(self.client, *arguments))
+        with mapped():
+            return int(cluster.hastily(*arguments))
+
+    def _take_over(self, pending: Callable[[str], dict[bytes, bytes]]) -> Claimed:
+        """Take over entries of each stream: stream id → consumer with which it is pending."""
         claimed = Claimed([], [])
         max_bytes = self.max_bytes
         for stream in self.streams:
             try:
-                idle = self._idle(stream, min_idle_ms, count)
+                idle = pending(stream)
                 if not idle:
                     continue
                 arguments: list[str | bytes | int] = [GROUP, self.consumer, max_bytes]

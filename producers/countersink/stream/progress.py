@@ -17,9 +17,10 @@ Redis before 7.0 does not count what was added: there a trimmed stream goes unno
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -163,6 +164,8 @@ def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
 
 TTL_S: Final = 60
 """Seconds after which a process that says nothing counts as gone."""
+BEAT_S: Final = 1.0
+"""Seconds between two signs of life."""
 TIMEOUT_S: Final = 1.0
 """Seconds that Redis has for it: it is not worth waiting for."""
 
@@ -206,6 +209,26 @@ class Heartbeat:
         except StreamError:
             # Figures only: whatever ails Redis is noticed, and said, where it is needed.
             self._next = clock + TTL_S / 4
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put off the end of the hash each :data:`BEAT_S`, from a thread of its own: a process
+        lives also while it waits for MySQL.
+        """
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(BEAT_S):
+                with suppress(StreamError), mapped():
+                    self._client.expire(self._key, TTL_S)
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def withdraw(self) -> None:
         """Remove the hash: the process ends."""

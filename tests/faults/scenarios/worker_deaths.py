@@ -92,6 +92,53 @@ def paused_while_others_take_over(stage: Stage) -> None:
         stage.check(f"slow owner, {point.name}")
 
 
+HOUR = {"claim_idle_ms": 3_600_000}
+"""With it only those count as dead whose process is gone."""
+AFTER_READ = POINTS[0]
+
+
+def found_dead(stage: Stage) -> None:
+    """What a killed or frozen worker holds is taken over long before it is old: by one that was
+    there, or by one that starts.
+    """
+    for how in stage.random.sample(["killed", "killed alone", "frozen"], 3):
+        companion = stage.worker(proxied=False, **HOUR) if how != "killed alone" else None
+        act = "stop" if how == "frozen" else "kill"
+        victim, rule = stage.victim_at(AFTER_READ.kind, AFTER_READ.phase, Deed.PASS, act, **HOUR)
+        while not rule.acted:  # whichever of the two comes first reads them
+            stage.send(1)
+            eventually(lambda rule=rule: rule.acted or not stage.backlog(), APPLIED_WITHIN)
+        stage.wait_for(rule.done, how, victim)
+        other = companion or stage.worker(proxied=False, **HOUR)
+        stage.wait_applied()
+        if how == "frozen":
+            stage.send(5)
+            victim.go_on()
+            stage.wait_applied()
+            stage.end(victim)
+        stage.end(other)
+        stage.check(how)
+
+
+def not_found_dead(stage: Stage) -> None:
+    """A worker that waits for MySQL lives, and keeps what it holds."""
+    held = stage.when("guards", Phase.BEFORE, Deed.HOLD, times=1, label="slow")
+    stage.send(15)
+    slow = stage.worker(**HOUR)
+    stage.wait_acted(held, 1, slow)
+    looked = stage.when("PTTL", Phase.AFTER, Deed.PASS, label="looked")
+    other = stage.worker(**HOUR)
+    stage.wait_acted(looked, 6, other)
+    assert stage.pending() == 15
+    assert "took over" not in other.output()
+    held.release.set()
+    stage.wait_applied()
+    for worker in slow, other:
+        stage.end(worker)
+    assert "took over" not in other.output()
+    stage.check("slow, not dead")
+
+
 def terminated_in_the_midst(stage: Stage) -> None:
     """SIGTERM at any point finishes the batch and leaves nothing pending."""
     point = stage.random.choice(POINTS[:-1])

@@ -27,7 +27,7 @@ from countersink.stream.connection import command, mapped
 from countersink.stream.decode import decode, entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.errors import StreamError
-from countersink.stream.group import Group
+from countersink.stream.group import LOOK_S, Claimed, Group
 from countersink.stream.names import GROUP, stream_keys
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import WorkerAction
@@ -160,6 +160,7 @@ class Intake:
             every = min(every, _DRAIN_CLAIM_EVERY_S)
         self._partitions = _Every(PARTITIONS_EVERY_S)
         self._claims = _Every(every)
+        self._gone = _Every(LOOK_S)
         self._orphans = _Every(every)
         self._consumers = _Every(CONSUMERS_EVERY_S)
         self._say_next: dict[str, float] = {}
@@ -249,6 +250,7 @@ class Intake:
         if self._follows:
             self._do(self._partitions, self._follow_partitions)
         self._do(self._claims, self._claim)
+        self._do(self._gone, self._claim_gone)
         self._do(self._orphans, self._sweep)
         self._do(self._consumers, self._forget_consumers)
 
@@ -298,7 +300,13 @@ class Intake:
             )
 
     def _claim(self) -> None:
-        claimed = self._group.claim(self._options.claim_idle_ms, self._count)
+        idle = self._options.claim_idle_ms
+        self._take(self._group.claim(idle, self._count), self._claims, "had left untouched")
+
+    def _claim_gone(self) -> None:
+        self._take(self._group.claim_gone(self._count), self._gone, "whose process is gone held")
+
+    def _take(self, claimed: Claimed, every: "_Every", which: str) -> None:
         if claimed.lost:
             self.lost += len(claimed.lost)
             self._log(
@@ -308,13 +316,13 @@ class Intake:
                 entries=len(claimed.lost),
                 first=claimed.lost[0],
             )
-            self._claims.at_once()
+            every.at_once()
         if claimed.deliveries:
             self._raw.extend(claimed.deliveries)
-            self._claims.at_once()  # there may be more
+            every.at_once()  # there may be more
             self._log(
                 WorkerAction.CLAIMED,
-                "took over entries that another worker had left untouched",
+                f"took over entries that another worker {which}",
                 entries=len(claimed.deliveries),
             )
 

@@ -150,7 +150,9 @@ class Loop:
         )
         status = DONE
         try:
-            if self._consume():
+            with self._heartbeat.kept():
+                drained = self._consume()
+            if drained:
                 self._log(WorkerAction.DRAINED, "the streams are empty and nothing is pending")
         except SchemaMismatch as error:
             self._log(WorkerAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
