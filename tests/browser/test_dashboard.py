@@ -123,7 +123,7 @@ def test_the_chart_is_there_as_a_table_and_as_csv(look: Look) -> None:
     with page.expect_download() as download:  # the link is there whether the table is or not
         page.locator(".panel").get_by_role("link", name="Download as CSV").click()
     lines = download.value.path().read_text().splitlines()
-    assert lines[0] == "day,total"
+    assert lines[0] == '"day","total"'
     assert len(lines) == 8
 
 

@@ -266,7 +266,7 @@ def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
     with page.expect_download() as download:
         page.get_by_role("link", name="Trending keys as CSV").click()
     lines = download.value.path().read_text().splitlines()
-    assert lines == ["key,total,previous", "up,12,5", "new,9,0", ",8,16"]
+    assert lines == ['"key","total","previous"', '"up",12,5', '"new",9,0', '"",8,16']
     filled.count("recent.keys", "new", 10)
     expect(page.locator(".now")).to_have_text(re.compile(r"\d"))
     page.clock.fast_forward(LATER_MS)

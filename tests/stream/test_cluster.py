@@ -76,12 +76,12 @@ def test_a_url_names_nodes(url: str, hosts: list[tuple[str, int]]) -> None:
 
 
 def test_options_are_those_of_a_redis_url() -> None:
-    client = connected("rediss+cluster://app:p%40w@a,b?ssl_ca_certs=/ca.pem&socket_timeout=7")
+    client = connected(f"rediss+cluster://app:p%40w@a,b?ssl_ca_certs={__file__}&socket_timeout=7")
     for pool in (client.connection_pool, client.node(client._hosts[1]).connection_pool):
         options = pool.connection_kwargs
         assert (options["username"], options["password"]) == ("app", "p@w")
         assert (options["socket_timeout"], options["socket_connect_timeout"]) == (7, 5)
-        assert (options["ssl_ca_certs"], options["ssl_check_hostname"]) == ("/ca.pem", True)
+        assert (options["ssl_ca_certs"], options["ssl_check_hostname"]) == (__file__, True)
         assert options["retry"]._retries == 0
         assert pool.connection_class is redis.SSLConnection
 

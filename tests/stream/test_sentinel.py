@@ -63,7 +63,7 @@ def test_a_url_names_sentinels_master_and_database(
 def test_credentials_of_the_sentinels_are_apart_from_those_of_the_servers() -> None:
     pool = pool_of(
         "rediss+sentinel://app:p%40w@a/m?sentinel_username=watch&sentinel_password=p%2Fw"
-        "&ssl_ca_certs=/ca.pem&socket_timeout=7"
+        f"&ssl_ca_certs={__file__}&socket_timeout=7"
     )
     servers = pool.connection_kwargs
     assert (servers["username"], servers["password"]) == ("app", "p@w")
@@ -72,7 +72,7 @@ def test_credentials_of_the_sentinels_are_apart_from_those_of_the_servers() -> N
     assert (sentinels["username"], sentinels["password"]) == ("watch", "p/w")
     assert sentinels["socket_timeout"] == sentinels["socket_connect_timeout"] == SENTINEL_TIMEOUT
     for options in (servers, sentinels):
-        assert options["ssl_ca_certs"] == "/ca.pem"
+        assert options["ssl_ca_certs"] == __file__
         assert options["ssl_check_hostname"] is True
         assert options["retry"]._retries == 0
 

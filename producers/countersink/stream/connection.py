@@ -104,7 +104,7 @@ def connect(
     except (ValueError, TypeError, AttributeError, redis.RedisError) as error:
         # Without the cause, which may quote the password.
         raise _unusable(url, f"{_part(str(error))} is malformed") from None
-    for name, path in parse_qsl(urlsplit(url).query):
+    for name, path in parse_qsl(rest.partition("?")[2]):  # several hosts are no URL of urllib's
         if name in _FILES and not os.access(path, os.R_OK):
             raise _unusable(url, f"there is no file {path!r} that can be read, its {name}")
     for command in _RAW_REPLIES:

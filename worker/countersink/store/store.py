@@ -67,6 +67,7 @@ class Store:
         if read_url:
             self._replicas = _replicas(self._settings, read_url, connect, statement_seconds)
         self._database = self._settings.database
+        self._sequences: dict[int, Sequences] = {}
 
     @classmethod
     def from_env(cls) -> "Store":
@@ -94,20 +95,23 @@ class Store:
         """The counters and their settings."""
         return Counters(partial(_connect, self._settings), self._pool)
 
-    @cached_property
+    @property
     def sequences(self) -> Sequences:
         """Numbers that are handed out once."""
         return self.sequences_waiting(LOCK_WAIT)
 
     def sequences_waiting(self, lock_wait: int) -> Sequences:
         """The same, with a number of seconds for which a try to hand out waits for a lock."""
-        idle = HANDING_IDLE_SECONDS
-        return Sequences(
-            partial(open_tables, self._settings, idle_seconds=idle, lock_wait=lock_wait),
-            partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
-            self._pool,
-            self._database,
-        )
+        found = self._sequences.get(lock_wait)
+        if found is None:
+            idle = HANDING_IDLE_SECONDS
+            found = self._sequences[lock_wait] = Sequences(
+                partial(open_tables, self._settings, idle_seconds=idle, lock_wait=lock_wait),
+                partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
+                self._pool,
+                self._database,
+            )
+        return found
 
     @cached_property
     def tracked(self) -> TrackedTables:
@@ -247,8 +251,8 @@ class Store:
 
     def close(self) -> None:
         """Close the connections."""
-        if "sequences" in self.__dict__:
-            self.sequences.close()
+        for sequences in self._sequences.values():
+            sequences.close()
         self._pool.close()
         if self._replicas is not None:
             self._replicas.close()
