@@ -126,7 +126,7 @@ def not_found_dead(stage: Stage) -> None:
     stage.send(15)
     slow = stage.worker(**HOUR)
     stage.wait_acted(held, 1, slow)
-    looked = stage.when("PTTL", Phase.AFTER, Deed.PASS, label="looked")
+    looked = stage.when("PTTL", Phase.AFTER, Deed.PASS, times=6, label="looked")
     other = stage.worker(**HOUR)
     stage.wait_acted(looked, 6, other)
     assert stage.pending() == 15
