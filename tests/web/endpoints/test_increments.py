@@ -266,6 +266,13 @@ def test_what_would_take_long_to_decode_is_refused_before(
     assert problem(PACKED[name]).status == 413
 
 
+def test_quotes_that_nothing_closes_are_looked_at_once() -> None:
+    """Otherwise it would take hours: each of them would be searched for its end."""
+    body = b"[" + b"1," * 49_000 + b'"' + b'\\",' * 300_000
+    assert len(body) < WebOptions(redis_url="", mysql_url="").max_body_bytes
+    assert problem(body).status == 400
+
+
 def test_all_that_a_request_may_hold_is_read() -> None:
     dimensions = {f"dimension_{number}": 'a,b{c["' for number in range(MAX_DIMENSIONS)}
     whole = {"counter": "c", "amount": 1, "at": "2026-11-27T00:00:00Z", "visitor": "v"}

@@ -57,7 +57,9 @@ _NAME_BYTES: Final = 10
 _DIGEST_BYTES: Final = 8
 _ITEM_PARTS: Final = 50
 """Strings, commas and brackets of an increment, at most: six members, one an object of eight."""
-_PART: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,{\[]', re.DOTALL)
+# A group is atomic, as possessive ones go wrong before Python 3.11.5 (python/cpython#106052). A
+# string that nothing closes is one up to the end: else each quote in it would be looked at anew.
+_PART: Final = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"?|[,{\[]', re.DOTALL)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
