@@ -39,7 +39,7 @@ def rotated(logs: Logs, *days: int) -> list[str]:
 
 
 def refused(logs: Logs, *sources: Any, **given: Any) -> str:
-    """What is said of sources."""
+    """The refusal of a reconcile of sources."""
     with pytest.raises(BackfillError, match="--from and --to") as caught:
         logs.reconcile(*sources, **{"start": None, **given})
     assert logs.query("SELECT (SELECT COUNT(*) FROM backfill_run), COUNT(*) FROM counter") == [

@@ -200,7 +200,7 @@ FORBIDDEN: dict[str, list[tuple[str, ...]]] = {
     ]
     for user in ("app", "tail", "worker", "jobs", "web", "backup")
 }
-"""What nobody but operators and administrators may do."""
+"""Commands by user that only operators and administrators may give."""
 for user in READS_SALTS:
     FORBIDDEN[user] += [("HSET", SALTS, "visits", "x"), ("HDEL", SALTS, "visits"), ("DEL", SALTS)]
     if user != "web":

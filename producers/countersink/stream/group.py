@@ -231,7 +231,7 @@ class Group:
         return found
 
     def _gone(self, names: Iterable[bytes]) -> set[bytes]:
-        """Those that have not put off the end of their hashes for :data:`GONE_S`."""
+        """The consumers that have not put off the end of their hashes for :data:`GONE_S`."""
         now = time.monotonic()
         if now - self._looked > 2 * LOOK_S:
             self._ends.clear()  # Redis may have been frozen meanwhile, and all of them waited

@@ -123,11 +123,11 @@ class Recipe:
         return " ".join(words) or "(none)"
 
     def goes_on(self, before: Self) -> bool:
-        """Whether a source may be read on by it of which ``before`` has counted some: the same, or
-        from a later day on.
+        """Whether it is ``before`` from a later day on: a source of which that has counted some may
+        be read on by it.
         """
         later = self.start is not None and (before.start is None or before.start < self.start)
-        return self == before or (later and replace(self, start=before.start) == before)
+        return later and replace(self, start=before.start) == before
 
     @classmethod
     def from_json(cls, text: str) -> Self:

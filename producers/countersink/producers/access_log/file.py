@@ -86,7 +86,7 @@ def packing(first: bytes) -> Packing | None:
 
 
 EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
-"""What the names of compressed files end in."""
+"""Ends of the names of compressed files."""
 
 
 def check_begun(first: bytes, name: str) -> None:

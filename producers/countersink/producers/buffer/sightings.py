@@ -66,7 +66,7 @@ Waiting = tuple[str, list[Any], int]
 
 @dataclass(slots=True)
 class _Known:
-    """What Redis told of a counter.
+    """Redis's answer about a counter.
 
     Attributes:
         salts: the earliest first.

@@ -34,7 +34,6 @@ JOINED_MINUTES: Final = 60
 between rotated logs."""
 _RANGES_NAMED: Final = 10
 _PROGRESS_S: Final = 0.25
-_LONGEST_DAY: Final = 27 * 60
 _BYTES: Final = 64 * 1024
 _END: Final = 2**62
 

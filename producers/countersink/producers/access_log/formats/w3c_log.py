@@ -86,7 +86,7 @@ class W3cLog:
             self._seen, self._seen_lines = end, next_line - 1
 
     def day_of(self, number: int) -> bytes:
-        """What ``#Date:`` says of a line, where ``#Fields:`` names no date."""
+        """The day that ``#Date:`` says of a line, where ``#Fields:`` names no date."""
         return self._in_force(number).shape[1].encode()
 
     def _in_force(self, number: int) -> Directives:

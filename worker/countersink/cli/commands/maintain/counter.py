@@ -294,8 +294,8 @@ def _remove_salts(counter: str, redis_url: str | None) -> None:
     with them, should it be made again.
     """
     try:
-        client = connect(settings.needed(redis_url, "redis"), client_name="countersink-delete")
-        remove_salts(client, counter)
+        with connect(settings.needed(redis_url, "redis")) as client:
+            remove_salts(client, counter)
     except (Misuse, StreamError) as error:
         progress.say(
             f"the salts of {counter} are still in Redis ({error}): do not make it again before a"
