@@ -61,11 +61,11 @@ class Target:
     accepted: int = 0
 
     @classmethod
-    def start(cls, children: Children, redis_url: str, mysql_url: str) -> Target:
-        """Start it; keys are needed."""
+    def start(cls, children: Children, redis_url: str, mysql_url: str, *options: str) -> Target:
+        """Start it, with more ``options``; keys are needed."""
         with open_tables(mysql_url) as session:
             _, key = api_keys.create(session, "owner", api_keys.SCOPES)
-        process = WebProcess.start(children, redis_url, mysql_url, *OPTIONS)
+        process = WebProcess.start(children, redis_url, mysql_url, *OPTIONS, *options)
         return cls(process.child, process.url, redis_url, mysql_url, key)
 
     @property

@@ -30,7 +30,7 @@ from countersink.store.sessions import is_cancelled
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.auth.authentication import Authenticator
-from countersink.web.auth.credentials import LoginCookie, TokenBuckets
+from countersink.web.auth.credentials import LoginCookie, TokenBuckets, WaitingPlaces
 from countersink.web.auth.origins import Addresses, Hosts
 from countersink.web.auth.register import Register
 from countersink.web.endpoints import (
@@ -154,6 +154,7 @@ class Application:
                 register=register,
                 cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),
                 failures=TokenBuckets(failures / MINUTE_S, failures),
+                places=WaitingPlaces(options.max_connections),
                 stopping=stopping,
             )
             self._dispatcher = Dispatcher(self._table, self.services)
@@ -228,7 +229,12 @@ class Dispatcher:
             who = await self._authenticator.admit(route, headers, client, scope)
             if route.parameters is not None and not route.hidden:
                 scope["countersink.given"] = read_parameters(scope, route.parameters)
-            return await route.handler(Request(scope, receive, send), self._services, who)
+            holder = scope["countersink.holder"] = who.key_id or client
+            request = Request(scope, receive, send)
+            if not route.waits:
+                return await route.handler(request, self._services, who)
+            with self._services.places.needed(holder):
+                return await route.handler(request, self._services, who)
         except Exception as error:
             page = _page_instead(route, error) if route.hidden and _is_browser(scope) else None
             if page is None:

@@ -15,7 +15,7 @@ from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
 from countersink.store.sessions import open_tables
-from countersink.web.auth.credentials import LoginCookie, TokenBuckets
+from countersink.web.auth.credentials import LoginCookie, TokenBuckets, WaitingPlaces
 from countersink.web.auth.register import Register
 from countersink.web.options import WebOptions
 from countersink.web.read_pool import ReadPool
@@ -38,6 +38,7 @@ class Services:
         register: the keys and logins that are valid.
         cookie: of the logins to this installation.
         failures: wrong keys that each address may still show.
+        places: of requests that may wait for a server.
         stopping: set when the process is told to end: answers that go on without end end then.
         answers: how many there were, by status.
     """
@@ -52,6 +53,7 @@ class Services:
     register: Register
     cookie: LoginCookie
     failures: TokenBuckets
+    places: WaitingPlaces
     stopping: asyncio.Event
     answers: Counter[int] = field(default_factory=Counter)
     _made: dict[object, Any] = field(default_factory=dict, repr=False)

@@ -38,6 +38,7 @@ class Authenticator:
         self._register = services.register
         self._cookie = services.cookie
         self._failures = services.failures
+        self._places = services.places
         self._per_key = _buckets(options.rate_per_key)
         self._per_address = _buckets(options.rate_per_address)
         self._without_keys = options.without_keys
@@ -55,7 +56,7 @@ class Authenticator:
             scope: of the request.
 
         Raises:
-            Problem: 401, 403 or 429.
+            Problem: 401, 403, 429 or 503.
         """
         if route.scope is None and not route.public:
             self.limit_address(client)
@@ -96,9 +97,9 @@ class Authenticator:
         """Whose key this is.
 
         Raises:
-            Problem: 401 nobody's; 429 nor were many others from there.
+            Problem: 401 nobody's; 429 nor were many others from there; 503 see :func:`holder_of`.
         """
-        known = await holder_of(shown, client, self._register, self._failures)
+        known = await holder_of(shown, client, self._register, self._failures, self._places)
         if known is not None:
             return known.identity
         raise Problem(

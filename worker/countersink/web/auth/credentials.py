@@ -1,11 +1,14 @@
 """Reads the key, a link's token or the login cookie of a request: names of headers and cookie; the
-answer 429 to too many wrong keys; the arithmetic of rate limits (``TokenBuckets``): how many
-requests is in ``web/options.py``."""
+answers 429 to too many wrong keys and 503 while keys cannot be read; the arithmetic of rate limits
+(``TokenBuckets``): how many requests is in ``web/options.py``; ``WaitingPlaces``, how many requests
+may wait for a server at once (``WAITING_PART``, ``HOLDER_PART``)."""
 
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from countersink.store import api_keys, links
@@ -19,6 +22,14 @@ SECURE: Final = "__Host-"
 one."""
 KEPT: Final = 50_000
 """Names that are remembered at least; twice as many at most."""
+WAITING_PART: Final = 2
+"""Of so many connections one may be a request's that waits for MySQL or for the queue: increments
+find room beside them."""
+HOLDER_PART: Final = 10
+"""Of so many connections one may wait with one key, or without one from one address."""
+LEAST_PLACES: Final = 8
+"""Places for one key or address however few connections there may be: a browser asks six at once."""
+RETRY_AFTER_S: Final = 2
 _ROUNDING_S: Final = 1e-6
 _NO_HASH: Final = bytes(32)
 """Compared with where there is no such key, so that the work is the same. Nothing hashes to it."""
@@ -84,6 +95,54 @@ class TokenBuckets:
         return found if found > now else now
 
 
+class WaitingPlaces:
+    """Places of requests that may wait for a server, fewer than there are connections: while MySQL
+    is away they are taken, and increments go on. For the event loop's thread.
+
+    Args:
+        connections: as many as there may be.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._most = max(LEAST_PLACES, connections // WAITING_PART)
+        self._most_of_one = max(LEAST_PLACES, connections // HOLDER_PART)
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, holder: str) -> Iterator[bool]:
+        """Hold a place until the end of the block; False: there is none for this key or address.
+
+        Args:
+            holder: id of the key, or the address of a request without one.
+        """
+        if self._taken[holder] >= self._most_of_one or self._taken.total() >= self._most:
+            yield False
+            return
+        self._taken[holder] += 1
+        try:
+            yield True
+        finally:
+            self._taken[holder] -= 1
+            if not self._taken[holder]:
+                del self._taken[holder]
+
+    @contextmanager
+    def needed(self, holder: str) -> Iterator[None]:
+        """The same, for what is not done without a place.
+
+        Raises:
+            Problem: 503, there is none.
+        """
+        with self.taken(holder) as there:
+            if not there:
+                raise Problem(
+                    503,
+                    "Too many requests wait for an answer already: try again",
+                    retry_after=RETRY_AFTER_S,
+                )
+            yield
+
+
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
     """The key that ``Authorization: Bearer`` or ``X-API-Key`` holds; None without either.
 
@@ -119,7 +178,7 @@ def link_of(text: str, register: Register) -> Credential | None:
 
 
 async def holder_of(
-    text: str, client: str, register: Register, failures: TokenBuckets
+    text: str, client: str, register: Register, failures: TokenBuckets, places: WaitingPlaces
 ) -> Credential | None:
     """The key, or the link, that ``text`` is, after another look for one that was made just now.
 
@@ -128,7 +187,8 @@ async def holder_of(
     found by trying.
 
     Raises:
-        Problem: 429, ``client`` has shown too many wrong ones.
+        Problem: 429, ``client`` has shown too many wrong ones; 503, it is not known, and MySQL,
+            which could tell, does not answer, or too many ask already.
     """
     of = link_of if text.startswith(links.PREFIX) else key_of
     known = of(text, register)
@@ -137,10 +197,18 @@ async def holder_of(
     wait = failures.wait(client)
     if not wait:
         if api_keys.split(text) is not None or links.claim_of(text) is not None:
-            await register.look_again()
+            with places.needed(client):
+                read = await register.look_again()
             known = of(text, register)
             if known is not None:
                 return known
+            if not read:
+                raise Problem(
+                    503,
+                    "The key is not known here, and MySQL, which would know a new one, does not"
+                    " answer: try again",
+                    retry_after=RETRY_AFTER_S,
+                )
         wait = failures.take(client)
     if wait:
         raise Problem(

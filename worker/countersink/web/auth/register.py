@@ -28,6 +28,8 @@ REFRESH_S: Final = 2.0
 """Seconds after which a key that was revoked is refused, and a new login is known elsewhere."""
 HASTE_S: Final = 0.25
 """Seconds between two readings at least, however many unknown keys are shown."""
+LOOK_S: Final = 1.0
+"""Seconds for which an unknown key waits for a reading at most."""
 USE_S: Final = 60.0
 """Seconds between two notes of which keys were used."""
 
@@ -111,6 +113,7 @@ class Register:
         self._lock = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)
         self._away = False
+        self._late = False  # a reading has taken longer than LOOK_S
         self._useless: set[str] = set()
 
     @property
@@ -178,12 +181,23 @@ class Register:
         for what in self._ended:
             self._drop(what)
 
-    async def look_again(self) -> None:
+    async def look_again(self) -> bool:
         """Read anew before somebody is refused: the key may have been made just now.
 
         All who ask while a reading goes on share the next one. Never raises.
+
+        Returns:
+            Whether it was read; False at once while MySQL is away or does not answer.
         """
-        asked = self._clock()
+        if self._away or self._late:
+            return False
+        looking = asyncio.create_task(self._read_once_more(self._clock()))
+        done, _ = await asyncio.wait({looking}, timeout=LOOK_S)
+        if not done:
+            self._late = True
+        return bool(done) and not self._away
+
+    async def _read_once_more(self, asked: float) -> None:
         async with self._lock:
             if self._began >= asked:
                 return
@@ -232,6 +246,7 @@ class Register:
             if self._away:
                 LOGGER.info("keys can be read again", extra={"action": "resumed"})
             self._away = False
+        self._late = False
 
     def _drop(self, what: bytes | str) -> None:
         if isinstance(what, bytes):

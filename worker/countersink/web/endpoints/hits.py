@@ -81,11 +81,12 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
     visits, total = 0, None
     counts = given["count"] == "1"
     if counts:
-        await _require_ingest(services, who, counter)
+        await _require_ingest(request, services, who, counter)
         visits = await _visit(request, services, counter, key)
     try:
-        if await _may_see(services, who, counter):
-            total = await services.one(HitNumbers).number(counter, key, visits)
+        if await _may_see(request, services, who, counter):
+            with services.places.needed(request.scope["countersink.holder"]):
+                total = await services.one(HitNumbers).number(counter, key, visits)
         elif not counts:
             raise Problem(403, "This takes a key with the scope read, for this counter")
     except Problem:
@@ -111,7 +112,7 @@ async def _place(request: Request, services: Services, who: Identity) -> tuple[s
         Problem: as :func:`_named` and :func:`_require_ingest`.
     """
     counter, key = _named(request)
-    await _require_ingest(services, who, counter)
+    await _require_ingest(request, services, who, counter)
     return counter, key
 
 
@@ -128,7 +129,7 @@ def _named(request: Request) -> tuple[str, str]:
         raise Problem(422, f"This cannot be counted: {error}") from None
 
 
-async def _may_see(services: Services, who: Identity, counter: str) -> bool:
+async def _may_see(request: Request, services: Services, who: Identity, counter: str) -> bool:
     """Whether they may see a counter's number: it is public, or their key has the scope read.
 
     Raises:
@@ -136,10 +137,12 @@ async def _may_see(services: Services, who: Identity, counter: str) -> bool:
     """
     if who.may("read") and who.may_name(counter):
         return True
-    return await services.one(PublicCounters).has(counter)
+    return await services.one(PublicCounters).has(counter, request.scope["countersink.holder"])
 
 
-async def _require_ingest(services: Services, who: Identity, counter: str) -> None:
+async def _require_ingest(
+    request: Request, services: Services, who: Identity, counter: str
+) -> None:
     """Check that they may add to a counter.
 
     Raises:
@@ -147,7 +150,7 @@ async def _require_ingest(services: Services, who: Identity, counter: str) -> No
     """
     if not who.public and who.may_name(counter):
         return
-    if await services.one(PublicCounters).has(counter):
+    if await services.one(PublicCounters).has(counter, request.scope["countersink.holder"]):
         return
     if who.public:
         raise Problem(
@@ -162,7 +165,9 @@ async def _visit(request: Request, services: Services, counter: str, key: str) -
     """Count, if somebody looks; how many visits were counted."""
     if request.method == "HEAD" or _is_ahead(request):
         return 0
-    if services.one(VisitorCounters).fits(counter) and await _has_visitors(services, counter):
+    if services.one(VisitorCounters).fits(counter) and await _has_visitors(
+        request, services, counter
+    ):
         agent = request.headers.get("user-agent", "")
         member = visitor_of(request.scope["countersink.client"], agent)
         accept(services, [Increment(counter, key, member=member)])
@@ -171,10 +176,10 @@ async def _visit(request: Request, services: Services, counter: str, key: str) -
     return 1
 
 
-async def _has_visitors(services: Services, counter: str) -> bool:
+async def _has_visitors(request: Request, services: Services, counter: str) -> bool:
     """Whether a counter counts different ones, as far as is known."""
     counts_members = services.producer.counts_members
-    await until(lambda: counts_members(counter) is not None, SALT_WAIT_S)
+    await until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
     return bool(counts_members(counter))
 
 
@@ -221,8 +226,12 @@ class PublicCounters:
         self._reading: asyncio.Task[None] | None = None
         self._thread = anyio.CapacityLimiter(1)
 
-    async def has(self, counter: str) -> bool:
+    async def has(self, counter: str, holder: str) -> bool:
         """Whether a counter is public.
+
+        Args:
+            counter: its name.
+            holder: of the place that is taken while MySQL is asked.
 
         Raises:
             Problem: 503, MySQL does not tell whether there is such a counter.
@@ -237,7 +246,9 @@ class PublicCounters:
         if now >= self._again_at:
             if self._reading is None:
                 self._reading = asyncio.create_task(self._read())
-            await asyncio.wait([self._reading], timeout=PATIENCE_S)
+            with self._services.places.taken(holder) as may_wait:
+                if may_wait:
+                    await asyncio.wait([self._reading], timeout=PATIENCE_S)
         if counter in self._known:
             return True
         if self._away or self._reading is not None:
@@ -291,6 +302,7 @@ def _route(
         handler,
         scope="ingest",
         public=True,
+        waits=False,
         parameters=parameters,
         name=name,
         summary=summary,

@@ -45,7 +45,8 @@ _WAIT: Final = choice(
     "wait",
     ("stored", "applied"),
     "Answer only when the increments are `stored` in Redis (or fsynced on this server's disk), or"
-    " `applied` in MySQL: 200 then, and 202 if that takes too long; they will get there. 202 with"
+    " `applied` in MySQL: 200 then, and 202 if that takes too long or too many wait already; they"
+    " will get there. 202 with"
     " the state `unknown`: they were stored, but Redis has lost entries since.",
 )
 
@@ -58,7 +59,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
     salted = {each[0] for each in increments if len(each) > 5}
-    await until(lambda: not any(map(services.producer.awaits_salt, salted)), SALT_WAIT_S)
+    awaits_salt = services.producer.awaits_salt
+    await until(request, services, lambda: not any(map(awaits_salt, salted)), SALT_WAIT_S)
     if name is None:
         accept(services, increments)
     else:
@@ -69,16 +71,23 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
         return answer(len(increments), None)
     acknowledged = services.one(Acknowledgements)
     waiters = acknowledged.applied if wait == "applied" else acknowledged.stored
-    reached = await waiters.reached(services.options.wait_s)
+    with services.places.taken(request.scope["countersink.holder"]) as may_wait:
+        reached = may_wait and await waiters.reached(services.options.wait_s)
     state: State = "unknown" if reached is None else wait if reached else "accepted"
     return answer(len(increments), state)
 
 
-async def until(told: Callable[[], bool], within_s: float) -> None:
-    """Wait until ``told`` says so, for so many seconds at most: until Redis has told of salts."""
+async def until(
+    request: Request, services: Services, told: Callable[[], bool], within_s: float
+) -> None:
+    """Wait until ``told`` says so, for so many seconds at most: until Redis has told of salts. Not
+    where there is no place to wait."""
+    if told():
+        return
     deadline = time.monotonic() + within_s
-    while not told() and time.monotonic() < deadline:
-        await anyio.sleep(SALT_POLL_S)
+    with services.places.taken(request.scope["countersink.holder"]) as may_wait:
+        while may_wait and not told() and time.monotonic() < deadline:
+            await anyio.sleep(SALT_POLL_S)
 
 
 def accept(
@@ -422,6 +431,7 @@ ROUTES: Final = (
         "/v1/increments",
         add,
         scope="ingest",
+        waits=False,
         parameters=(_WAIT,),
         name="addIncrements",
         summary="Count: one increment, or up to 1,000, all or none.",

@@ -99,7 +99,7 @@ async def login(request: Request, services: Services, who: Identity) -> Response
     """``POST /login``: a form with a key."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
-    known = await holder_of(text, client, services.register, services.failures)
+    known = await holder_of(text, client, services.register, services.failures, services.places)
     if known is None or known.identity.link or not known.identity.may("read"):
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(WRONG, 303)
@@ -311,8 +311,8 @@ def _variable(name: str) -> str:
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/", partial(html, name="index.html"), scope="read", hidden=True),
     Route("GET", "/login", partial(html, name="login.html"), scope=None, hidden=True),
-    Route("GET", "/favicon.ico", icon, scope=None, hidden=True),
-    Route("GET", "/static/{version}/{file:path}", static, scope=None, hidden=True),
+    Route("GET", "/favicon.ico", icon, scope=None, waits=False, hidden=True),
+    Route("GET", "/static/{version}/{file:path}", static, scope=None, waits=False, hidden=True),
     Route("POST", "/login", login, scope=None, hidden=True),
     Route("POST", "/logout", logout, scope=None, hidden=True),
 )

@@ -205,6 +205,7 @@ HEALTH_ROUTES: Final = (
         "/livez",
         livez,
         scope=None,
+        waits=False,
         parameters=None,
         summary="Whether the process lives",
         description="It says nothing of the servers behind it: starting this process again"
@@ -216,6 +217,7 @@ HEALTH_ROUTES: Final = (
         "/readyz",
         readyz,
         scope=None,
+        waits=False,
         parameters=None,
         summary="Whether the process can take increments",
         description="Redis answers, or there is a spool, and it was not told to stop.",

@@ -35,6 +35,7 @@ class Route:
         whole: it tells of the whole installation: keys for some counters only are refused.
         shared: whoever has a link to a counter is let in; the handler looks whether it is the
             counter that is asked for.
+        waits: for a server, or it may: it takes one of the places for that.
         parameters: of its query, which has no others: their values are in
             ``scope["countersink.given"]``, by name; None: whatever the query says is let be.
         hidden: not in the document, and its query is let be: pages and their files.
@@ -55,6 +56,7 @@ class Route:
     public: bool = False
     whole: bool = False
     shared: bool = False
+    waits: bool = True
     parameters: Sequence[Parameter] | None = ()
     hidden: bool = False
     name: str = ""
