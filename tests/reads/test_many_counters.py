@@ -15,7 +15,7 @@ from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import StoreError
 from countersink.store.sql import label_of
-from countersink.store.totals import many_counters
+from countersink.store.totals import many_counters, shapes
 from countersink.store.totals.selection import KeyMatch, Selection
 from tests.reads.support import DAYS
 from tests.reads.support import queue as send
@@ -187,3 +187,71 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     glance = reads.overview(Glance(limit=COUNTERS, days=3))
     assert asked() - before < COUNTERS // 16
     assert len(glance.value.lines) == COUNTERS
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
+    store: Store, session: Session, redis_client: redis.Redis, reverse: bool
+) -> None:
+    names = [f"c{number:03d}{'x' * (number % 3 == 0)}" for number in range(120)]
+    breakdowns = [f"{name}#1" for name in names[::7]]
+    put(session, [(name, at(DAYS[0]), "k", 1) for name in (*names, *breakdowns)])
+    send(redis_client, ("c0505", "k", 0, 1))
+    reads = Reads(store, redis_client)
+
+    def pages(**question: Any) -> list[str]:
+        found: list[str] = []
+        while True:
+            glance = Glance(
+                after=found[-1] if found else "", limit=4, days=0, reverse=reverse, **question
+            )
+            page = reads.overview(glance, include_pending=True).value
+            found += [line.counter for line in page.lines]
+            if not page.more:
+                return found
+
+    questions: list[dict[str, Any]] = [
+        {},
+        {"search": "x"},
+        {"search": "nothing"},
+        {"visible": lambda name: name.endswith("5")},
+    ]
+    whole = [pages(**each) for each in questions]
+    assert whole[0] == sorted([*names, "c0505"], reverse=reverse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "NAMES_PER_QUERY", 9)
+        assert [pages(**each) for each in questions] == whole
+        assert reads.overview(Glance(limit=3)).value.counters is None
+        all_names, seen = reads.today(["c001", "nobody", "c003x"]).value
+        assert all_names is None
+        assert [line.counter for line in seen.lines] == ["c001", "c003x"]
+    with pytest.raises(ValueError, match="`after`"):
+        reads.overview(Glance(after="no name"))
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_page_by_name_reads_a_part_of_the_index(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"c{number:04d}" for number in range(4_000)]
+    put(session, [(name, at(DAYS[0]), "k", 1) for name in names])
+    monkeypatch.setattr(shapes, "NAMES_PER_QUERY", 50)
+    reads = Reads(store, None)
+
+    def read() -> int:
+        status = session.query("SHOW GLOBAL STATUS LIKE 'Handler\\_read\\_%'")
+        return sum(int(value) for _, value in status)
+
+    def page() -> list[str]:
+        seen = reads.overview(Glance(after="c2000", limit=5, days=1)).value
+        assert seen.more
+        return [line.counter for line in seen.lines]
+
+    page()
+    before = read()
+    assert page() == names[2001:2006]
+    assert read() - before < 2_000
+    before = read()
+    assert len(reads.today(names[:3]).value[1].lines) == 3
+    assert read() - before < 2_000

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -39,6 +40,10 @@ def login() -> bytes:
     return post("/login", f"key={UNKNOWN}", own, form)
 
 
+def goes_on(target: Target, before: int) -> bool:
+    return target.accepted >= before + 50
+
+
 @pytest.fixture
 def frozen(own_mysql_server: MySQLFactory, redis_url: str) -> Iterator[Target]:
     """A server whose MySQL stands still, and whose live traffic goes on."""
@@ -71,7 +76,7 @@ def test_more_requests_wait_for_mysql_than_there_are_connections(
         with crowd(frozen, EVERYBODY) as connections:
             for each in connections:
                 each.sendall(request)
-            eventually(lambda before=before: frozen.accepted >= before + 50)
+            eventually(partial(goes_on, frozen, before))
 
 
 def test_an_unknown_key_is_answered_while_mysql_stands_still(frozen: Target) -> None:

@@ -196,6 +196,18 @@ def test_servers_words(text: str, line: bytes, key: str, expected: str) -> None:
     assert parser.parse(line) == (expected, 971211336 // 60)
 
 
+def test_a_format_of_a_thousand_words_says_at_once_what_a_line_lacks() -> None:
+    names = [f"x-{number}" for number in range(1_000)]
+    parser = Parser("host", log_format="%h %t " + " ".join(f"%{{{name}}}i;" for name in names))
+    begin = b"192.0.2.1 [10/Oct/2000:13:55:36 -0700] "
+    values = [b"%d;" % number for number in range(1_000)]
+    assert parser.parse(begin + b" ".join(values)) == ("192.0.2.1", 971211336 // 60)
+    for lacking in (0, 500, 999):
+        ends = "';'" if lacking == 999 else "'; '"
+        with pytest.raises(Malformed, match=rf"{ends} does not stand after %{{x-{lacking}}}i"):
+            parser.parse(begin + b" ".join([*values[:lacking], b"without"]))
+
+
 BEGINS = {
     "common": b"",
     "combined": b"192.0.2.1 ",

@@ -501,3 +501,30 @@ def test_a_full_memory_refuses_whole_requests_and_loses_nothing(
         redis_server.thaw()
         web.apply()
         assert web.store.totals.total("c") == accepted
+
+
+def test_a_key_makes_counters_and_sequences_up_to_a_bound(web: Web) -> None:
+    with web.beside(max_counters=3) as bounded:
+        key, other = bounded.key("ingest"), bounded.key("ingest")
+
+        def told(*counters: str, key: str = key) -> int:
+            body = [{"counter": counter} for counter in counters]
+            return bounded.ask("POST", "/v1/increments", key, json=body).status_code
+
+        def taken(name: str) -> int:
+            return bounded.ask("POST", f"/v1/sequences/{name}/next", key).status_code
+
+        assert told("not a name", "nor this", "or this", "or that") == 403
+        assert told("not a name") == told("nor this") == told("or this") == told("or that") == 422
+        assert told("a", "b", "a") == told("a", "b", "c") == 202
+        assert told("d") == told("a", "d") == 403
+        assert told("a", "b", "c") == 202
+        assert told("d", "e", "f", key=other) == 202
+        assert bounded.ask("GET", "/hit/c/page.gif", key).status_code == 200
+        assert bounded.ask("GET", "/hit/g/page.gif", key).status_code == 403
+        assert [taken(name) for name in "xyzxq"] == [200, 200, 200, 200, 403]
+        refused = bounded.ask("POST", "/v1/increments", key, json={"counter": "d"}).json()
+        assert "--max-counters" in refused["detail"]
+        bounded.apply()
+        totals = {name: bounded.store.totals.total(name) for name in "abcdef"}
+        assert totals == {"a": 4, "b": 3, "c": 3, "d": 1, "e": 1, "f": 1}

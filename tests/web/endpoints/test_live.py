@@ -116,7 +116,7 @@ def test_counters_are_counted_once_for_all_who_may_see_the_same(
     counted: list[tuple[tuple[str, ...], str]] = []
     visible = live._visible
 
-    def noted(names: tuple[str, ...], patterns: tuple[str, ...]) -> int:
+    def noted(names: tuple[str, ...] | None, patterns: tuple[str, ...]) -> int | None:
         counted.append((patterns, threading.current_thread().name))
         return visible(names, patterns)
 

@@ -4,10 +4,12 @@ most how many days (``MAX_DAYS``)."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from itertools import islice
 from math import inf
 from typing import Final
 
 from countersink.reads.pending import Pending
+from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.policies import DEFAULT, Policy, load
@@ -16,7 +18,13 @@ from countersink.store.sql import NOW_MS, day_label, label_time, marks, parts
 from countersink.store.totals import series
 from countersink.store.totals.many_counters import SIZE, grouped, ledger_totals
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import counter_names, shape, shaped_names
+from countersink.store.totals.shapes import (
+    counter_names,
+    known_names,
+    names_in_parts,
+    shape,
+    shaped_names,
+)
 
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""
@@ -45,6 +53,7 @@ class Glance:
         visible: tells which names may be seen.
         standing: all of them, and what they are sorted by, from :func:`standing`; None: by name, in
             order of bytes.
+        only: these, which exist, and no others; None: all.
         reverse: the other way round.
     """
 
@@ -55,7 +64,16 @@ class Glance:
     totals: bool = True
     visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
     standing: Standing | None = field(default=None, repr=False)
+    only: Sequence[str] | None = None
     reverse: bool = False
+
+    def fits(self, name: str) -> bool:
+        """Whether a counter is in the list."""
+        return self.search in name and self.visible(name)
+
+    def is_beyond(self, name: str) -> bool:
+        """Whether a counter comes after ``after``, by name."""
+        return not self.after or (name < self.after if self.reverse else name > self.after)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,12 +101,13 @@ class Overview:
 
     Attributes:
         lines: in the order that was asked for.
-        counters: how many counters there are, before ``after`` and ``limit``.
+        counters: how many counters there are, before ``after`` and ``limit``; None: more than are
+            counted for a page.
         more: there are others after the last line.
     """
 
     lines: list[OverviewLine]
-    counters: int
+    counters: int | None
     more: bool
 
 
@@ -97,13 +116,17 @@ def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance
 
     Raises:
         StoreError: as any query.
-        ValueError: ``after`` is none of the counters, and they are not sorted by name.
+        ValueError: ``after`` is no counter's name; or none of the counters, and they are not sorted
+            by name.
     """
-    known = (
-        {*counter_names(session), *pending.counters} if glance.standing is None else glance.standing
-    )
-    names = [name for name in known if glance.search in name and glance.visible(name)]
-    page = _after(_sorted(names, glance), glance)
+    page: list[str]
+    number: int | None
+    if glance.only is not None:
+        page, number = list(glance.only), len(glance.only)
+    elif glance.standing is None:
+        page, number = _page_by_name(session, glance, pending)
+    else:
+        page, number = _page_by_number(glance.standing, glance)
     more = len(page) > glance.limit
     page = page[: glance.limit]
     in_force, now = _in_force(session, page)
@@ -119,7 +142,22 @@ def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance
         )
         for name in page
     ]
-    return Overview(lines=lines, counters=len(names), more=more)
+    return Overview(lines=lines, counters=number, more=more)
+
+
+def today(
+    session: Session, wanted_by: Selection, pending: Pending, *, wanted: Sequence[str]
+) -> tuple[list[str] | None, Overview]:
+    """All names, where one query brings them, and today's totals of those ``wanted`` that exist.
+
+    Raises:
+        StoreError: as any query.
+    """
+    names, *others = islice(names_in_parts(session, ""), 2)
+    known = known_names(session, wanted)
+    glance = Glance(only=known, limit=len(known), days=1, totals=False)
+    seen = overview(session, wanted_by, pending, glance=glance)
+    return None if others else names, seen
 
 
 def standing(session: Session, _: Selection, pending: Pending, *, by: str) -> Standing:
@@ -150,24 +188,39 @@ def standing(session: Session, _: Selection, pending: Pending, *, by: str) -> St
     return found
 
 
-def _sorted(names: list[str], glance: Glance) -> list[str]:
-    if glance.standing is None:
-        return sorted(names, reverse=glance.reverse)
-    known = glance.standing
+def _page_by_name(
+    session: Session, glance: Glance, pending: Pending
+) -> tuple[list[str], int | None]:
+    """The counters after ``after``, at least one more than the page has if there is one, and how
+    many there are in all, if one query brings them."""
+    if glance.after and not is_name(glance.after):
+        raise ValueError("`after` is the name of a counter: `next` of the page before")
+    first, *others = islice(names_in_parts(session, "", reverse=glance.reverse), 2)
+    if not others:
+        names = list(filter(glance.fits, {*first, *pending.counters}))
+        page = sorted(filter(glance.is_beyond, names), reverse=glance.reverse)
+        return page, len(names)
+    found = list(filter(glance.is_beyond, filter(glance.fits, pending.counters)))
+    number = 0
+    for some in names_in_parts(session, glance.after, reverse=glance.reverse):
+        fitting = list(filter(glance.fits, some))
+        found += fitting
+        number += len(fitting)
+        if number > glance.limit:
+            break
+    return sorted(set(found), reverse=glance.reverse), None
+
+
+def _page_by_number(known: Standing, glance: Glance) -> tuple[list[str], int]:
+    names = list(filter(glance.fits, known))
     have = sorted(name for name in names if known[name])
     have.sort(key=known.__getitem__, reverse=not glance.reverse)
-    return have + sorted(name for name in names if not known[name])
-
-
-def _after(names: list[str], glance: Glance) -> list[str]:
+    page = have + sorted(name for name in names if not known[name])
     if not glance.after:
-        return names
-    if glance.standing is None:
-        last = glance.after
-        return [name for name in names if (name < last if glance.reverse else name > last)]
+        return page, len(names)
     if glance.after not in names:
         raise ValueError(f"no counter {glance.after!r} is in the list: begin anew, without `after`")
-    return names[names.index(glance.after) + 1 :]
+    return page[page.index(glance.after) + 1 :], len(names)
 
 
 def _in_force(session: Session, names: Sequence[str]) -> tuple[dict[str, Policy], int]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 import redis
 
 from countersink.reads.errors import PoliciesChanged
-from countersink.reads.overview import Glance, Overview, Standing, overview, standing
+from countersink.reads.overview import Glance, Overview, Standing, overview, standing, today
 from countersink.reads.pending import (
     UNBOUNDED,
     Bounds,
@@ -349,6 +349,10 @@ class Reads:
         """Counters by name, with their totals and last days."""
         question = partial(overview, glance=glance)
         return self.ask(question, Selection(), include_pending=include_pending)
+
+    def today(self, wanted: Sequence[str]) -> Read[tuple[list[str] | None, Overview]]:
+        """All names, where they are not too many, and today's totals of those wanted."""
+        return self.ask(partial(today, wanted=wanted), Selection())
 
     def standing(self, by: str, *, include_pending: bool = False) -> Read[Standing]:
         """What all counters are sorted by: ``today``, ``total`` or ``change``."""

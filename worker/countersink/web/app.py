@@ -30,7 +30,7 @@ from countersink.store.sessions import is_cancelled
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.auth.authentication import Authenticator
-from countersink.web.auth.credentials import LoginCookie, TokenBuckets, WaitingPlaces
+from countersink.web.auth.credentials import LoginCookie, NameQuotas, TokenBuckets, WaitingPlaces
 from countersink.web.auth.origins import Addresses, Hosts
 from countersink.web.auth.register import Register
 from countersink.web.endpoints import (
@@ -155,6 +155,7 @@ class Application:
                 cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),
                 failures=TokenBuckets(failures / MINUTE_S, failures),
                 places=WaitingPlaces(options.max_connections),
+                quotas=NameQuotas(options.max_counters),
                 stopping=stopping,
             )
             self._dispatcher = Dispatcher(self._table, self.services)

@@ -44,6 +44,8 @@ class WebOptions:
             believed.
         max_body_bytes: of a request, before and after decompression.
         max_items: increments in one request.
+        max_counters: names of counters that one key, or all without one, may use in the life of a
+            process; of sequences as many.
         max_amount: the largest absolute amount of an increment that comes by HTTP.
         max_ahead_s: seconds that the time of such an increment may lie ahead of the clock here.
         max_age_days: days that it may lie in the past; 0: no limit.
@@ -73,6 +75,7 @@ class WebOptions:
     trusted_proxies: tuple[str, ...] = ()
     max_body_bytes: int = _number(1 << 20, 1_024, 1 << 30)
     max_items: int = _number(1_000, 1, 1_000)
+    max_counters: int = _number(10_000, 1, 1_000_000)
     max_amount: int = _number(1_000_000_000, 1, MAX_AMOUNT)
     max_ahead_s: float = _number(DAY_S, 0, 1e12)
     max_age_days: int = _number(3_650, 0, 1_000_000)

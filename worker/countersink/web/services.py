@@ -15,7 +15,7 @@ from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
 from countersink.store.sessions import open_tables
-from countersink.web.auth.credentials import LoginCookie, TokenBuckets, WaitingPlaces
+from countersink.web.auth.credentials import LoginCookie, NameQuotas, TokenBuckets, WaitingPlaces
 from countersink.web.auth.register import Register
 from countersink.web.options import WebOptions
 from countersink.web.read_pool import ReadPool
@@ -39,6 +39,7 @@ class Services:
         cookie: of the logins to this installation.
         failures: wrong keys that each address may still show.
         places: of requests that may wait for a server.
+        quotas: of names that each key may use.
         stopping: set when the process is told to end: answers that go on without end end then.
         answers: how many there were, by status.
     """
@@ -54,6 +55,7 @@ class Services:
     cookie: LoginCookie
     failures: TokenBuckets
     places: WaitingPlaces
+    quotas: NameQuotas
     stopping: asyncio.Event
     answers: Counter[int] = field(default_factory=Counter)
     _made: dict[object, Any] = field(default_factory=dict, repr=False)

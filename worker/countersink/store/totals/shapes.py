@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from typing import Final
 
 from countersink.runtime.dimensions import SEPARATOR, part, values_of
 from countersink.runtime.limits import OVERFLOW
@@ -36,6 +37,16 @@ from countersink.store.errors import RolledUp, StoreError, UnknownCounter
 from countersink.store.sql import label_of, marks
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.views import View
+
+NAMES_PER_QUERY: Final = 10_000
+"""Names of counters that are read at a time, at most."""
+_NAMED: Final = (
+    ("counter_ledger", "counter"),
+    ("counter_slot FORCE INDEX (PRIMARY)", "counter"),
+    ("counter_month FORCE INDEX (PRIMARY)", "counter"),
+    ("counter", "name"),
+)
+"""Tables that have names of counters, and the column, by which each has an index."""
 
 Months = tuple[date, date]
 """The first days of the first and of the last month, both inclusive."""
@@ -319,13 +330,44 @@ def counter_names(session: Session) -> list[str]:
     """The names of all counters that were made or counted, in order, without those of
     breakdowns.
     """
-    found = session.query(
-        "SELECT DISTINCT counter FROM counter_ledger"
-        " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY) GROUP BY counter"
-        " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
-        " UNION SELECT name FROM counter"
-    )
-    return sorted(name for (name,) in found if not is_breakdown(name))
+    return sorted(name for some in names_in_parts(session, "") for name in some)
+
+
+def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:
+    """The names of counters, :data:`NAMES_PER_QUERY` or so at a time, each time by an index.
+
+    Args:
+        session: in a snapshot.
+        after: the names behind this one; empty: all.
+        reverse: the last one first, and those before ``after``.
+    """
+    order = "DESC" if reverse else "ASC"
+    while True:
+        beyond = f"{{}} {'<' if reverse else '>'} %s" if after else "%s = ''"
+        each = [
+            f"(SELECT {name} AS counter FROM {table} WHERE {beyond.format(name)}"
+            f" GROUP BY {name} ORDER BY {name} {order} LIMIT {NAMES_PER_QUERY})"
+            for table, name in _NAMED
+        ]
+        found = session.query(
+            f"SELECT counter FROM ({' UNION '.join(each)}) AS named"
+            f" ORDER BY counter {order} LIMIT {NAMES_PER_QUERY}",
+            [after] * len(each),
+        )
+        yield [name for (name,) in found if not is_breakdown(name)]
+        if len(found) < NAMES_PER_QUERY:
+            return
+        ((after,),) = found[-1:]
+
+
+def known_names(session: Session, wanted: Sequence[str]) -> list[str]:
+    """Those of ``wanted``, valid names, that were made or counted, in order."""
+    if not wanted:
+        return []
+    each = [
+        f"SELECT {name} FROM {table} WHERE {name} IN ({marks(wanted)})" for table, name in _NAMED
+    ]
+    return sorted(name for (name,) in session.query(" UNION ".join(each), [*wanted] * len(each)))
 
 
 def shaped_names(session: Session) -> set[str]:

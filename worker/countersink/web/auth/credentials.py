@@ -1,18 +1,19 @@
 """Reads the key, a link's token or the login cookie of a request: names of headers and cookie; the
 answers 429 to too many wrong keys and 503 while keys cannot be read; the arithmetic of rate limits
 (``TokenBuckets``): how many requests is in ``web/options.py``; ``WaitingPlaces``, how many requests
-may wait for a server at once (``WAITING_PART``, ``HOLDER_PART``)."""
+may wait for a server at once (``WAITING_PART``, ``HOLDER_PART``); ``NameQuotas``, the answer 403 to
+a key that makes counters without end."""
 
 import hashlib
 import hmac
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Final
 
 from countersink.store import api_keys, links
-from countersink.web.auth.register import Credential, Register
+from countersink.web.auth.register import Credential, Identity, Register
 from countersink.web.errors import Problem
 
 COOKIE: Final = "countersink"
@@ -28,7 +29,8 @@ find room beside them."""
 HOLDER_PART: Final = 10
 """Of so many connections one may wait with one key, or without one from one address."""
 LEAST_PLACES: Final = 8
-"""Places for one key or address however few connections there may be: a browser asks six at once."""
+"""Places for one key or address, however few connections there may be: a browser asks six at
+once."""
 RETRY_AFTER_S: Final = 2
 _ROUNDING_S: Final = 1e-6
 _NO_HASH: Final = bytes(32)
@@ -141,6 +143,45 @@ class WaitingPlaces:
                     retry_after=RETRY_AFTER_S,
                 )
             yield
+
+
+class NameQuotas:
+    """Names of counters, or of sequences, that each key has used since the process began: it may
+    not make them without end. For the event loop's thread.
+
+    Args:
+        most: names that one key may use, where it says nothing else.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used: dict[str, set[str]] = {}
+
+    def check(self, who: Identity, kind: str, names: Set[str]) -> set[str]:
+        """Check that a key may use all of these names.
+
+        Args:
+            who: uses them; all without a key share a quota. Public counters are none that anybody
+                makes.
+            kind: of the names, such as ``counters``; each has a quota of its own.
+            names: those of one request.
+
+        Returns:
+            The names that it has used: add to them what was accepted.
+
+        Raises:
+            Problem: 403, it would have too many.
+        """
+        if who.public:
+            return set()
+        used = self._used.setdefault(f"{kind} {who.key_id}", set())
+        if not names <= used and len(used | names) > self._most:
+            raise Problem(
+                403,
+                f"This key has used {len(used):,} names of {kind} since the server started, of"
+                f" {self._most:,} that it may (--max-counters): nothing was done",
+            )
+        return used
 
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:

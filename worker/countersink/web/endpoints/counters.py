@@ -206,7 +206,11 @@ _ROW: Final = closed_object(
 _OVERVIEW: Final = closed_object(
     {
         "rows": {"type": "array", "items": _ROW},
-        "counters": {"type": "integer", "description": "All that the search finds."},
+        "counters": {
+            "type": ["integer", "null"],
+            "description": "All that the search finds; null: sorted by name, and more than 10,000"
+            " or so.",
+        },
         "next": {
             "type": ["string", "null"],
             "description": "What to give as `after` for the next page; null: this is the last.",

@@ -70,7 +70,7 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
     """Count a visit, and answer with a picture that nobody sees. Whatever the query says: a page
     may add to it what keeps others' caches away."""
     counter, key = await _place(request, services, who)
-    await _visit(request, services, counter, key)
+    await _visit(request, services, who, counter, key)
     return Response(GIF, headers=_HEADERS, media_type="image/gif")
 
 
@@ -82,7 +82,7 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
     counts = given["count"] == "1"
     if counts:
         await _require_ingest(request, services, who, counter)
-        visits = await _visit(request, services, counter, key)
+        visits = await _visit(request, services, who, counter, key)
     try:
         if await _may_see(request, services, who, counter):
             with services.places.needed(request.scope["countersink.holder"]):
@@ -101,7 +101,7 @@ async def beacon(request: Request, services: Services, who: Identity, ending: st
     request.path_params["key"] += ending
     counter, key = await _place(request, services, who)
     await bodies.discard(request, MAX_BEACON_BYTES)
-    await _visit(request, services, counter, key)
+    await _visit(request, services, who, counter, key)
     return Response(status_code=204, headers=_HEADERS)
 
 
@@ -161,7 +161,9 @@ async def _require_ingest(
     raise Problem(403, "The key may not name this counter")
 
 
-async def _visit(request: Request, services: Services, counter: str, key: str) -> int:
+async def _visit(
+    request: Request, services: Services, who: Identity, counter: str, key: str
+) -> int:
     """Count, if somebody looks; how many visits were counted."""
     if request.method == "HEAD" or _is_ahead(request):
         return 0
@@ -170,9 +172,9 @@ async def _visit(request: Request, services: Services, counter: str, key: str) -
     ):
         agent = request.headers.get("user-agent", "")
         member = visitor_of(request.scope["countersink.client"], agent)
-        accept(services, [Increment(counter, key, member=member)])
+        accept(services, who, [Increment(counter, key, member=member)])
         return 1
-    accept(services, [Increment(counter, key)])
+    accept(services, who, [Increment(counter, key)])
     return 1
 
 

@@ -62,11 +62,11 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     awaits_salt = services.producer.awaits_salt
     await until(request, services, lambda: not any(map(awaits_salt, salted)), SALT_WAIT_S)
     if name is None:
-        accept(services, increments)
+        accept(services, who, increments)
     else:
         name = scoped(who, name)
         async with services.one(RequestBodies).noted(name, increments):
-            accept(services, increments, name)
+            accept(services, who, increments, name)
     if wait is None:
         return answer(len(increments), None)
     acknowledged = services.one(Acknowledgements)
@@ -91,14 +91,19 @@ async def until(
 
 
 def accept(
-    services: Services, increments: Sequence[Asked | Increment], id: str | None = None
+    services: Services,
+    who: Identity,
+    increments: Sequence[Asked | Increment],
+    id: str | None = None,
 ) -> None:
     """Have the producer accept all increments.
 
     Raises:
-        Problem: 422 some are not valid; 413 they are too large together; 503 there is no room,
-            or the server is ending.
+        Problem: 403 their key has used too many counters; 422 some are not valid; 413 they are too
+            large together; 503 there is no room, or the server is ending.
     """
+    names = {each[0] for each in increments}
+    used = services.quotas.check(who, "counters", names)
     try:
         accepted = services.producer.increment_batch(increments, id=id)
     except InvalidBatch as error:
@@ -114,6 +119,7 @@ def accept(
             " visitors yet; nothing was counted: send it again later",
             retry_after=RETRY_AFTER_S,
         )
+    used |= names
 
 
 def answer(accepted: int, state: State | None) -> Response:

@@ -22,7 +22,6 @@ from starlette.types import Receive, Scope, Send
 
 from countersink.reads import Reads
 from countersink.reads.formats import iso
-from countersink.reads.overview import Glance
 from countersink.runtime.limits import check_counter
 from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
@@ -91,7 +90,7 @@ class SentNumbers:
 
     Attributes:
         number: of the look, from 1; 0 before the first.
-        names: all counters, in order.
+        names: all counters, in order; None: too many to read them each second.
         visible: how many of them whoever is bound to some patterns may name; by the patterns of all
             who listened when the look began.
         today: by counter its day, in its own time zone, and the total of it; of those wanted.
@@ -100,8 +99,8 @@ class SentNumbers:
     """
 
     number: int = 0
-    names: tuple[str, ...] = ()
-    visible: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    names: tuple[str, ...] | None = ()
+    visible: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
     today: Mapping[str, tuple[date, int]] = field(default_factory=dict)
     complete_up_to: datetime | None = None
     trouble: bool = False
@@ -262,16 +261,9 @@ def look(
     Raises:
         StoreError: MySQL did not do its part.
     """
-    found = reads.names()
-    names = tuple(found.value)
-    known = wanted.intersection(names)
-    today: dict[str, tuple[date, int]] = {}
-    complete = found.complete_up_to
-    if known:
-        glance = Glance(limit=len(known), days=1, totals=False, visible=known.__contains__)
-        overview = reads.overview(glance)
-        today = {line.counter: line.days[-1] for line in overview.value.lines if line.days}
-        complete = overview.complete_up_to
+    found = reads.today(sorted(wanted))
+    all_names, overview = found.value
+    names = None if all_names is None else tuple(all_names)
     counted = before.visible if before.names == names else {}
     return SentNumbers(
         number=number,
@@ -279,13 +271,15 @@ def look(
         visible={
             each: counted[each] if each in counted else _visible(names, each) for each in patterns
         },
-        today=today,
-        complete_up_to=complete,
+        today={line.counter: line.days[-1] for line in overview.lines if line.days},
+        complete_up_to=found.complete_up_to,
     )
 
 
-def _visible(names: tuple[str, ...], patterns: tuple[str, ...]) -> int:
-    """How many names fit one of the patterns; all, where there are none."""
+def _visible(names: tuple[str, ...] | None, patterns: tuple[str, ...]) -> int | None:
+    """How many names fit one of the patterns, all where there are none; None: too many to count."""
+    if names is None:
+        return None
     if not patterns:
         return len(names)
     fits = re.compile("|".join(map(translate, patterns))).match
@@ -354,7 +348,7 @@ _TODAY: Final = closed_object(
 )
 _NEWS: Final = closed_object(
     {
-        "counters": {"type": "integer", "minimum": 0},
+        "counters": {"type": ["integer", "null"], "minimum": 0},
         "complete_up_to": {"type": ["string", "null"], "format": "date-time"},
         "today": {"type": "object", "additionalProperties": _TODAY},
     }
@@ -382,8 +376,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         name="live",
         summary="Live numbers, as server-sent events",
         description="About once a second one event whose data is a JSON document: `counters`, how"
-        " many there are; `complete_up_to`; `today`, the day and its total of each named counter"
-        ' that has changed. `{"trouble": true}` where a server behind this one is away. The stream'
+        " many there are, null beyond 10,000 or so; `complete_up_to`; `today`, the day and its"
+        ' total of each named counter that has changed. `{"trouble": true}` where a server behind'
+        " this one is away. The stream"
         f" ends after {LIFE_S:.0f} seconds: open another one.",
         responses={
             "200": response("Events.", _EVENT, MEDIA_TYPE),

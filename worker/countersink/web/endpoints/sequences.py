@@ -104,16 +104,19 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
         optional=True,
         advice=': send {"step": 1}, or nothing',
     )
+    used = services.quotas.check(who, "sequences", {name})
     handing = services.one(HandingOut)
     sequences = handing.sequences
     try:
         async with handing.place(name):
             if asked.count is None:
                 value = await services.run(sequences.next, name, asked.step, start=asked.start)
-                return JSONResponse({"name": name, "value": value})
-            block: range = await services.run(
-                sequences.next_block, name, asked.count, asked.step, start=asked.start
-            )
+                taken = {"value": value}
+            else:
+                block: range = await services.run(
+                    sequences.next_block, name, asked.count, asked.step, start=asked.start
+                )
+                taken = {"first": block[0], "last": block[-1], "step": block.step}
     except SequenceExhausted as error:
         raise Problem(409, str(error)) from None
     except SequenceUncertain:
@@ -125,7 +128,8 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
         ) from None
     except ValueError as error:
         raise Problem(422, str(error)) from None
-    return JSONResponse({"name": name, "first": block[0], "last": block[-1], "step": block.step})
+    used.add(name)
+    return JSONResponse({"name": name, **taken})
 
 
 async def peek(request: Request, services: Services, who: Identity, ending: str = "") -> Response:

@@ -67,6 +67,7 @@ def _several(
 @settings.numbers(
     WebOptions,
     max_body_bytes="Most bytes of a body, before and after decompression.",
+    max_counters="Names of counters that one key may use while the server runs; of sequences too.",
     max_items="Most increments in one request.",
     max_amount="Largest amount that one increment may add or subtract.",
     max_ahead_s="Seconds that an event's time may be ahead of this machine's clock.",

@@ -137,9 +137,9 @@ export function overview(app) {
     list.hidden = nothing;
     if (nothing && !empty.hasChildNodes()) app.known.then(() => number === 0 && put(empty, emptyState(app)));
     if (!nothing) put(empty);
-    text(count, number > 1 || search ? whole(number) : "");
+    text(count, number === null ? "many" : number > 1 || search ? whole(number) : "");
     if (number === 0 && search) put(rest, h("p", { class: "soft" }, `No counter has “${visible(search)}” in its name.`));
-    if (search) announce(number === 1 ? "1 counter found" : `${number} counters found`);
+    if (search) announce(number === 1 ? "1 counter found" : `${number ?? "Many"} counters found`);
     more.hidden = !next;
     arrange();
     self.counters = [...rows.keys()].slice(0, PAGE);
@@ -217,7 +217,7 @@ export function overview(app) {
 
   function heard(news) {
     if (failed && Date.now() - failed > AFTER_TROUBLE_MS) load(); // somebody answers again
-    if (number !== null && !search && news.counters !== number) {
+    if (number !== null && news.counters !== null && !search && news.counters !== number) {
       if (number === 0) announce("The first event has arrived.");
       number = news.counters;
       load();
