@@ -464,9 +464,21 @@ os._exit(6)
 
 
 def test_functions_with_hooks_can_be_pickled(redis_url: str) -> None:
+    def told() -> dict[str, bool]:
+        functions = (os._exit, os.execv, os.execve, os.kill, signal.raise_signal)
+        return {each.__name__: is_pickled(each) for each in functions}
+
+    before = told()  # `make coverage` has a hook of its own in os._exit
+    assert sum(before.values()) >= 4
     with Producer(redis_url):
-        for function in (os._exit, os.execv, os.execve, os.kill, signal.raise_signal):
-            assert pickle.loads(pickle.dumps(function)) is function
+        assert told() == before
+
+
+def is_pickled(function: object) -> bool:
+    try:
+        return pickle.loads(pickle.dumps(function)) is function
+    except (AttributeError, pickle.PicklingError):
+        return False
 
 
 def test_no_thread_of_ours_takes_a_signal_that_the_app_blocks(
