@@ -178,7 +178,7 @@ REFUSED = {
         "3": "'3'",
     },
     "scheduler": {
-        "--compact-cron '61 * * * *'": "'61' does not fit the minute",
+        "--compact-cron '61 * * * *'": "bad minute",
         "--time-zone Mars/Olympus": "not a time zone",
         "--attempts 0": "at least 1",
         "--lease-s 4": "less than twice renew_every_s",

@@ -28,6 +28,7 @@ HEAVY = {
     "rich",
     "rq",
     "apscheduler",
+    "cronsim",
     "prometheus_client",
     "cryptography",
 }
