@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_more_requests_wait_for_mysql_than_there_are_connections(
         with crowd(frozen, EVERYBODY) as connections:
             for each in connections:
                 each.sendall(request)
-            eventually(lambda before=before: frozen.accepted >= before + 50)
+            eventually(partial(lambda least: frozen.accepted >= least, before + 50))
 
 
 def test_an_unknown_key_is_answered_while_mysql_stands_still(frozen: Target) -> None:
