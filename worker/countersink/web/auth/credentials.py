@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from countersink.store import api_keys, links
+from countersink.store import api_keys
 from countersink.web.auth.register import Credential, Register
 from countersink.web.errors import Problem
 
@@ -28,7 +28,7 @@ find room beside them."""
 HOLDER_PART: Final = 10
 """Of so many connections one may wait with one key, or without one from one address."""
 LEAST_PLACES: Final = 8
-"""Places for one key or address however few connections there may be: a browser asks six at once."""
+"""Places for one key or address, however few connections there may be: a browser asks 6 at once."""
 RETRY_AFTER_S: Final = 2
 _ROUNDING_S: Final = 1e-6
 _NO_HASH: Final = bytes(32)
@@ -158,23 +158,12 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def key_of(text: str, register: Register) -> Credential | None:
-    """The key whose id and secret ``text`` has."""
+    """The key, or the link, whose id and secret ``text`` has."""
     parts = api_keys.split(text)
     id, shown = parts or ("", _NO_HASH)
     known = register.key(id)
     same = hmac.compare_digest(shown, _NO_HASH if known is None else known.hash)
     return known if same and parts is not None else None
-
-
-def link_of(text: str, register: Register) -> Credential | None:
-    """The link to a counter whose token ``text`` is, until the end that is signed in it."""
-    claim = links.claim_of(text)
-    known = None if claim is None else register.link(claim.id)
-    if claim is None or not claim.signed_with(_NO_HASH if known is None else known.hash):
-        return None
-    if known is None or time.time() >= claim.ends:
-        return None
-    return known if known.identity.counters == (claim.counter,) else None
 
 
 async def holder_of(
@@ -190,16 +179,15 @@ async def holder_of(
         Problem: 429, ``client`` has shown too many wrong ones; 503, it is not known, and MySQL,
             which could tell, does not answer, or too many ask already.
     """
-    of = link_of if text.startswith(links.PREFIX) else key_of
-    known = of(text, register)
+    known = key_of(text, register)
     if known is not None:
         return known
     wait = failures.wait(client)
     if not wait:
-        if api_keys.split(text) is not None or links.claim_of(text) is not None:
+        if api_keys.split(text) is not None:
             with places.needed(client):
                 read = await register.look_again()
-            known = of(text, register)
+            known = key_of(text, register)
             if known is not None:
                 return known
             if not read:
