@@ -21,14 +21,18 @@ def test_a_key_is_printed_once_and_alone(servers: Servers) -> None:
     assert key["id"] == made.out.split("_")[1]
     assert (key["name"], key["state"]) == ("web shop", "valid")
     assert (key["scopes"], key["counters"]) == (["ingest"], ["shop.*"])
+    assert key["max_counters"] is None
     assert (key["expires"], key["revoked"], key["last_used"]) == (None, None, None)
 
 
 def test_a_key_for_programs_is_one_document(servers: Servers) -> None:
-    arguments = ("--scope", "admin", "--scope", "read", "--expires", "90d", "--format", "json")
-    made = servers.call("key", "create", "ops", *arguments).json
+    arguments = ("--scope", "admin", "--scope", "read", "--expires", "90d", "--max-counters", "50")
+    made = servers.json("key", "create", "ops", *arguments)
     assert KEY.fullmatch(made["key"])
-    assert made["scopes"] == ["read", "admin"]
+    assert (made["scopes"], made["max_counters"]) == (["read", "admin"], 50)
+    assert servers.json("key", "list")["keys"][0]["max_counters"] == 50
+    heading, row = servers.call("key", "list").out.splitlines()
+    assert row[heading.index("max_counters") :].split()[0] == "50"
     left = datetime.fromisoformat(made["expires"]) - datetime.now(UTC)
     assert timedelta(days=89, hours=23) < left <= timedelta(days=90)
 
@@ -72,6 +76,9 @@ def test_wrong_usage_makes_no_key(servers: Servers) -> None:
         ("x", "--scope", "read", "--counter", "a b"),
         ("x", "--scope", "read", "--counter", "é"),
         ("x", "--scope", "read", "--counter", "x" * 65),
+        ("x", "--scope", "read", "--max-counters", "0"),
+        ("x", "--scope", "read", "--max-counters", "1000001"),
+        ("x", "--scope", "read", "--max-counters", "many"),
     ):
         refused = servers.call("key", "create", *arguments)
         assert refused.status == 2, arguments

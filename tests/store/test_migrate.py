@@ -41,7 +41,7 @@ ALL = [
     "0005_front_doors",
     "0006_own_slots",
     "0007_checksums",
-    "0008_links_and_notes",
+    "0008_notes",
     "0009_backfill_lines",
     "0010_seals",
     "0011_backfill_seals",
@@ -85,7 +85,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 37
+    assert len(_schema(session)) == 36
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -161,7 +161,7 @@ def test_a_crash_after_any_statement_is_made_good(
     assert migrate(empty_mysql_url) == ALL[1:]
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 37
+        assert len(_schema(session)) == 36
 
 
 @pytest.mark.servers("mariadb", "mysql")

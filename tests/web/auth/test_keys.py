@@ -108,6 +108,18 @@ def test_a_key_made_just_now_is_known_at_once(guarded: Web) -> None:
     assert status(guarded, "GET", "/read", key) == 200
 
 
+def test_a_key_brings_its_bound_of_counters(guarded: Web) -> None:
+    with open_tables(guarded.options.mysql_url) as session:
+        bound, _ = api_keys.create(session, "bound", ["ingest"], max_counters=7)
+        free, _ = api_keys.create(session, "free", ["ingest"])
+        for wrong in (0, api_keys.MAX_COUNTERS + 1):
+            with pytest.raises(ValueError, match="1 to 1,000,000 counters"):
+                api_keys.create(session, "wrong", ["ingest"], max_counters=wrong)
+    guarded.look_again()
+    found = [guarded.services.register.key(made.id) for made in (bound, free)]
+    assert [known and known.identity.max_counters for known in found] == [7, None]
+
+
 def test_an_expired_key_is_refused_without_asking_mysql(guarded: Web) -> None:
     now = [0.0]
     register = Register(guarded.store, guarded.options.mysql_url, clock=lambda: now[0])
@@ -141,7 +153,7 @@ def test_after_many_wrong_keys_an_address_is_told_to_wait_and_a_right_key_still_
 ) -> None:
     with serving(redis_url, mysql_url, routes=ROUTES, failures_per_minute=3) as web:
         key = web.key("read")
-        guesses = [f"ck_aaaaaaaaaa_{number:043}" for number in range(5)]
+        guesses = [f"c{'kl'[number % 2]}_aaaaaaaaaa_{number:043}" for number in range(5)]
         answers = [
             requests.get(f"{web.url}/read", headers=bearer(guess), timeout=20) for guess in guesses
         ]

@@ -13,6 +13,8 @@ import pytest
 import requests
 
 from countersink.runtime.dimensions import MAX_DIMENSIONS
+from countersink.store import api_keys
+from countersink.store.sessions import open_tables
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
@@ -526,5 +528,9 @@ def test_a_key_makes_counters_and_sequences_up_to_a_bound(web: Web) -> None:
         refused = bounded.ask("POST", "/v1/increments", key, json={"counter": "d"}).json()
         assert "--max-counters" in refused["detail"]
         bounded.apply()
+        with open_tables(web.options.mysql_url) as session:
+            _, wide = api_keys.create(session, "wide", ["ingest"], max_counters=5)
+        assert told(*"ghijk", key=wide) == 202
+        assert told("l", key=wide) == 403
         totals = {name: bounded.store.totals.total(name) for name in "abcdef"}
         assert totals == {"a": 4, "b": 3, "c": 3, "d": 1, "e": 1, "f": 1}

@@ -1,9 +1,10 @@
 """Links that show one counter: what they open, and all that they do not."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
-import time
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.store import links
+from countersink.store import api_keys, links
+from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
 from countersink.store.sessions import open_tables
 from countersink.web.app import ROUTES
 from countersink.web.auth import register
+from countersink.web.errors import Unguarded
+from countersink.web.options import WebOptions
+from countersink.web.server.process import check_keys
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
@@ -55,7 +60,7 @@ def web(shared_urls: tuple[str, str]) -> Iterator[Web]:
         serving(*shared_urls, public_counters=("public",), failures_per_minute=10_000) as served,
     ):
         patch.setattr(register, "REFRESH_S", 0.2)
-        for counter in ("views", "views.secret", "public", "deleted"):
+        for counter in ("views", "views.secret", "public", "deleted", "Deleted"):
             served.producer.increment(counter, "/a", 3, at=DAY)
         served.apply()
         yield served
@@ -73,33 +78,13 @@ def make(web: Web, key: str, counter: str = "views", **more: Any) -> dict[str, A
     return dict(answer.json())
 
 
-def forged(web: Web, link: str, **changes: Any) -> str:
-    """A token that is rightly signed by whoever can read the table."""
-    with open_tables(web.options.mysql_url) as session:
-        ((secret, counter, expires),) = session.query(
-            "SELECT secret, counter, expires FROM share_link WHERE id = %s", (link,)
-        )
-    ends = int(expires.replace(tzinfo=UTC).timestamp())
-    said = {"id": link, "ends": ends, "counter": counter, **changes}
-    content = encoded(f"{said['id']}.{said['ends']}.{said['counter']}".encode())
-    return f"cl_{content}.{signed(bytes(secret), content)}"
-
-
-def signed(secret: bytes, content: str) -> str:
-    return encoded(hmac.digest(secret, content.encode(), "sha256"))
-
-
-def encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
 def test_a_link_shows_its_counter_until_it_ends(web: Web, reader: str) -> None:
     made = make(web, reader, days=2)
     assert made["path"] == f"/shared#/counter/views?link={made['token']}"
     ends = datetime.fromisoformat(made["expires"])
     assert timedelta(days=1, hours=23) < ends - datetime.now(UTC) <= timedelta(days=2)
-    assert forged(web, made["id"]) == made["token"]  # the form, byte by byte
     token = made["token"]
+    assert re.fullmatch(rf"cl_{made['id']}_[A-Za-z0-9_-]{{43}}", token)
     for question in ("", "/totals?by=key", "/daily", "/top", "/notes", "/daily?format=csv"):
         assert web.ask("GET", f"/v1/counters/views{question}", token).status_code == 200, question
     assert web.ask("GET", "/v1/counters/views/daily", token).json()["rows"][0]["total"] == 3
@@ -155,33 +140,21 @@ def test_tricks_with_paths_lead_to_nothing_of_others(web: Web, reader: str) -> N
 
 def test_a_token_that_was_changed_is_none(web: Web, reader: str) -> None:
     made, other = make(web, reader), make(web, reader, "views.secret")
-    token = made["token"]
-    content, signature = token.removeprefix("cl_").split(".")
-    said = base64.urlsafe_b64decode(content + "=" * (-len(content) % 4)).decode()
-    id, ends, _ = said.split(".", 2)
-    later = encoded(f"{id}.{int(ends) + 86_400}.views".encode())
-    elsewhere = encoded(f"{id}.{ends}.views.secret".encode())
-    plain = encoded(hashlib.sha256(content.encode()).digest())
-    last = signature[:-1] + ("A" if signature[-1] != "A" else "B")
+    token, id = made["token"], made["id"]
+    secret = token.removeprefix(f"cl_{id}_")
+    last = "A" if secret[-1] != "A" else "B"
     tokens = {
-        "a later end": f"cl_{later}.{signature}",
-        "another counter": f"cl_{elsewhere}.{signature}",
-        "the signature of another": f"cl_{content}.{other['token'].split('.')[-1]}",
-        "no signature": f"cl_{content}.",
-        "an empty secret's": f"cl_{content}.{signed(b'', content)}",
-        "a hash": f"cl_{content}.{plain}",
-        "zeros": f"cl_{content}.{encoded(bytes(32))}",
-        "another last letter": f"cl_{content}.{last}",
-        "padding": f"cl_{content}=.{signature}",
+        "the secret of another": f"cl_{id}_{other['token'].split('_', 2)[2]}",
+        "another id": f"cl_{other['id']}_{secret}",
+        "the id of a key": f"cl_{reader.split('_')[1]}_{secret}",
+        "an unknown id": f"cl_zzzzzzzzzz_{secret}",
+        "another last letter": f"{token[:-1]}{last}",
+        "no secret": f"cl_{id}_",
+        "zeros": f"cl_{id}_{encoded(bytes(32))}",
+        "padding": f"{token}=",
+        "a letter more": f"{token}A",
         "upper case": token.upper(),
-        "an unknown id": forged(web, made["id"], id="nnnnnnnnnnnn"),
-        "the secret of an unknown one": "cl_"
-        + (content := encoded(f"zzzzzzzzzzzz.{ends}.views".encode()))
-        + f".{signed(bytes(32), content)}",
-        # Rightly signed, which nobody else can: what is signed counts, and what the table has.
-        "an end in the past": forged(web, made["id"], ends=int(time.time()) - 1),
-        "a counter of its own": forged(web, made["id"], counter="views.secret"),
-        "a pattern": forged(web, made["id"], counter="*"),
+        "no prefix": f"{id}_{secret}",
     }
     for what, wrong in tokens.items():
         for path in ("/v1/counters/views/daily", "/v1/counters/views.secret/daily"):
@@ -190,9 +163,57 @@ def test_a_token_that_was_changed_is_none(web: Web, reader: str) -> None:
     assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
 
 
+def test_the_table_has_nothing_from_which_a_token_could_be_made(web: Web, reader: str) -> None:
+    made = make(web, reader)
+    secret = made["token"].removeprefix(f"cl_{made['id']}_")
+    with open_tables(web.options.mysql_url) as session:
+        (row,) = session.query("SELECT * FROM api_key WHERE id = %s", (made["id"],))
+    raw = base64.urlsafe_b64decode(f"{secret}=")
+    assert len(raw) == 32
+    held = [value if isinstance(value, bytes) else str(value).encode() for value in row]
+    (digest,) = (value for value in row if isinstance(value, bytes))
+    assert digest == hashlib.sha256(secret.encode()).digest()
+    for value in held:
+        assert secret.encode() not in value
+        assert raw not in value
+        assert raw.hex().encode() not in value.lower()
+    everything = b"".join(held)
+    for start in (digest, *held, everything):
+        for guess in (start, hashlib.sha256(start).digest(), hmac.digest(digest, start, "sha256")):
+            texts = (encoded(guess), guess.hex(), guess.decode("latin-1"))
+            for text in (*texts, *(each[:43] for each in texts)):
+                assert api_keys.hash_of(text) != digest
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def test_a_link_whose_row_was_edited_opens_nothing(web: Web, reader: str) -> None:
+    tokens = {}
+    with open_tables(web.options.mysql_url) as session:
+        for counters in ("[]", '["*"]', '["view?"]', '["views", "views.secret"]', "null", "{}"):
+            made = make(web, reader)
+            tokens[counters] = made["token"]
+            session.execute(
+                "UPDATE api_key SET counters = %s WHERE id = %s", (counters, made["id"])
+            )
+    web.look_again()
+    for counters, token in tokens.items():
+        for counter in ("views", "views.secret"):
+            answer = web.ask("GET", f"/v1/counters/{counter}/daily", token)
+            assert answer.status_code == 401, (counters, counter)
+    assert web.ask("GET", "/v1/links", reader).status_code == 200
+    with open_tables(web.options.mysql_url) as session:
+        for one in links.list_links(session):
+            links.revoke(session, one.id)
+
+
 def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web) -> None:
     admin, reader = web.key("admin", name="admin"), web.key("read", name="brief")
     first, second, third = (make(web, reader) for _ in range(3))
+    expiring = web.key("read", name="expiring", expires=datetime.now(UTC) + timedelta(hours=1))
+    fourth = make(web, expiring)
     stranger = web.key("read", name="stranger")
     listed = web.ask("GET", "/v1/links", reader).json()["rows"]
     assert {one["id"] for one in listed} == {one["id"] for one in (first, second, third)}
@@ -205,13 +226,13 @@ def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web) -> None:
     def works(link: dict[str, Any]) -> bool:
         return web.ask("GET", "/v1/counters/views/daily", link["token"]).status_code == 200
 
-    assert all(map(works, (first, second, third)))
+    assert all(map(works, (first, second, third, fourth)))
     assert web.ask("DELETE", f"/v1/links/{first['id']}", reader).status_code == 204
     assert not works(first)  # at once, where it was revoked
     assert web.ask("DELETE", f"/v1/links/{first['id']}", reader).status_code == 404
     with open_tables(web.options.mysql_url) as session:
         session.execute(
-            "UPDATE share_link SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id = %s",
+            "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id = %s",
             (second["id"],),
         )
     eventually(lambda: not works(second))
@@ -219,6 +240,16 @@ def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web) -> None:
     with open_tables(web.options.mysql_url) as session:
         session.execute("UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE name = 'brief'")
     eventually(lambda: not works(third))
+    assert works(fourth)
+    with open_tables(web.options.mysql_url) as session:
+        session.execute(
+            "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND"
+            " WHERE name = 'expiring'"
+        )
+    eventually(lambda: not works(fourth))
+    with open_tables(web.options.mysql_url) as session:
+        ours = {one["id"] for one in (first, second, third, fourth)}
+        assert ours.isdisjoint(one.id for one in links.list_links(session))
 
 
 def test_links_of_the_command_line_end_all_at_once(web: Web, reader: str) -> None:
@@ -254,13 +285,18 @@ def test_who_may_not_see_a_counter_makes_no_link_to_it(web: Web, reader: str) ->
 def test_a_deleted_counter_takes_its_links_and_notes_along(web: Web, reader: str) -> None:
     admin = web.key("admin", name="another admin")
     token = make(web, reader, "deleted")["token"]
+    others = [make(web, reader, counter)["id"] for counter in ("views", "Deleted")]
     note = "/v1/counters/deleted/notes/2026-10-20"
     assert web.ask("PUT", note, admin, json={"note": "x"}).status_code == 200
     web.store.counters.delete("deleted")
     with open_tables(web.options.mysql_url) as session:
-        for table in ("share_link", "day_note"):
-            counted = f"SELECT COUNT(*) FROM {table} WHERE counter = 'deleted'"
-            assert session.query(counted) == [(0,)]
+        assert session.query("SELECT COUNT(*) FROM day_note WHERE counter = 'deleted'") == [(0,)]
+        left = {one.id: one.counter for one in links.list_links(session)}
+        assert "deleted" not in left.values()
+        assert left.keys() >= set(others)
+        assert session.query(
+            "SELECT COUNT(*) FROM api_key WHERE counters LIKE '%\"deleted\"%'"
+        ) == [(0,)]
     web.count("deleted", "/a")
     path = "/v1/counters/deleted/daily"
     eventually(lambda: web.ask("GET", path, token).status_code == 401)
@@ -271,14 +307,13 @@ def test_a_link_is_told_nowhere_but_to_who_made_it(
     web: Web, reader: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = make(web, reader)
-    signature = made["token"].split(".")[-1]
+    secret = made["token"].removeprefix(f"cl_{made['id']}_")
     web.ask("GET", "/v1/counters/views/daily", made["token"])
     web.ask("GET", "/v1/totals", made["token"])
-    assert signature not in caplog.text
-    claim = links.claim_of(made["token"])
-    known = web.services.register.link(made["id"])
+    assert secret not in caplog.text
+    known = web.services.register.key(made["id"])
     assert known is not None
-    assert signature not in repr(claim)
+    assert known.identity.link == made["id"]
     assert repr(known.hash) not in repr(known)
 
 
@@ -291,3 +326,81 @@ def test_a_link_is_no_key_to_log_in_with(web: Web, reader: str) -> None:
     for shown in ({"X-API-Key": token}, {"Authorization": f"Bearer {token}"}):
         for path, status in (("/v1/counters/views/daily", 200), ("/v1/totals", 403)):
             assert web.ask("GET", path, headers=shown).status_code == status
+
+
+def test_a_link_is_no_key_and_a_key_no_link(web: Web, reader: str) -> None:
+    made = make(web, reader)
+    assert web.ask("GET", "/v1/counters/views/daily", made["token"]).status_code == 200
+    register = web.services.register
+    asyncio.run_coroutine_threadsafe(register.write_uses(), web.loop).result(20)
+    with open_tables(web.options.mysql_url) as session:
+        used = "SELECT last_used IS NOT NULL FROM api_key WHERE id = %s"
+        assert session.query(used, (made["id"],)) == [(0,)]
+        assert session.query(used, (reader.split("_")[1],)) == [(1,)]
+        assert made["id"] not in {key.id for key in api_keys.list_keys(session)}
+        for which in (made["id"], "a link"):
+            with pytest.raises(NoSuchKey):
+                api_keys.revoke(session, which)
+        with pytest.raises(NoSuchLink):
+            links.revoke(session, reader.split("_")[1])
+    web.look_again()
+    for key in (made["token"], reader):
+        assert web.ask("GET", "/v1/counters/views/daily", key).status_code == 200
+
+
+def test_before_there_is_a_key_a_link_makes_none_needed(redis_url: str, mysql_url: str) -> None:
+    with serving(redis_url, mysql_url) as web:
+        web.count("views", "/a", 3, at=DAY)
+        made = make(web, "")
+        web.look_again()
+        assert not web.services.register.keys_needed
+        assert web.ask("GET", "/v1/totals").status_code == 200
+        assert web.ask("GET", "/v1/counters/views/daily", made["token"]).status_code == 200
+        assert web.ask("GET", "/v1/totals", made["token"]).status_code == 403
+        (listed,) = web.ask("GET", "/v1/links").json()["rows"]
+        assert (listed["id"], listed["key"]) == (made["id"], None)
+    with open_tables(mysql_url) as session, pytest.raises(Unguarded):
+        check_keys(session, WebOptions(redis_url=redis_url, mysql_url=mysql_url, host="0.0.0.0"))
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_links_are_few_and_forgotten_a_month_after_their_end(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MOST", 3)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with open_tables(mysql_url) as session:
+        key, _ = api_keys.create(session, "old", ["read"])
+        old, recent, kept = (links.create(session, "views", tomorrow)[0].id for _ in range(3))
+        with pytest.raises(TooManyLinks):
+            links.create(session, "views", tomorrow)
+        for id, days in ((old, 31), (recent, 29), (key.id, 31)):
+            session.execute(
+                "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL %s DAY WHERE id = %s",
+                (days, id),
+            )
+        made = links.create(session, "views", tomorrow)[0].id
+        ids = {id for (id,) in session.query("SELECT id FROM api_key")}
+        assert ids == {key.id, recent, kept, made}
+        assert {one.id for one in links.list_links(session)} == {kept, made}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_links_go_with_their_counter_and_key_alone(mysql_url: str) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with open_tables(mysql_url) as session:
+        keys = [api_keys.create(session, name, ["read"])[0].id for name in ("a", "b")]
+        for parent, counter in (
+            *product(("", *keys), ("views", "Views", "views.b")),
+            ("nobody", "views.b"),
+        ):
+            links.create(session, counter, tomorrow, api_key=parent)
+        links.delete_of(session, "views")
+        api_keys.revoke(session, "a")
+        expected = set(product(("", keys[1]), ("Views", "views.b")))
+        assert {(one.api_key, one.counter) for one in links.list_links(session)} == expected
+        live = [each.key for each in api_keys.live(session)]
+        assert [key.id for key in live if not key.is_link] == keys[1:]
+        assert sum(key.is_link for key in live) == len(expected)
+        assert links.revoke_all(session) == len(expected) + 3  # those of a key that has ended, too
+        assert [each.key.id for each in api_keys.live(session)] == keys[1:]

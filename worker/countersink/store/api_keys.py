@@ -1,10 +1,12 @@
-"""API keys and logins in the database: form of keys, scopes (``SCOPES``), limits of names and
-patterns, expiry, revoking, logins per key, with error messages; ``store/links.py`` has links.
+"""API keys and logins in the database: form of keys and of links' tokens, scopes (``SCOPES``),
+limits of names, patterns and counters, expiry, revoking, logins per key, with error messages;
+``store/links.py`` has links, which are rows of the same table.
 
 Only hashes are kept of the keys' secrets, and of the random tokens that logins have in a cookie.
 
-A key reads ``ck_<id>_<secret>``. The id names it and is no secret; the secret has 256 random bits,
-so that a plain SHA-256 of it is enough: there is nothing to guess that a slow hash would protect.
+A key reads ``ck_<id>_<secret>``, a link's token ``cl_<id>_<secret>``. The id names it and is no
+secret; the secret has 256 random bits, so that a plain SHA-256 of it is enough: there is nothing to
+guess that a slow hash would protect.
 """
 
 import hashlib
@@ -16,35 +18,44 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.errors import NoSuchKey
 
-Scope = Literal["ingest", "read", "admin"]
+Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
-"""``ingest``: add to counters and take numbers. ``read``: see totals and the system's state.
-``admin``: both, and change what is there, such as dead letters."""
+"""Scopes of keys. ``ingest``: add to counters and take numbers. ``read``: see totals and the
+system's state. ``admin``: both, and change what is there, such as dead letters. A link has the
+scope ``share`` alone."""
 
 MAX_NAME: Final = 255
 MAX_PATTERNS: Final = 100
-ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+MAX_COUNTERS: Final = 1_000_000
+"""Counters to which a key can be bound at most."""
+_ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without those that look like another one."""
 _ID_LENGTH: Final = 10
 _SECRET_BYTES: Final = 32
-_KEY: Final = re.compile(r"ck_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
+_KEY: Final = re.compile(r"c[kl]_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?!\[\]-]{1,64}", re.ASCII)
-_COLUMNS: Final = "id, name, scopes, counters, created, expires, revoked, last_used"
-_LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
+_COLUMNS: Final = "id, name, scopes, counters, max_counters, created, expires, revoked, last_used"
+_IS_KEY: Final = "scopes <> 'share'"
+LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
+"""Condition: rows that are neither revoked nor expired."""
+VALID: Final = f"{LIVE} AND (parent = '' OR parent IN (SELECT id FROM api_key WHERE {LIVE}))"
+"""Condition: the same, without links whose key is revoked or expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key, without its secret. All times are naive UTC.
+    """A key, or a link, without its secret. All times are naive UTC.
 
     Attributes:
         id: names it.
         name: for people.
         scopes: what it is for; none where its row cannot be read, since somebody has edited it.
         counters: shell patterns of the counters it may name; empty: all.
+        max_counters: how many counters it may make at most; None: as many as the server allows.
         created, revoked, last_used: None: never; the last one is right to a minute or so.
         expires: None: never.
     """
@@ -53,15 +64,21 @@ class ApiKey:
     name: str
     scopes: tuple[Scope, ...]
     counters: tuple[str, ...]
+    max_counters: int | None
     created: datetime
     expires: datetime | None
     revoked: datetime | None
     last_used: datetime | None
 
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a link to the one counter in ``counters``."""
+        return self.scopes == ("share",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveKey:
-    """A valid key with the hash of its secret.
+    """A valid key or link with the hash of its secret.
 
     Attributes:
         key: the rest of it.
@@ -75,7 +92,7 @@ class LiveKey:
 
 
 def split(text: str) -> tuple[str, bytes] | None:
-    """The id of a key as it is shown, and the hash of its secret; None where it is no key."""
+    """The id in a key or a link's token, and the hash of its secret; None where it is neither."""
     match = _KEY.fullmatch(text)
     return None if match is None else (match[1], hash_of(match[2]))
 
@@ -85,17 +102,13 @@ def hash_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-def random_id(length: int) -> str:
-    """An id that nothing else has, and that people can read to each other."""
-    return "".join(secrets.choice(ID_LETTERS) for _ in range(length))
-
-
 def create(
     session: Session,
     name: str,
     scopes: Iterable[str],
     *,
     counters: Sequence[str] = (),
+    max_counters: int | None = None,
     expires: datetime | None = None,
 ) -> tuple[ApiKey, str]:
     """Make a key.
@@ -105,6 +118,8 @@ def create(
         name: for people: 1 to 255 printable characters.
         scopes: one or more of :data:`SCOPES`.
         counters: shell patterns of the counters that it may name; none: all.
+        max_counters: how many counters it may make, up to :data:`MAX_COUNTERS`; None: as many as
+            the server allows.
         expires: aware, and to come.
 
     Returns:
@@ -115,22 +130,43 @@ def create(
     """
     wanted = set(scopes)
     chosen = tuple(scope for scope in SCOPES if scope in wanted)
-    _check(name, wanted, counters, expires)
-    id = random_id(_ID_LENGTH)
+    _check(name, wanted, counters, max_counters, expires)
+    id, shown = insert(session, name, chosen, counters, expires, max_counters=max_counters)
+    made = _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
+    return made, f"ck_{shown}"
+
+
+def insert(
+    session: Session,
+    name: str,
+    scopes: Iterable[Scope],
+    counters: Sequence[str],
+    expires: datetime | None,
+    *,
+    max_counters: int | None = None,
+    parent: str = "",
+) -> tuple[str, str]:
+    """Make a row with a secret; its id, and ``<id>_<secret>``, of which only the hash is kept."""
+    id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     ends = None if expires is None else expires.astimezone(UTC).replace(tzinfo=None)
     session.execute(
-        "INSERT INTO api_key (id, name, hash, scopes, counters, created, expires)"
-        " VALUES (%s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s)",
-        (id, name, hash_of(secret), ",".join(chosen), json.dumps(list(counters)), ends),
+        "INSERT INTO api_key"
+        " (id, name, hash, scopes, counters, max_counters, parent, created, expires)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s)",
+        (
+            *(id, name, hash_of(secret), ",".join(scopes), json.dumps(list(counters))),
+            *(max_counters, parent, ends),
+        ),
     )
-    made = _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
-    return made, f"ck_{id}_{secret}"
+    return id, f"{id}_{secret}"
 
 
 def list_keys(session: Session) -> list[ApiKey]:
     """All keys that were ever made, the newest first."""
-    rows = session.query(f"SELECT {_COLUMNS} FROM api_key ORDER BY created DESC, id")
+    rows = session.query(
+        f"SELECT {_COLUMNS} FROM api_key WHERE {_IS_KEY} ORDER BY created DESC, id"
+    )
     return [_key(row) for row in rows]
 
 
@@ -146,8 +182,8 @@ def revoke(session: Session, which: str) -> ApiKey:
     """
     with session.transaction():
         rows = session.query(
-            f"SELECT {_COLUMNS} FROM api_key WHERE (id = %s OR name = %s) AND revoked IS NULL"
-            " ORDER BY id FOR UPDATE",
+            f"SELECT {_COLUMNS} FROM api_key WHERE (id = %s OR name = %s) AND {_IS_KEY}"
+            " AND revoked IS NULL ORDER BY id FOR UPDATE",
             (which if which.isascii() else "", which),
         )
         keys = [_key(row) for row in rows]
@@ -165,14 +201,15 @@ def revoke(session: Session, which: str) -> ApiKey:
 
 def any_made(session: Session) -> bool:
     """Whether there ever was a key, valid or not: from then on one is needed."""
-    return bool(session.query("SELECT 1 FROM api_key LIMIT 1"))
+    return bool(session.query(f"SELECT 1 FROM api_key WHERE {_IS_KEY} LIMIT 1"))
 
 
 def live(session: Session) -> list[LiveKey]:
-    """All keys that are neither revoked nor expired."""
+    """All keys that are neither revoked nor expired, and the links of which the same is true, and
+    of the key that each was made with."""
     rows = session.query(
         f"SELECT {_COLUMNS}, hash, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
-        f" FROM api_key WHERE {_LIVE}"
+        f" FROM api_key WHERE {VALID}"
     )
     return [
         LiveKey(key=_key(key), hash=hash, expires_in=None if left is None else int(left) / 1e6)
@@ -199,7 +236,13 @@ def check_pattern(pattern: str) -> None:
         )
 
 
-def _check(name: str, scopes: set[str], counters: Sequence[str], expires: datetime | None) -> None:
+def _check(
+    name: str,
+    scopes: set[str],
+    counters: Sequence[str],
+    max_counters: int | None,
+    expires: datetime | None,
+) -> None:
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise ValueError(
             f"a key's name has 1 to {MAX_NAME} printable characters, and no space at its ends"
@@ -211,6 +254,8 @@ def _check(name: str, scopes: set[str], counters: Sequence[str], expires: dateti
         raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counters")
     for pattern in counters:
         check_pattern(pattern)
+    if max_counters is not None and not 1 <= max_counters <= MAX_COUNTERS:
+        raise ValueError(f"a key may make 1 to {MAX_COUNTERS:,} counters")
     if expires is not None:
         if expires.tzinfo is None:
             raise ValueError("the time at which a key expires has a time zone")
@@ -219,12 +264,14 @@ def _check(name: str, scopes: set[str], counters: Sequence[str], expires: dateti
 
 
 def _key(row: Sequence[Any]) -> ApiKey:
-    id, name, scopes, counters, *times = row
+    id, name, scopes, counters, *others = row
     patterns = json.loads(counters)  # the column takes nothing but JSON
     # Anything else than texts must not end up as no restriction at all.
     readable = isinstance(patterns, list) and all(isinstance(each, str) for each in patterns)
     allowed = tuple(scope for scope in SCOPES if readable and scope in scopes.split(","))
-    return ApiKey(id, name, allowed, tuple(patterns) if readable else (), *times)
+    if scopes == "share" and readable and len(patterns) == 1 and is_name(patterns[0]):
+        allowed = ("share",)  # a name has no letters of patterns: it fits itself alone
+    return ApiKey(id, name, allowed, tuple(patterns) if readable else (), *others)
 
 
 LOGINS_PER_KEY: Final = 100

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from countersink.runtime.limits import key_bytes
+from countersink.store import links
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
 from countersink.store.connection import Session
 from countersink.store.counters import deletion_sql
@@ -47,7 +48,6 @@ _ABOUT_A_COUNTER: Final = (
     "counter_policy",
     "counter_keys",
     "day_note",
-    "share_link",
     "visitor_salt",
 )
 """Tables in which something is left of a counter when its rows are gone."""
@@ -174,6 +174,7 @@ class _Deleting:
                 deleted += page
         for place in _ABOUT_A_COUNTER:
             self.session.execute(f"DELETE FROM {place} WHERE counter = %s", (self.counter,))
+        links.delete_of(self.session, self.counter)
         self.session.execute("DELETE FROM counter WHERE name = %s", (self.counter,))
         bump(self.session)
         self.reached("before_commit")

@@ -1,16 +1,19 @@
 -- Who may come in by HTTP, and how many keys a day of a counter may have.
 
--- Keys of the HTTP interface. Rows stay when a key is revoked: once there was a key, one is needed.
+-- Keys of the HTTP interface; rows stay when a key is revoked: once there was a key, one is needed. Links, each of which
+-- shows one counter until it ends; they are no keys in this.
 CREATE TABLE IF NOT EXISTS api_key (
-    id        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the public part of the key',
-    name      VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'for people',
-    hash      BINARY(32) NOT NULL COMMENT 'SHA-256 of the secret part, which has 256 random bits',
-    scopes    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of ingest, read, admin; separated by commas',
-    counters  JSON NOT NULL COMMENT 'array of shell patterns: the counters it is for; empty: all',
-    created   DATETIME(3) NOT NULL COMMENT 'UTC',
-    expires   DATETIME(3) NULL COMMENT 'UTC; NULL: never',
-    revoked   DATETIME(3) NULL COMMENT 'UTC',
-    last_used DATETIME(3) NULL COMMENT 'UTC; to the minute or so',
+    id           VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the public part of the key',
+    name         VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'for people',
+    hash         BINARY(32) NOT NULL COMMENT 'SHA-256 of the secret part, which has 256 random bits',
+    scopes       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of ingest, read, admin; separated by commas; or share: a link, which shows its one counter',
+    counters     JSON NOT NULL COMMENT 'array of shell patterns: the counters it is for; empty: all',
+    max_counters INT UNSIGNED NULL COMMENT 'how many counters it may make; NULL: as many as the server allows',
+    parent       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'of a link: the key that made it, with which it ends; empty: the command line',
+    created      DATETIME(3) NOT NULL COMMENT 'UTC',
+    expires      DATETIME(3) NULL COMMENT 'UTC; NULL: never',
+    revoked      DATETIME(3) NULL COMMENT 'UTC',
+    last_used    DATETIME(3) NULL COMMENT 'UTC; to the minute or so',
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -371,17 +371,20 @@ CREATE TABLE reconciled_bucket (
     PRIMARY KEY (counter, bucket, run)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Keys of the HTTP interface. Rows stay when a key is revoked: once there was a key, one is needed.
+-- Keys of the HTTP interface; rows stay when a key is revoked: once there was a key, one is needed. Links, each of which
+-- shows one counter until it ends; they are no keys in this.
 CREATE TABLE api_key (
-    id        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the public part of the key',
-    name      VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'for people',
-    hash      BINARY(32) NOT NULL COMMENT 'SHA-256 of the secret part, which has 256 random bits',
-    scopes    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of ingest, read, admin; separated by commas',
-    counters  JSON NOT NULL COMMENT 'array of shell patterns: the counters it is for; empty: all',
-    created   DATETIME(3) NOT NULL COMMENT 'UTC',
-    expires   DATETIME(3) NULL COMMENT 'UTC; NULL: never',
-    revoked   DATETIME(3) NULL COMMENT 'UTC',
-    last_used DATETIME(3) NULL COMMENT 'UTC; to the minute or so',
+    id           VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the public part of the key',
+    name         VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'for people',
+    hash         BINARY(32) NOT NULL COMMENT 'SHA-256 of the secret part, which has 256 random bits',
+    scopes       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of ingest, read, admin; separated by commas; or share: a link, which shows its one counter',
+    counters     JSON NOT NULL COMMENT 'array of shell patterns: the counters it is for; empty: all',
+    max_counters INT UNSIGNED NULL COMMENT 'how many counters it may make; NULL: as many as the server allows',
+    parent       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'of a link: the key that made it, with which it ends; empty: the command line',
+    created      DATETIME(3) NOT NULL COMMENT 'UTC',
+    expires      DATETIME(3) NULL COMMENT 'UTC; NULL: never',
+    revoked      DATETIME(3) NULL COMMENT 'UTC',
+    last_used    DATETIME(3) NULL COMMENT 'UTC; to the minute or so',
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -393,20 +396,6 @@ CREATE TABLE web_session (
     expires    DATETIME(3) NOT NULL COMMENT 'UTC',
     PRIMARY KEY (token_hash),
     KEY by_expires (expires)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Links that show one counter to whoever has them, until they end.
-CREATE TABLE share_link (
-    id      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'names it',
-    secret  BINARY(32) NOT NULL COMMENT 'what it is signed with: HMAC-SHA256',
-    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'what it shows',
-    api_key VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'the key that made it, with which it ends; empty: the command line',
-    created DATETIME(3) NOT NULL COMMENT 'UTC',
-    expires DATETIME(3) NOT NULL COMMENT 'UTC',
-    revoked DATETIME(3) NULL COMMENT 'UTC',
-    PRIMARY KEY (id),
-    KEY by_expires (expires),
-    KEY by_counter (counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What people have written on days, to be shown with the numbers.

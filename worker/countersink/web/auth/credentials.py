@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Final
 
-from countersink.store import api_keys, links
+from countersink.store import api_keys
 from countersink.web.auth.register import Credential, Identity, Register
 from countersink.web.errors import Problem
 
@@ -175,11 +175,12 @@ class NameQuotas:
         if who.public:
             return set()
         used = self._used.setdefault(f"{kind} {who.key_id}", set())
-        if not names <= used and len(used | names) > self._most:
+        most = who.max_counters or self._most
+        if not names <= used and len(used | names) > most:
             raise Problem(
                 403,
                 f"This key has used {len(used):,} names of {kind} since the server started, of"
-                f" {self._most:,} that it may (--max-counters): nothing was done",
+                f" {most:,} that it may (--max-counters): nothing was done",
             )
         return used
 
@@ -199,23 +200,12 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def key_of(text: str, register: Register) -> Credential | None:
-    """The key whose id and secret ``text`` has."""
+    """The key, or the link, whose id and secret ``text`` has."""
     parts = api_keys.split(text)
     id, shown = parts or ("", _NO_HASH)
     known = register.key(id)
     same = hmac.compare_digest(shown, _NO_HASH if known is None else known.hash)
     return known if same and parts is not None else None
-
-
-def link_of(text: str, register: Register) -> Credential | None:
-    """The link to a counter whose token ``text`` is, until the end that is signed in it."""
-    claim = links.claim_of(text)
-    known = None if claim is None else register.link(claim.id)
-    if claim is None or not claim.signed_with(_NO_HASH if known is None else known.hash):
-        return None
-    if known is None or time.time() >= claim.ends:
-        return None
-    return known if known.identity.counters == (claim.counter,) else None
 
 
 async def holder_of(
@@ -231,16 +221,15 @@ async def holder_of(
         Problem: 429, ``client`` has shown too many wrong ones; 503, it is not known, and MySQL,
             which could tell, does not answer, or too many ask already.
     """
-    of = link_of if text.startswith(links.PREFIX) else key_of
-    known = of(text, register)
+    known = key_of(text, register)
     if known is not None:
         return known
     wait = failures.wait(client)
     if not wait:
-        if api_keys.split(text) is not None or links.claim_of(text) is not None:
+        if api_keys.split(text) is not None:
             with places.needed(client):
                 read = await register.look_again()
-            known = of(text, register)
+            known = key_of(text, register)
             if known is not None:
                 return known
             if not read:

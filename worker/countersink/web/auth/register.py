@@ -17,7 +17,7 @@ from typing import Final
 
 import anyio
 
-from countersink.store import Store, api_keys, links
+from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES, Scope
 from countersink.store.connection import Session
 from countersink.store.errors import StoreError
@@ -39,10 +39,11 @@ class Identity:
     """The key, login or link by which a request was let in, and what it may do.
 
     Attributes:
-        key_id: the public part of the API key; empty where there is none.
+        key_id: the public part of the API key or the link; empty where there is none.
         name: for people and logs.
         scopes: what they may do; ``admin`` includes the others.
         counters: shell patterns of the counters they may name; empty: all.
+        max_counters: how many counters they may make; None: as many as the server allows.
         public: they may add to public counters alone, and only 1 at a time: somebody without a
             key, or with one that may not count.
         session: hash of the cookie, where they have logged in with the key; else empty.
@@ -53,6 +54,7 @@ class Identity:
     name: str = ""
     scopes: frozenset[Scope] = frozenset()
     counters: tuple[str, ...] = ()
+    max_counters: int | None = None
     public: bool = False
     session: bytes = field(default=b"", repr=False)
     link: str = ""
@@ -105,7 +107,6 @@ class Register:
         self._clock = clock
         self._keys: dict[str, Credential] = {}
         self._logins: dict[bytes, Credential] = {}
-        self._links: dict[str, Credential] = {}
         self._ended: dict[bytes | str, float] = {}  # here, when; a reading may not know of it yet
         self._any_made = False
         self._used: set[str] = set()
@@ -122,17 +123,13 @@ class Register:
         return self._any_made
 
     def key(self, id: str) -> Credential | None:
-        """The key of this id, if it is valid."""
+        """The key, or the link, of this id, if it is valid."""
         return self._valid(self._keys.get(id))
 
     def login(self, token_hash: bytes) -> Credential | None:
         """The login of this cookie, if it is valid, and its key is."""
         found = self._valid(self._logins.get(token_hash))
         return None if found is None or self.key(found.identity.key_id) is None else found
-
-    def link(self, id: str) -> Credential | None:
-        """The link of this id, if it is valid; its ``hash`` is what it is signed with."""
-        return self._valid(self._links.get(id))
 
     def holds(self, who: Identity) -> bool:
         """Whether ``who`` would be let in again: for answers that never end."""
@@ -159,7 +156,7 @@ class Register:
             StoreError: MySQL did not do its part; what was known stays.
         """
         began = self._clock()
-        any_made, keys, logins, known_links = await anyio.to_thread.run_sync(
+        any_made, keys, logins = await anyio.to_thread.run_sync(
             self._store.snapshot, _everything, limiter=self._thread
         )
         self._began = began
@@ -176,7 +173,6 @@ class Register:
             for each in logins
             if each.api_key in self._keys
         }
-        self._links = {each.id: _known_link(each, began) for each in known_links}
         self._ended = {what: at for what, at in self._ended.items() if at >= began}
         for what in self._ended:
             self._drop(what)
@@ -252,7 +248,7 @@ class Register:
         if isinstance(what, bytes):
             self._logins.pop(what, None)
         else:
-            self._links.pop(what, None)
+            self._keys.pop(what, None)
 
     def _warn(self, useless: set[str]) -> None:
         """Say once of each of these keys that it is of no use."""
@@ -271,13 +267,8 @@ class Register:
 
 def _everything(
     session: Session,
-) -> tuple[bool, list[api_keys.LiveKey], list[api_keys.LiveSession], list[links.LiveLink]]:
-    return (
-        api_keys.any_made(session),
-        api_keys.live(session),
-        api_keys.live_logins(session),
-        links.live(session),
-    )
+) -> tuple[bool, list[api_keys.LiveKey], list[api_keys.LiveSession]]:
+    return api_keys.any_made(session), api_keys.live(session), api_keys.live_logins(session)
 
 
 def _note(mysql_url: str, ids: set[str]) -> None:
@@ -291,23 +282,11 @@ def _known_key(live: api_keys.LiveKey, now: float) -> Credential:
         identity=Identity(
             key_id=key.id,
             name=key.name,
-            scopes=frozenset(key.scopes),
+            scopes=frozenset(("read",) if key.is_link else key.scopes),
             counters=key.counters,
+            max_counters=key.max_counters,
+            link=key.id if key.is_link else "",
         ),
         hash=live.hash,
         ends=math.inf if live.expires_in is None else now + live.expires_in,
-    )
-
-
-def _known_link(live: links.LiveLink, now: float) -> Credential:
-    return Credential(
-        identity=Identity(
-            key_id=f"link-{live.id}",
-            name="a link",
-            scopes=frozenset(("read",)),
-            counters=(live.counter,),
-            link=live.id,
-        ),
-        hash=live.secret,
-        ends=now + live.expires_in,
     )

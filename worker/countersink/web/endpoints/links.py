@@ -1,5 +1,6 @@
 """``/v1/links`` (make, list, revoke links to one counter) and the page ``/shared``: members, days
-by default, texts of 404 and 422; form of tokens and most links: ``store/links.py``.
+by default, texts of 404 and 422; form of tokens: ``store/api_keys.py``, most links:
+``store/links.py``.
 
 The token is in the part of the address behind ``#``, which browsers send to nobody: neither a
 proxy's log nor the header Referer has it. The page sends it as ``Authorization: Bearer``.

@@ -17,7 +17,7 @@ from countersink.store.counters.settings import require
 from countersink.store.errors import NoSuchLink, TooManyLinks, UnknownCounter
 from countersink.store.sessions import open_tables
 
-_KEY: Final = ("id", "name", "state", "scopes", "counters", "created", "expires")
+_KEY: Final = ("id", "name", "state", "scopes", "counters", "max_counters", "created", "expires")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 
 
@@ -65,6 +65,12 @@ def key_group() -> None:
     help="Only for counters that match this shell pattern, such as 'shop.*'. Repeatable.",
 )
 @settings.one_off(
+    "--max-counters",
+    type=click.IntRange(1, api_keys.MAX_COUNTERS),
+    metavar="N",
+    help="How many counters it may make.  [default: --max-counters of `countersink web`]",
+)
+@settings.one_off(
     "--expires",
     type=_EXPIRY,
     metavar="WHEN",
@@ -75,13 +81,16 @@ def create_key(
     name: str,
     scopes: Sequence[str],
     counters: Sequence[str],
+    max_counters: int | None,
     expires: datetime | None,
     format: str,
     mysql_url: str | None,
 ) -> None:
     """Create a key for NAME, and print it: it cannot be shown again."""
     with open_tables(settings.needed(mysql_url, "mysql")) as database, values_checked():
-        key, text = api_keys.create(database, name, scopes, counters=counters, expires=expires)
+        key, text = api_keys.create(
+            database, name, scopes, counters=counters, max_counters=max_counters, expires=expires
+        )
     output.write_result(format, _key_document(key) | {"key": text}, text)
     if format == "text":
         click.echo("Keep it: it is not shown again.", err=True)
