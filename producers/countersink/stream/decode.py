@@ -249,9 +249,7 @@ def _payload(item: Any) -> bytes:
 
 def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
     counter = item[0] if isinstance(item, list | tuple) and item else ""
-    return Bad(
-        position, reason, detail, _payload(item), counter if limits.is_name(counter) else ""
-    )
+    return Bad(position, reason, detail, _payload(item), counter if limits.is_name(counter) else "")
 
 
 def _bad_row(position: int, item: Any, error: Exception) -> Bad:
