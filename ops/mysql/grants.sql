@@ -22,6 +22,7 @@ GRANT INSERT, UPDATE ON `countersink`.`visitor_slot` TO 'countersink_worker'@'%'
 GRANT INSERT, UPDATE ON `countersink`.`visitor_salt` TO 'countersink_worker'@'%';
 GRANT INSERT ON `countersink`.`applied_entry` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`dead_row` TO 'countersink_worker'@'%';
+GRANT INSERT, UPDATE ON `countersink`.`dead_group` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE, DELETE ON `countersink`.`lease` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`writer_fence` TO 'countersink_worker'@'%'; -- used on Galera only
 

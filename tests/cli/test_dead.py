@@ -113,6 +113,33 @@ def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
     assert servers.call("dead", "list").out == "There are no dead rows.\n"
 
 
+def test_what_was_not_kept_is_told_everywhere(servers: Servers) -> None:
+    good_again(servers)
+    servers.execute(
+        "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES"
+        " ('bad_key', '', 2, NOW()), ('bad_key', 'views', 1200, NOW()),"
+        " ('bad_minute', '', 0, NOW())"
+    )
+    assert servers.json("dead", "list")["not_kept"] == [
+        {"reason": "bad_key", "counter": "", "rows": 2},
+        {"reason": "bad_key", "counter": "views", "rows": 1200},
+    ]
+    assert servers.call("dead", "list").out.endswith(
+        "1 of 1 shown; by reason: out_of_range 1\n"
+        "2 more were not kept: bad_key\n"
+        "1,200 more of views were not kept: bad_key\n"
+    )
+    info = servers.json("info")
+    assert (info["dead"], info["dead_not_kept"]) == (1, {"bad_key": 1202})
+    said = "1 (out_of_range 1), and 1,202 more that were not kept: see countersink dead list"
+    assert said in " ".join(servers.call("info").out.split())
+    doctor = servers.call("doctor", "--format", "json")
+    assert lines(doctor)["dead rows"]["found"].startswith("1,203 rows")
+    assert servers.json("dead", "drop", "--all", "--yes") == {"dropped": 1}
+    assert servers.call("dead", "list").out == "There are no dead rows.\n"
+    assert "dead rows: none" in " ".join(servers.call("info").out.replace("  ", ": ").split())
+
+
 def test_a_schema_of_another_version_is_refused(servers: Servers) -> None:
     servers.execute(
         "INSERT INTO schema_version (version, name, applied_at) VALUES (999, 'x', NOW())"

@@ -1,5 +1,7 @@
 """Bad entries go to the dead letters with their reason, and cost no other entry anything."""
 
+import pytest
+
 from tests.faults.scenarios import bad_entries as scenarios
 from tests.faults.stage import Stage
 
@@ -14,6 +16,11 @@ def test_entries_without_an_id_count_once(stage: Stage) -> None:
 
 def test_entries_without_an_id_count_once_when_workers_die(stage: Stage) -> None:
     scenarios.entries_without_id_and_deaths(stage)
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_dead_rows_of_a_flood_are_kept_or_counted_once_when_workers_die(stage: Stage) -> None:
+    scenarios.floods_and_deaths(stage)
 
 
 def test_sums_beyond_bigint_are_dead_letters(stage: Stage) -> None:

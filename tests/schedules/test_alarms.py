@@ -82,6 +82,9 @@ def test_dead_rows_beyond_the_limit(context: Context) -> None:
     bury(context, 3)
     assert alarm(context).startswith("3 rows are dead (bad_key 3), and the limit is 0:")
     assert checks.alarms(replace(context, options=JobOptions(alarm_dead=3))).rows == 0
+    with connect(context.mysql_url) as session:
+        session.execute("INSERT INTO dead_group VALUES ('bad_key', 'c', 5, UTC_TIMESTAMP(3))")
+    assert alarm(context).startswith("8 rows are dead (bad_key 8), and the limit is 0:")
 
 
 def test_a_job_that_has_not_succeeded_for_a_day(context: Context) -> None:

@@ -1,5 +1,6 @@
 """Pruning: what is forgotten is never counted again, and nothing that waits is refused for it."""
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from countersink.schedules.options import JobOptions
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
+from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Refused
 from countersink.store.sessions import open_tables
@@ -265,6 +267,68 @@ def test_a_run_that_is_cut_off_between_transactions_says_so(
         done = retention.prune(replace(context, stop=gone))
     assert (done.rows, done.finished) == (10_000, False)
     assert done.detail.endswith("0 runs deleted; stopped early, the next run goes on")
+
+
+def set_aside(session: Session, number: int, ago: timedelta, reason: str = "bad_key") -> None:
+    """So many dead letters, and as many that were not kept, of a counter called as the reason."""
+    name = os.urandom(16)
+    letters = [
+        DeadRow(name, position, "s", 1, reason, "why", b"[]", counter=reason)
+        for position in range(number)
+    ]
+    with session.transaction():
+        dead.insert(session, letters)
+    session.execute(
+        "UPDATE dead_row SET created = created - INTERVAL %s SECOND WHERE entry_id = %s",
+        (round(ago.total_seconds()), name),
+    )
+    session.execute(
+        "INSERT INTO dead_group VALUES (%s, %s, %s, UTC_TIMESTAMP(3) - INTERVAL %s SECOND)",
+        (reason, reason, number, round(ago.total_seconds())),
+    )
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_dead_letters_older_than_the_dead_days_go(
+    context: Context, redis_client: redis.Redis
+) -> None:
+    with connect(context.mysql_url) as session:
+        set_aside(session, 350, timedelta(days=91), "bad_key")
+        set_aside(session, 3, timedelta(days=89), "bad_minute")
+        session.execute("INSERT INTO dead_group VALUES ('empty', '', 0, UTC_TIMESTAMP(3))")
+        keeping = replace(context, options=JobOptions(dead_days=0))
+        assert retention.prune(keeping).detail == "0 guard rows and 0 runs deleted"
+        assert dead.count(session) == {"bad_key": 350, "bad_minute": 3}
+        assert session.query("SELECT reason FROM dead_group ORDER BY reason") == [
+            ("bad_key",),
+            ("bad_minute",),
+        ]
+        done = retention.prune(context)
+        assert done == JobOutcome(350, "0 guard rows and 0 runs deleted, 350 dead letters")
+        assert dead.count(session) == {"bad_minute": 3}
+        assert dead.not_kept(session) == {("bad_minute", "bad_minute"): 3}
+
+
+def test_pruning_of_dead_letters_rests_and_can_be_stopped(mysql_url: str) -> None:
+    rests: list[int] = []
+    with connect(mysql_url) as session:
+        set_aside(session, 350, timedelta(days=2))
+        half = dead.prune(session, 1, rest=lambda: rests.append(1), stop=lambda: len(rests) == 1)
+        assert (half, len(rests)) == ((200, False), 1)
+        assert dead.prune(session, 1, rest=lambda: rests.append(1)) == (150, True)
+        assert len(rests) == 2
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_dead_letters_are_pruned_beside_a_worker_that_sets_some_aside(mysql_url: str) -> None:
+    name = os.urandom(16)
+    new = DeadRow(name, 0, "s", 1, "bad_key", "why", b"[]", counter="bad_key")
+    with connect(mysql_url) as worker, connect(mysql_url) as pruner:
+        set_aside(worker, 250, timedelta(days=2))
+        with worker.transaction():
+            assert dead.record(worker, [new]) == 0
+            assert dead.prune(pruner, 1) == (250, True)
+        assert dead.count(pruner) == {"bad_key": 1}
 
 
 def add_run(session: Session, ago: timedelta, state: str) -> None:

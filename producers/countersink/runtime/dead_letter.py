@@ -231,9 +231,11 @@ class Bad:
         detail: a sentence for people.
         payload: the row's JSON; for a whole entry its ``rows`` field, or, where another field is to
             blame, a JSON object of all fields. ``stream.decode.decode_payload`` reads both.
+        counter: the row's, if that can be one; else empty.
     """
 
     position: int
     reason: DeadReason
     detail: str
     payload: bytes
+    counter: str = ""

@@ -174,7 +174,7 @@ def decode_rows(raw: bytes) -> ReadRows:
             try:
                 row, seen[position] = _with_members(position, item)
             except _Fault as fault:
-                bad.append(Bad(position, fault.reason, fault.detail, _payload(item)))
+                bad.append(_bad(position, fault.reason, fault.detail, item))
             except (TypeError, ValueError):
                 bad.append(_bad_row(position, item, error))
             else:
@@ -247,16 +247,20 @@ def _payload(item: Any) -> bytes:
     return json.dumps(item, separators=(",", ":")).encode()  # ASCII: lone surrogates stay escaped
 
 
+def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
+    counter = item[0] if isinstance(item, list | tuple) and item else ""
+    return Bad(position, reason, detail, _payload(item), counter if limits.is_name(counter) else "")
+
+
 def _bad_row(position: int, item: Any, error: Exception) -> Bad:
-    payload = _payload(item)
     if isinstance(item, list | tuple) and len(item) in (4, 6):
         for value, (reason, check) in zip(item[:4], _ROW_CHECKS, strict=True):
             try:
                 check(value)
             except (TypeError, ValueError) as cause:
-                return Bad(position, reason, str(cause), payload)
+                return _bad(position, reason, str(cause), item)
     detail = f"a row is [counter, key, minute, amount], or has members behind: {error}"
-    return Bad(position, DeadReason.NOT_A_ROW, detail, payload)
+    return _bad(position, DeadReason.NOT_A_ROW, detail, item)
 
 
 def _decode_loosely(raw: bytes) -> list[Any]:

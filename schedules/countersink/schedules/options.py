@@ -84,6 +84,7 @@ class JobOptions:
         alarm_lag_s: seconds that the oldest event may wait in the queue before it is an alarm.
         alarm_dead: dead rows that may lie there before it is an alarm.
         runs_days: days that ended runs stay in ``job_run``.
+        dead_days: days that dead letters are kept; 0: until somebody retries or drops them.
 
     Raises:
         ValueError: a number is out of range; the message says what is allowed.
@@ -97,6 +98,7 @@ class JobOptions:
     alarm_lag_s: float = 300.0
     alarm_dead: int = 0
     runs_days: float = 90.0
+    dead_days: float = 90.0
 
     def __post_init__(self) -> None:
         """Refuse what no job could run with."""

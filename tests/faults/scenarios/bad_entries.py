@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from countersink.runtime.limits import MAX_AMOUNT
+from countersink.store.apply.dead import MOST_ROWS
 from countersink.store.apply.guards import prune
 from countersink.store.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
@@ -15,6 +17,7 @@ from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 GOOD_ROW = ["views", "good", FIRST_MINUTE, 1]
+ROWS_OF_A_FLOOD = 1_000
 Fields = Mapping[str, str | bytes | int]
 
 
@@ -95,9 +98,41 @@ def sums_beyond_bigint(stage: Stage) -> None:
     assert len(dead) == 2, dead
 
 
-def stage_entry(row: tuple[str, str, int, int], at: int) -> Fields:
-    """The fields of an entry with one row."""
-    return {"v": 1, "id": new_entry_id(at), "at": at, "rows": json.dumps([row])}
+def floods_and_deaths(stage: Stage) -> None:
+    """More dead rows than are kept, and workers that die: each is kept or counted, once."""
+    counter = f"flood{stage.random.getrandbits(32)}"
+    sent = 0
+
+    def flood(entries: int) -> int:
+        for _ in range(entries):
+            row = (counter, "k", -1, 1)
+            add(stage.redis, stage_entry(row, now_ms(stage.redis), times=ROWS_OF_A_FLOOD))
+        return entries * ROWS_OF_A_FLOOD
+
+    points = [
+        *product(("dead_group", "dead"), (Phase.BEFORE, Phase.AFTER)),
+        *product(("commit",), (Phase.BEFORE, Phase.AFTER)),
+        (ACKNOWLEDGE, Phase.BEFORE),
+    ]
+    for kind, phase in points:
+        sent += flood(2)
+        stage.send(3)
+        child, rule = stage.victim_at(kind, phase, Deed.CUT, "kill", batch_entries=1)
+        stage.wait_for(rule.done, kind, child)
+        child.wait()
+        stage.faults["dead rows in a flood"] += 2 * ROWS_OF_A_FLOOD
+    stage.finish("a flood of dead rows, workers that die")
+    assert sent > MOST_ROWS
+    with Oracle(stage.mysql_url) as oracle:
+        ((kept,),) = oracle.rows(f"SELECT COUNT(*) FROM dead_row WHERE counter = '{counter}'")
+        groups = oracle.rows(f"SELECT not_kept FROM dead_group WHERE counter = '{counter}'")
+    assert kept == MOST_ROWS
+    assert groups == [(sent - MOST_ROWS,)]
+
+
+def stage_entry(row: tuple[str, str, int, int], at: int, times: int = 1) -> Fields:
+    """The fields of an entry with one row, so many times."""
+    return {"v": 1, "id": new_entry_id(at), "at": at, "rows": json.dumps([row] * times)}
 
 
 def _whole_entries(

@@ -39,6 +39,7 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("slots", r"INSERT\s.*?\bcounter_slot\b"),
         ("ledger", r"INSERT\s.*?\bcounter_ledger\b"),
         ("dead", r"INSERT\s.*?\bdead_row\b"),
+        ("dead_group", r"INSERT\s.*?\bdead_group\b"),
         ("dead_delete", r"DELETE\s.*?\bdead_row\b"),
         ("watermark", r"UPDATE\s.*?\bcontrol\b"),
         ("control", r"SELECT\s.*?\bcontrol\b"),

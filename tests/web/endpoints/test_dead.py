@@ -72,7 +72,14 @@ def post(web: Web, action: str, body: Any, **headers: str) -> requests.Response:
 
 
 def test_they_are_listed_with_their_reasons(web: Web) -> None:
-    assert listed(web) == {"rows": [], "by_reason": {}, "reasons": {}, "total": 0, "up_to": None}
+    assert listed(web) == {
+        "rows": [],
+        "by_reason": {},
+        "reasons": {},
+        "total": 0,
+        "not_kept": {},
+        "up_to": None,
+    }
     ref = set_aside(web, "a")
     old = set_aside(web, "b", reason="too_old")
     found = listed(web)
@@ -89,6 +96,28 @@ def test_they_are_listed_with_their_reasons(web: Web) -> None:
     (row,) = listed(web, reason="out_of_range")["rows"]
     assert json.loads(row["payload"])[1] == "a"
     assert row["created"].endswith("Z")
+
+
+def test_what_was_not_kept_is_told_until_its_reason_is_dropped(web: Web) -> None:
+    set_aside(web, "a")
+    with open_tables(web.options.mysql_url) as session:
+        session.execute(
+            "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES"
+            " ('bad_key', 'orders', 7, UTC_TIMESTAMP(3)), ('bad_key', '', 2, UTC_TIMESTAMP(3)),"
+            " ('out_of_range', '', 3, UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)"
+        )
+    found = listed(web)
+    assert found["not_kept"] == {"bad_key": 9, "out_of_range": 3}
+    assert set(found["reasons"]) == {"bad_key", "out_of_range"}
+    state = requests.get(f"{web.url}/v1/system", timeout=20).json()
+    assert state["dead_not_kept"] == found["not_kept"]
+    assert post(web, "drop", {"refs": [found["rows"][0]["ref"]]}).json() == {"dropped": 1}
+    assert listed(web)["not_kept"] == found["not_kept"]
+    choice = {"reason": "bad_key", "up_to": found["up_to"], "most": 0}
+    assert post(web, "drop", choice).json() == {"dropped": 0}
+    assert listed(web)["not_kept"] == {"out_of_range": 3}
+    assert post(web, "drop", {"all": True, "up_to": found["up_to"]}).json() == {"dropped": 0}
+    assert listed(web)["not_kept"] == {}
 
 
 def test_a_long_payload_is_shown_in_part(web: Web) -> None:

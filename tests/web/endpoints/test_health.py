@@ -22,6 +22,7 @@ NOBODY_RUNS = {
     "countersink_job_runs",
     "countersink_job_failures_in_a_row",
     "countersink_dead_rows",
+    "countersink_dead_rows_not_kept",
     "countersink_producer_spool_bytes",
 }
 """What there is no sample of in a new installation."""
@@ -150,11 +151,18 @@ def test_what_is_not_known_has_no_sample(shared: Web) -> None:
 
     unknown = {
         "countersink_dead_rows",
+        "countersink_dead_rows_not_kept",
         "countersink_overflown_rows",
         "countersink_schedulers_in_charge",
         "countersink_job_runs",
     }
-    found = shown(dead_by_reason=None, overflown=None, schedules={"unknown": "no MySQL"})
+    assert "countersink_dead_rows_not_kept" in shown(dead_not_kept={"bad_key": 3})
+    found = shown(
+        dead_by_reason=None,
+        dead_not_kept=None,
+        overflown=None,
+        schedules={"unknown": "no MySQL"},
+    )
     assert found >= {"countersink_queue_entries", "countersink_workers"}
     assert not found & unknown
     # A node that is away may hold the figures of workers.

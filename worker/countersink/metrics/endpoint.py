@@ -371,6 +371,8 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
             yield Sample("countersink_workers", states[state], {"state": state})
     for reason, rows in (document["dead_by_reason"] or {}).items():
         yield Sample("countersink_dead_rows", rows, {"reason": reason})
+    for reason, rows in (document["dead_not_kept"] or {}).items():
+        yield Sample("countersink_dead_rows_not_kept", rows, {"reason": reason})
     if document["overflown"] is not None:
         yield Sample("countersink_overflown_rows", document["overflown"]["rows"])
         yield Sample("countersink_overflown_counters", document["overflown"]["counters"])

@@ -222,6 +222,11 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
         ),
         _metric("countersink_dead_rows", "Rows among the dead letters, by reason.", "reason"),
         _metric(
+            "countersink_dead_rows_not_kept",
+            "More rows that could not be counted, of which there is only this number, by reason.",
+            "reason",
+        ),
+        _metric(
             "countersink_overflown_rows",
             "Rows of yesterday and today (UTC) that went to the key __overflow__, since their"
             " counters had max_keys keys.",

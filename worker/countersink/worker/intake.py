@@ -371,7 +371,16 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
         )
     name = bytes.fromhex(entry.id)
     dead = [
-        DeadRow(name, bad.position, delivery.stream, entry.at, bad.reason, bad.detail, bad.payload)
+        DeadRow(
+            name,
+            bad.position,
+            delivery.stream,
+            entry.at,
+            bad.reason,
+            bad.detail,
+            bad.payload,
+            counter=bad.counter,
+        )
         for bad in entry.bad
     ]
     return entry.id, Incoming(

@@ -183,6 +183,7 @@ class BatchReport:
                 "rows went to the dead letters: see `countersink dead list`",
                 level=logging.WARNING,
                 rows=applied.dead,
+                not_kept=applied.not_kept,
             )
         if applied.too_old:
             self._log(
@@ -245,7 +246,7 @@ class WorkerAction(StrEnum):
     PROGRESS = "progress"
     """What was done in about the last minute, unless that is nothing."""
     DEAD = "dead"
-    """Rows went to the dead letters."""
+    """Rows went to the dead letters; of ``not_kept`` there is only the number."""
     TOO_OLD = "too_old"
     """Entries older than the pruning watermark went to the dead letters."""
     OVERFLOW = "overflow"

@@ -148,7 +148,7 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.jobs.retention:prune",
         cron="40 * * * *",
         limit_s=3600,
-        does="deletes old guards and runs that are no longer needed",
+        does="deletes old guards, runs and dead letters",
     ),
     "verify": Kind(
         path="countersink.schedules.jobs.checks:verification",

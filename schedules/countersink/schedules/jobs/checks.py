@@ -7,6 +7,7 @@ has waited, at the dead rows, and at jobs that have not succeeded for long; what
 know is in ``countersink info``, ``runs`` and ``doctor``.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
@@ -101,12 +102,11 @@ def _queue(context: Context) -> Iterator[str]:
 
 
 def _dead(session: Session, limit: int) -> Iterator[str]:
-    by_reason = dead.count(session)
-    total = sum(by_reason.values())
-    if total > limit:
-        reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+    by_reason = Counter(dead.count(session)) + Counter(dead.not_kept_by_reason(session))
+    if by_reason.total() > limit:
+        reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(by_reason.items()))
         yield (
-            f"{total:,} rows are dead ({reasons}), and the limit is {limit:,}:"
+            f"{by_reason.total():,} rows are dead ({reasons}), and the limit is {limit:,}:"
             " countersink dead list, then retry or drop them"
         )
 

@@ -37,7 +37,7 @@ from countersink.schedules.jobs.ranges import (
     bucket_labels,
     now_and_policies,
 )
-from countersink.store.apply import guards, key_caps
+from countersink.store.apply import dead, guards, key_caps
 from countersink.store.apply.control import read_control
 from countersink.store.connection import LOCK_WAIT, Connect, Session
 from countersink.store.counters import keep_steps
@@ -325,7 +325,7 @@ def _days(policy: Policy, label: int) -> tuple[date, date]:
 
 
 def prune(context: Context) -> JobOutcome:
-    """Prune what ``ledger_days`` and ``runs_days`` allow.
+    """Prune what ``ledger_days``, ``runs_days`` and ``dead_days`` allow.
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
@@ -344,7 +344,7 @@ def prune(context: Context) -> JobOutcome:
             stop=context.stop,
             rest=pace.rest,
         )
-        runs, records, finished = 0, 0, pruned.finished
+        runs, records, letters, finished = 0, 0, 0, pruned.finished
         if finished:
             runs, finished = delete_runs(session, context.options.runs_days, pace)
         if finished:
@@ -352,11 +352,16 @@ def prune(context: Context) -> JobOutcome:
             records, finished = key_caps.prune_overflown(
                 session, days, stop=context.stop, rest=pace.rest
             )
+        if finished:
+            dead_days = min(context.options.dead_days, _MOST_DAYS)
+            letters, finished = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
     done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
     if records:
         done += f", {records:,} records of how many keys days have"
+    if letters:
+        done += f", {letters:,} dead letters"
     return JobOutcome(
-        rows=pruned.deleted + runs + records,
+        rows=pruned.deleted + runs + records + letters,
         detail=done if finished else f"{done}; stopped early, the next run goes on",
         finished=finished,
     )

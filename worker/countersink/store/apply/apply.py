@@ -43,9 +43,10 @@ class Applied:
         duplicates: entries that were counted before, or twice in the batch.
         rows: rows counted.
         cells: rows of counter_slot that were written: one per (counter, bucket, key).
-        dead: dead rows written.
+        dead: rows, and entries as a whole, that could not be counted.
         too_old: entries put among the dead rows because they may have been counted before.
         overflown: rows, of those counted, of new keys beyond their counter's cap.
+        not_kept: of the dead ones, those that are only a number, as there is no room for more.
     """
 
     applied: int = 0
@@ -55,6 +56,7 @@ class Applied:
     dead: int = 0
     too_old: int = 0
     overflown: int = 0
+    not_kept: int = 0
 
 
 class Applier:
@@ -153,8 +155,7 @@ class Applier:
         dead_rows = [row for entry in young for row in entry.dead] + refused + upserts.dead
         for entry in old:
             dead_rows += _too_old(entry, control, dead.longest_payload(session))
-        if dead_rows:
-            dead.insert(session, dead_rows)
+        not_kept = dead.record(session, dead_rows) if dead_rows else 0
         applied = Applied(
             applied=len(young),
             rows=upserts.rows,
@@ -162,6 +163,7 @@ class Applier:
             dead=len(dead_rows),
             too_old=len(old),
             overflown=upserts.overflown,
+            not_kept=not_kept,
         )
         return applied, upserts
 

@@ -15,6 +15,7 @@ from typing import Final
 from zlib import crc32
 
 from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.limits import is_name
 from countersink.runtime.members import hashes_text
 from countersink.store import sql
 from countersink.store.apply import key_caps
@@ -328,4 +329,13 @@ def dead_row(entry: Incoming, row: Row, error: BadData) -> DeadRow:
         seen = entry.seen[position]
         items += [seen.number, hashes_text(seen.hashes)]
     payload = json.dumps(items, separators=(",", ":")).encode()
-    return DeadRow(entry.id, position, entry.stream, entry.at, error.reason, str(error), payload)
+    return DeadRow(
+        entry.id,
+        position,
+        entry.stream,
+        entry.at,
+        error.reason,
+        str(error),
+        payload,
+        counter=counter if is_name(counter) else "",
+    )

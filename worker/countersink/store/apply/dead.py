@@ -1,38 +1,58 @@
-"""The table ``dead_row``: insert, list, count, delete; selection by name (REF), reason or all;
+"""The table ``dead_row``: insert, list, count, delete, prune; how many rows of a reason and counter
+are kept (``MOST_ROWS``, ``MOST_BYTES``, ``MOST_COUNTERS``); selection by name (REF), reason or all;
 longest payload and detail; members of its JSON; retrying is in ``dead_retry.py``.
 
 A dead row is written in the transaction that writes its entry's guard, so it is there exactly once
 however often the entry comes back. (entry_id, position) names it; position -1 stands for a whole
-entry.
+entry. A row for which there is no room is added to a number in ``dead_group``, in the same
+transaction.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from countersink.store.connection import Session, rerun_transaction
-from countersink.store.sql import parts
+from countersink.runtime.dead_letter import DeadReason
+from countersink.store.connection import Session, rerun, rerun_transaction
+from countersink.store.sql import marks, parts
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
 MAX_DETAIL: Final = 1000
 """Characters of a detail that are kept."""
 
-_COLUMNS: Final = "entry_id, position, stream, at, reason, detail, payload, truncated, created"
-_VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3))"
-_INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}) VALUES "
+MOST_ROWS: Final = 10_000
+"""Dead rows of a reason and counter, beyond which further ones are only counted."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""The same in bytes of their payloads."""
+MOST_COUNTERS: Final = 20
+"""Counters of a reason, each with room of its own; those of all others share that of no counter."""
+UNBOUNDED: Final = frozenset((DeadReason.NEWER_VERSION, DeadReason.NO_SKETCHES, DeadReason.TOO_OLD))
+"""Reasons of which every row is kept: an operator mends the cause and retries them, and only who
+writes to Redis can bring them about."""
+
+_COLUMNS: Final = (
+    "entry_id, position, stream, at, reason, detail, payload, truncated, created, counter"
+)
+_VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s, %s)"
+_INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}, size) VALUES "
+_INSERT_GROUP: Final = "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES "
 _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
 _ROWS_PER_STATEMENT: Final = 200
 _ROWS_PER_PAGE: Final = 500
+_PRUNED_AT_ONCE: Final = 100  # of up to 4 MiB each, which go to the binary log as well
 _BIGINT: Final = (-(2**63), 2**63 - 1)
 
 
 Key = tuple[bytes, int]
 """(entry id, position): the primary key of a dead row."""
+Group = tuple[str, str]
+"""(reason, counter): the primary key of ``dead_group``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,7 @@ class DeadRow:
         payload: the row as a JSON array, or the entry's ``rows`` field.
         truncated: the payload was cut off, so it cannot be retried.
         created: naive UTC; None for one that was not read from the table.
+        counter: a valid name; empty if the row has none, or if many counters share its room.
     """
 
     entry_id: bytes
@@ -61,6 +82,7 @@ class DeadRow:
     payload: bytes
     truncated: bool = False
     created: datetime | None = None
+    counter: str = ""
 
     @property
     def ref(self) -> str:
@@ -73,8 +95,103 @@ class DeadRow:
         return self.entry_id, self.position
 
 
+def record(session: Session, rows: Iterable[DeadRow]) -> int:
+    """Store the dead rows for which there is room, and count the others, in the open transaction.
+
+    Whoever does holds the first row of each reason's ``dead_group`` from then on until the
+    transaction ends, so that no two take the same room. It is the last thing to do in a
+    transaction: others wait.
+
+    Args:
+        session: at READ COMMITTED, so that it sees what others have stored before.
+        rows: that are not in the table.
+
+    Returns:
+        How many were only counted.
+    """
+    given: dict[Group, list[DeadRow]] = {}
+    kept: list[DeadRow] = []
+    for row in rows:
+        if row.reason in UNBOUNDED:
+            kept.append(row)
+        else:
+            given.setdefault((_code(row.reason), row.counter), []).append(row)
+    over = _bounded(session, given, kept) if given else 0
+    insert(session, kept)
+    return over
+
+
+def _bounded(session: Session, given: Mapping[Group, list[DeadRow]], kept: list[DeadRow]) -> int:
+    """Add those rows to ``kept`` for which there is room, and count the others; how many."""
+    new, groups = _placed(session, given)
+    longest = longest_payload(session)
+    used = _used(session, sorted(groups))
+    over: Counter[Group] = Counter(dict.fromkeys(new, 0))
+    for group, some in groups.items():
+        number, size = used.get(group, (0, 0))
+        for row in some:
+            length = min(len(row.payload), longest)
+            if number < MOST_ROWS and size + length <= MOST_BYTES:
+                kept.append(row)
+                number, size = number + 1, size + length
+            else:
+                over[group] += 1
+    if over:
+        _add_not_kept(session, over)
+    return over.total()
+
+
+def _placed(
+    session: Session, given: Mapping[Group, list[DeadRow]]
+) -> tuple[list[Group], dict[Group, list[DeadRow]]]:
+    """The rows by the group whose room they take, locked; and which groups are new."""
+    reasons = sorted({reason for reason, _ in given})
+    values = ", ".join(["(%s, '', 0, UTC_TIMESTAMP(3))"] * len(reasons))
+    session.execute(f"{_INSERT_GROUP}{values}{_KEEP}", reasons)
+    named: dict[str, set[str]] = {reason: set() for reason in reasons}
+    for reason, counter in session.query(
+        f"SELECT reason, counter FROM dead_group WHERE reason IN ({marks(reasons)})", reasons
+    ):
+        named[reason].add(counter)
+    new: list[Group] = []
+    groups: dict[Group, list[DeadRow]] = {}
+    for (reason, counter), rows in given.items():
+        known = named[reason]
+        if counter not in known and len(known) > MOST_COUNTERS:  # '' is one of them
+            shared = groups.setdefault((reason, ""), [])
+            shared += [replace(row, counter="") for row in rows]
+            continue
+        if counter not in known:
+            known.add(counter)
+            new.append((reason, counter))
+        groups.setdefault((reason, counter), []).extend(rows)
+    return new, groups
+
+
+def _used(session: Session, groups: Sequence[Group]) -> dict[Group, tuple[int, int]]:
+    """How many dead rows of some groups there are, and the bytes of their payloads."""
+    where = " OR ".join(["(reason = %s AND counter = %s)"] * len(groups))
+    found = session.query(
+        "SELECT reason, counter, COUNT(*), SUM(size) FROM dead_row FORCE INDEX (by_group)"
+        f" WHERE {where} GROUP BY reason, counter",
+        [value for group in groups for value in group],
+    )
+    return {(reason, counter): (int(number), int(size)) for reason, counter, number, size in found}
+
+
+def _add_not_kept(session: Session, numbers: Mapping[Group, int]) -> None:
+    values = ", ".join(["(%s, %s, %s, UTC_TIMESTAMP(3))"] * len(numbers))
+    clause = session.dialect.upsert_add("dead_group", "not_kept")
+    session.execute(
+        f"{_INSERT_GROUP}{values}{clause}, last_at = UTC_TIMESTAMP(3)",
+        [value for group, number in sorted(numbers.items()) for value in (*group, number)],
+    )
+
+
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
-    """Store dead rows in the open transaction; those that are there already stay as they are."""
+    """Store dead rows in the open transaction, whether there is room or not; those that are there
+    already stay as they are.
+    """
     # The driver may write two characters for a byte.
     room = session.max_allowed_packet - 4096
     limit = min(MAX_PAYLOAD, room // 2 - 8192)
@@ -148,15 +265,36 @@ def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """The same, and when the newest of them was created: both of one moment."""
+    """The same, and when the newest of them was created, or of those that were not kept the last
+    one came.
+    """
+    ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = ("TRUE", ()) if up_to is None else ("created <= %s", (up_to,))
     rows = session.query(
         f"SELECT reason, COUNT(*), MAX(created) FROM dead_row WHERE {where}"
         " GROUP BY reason ORDER BY reason",
         args,
     )
-    newest = max((created for _, _, created in rows), default=None)
+    times = [created for _, _, created in rows] + [last] * (last is not None)
+    newest = max(times, default=None)
     return {reason: int(number) for reason, number, _ in rows}, newest
+
+
+def not_kept(session: Session) -> dict[Group, int]:
+    """How many dead rows were only counted, by reason and counter."""
+    found = session.query(
+        "SELECT reason, counter, not_kept FROM dead_group WHERE not_kept > 0"
+        " ORDER BY reason, counter"
+    )
+    return {(reason, counter): int(number) for reason, counter, number in found}
+
+
+def not_kept_by_reason(session: Session) -> dict[str, int]:
+    """The same by reason."""
+    found: Counter[str] = Counter()
+    for (reason, _), number in not_kept(session).items():
+        found[reason] += number
+    return dict(found)
 
 
 def drop(
@@ -168,7 +306,8 @@ def drop(
 ) -> int:
     """Delete dead rows for good: all, those with a reason, or those named. Returns how many.
 
-    ``up_to`` is as for :func:`pages`.
+    But for those named, the numbers of those that were not kept are forgotten as well. ``up_to`` is
+    as for :func:`pages`.
 
     Raises:
         ValueError: not a ref.
@@ -176,11 +315,60 @@ def drop(
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
         dropped += rerun_transaction(session, partial(_drop_page, session, page))
+    if refs is None:
+        where = "TRUE" if reason is None else "reason = %s"
+        args: list[object] = [] if reason is None else [reason]
+        if up_to is not None:
+            where, args = f"{where} AND last_at <= %s", [*args, up_to]
+        rerun(partial(session.execute, f"DELETE FROM dead_group WHERE {where}", args))
     return dropped
 
 
 def _drop_page(session: Session, page: Sequence[Key]) -> int:
     return sum(delete(session, key) for key in page)
+
+
+def prune(
+    session: Session,
+    days: float,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    rest: Callable[[], object] = lambda: None,
+) -> tuple[int, bool]:
+    """Delete dead rows that were set aside more than ``days`` ago, and forget numbers of those that
+    were not kept for as long; 0 days: none. How many rows, and whether these were all.
+
+    Raises:
+        StoreError: as any statement.
+    """
+    seconds, deleted = round(days * 86_400), 0
+    before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
+    while seconds:
+        # Looked up first: a DELETE of a range waits for whoever writes the row behind it.
+        found = session.query(
+            f"SELECT entry_id, position FROM dead_row WHERE created < {before}"
+            " ORDER BY created LIMIT %s",
+            (seconds, _PRUNED_AT_ONCE),
+        )
+        page = sorted((bytes(entry_id), int(position)) for entry_id, position in found)
+        deleted += rerun_transaction(session, partial(_drop_page, session, page))
+        if len(page) < _PRUNED_AT_ONCE:
+            break
+        if stop():
+            return deleted, False
+        rest()
+    over = "not_kept = 0" + (f" OR last_at < {before}" if seconds else "")
+    ages = (seconds,) if seconds else ()
+    # Empty groups go whatever their age: other counters may have their room.
+    for group in session.query(
+        f"SELECT reason, counter FROM dead_group WHERE ({over}) AND NOT EXISTS (SELECT 1"
+        " FROM dead_row WHERE dead_row.reason = dead_group.reason"
+        " AND dead_row.counter = dead_group.counter)",
+        ages,
+    ):
+        delete_one = f"DELETE FROM dead_group WHERE reason = %s AND counter = %s AND ({over})"
+        rerun(partial(session.execute, delete_one, (*group, *ages)))
+    return deleted, True
 
 
 def delete(session: Session, key: Key) -> int:
@@ -302,11 +490,17 @@ def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:
         row.position,
         _text(row.stream, 255),
         min(max(row.at, low), high),
-        row.reason.encode("ascii", "replace").decode()[:64],
+        _code(row.reason),
         _text(row.detail, MAX_DETAIL),
         row.payload[:limit],
         row.truncated or len(row.payload) > kept,
+        row.counter,
+        min(len(row.payload), kept),
     )
+
+
+def _code(reason: str) -> str:
+    return reason.encode("ascii", "replace").decode()[:64]
 
 
 def _text(text: str, length: int) -> str:

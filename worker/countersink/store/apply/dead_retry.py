@@ -130,18 +130,22 @@ def _retry_page(
             row.primary_key: row for row in (*not_counted, *upserts.dead)
         }
         stay: list[DeadRow] = []
+        parts: list[DeadRow] = []
         for row, rows, _, bad in attempts:
             left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]
             if left and len(left) == len(rows) + len(bad):
                 # nothing of it was counted: it stays as it came, with the new reason
-                left = [replace(row, reason=left[0].reason, detail=left[0].detail)]
-            stay += left
+                stay.append(replace(row, reason=left[0].reason, detail=left[0].detail))
+            else:
+                parts += left
         for row in chosen:
             dead.delete(session, row.primary_key)
         dead.insert(session, stay)
-        left_keys = {row.primary_key for row in stay}
+        if parts:
+            dead.record(session, parts)
+        left_keys = {row.primary_key for row in (*stay, *parts)}
         gone = {row.primary_key for row in chosen} - left_keys
-        return Retried(len(gone), len(stay), upserts.rows), left_keys
+        return Retried(len(gone), len(left_keys), upserts.rows), left_keys
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
@@ -158,6 +162,7 @@ def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], 
                 reason=fault.reason,
                 detail=fault.detail,
                 payload=fault.payload,
+                counter=fault.counter,
             )
             for fault in bad
         ]

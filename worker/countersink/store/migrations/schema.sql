@@ -69,9 +69,22 @@ CREATE TABLE dead_row (
     payload   MEDIUMBLOB NOT NULL COMMENT 'JSON: the row, or the rows of the whole entry',
     truncated BOOLEAN NOT NULL COMMENT 'the payload was too long and is cut off',
     created   DATETIME(3) NOT NULL COMMENT 'UTC',
+    counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'whose room it takes, see dead_group',
+    size      INT UNSIGNED NOT NULL COMMENT 'bytes of the payload',
     PRIMARY KEY (entry_id, position),
     KEY by_created (created),
-    KEY by_reason (reason, created)
+    KEY by_reason (reason, created),
+    KEY by_group (reason, counter, size)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Rows that were not kept in dead_row, as it has its most of their reason and counter. The row without a counter is
+-- also the lock by which those who set rows of a reason aside take turns.
+CREATE TABLE dead_group (
+    reason   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    counter  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'empty: entries as a whole, rows without a valid counter, and those of all counters but the first 20',
+    not_kept BIGINT UNSIGNED NOT NULL,
+    last_at  DATETIME(3) NOT NULL COMMENT 'UTC; the last one that was not kept',
+    PRIMARY KEY (reason, counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Who may do what until when. The token grows with every change of hands and is never reset.

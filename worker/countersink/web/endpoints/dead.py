@@ -118,15 +118,19 @@ async def dropped(request: Request, services: Services, who: Identity) -> Respon
 
 def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
     # Counted first: who is told of so many can see them.
+    not_kept = dead.not_kept_by_reason(session)
     by_reason, newest = dead.counted(session)
     rows = dead.list_rows(session, reason=reason, limit=limit)
     return {
         "rows": [_shortened(document(row)) for row in rows],
         "by_reason": by_reason,
         "reasons": {
-            reason.value: reason.document() for reason in DeadReason if reason.value in by_reason
+            reason.value: reason.document()
+            for reason in DeadReason
+            if reason.value in by_reason or reason.value in not_kept
         },
         "total": sum(by_reason.values()),
+        "not_kept": not_kept,
         "up_to": None if newest is None else _unix_ms(newest),
     }
 
@@ -237,6 +241,12 @@ _LIST: Final = object_schema(
         "by_reason": {"type": "object", "additionalProperties": _COUNT},
         "reasons": {"type": "object", "additionalProperties": _REASON},
         "total": _COUNT,
+        "not_kept": {
+            "type": "object",
+            "additionalProperties": _COUNT,
+            "description": "By reason, how many more could not be counted of which there is only"
+            " the number: they cannot be retried.",
+        },
         "up_to": {
             "type": ["integer", "null"],
             "description": "When the newest of all these was set aside, in Unix ms.",
@@ -291,7 +301,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         dropped,
         response("How many are gone.", object_schema({"dropped": _COUNT})),
         summary="Delete dead letters for good",
-        description="What they would have counted is never counted.",
+        description="What they would have counted is never counted. Of a reason, or of all, the"
+        " numbers in `not_kept` up to then are forgotten as well.",
     ),
 )
 """The routes to dead letters, which may be of any counter, or of none."""

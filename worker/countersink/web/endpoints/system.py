@@ -89,6 +89,10 @@ _STATE: Final = object_schema(
         "rows_per_second": {"type": "number"},
         "dead": {"type": ["integer", "null"], "description": "dead letters"},
         "dead_by_reason": {"type": ["object", "null"]},
+        "dead_not_kept": {
+            "type": ["object", "null"],
+            "description": "dead letters that are only a number, by reason",
+        },
         "dead_unknown": _TEXT,
         "streams": _LIST,
         "away": _LIST | {"description": "masters of a Redis Cluster that do not answer"},

@@ -78,7 +78,7 @@ def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     Raises:
         StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
     """
-    names = ("dead", "dead_by_reason", "overflown")
+    names = ("dead", "dead_by_reason", "dead_not_kept", "overflown")
     set_aside = job_runs.known(mysql_url, _set_aside, names, "dead_unknown")
     return {**queue(client), **set_aside, "schedules": job_runs.look(mysql_url)}
 
@@ -91,6 +91,7 @@ def _set_aside(session: Session) -> dict[str, Any]:
     return {
         "dead": sum(by_reason.values()),
         "dead_by_reason": by_reason,
+        "dead_not_kept": dead.not_kept_by_reason(session),
         "overflown": {"rows": sum(by_counter.values()), "counters": len(by_counter)},
     }
 
@@ -158,10 +159,14 @@ def _oldest(found: Mapping[str, Any]) -> str:
 def _dead(found: Mapping[str, Any]) -> str:
     if found["dead"] is None:
         return f"not known: {found['dead_unknown']}"
-    if not found["dead"]:
+    not_kept = sum(found["dead_not_kept"].values())
+    if not found["dead"] and not not_kept:
         return "none"
     reasons = ", ".join(f"{name} {number:,}" for name, number in found["dead_by_reason"].items())
-    return f"{found['dead']:,} ({reasons}): see countersink dead list"
+    said = f"{found['dead']:,}{f' ({reasons})' if reasons else ''}"
+    if not_kept:
+        said += f", and {not_kept:,} more that were not kept"
+    return f"{said}: see countersink dead list"
 
 
 def _overflown(found: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ decided in ``store/apply/dead.py``, and what a retry counts in ``store/apply/dea
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -65,13 +65,28 @@ def _selected(
 def list_command(
     refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None
 ) -> None:
-    """List dead rows, newest first."""
+    """List dead rows, newest first.
+
+    Of one reason and counter the first 10,000 are kept, or 64 MiB of them. Of those that come after
+    them there is only the number: they cannot be retried. Once some were retried or dropped, there
+    is room again.
+    """
     with open_tables(settings.needed(mysql_url, "mysql")) as database:
         rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
         by_reason = dead.count(database)
+        not_kept = [
+            {"reason": why, "counter": counter, "rows": number}
+            for (why, counter), number in dead.not_kept(database).items()
+        ]
     shown = [document(row) for row in rows]
-    found = {"rows": shown, "by_reason": by_reason, "total": sum(by_reason.values())}
-    output.write_result(format, found, partial(_print, shown, by_reason), csv=(COLUMNS, shown))
+    found = {
+        "rows": shown,
+        "by_reason": by_reason,
+        "total": sum(by_reason.values()),
+        "not_kept": not_kept,
+    }
+    say = partial(_print, shown, by_reason, not_kept)
+    output.write_result(format, found, say, csv=(COLUMNS, shown))
 
 
 @command.command("retry", cls=settings.Command)
@@ -120,7 +135,8 @@ def drop_command(
 ) -> None:
     """Delete dead rows for good: they are never counted.
 
-    With --all or --reason the command asks first; --yes does it without asking.
+    With --all or --reason the numbers of those that were not kept are forgotten as well, and the
+    command asks first; --yes does it without asking.
     """
     chosen, why = _selected(refs, reason, everything)
     if chosen is None:
@@ -131,11 +147,15 @@ def drop_command(
     output.write_result(format, {"dropped": dropped}, f"dropped {dropped:,}")
 
 
-def _print(rows: Sequence[output.Row], by_reason: dict[str, int]) -> None:
-    total = sum(by_reason.values())
-    if not total:
+def _print(
+    rows: Sequence[output.Row], by_reason: dict[str, int], not_kept: Sequence[dict[str, Any]]
+) -> None:
+    if total := sum(by_reason.values()):
+        output.write_documents(("ref", "reason", "created", "detail"), rows)
+        reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
+        click.echo(f"{len(rows):,} of {total:,} shown; by reason: {reasons}")
+    else:
         click.echo("There are no dead rows.")
-        return
-    output.write_documents(("ref", "reason", "created", "detail"), rows)
-    reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
-    click.echo(f"{len(rows):,} of {total:,} shown; by reason: {reasons}")
+    for one in not_kept:
+        of = f" of {one['counter']}" if one["counter"] else ""
+        click.echo(f"{one['rows']:,} more{of} were not kept: {one['reason']}")

@@ -44,6 +44,7 @@ _TABLES: Final = (
     "counter_keys",
     "applied_entry",
     "dead_row",
+    "dead_group",
     "lease",
 )
 _PROBES: Final = (
@@ -381,7 +382,7 @@ def _grant(session: Session) -> str:
 
 
 def _dead(session: Session) -> Finding:
-    number = sum(dead.count(session).values())
+    number = sum((*dead.count(session).values(), *dead.not_kept(session).values()))
     if number:
         return DoctorCheck("dead rows").warn(
             f"{number:,} rows could not be counted",

@@ -106,6 +106,7 @@ def scheduler_command(
     alarm_lag_s="Seconds that an event may wait in the queue before there is an alarm.",
     alarm_dead="Dead rows that may exist before there is an alarm.",
     runs_days="Days that ended runs are kept.",
+    dead_days="Days that dead letters are kept; 0: until they are retried or dropped.",
 )
 @settings.numbers(
     JobsOptions,

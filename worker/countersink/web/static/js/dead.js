@@ -48,7 +48,7 @@ export function deadLetters(app, done) {
       if (turn !== asked) return undefined; // something else was chosen meanwhile
       byReason = found.by_reason;
       explained = found.reasons;
-      known = JSON.stringify(byReason);
+      known = JSON.stringify([byReason, found.not_kept]);
       if (reason && !byReason[reason]) {
         reason = null;
         return load();
@@ -62,15 +62,17 @@ export function deadLetters(app, done) {
     return undefined;
   }
 
-  function show({ rows, total, up_to }) {
+  function show({ rows, total, not_kept, up_to }) {
     const reasons = Object.entries(byReason);
+    const lost = Object.entries(not_kept);
     const admin = app.may("admin");
     const number = reason ? byReason[reason] : total;
     // What comes after this was not seen by who presses a button of it.
     const which = { ...(reason ? { reason } : { all: true }), up_to, most: number };
     put(
       actions,
-      total === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
+      total === 0 && lost.length === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
+      lost.map(([name, n]) => h("p", { class: "soft" }, `${reasonOf(name).headline}: ${whole(n)} more, of which there is only this number.`)),
       reasons.length > 1 &&
         choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).headline} ${whole(n)}`])], reason, (value) => {
           reason = value;
@@ -159,8 +161,8 @@ export function deadLetters(app, done) {
   return {
     element,
     /** What the system's state says: where it differs from what is shown, look again. */
-    known(reasons) {
-      if (reasons && JSON.stringify(reasons) !== known && !dialog.open) load();
+    known(reasons, notKept) {
+      if (reasons && JSON.stringify([reasons, notKept]) !== known && !dialog.open) load();
     },
   };
 }

@@ -58,7 +58,7 @@ export function systemView(app) {
     ]);
     put(workers, workerTable(state));
     put(jobs, jobList(schedules));
-    dead.known(state.dead_by_reason);
+    dead.known(state.dead_by_reason, state.dead_not_kept);
   }
 
   load();
