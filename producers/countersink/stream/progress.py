@@ -112,21 +112,17 @@ def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
     return Look(epoch, None if first is None else first.decode(), last.decode())
 
 
-SAMPLED: Final = 9
-"""The newest entries of a stream that a sample has, beside the oldest one."""
-
-
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """A few of the entries that wait in a stream, by which a later look finds out that the stream
-    was emptied, trimmed or replaced by an older one.
+    """The oldest and the newest entry that wait in a stream, by which a later look finds out that
+    the stream was emptied, trimmed or replaced by an older one.
 
     Attributes:
         life: what the consumer group was named when it was made; empty if there is none.
         length: entries that wait.
         added: entries that were ever added; 0 before Redis 7.0.
-        entries: the oldest one and up to :data:`SAMPLED` of the newest, in the stream's order:
-            stream id, and entry id of 32 hex digits.
+        entries: the oldest and the newest, or the only one: stream id, and entry id of 32 hex
+            digits.
         gone: entry ids, of the sample before, that are not in the stream any more: they were
             applied, or got lost.
     """
@@ -169,7 +165,7 @@ def samples(
 
 
 def _sample(client: redis.Redis, stream: str, before: Sequence[Sequence[str]]) -> QueueSample:
-    arguments: list[str | int] = [SAMPLED, *chain.from_iterable(before)]
+    arguments = list(chain.from_iterable(before))
     with mapped():
         reply = client.register_script(script("sample"))(keys=[stream], args=arguments)
         life: Any = client.hget(applied_key(stream), "group")

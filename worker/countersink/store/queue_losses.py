@@ -7,7 +7,8 @@ An entry that waited at the last look, is not in its stream now and has no guard
 That needs no word of Redis about itself, and holds on one server, after a failover and on a
 cluster. Who may still have it in hand (a worker with a batch, a producer that sends again) has
 :data:`CERTAIN_MS` to apply it. The number is a lower bound: nobody has seen what came after the
-last look.
+last look. It follows from the ends of that look and from what Redis counts, as workers apply
+entries in their order.
 """
 
 import json
@@ -49,7 +50,7 @@ class WatchedSample(Protocol):
 
     @property
     def entries(self) -> list[list[str]]:
-        """The oldest and the newest ones: stream id, entry id."""
+        """The oldest and the newest one: stream id, entry id."""
 
     @property
     def gone(self) -> list[str]:
@@ -152,10 +153,14 @@ def _loss(
     missing_at = known.get("missing_at", now)
     if lost:
         number = len(lost)
-        left = sample.entries and _order(sample.entries[0][0]) <= _order(entries[-1][0])
-        if number == len(entries) and not left:
-            number = known["length"]  # all of it: the sample has both ends
-        since = min(_order(stream_id)[0] for stream_id, entry_id in entries if entry_id in lost)
+        (oldest, oldest_id), (newest, _) = entries[0], entries[-1]
+        if oldest_id in lost or oldest_id not in sample.gone:
+            # Entries are applied in their order, so since that look none was.
+            left = sample.entries and _order(sample.entries[0][0]) <= _order(newest)
+            all_of_it = number == len(entries) and not left
+            fewer = known["length"] if all_of_it else known["added"] - sample.added
+            number = max(number, min(fewer, known["length"]))
+        since = _order(oldest if oldest_id in lost else newest)[0]
         return QueueLoss(stream, number, since, missing_at)
     renewed = known["life"] and sample.life != known["life"]
     if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:

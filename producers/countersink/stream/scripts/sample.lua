@@ -1,7 +1,7 @@
--- Which of the entries that a sample had seen are gone, and the sample of now. The entries' fields stay in Redis.
+-- A stream's oldest and newest entry, and which of those that an earlier sample had are gone. Their fields stay in
+-- Redis, and as few entries as can be are looked at: a full one takes it 3 ms.
 -- KEYS[1]  the stream
--- ARGV[1]  how many of the newest entries belong to the sample, beside the oldest
--- ARGV[2…] pairs: stream id, entry id (32 hex digits), of the sample before
+-- ARGV     pairs: stream id, entry id (32 hex digits), of the sample before
 -- Returns  entries in the stream; entries ever added (0 before Redis 7.0); the sample as pairs like those of ARGV, in
 --          the stream's order; the entry ids that are gone.
 local function entry_id(entry)
@@ -18,31 +18,37 @@ local function entry_id(entry)
   return derived(KEYS[1], entry[1], fields)
 end
 
-local gone = {}
-for i = 2, #ARGV, 2 do
-  local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
-  if not entry or entry_id(entry) ~= ARGV[i + 1] then
-    gone[#gone + 1] = ARGV[i + 1]
+local stream = redis.pcall('XINFO', 'STREAM', KEYS[1])
+if stream.err then
+  if not string.find(stream.err, 'no such key') then
+    return stream
+  end
+  stream = {}
+end
+local known = {}
+for i = 1, #stream, 2 do
+  known[stream[i]] = stream[i + 1]
+end
+
+local sample, ids = {}, {}
+for _, name in ipairs({ 'first-entry', 'last-entry' }) do
+  local entry = known[name]
+  if entry and not ids[entry[1]] then
+    ids[entry[1]] = entry_id(entry)
+    sample[#sample + 1] = entry[1]
+    sample[#sample + 1] = ids[entry[1]]
   end
 end
 
-local length, added, pairs_found = redis.call('XLEN', KEYS[1]), 0, {}
-local stream = redis.pcall('XINFO', 'STREAM', KEYS[1])
-for i = 1, #stream, 2 do
-  if stream[i] == 'entries-added' then
-    added = stream[i + 1]
+local gone = {}
+for i = 1, #ARGV, 2 do
+  local id = ids[ARGV[i]]
+  if not id then
+    local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
+    id = entry and entry_id(entry)
+  end
+  if id ~= ARGV[i + 1] then
+    gone[#gone + 1] = ARGV[i + 1]
   end
 end
-local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', ARGV[1])
-local found = {}
-if length > #newest then
-  found = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)
-end
-for i = #newest, 1, -1 do
-  found[#found + 1] = newest[i]
-end
-for _, entry in ipairs(found) do
-  pairs_found[#pairs_found + 1] = entry[1]
-  pairs_found[#pairs_found + 1] = entry_id(entry)
-end
-return { length, added, pairs_found, gone }
+return { known['length'] or 0, known['entries-added'] or 0, sample, gone }

@@ -79,7 +79,7 @@ CREATE TABLE queue_look (
     id        TINYINT UNSIGNED NOT NULL,
     version   BIGINT UNSIGNED NOT NULL COMMENT 'grows with each look: of two processes that look at once, one writes',
     looked_at BIGINT NOT NULL COMMENT 'Unix ms; 0: look again, as something is missing',
-    streams   MEDIUMTEXT NOT NULL COMMENT 'JSON: by stream when, how many entries waited, and ids of a few of them',
+    streams   MEDIUMTEXT NOT NULL COMMENT 'JSON: by stream when, how many entries waited, and the oldest and newest',
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
