@@ -125,7 +125,13 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
         if known is not None:
             lost = lost.intersection(sample.gone)
             if lost and now - known.get("missing_at", now) < CERTAIN_MS:
-                after[stream] = {"missing_at": now} | known
+                # Before workers go on with what is left, which then looks as if they always had.
+                suspected = {
+                    "missing_at": now,
+                    "of": len(lost),
+                    "number": _number(known, sample, lost),
+                }
+                after[stream] = suspected | known
                 continue
             loss = _loss(stream, known, sample, lost, now)
         if loss is not None:
@@ -149,23 +155,27 @@ def _unguarded(session: Session, gone: Sequence[str]) -> set[str]:
 def _loss(
     stream: str, known: Mapping[str, Any], sample: WatchedSample, lost: set[str], now: int
 ) -> QueueLoss | None:
-    entries = known["entries"]
     missing_at = known.get("missing_at", now)
     if lost:
-        number = len(lost)
-        (oldest, oldest_id), (newest, _) = entries[0], entries[-1]
-        if oldest_id in lost or oldest_id not in sample.gone:
-            # Entries are applied in their order, so since that look none was.
-            left = sample.entries and _order(sample.entries[0][0]) <= _order(newest)
-            all_of_it = number == len(entries) and not left
-            fewer = known["length"] if all_of_it else known["added"] - sample.added
-            number = max(number, min(fewer, known["length"]))
-        since = _order(oldest if oldest_id in lost else newest)[0]
+        number = known["number"] if known.get("of") == len(lost) else _number(known, sample, lost)
+        since = min(_order(each)[0] for each, entry_id in known["entries"] if entry_id in lost)
         return QueueLoss(stream, number, since, missing_at)
     renewed = known["life"] and sample.life != known["life"]
     if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:
         return QueueLoss(stream, 0, known["at"], now)
     return None
+
+
+def _number(known: Mapping[str, Any], sample: WatchedSample, lost: set[str]) -> int:
+    """How many of the entries that ``known`` saw are lost, at least."""
+    entries = known["entries"]
+    oldest_id = entries[0][1]
+    if oldest_id in sample.gone and oldest_id not in lost:
+        return len(lost)  # workers went on since, how far is not known
+    left = sample.entries and _order(sample.entries[0][0]) <= _order(entries[-1][0])
+    all_of_it = len(lost) == len(entries) and not left
+    length: int = known["length"]
+    return max(len(lost), length if all_of_it else min(known["added"] - sample.added, length))
 
 
 def _order(stream_id: str) -> tuple[int, int]:
