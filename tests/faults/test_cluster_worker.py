@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,9 +16,12 @@ from redis.crc import key_slot
 
 from countersink.producers import Producer
 from countersink.runtime.process import Stop
+from countersink.store import queue_losses
+from countersink.store.sessions import open_tables
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key
+from countersink.stream.progress import samples
 from tests.faults.stage import FAST_WORKER
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
@@ -252,6 +256,7 @@ def _finish(
         assert oracle.dead() == set()
     with open_session(mysql_url) as session:
         assert verify(session).differences == []
+        assert queue_losses.total(session) <= len(missing)
     return missing
 
 
@@ -345,8 +350,13 @@ def test_masters_are_killed_and_their_replicas_promoted(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", ["none", "min-replicas-to-write", "WAIT"])
 def test_what_no_replica_has_is_lost_with_its_master_unless_a_setting_prevents_it(
-    cluster: RedisCluster, mysql_url: str, children: Children, setting: str
+    cluster: RedisCluster,
+    mysql_url: str,
+    children: Children,
+    setting: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(queue_losses, "LOOK_EVERY_MS", 0)
     shard = cluster.shards[0]
     if setting == "min-replicas-to-write":
         for server in cluster.servers:
@@ -356,6 +366,7 @@ def test_what_no_replica_has_is_lost_with_its_master_unless_a_setting_prevents_i
         shard.replicas[0].freeze()
         cluster.ask(shard.master, "CLIENT", "KILL", "TYPE", "replica")
         feeder.send_more(100)
+        _look(cluster, mysql_url)
         shard.master.kill()
         shard.replicas[0].thaw()
         cluster.wait_promoted(shard)
@@ -365,6 +376,17 @@ def test_what_no_replica_has_is_lost_with_its_master_unless_a_setting_prevents_i
     missing = _finish(cluster, mysql_url, children, feeder)  # and the others count once
     print(f"{len(missing)} of {len(feeder.stored)} entries were lost")
     assert bool(missing) == (setting == "none")
+    monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
+    noticed = _look(cluster, mysql_url)
+    assert bool(noticed) == bool(missing)
+    assert noticed <= len(missing)
+
+
+def _look(cluster: RedisCluster, mysql_url: str) -> int:
+    """Look for lost entries as workers do; how many were found so far."""
+    with open_tables(mysql_url) as session, connect(cluster.url) as client:
+        queue_losses.watch(session, partial(samples, client))
+        return queue_losses.total(session)
 
 
 @pytest.mark.clusters

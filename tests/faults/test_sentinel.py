@@ -3,13 +3,17 @@ what is counted meanwhile, counts once."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from countersink.producers import Producer
+from countersink.store import queue_losses
+from countersink.store.sessions import open_tables
 from countersink.store.verify import open_session, verify
-from countersink.stream.connection import connect
+from countersink.stream.connection import command, connect
+from countersink.stream.progress import samples
 from tests.faults.stage import FAST_WORKER
 from tests.support.examples import MANY
 from tests.support.oracle import Oracle
@@ -102,6 +106,35 @@ def test_the_master_freezes_and_comes_back(
     _ends_clean(servers, mysql_url, children)
 
 
+def test_a_replica_that_was_behind_is_promoted(
+    servers: Watched, mysql_url: str, children: Children
+) -> None:
+    """What it did not have is lost: the worker that starts then notices."""
+    old, new = servers.master, servers.replica
+    with Producer(servers.url) as producer, servers.client(old) as master:
+        _increment((producer,), 10)
+        servers.wait_replicated()
+        master.config_set("min-replicas-to-write", 0)
+        with servers.client(new) as replica:
+            replica.config_set("masterauth", "wrong")
+        command(master, "CLIENT", "KILL", "TYPE", "replica")
+        lost = 3
+        for _ in range(lost):
+            _increment((producer,), 10)
+        with open_tables(mysql_url) as session, connect(servers.url) as client:
+            queue_losses.watch(session, partial(samples, client))  # as the job `alarms` does
+    old.kill()
+    eventually(lambda: servers.is_master(new), 60)
+    worker = children.worker(servers.url, mysql_url, **FAST_WORKER)
+    with Oracle(mysql_url) as oracle:
+        found = eventually(
+            lambda: oracle.rows("SELECT entries FROM queue_loss"), 60, message=worker.output
+        )
+    assert found == [(lost,)]
+    assert "Redis has lost at least 3 entries of {countersink:0}:events" in worker.output()
+    assert _counted(mysql_url) == 10
+
+
 def _ends_clean(servers: Watched, mysql_url: str, children: Children) -> None:
     """Workers end in good order, nothing is left in the queue, and the tables agree."""
     for worker in children.running():
@@ -114,3 +147,4 @@ def _ends_clean(servers: Watched, mysql_url: str, children: Children) -> None:
         assert not any(client.xlen(stream) for stream in client.scan_iter("*:events"))
     with open_session(mysql_url) as session:
         assert verify(session).differences == []
+        assert queue_losses.recent(session) == []

@@ -8,6 +8,7 @@ import redis
 from countersink.schedules.errors import Alarm
 from countersink.schedules.jobs import Context, JobOutcome, checks
 from countersink.schedules.options import JobOptions
+from countersink.store import queue_losses
 from countersink.store.apply import dead
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import connect
@@ -76,6 +77,24 @@ def test_an_entry_that_waits_too_long_in_any_stream(
     assert "the limit is 300 s: look at countersink info" in said
     patient = replace(context, options=JobOptions(alarm_lag_s=5000))
     assert checks.alarms(patient).detail == "nothing to report"
+
+
+def test_entries_that_redis_lost_while_no_worker_ran(
+    context: Context, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_losses, "LOOK_EVERY_MS", 0)
+    for seconds in range(14, 0, -1):
+        wait(redis_client, seconds)
+    assert checks.alarms(context).detail == "nothing to report"
+    redis_client.flushdb()
+    assert checks.alarms(context).detail == "nothing to report"  # somebody may have them in hand
+    monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
+    for _ in range(2):
+        said = alarm(context)
+        assert said.startswith(
+            "Redis has lost at least 14 entries of {countersink:0}:events that arrived between "
+        )
+        assert said.endswith(", and they were never applied: see countersink doctor")
 
 
 def test_dead_rows_beyond_the_limit(context: Context) -> None:

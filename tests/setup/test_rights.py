@@ -147,6 +147,8 @@ def test_every_process_does_its_work_under_the_documented_rights(
         producer.seen("visitors", "/home", "anna")
         # A flush does not wait for salts.
         eventually(lambda: producer.flush(timeout=30, applied=True), message=worker.output)
+    with connect(site.mysql_url("countersink_reader")) as session:
+        eventually(lambda: session.query("SELECT 1 FROM queue_look"), message=worker.output)
     log = tmp_path / "access.log"
     log.write_text("".join(LINE.format(n) for n in range(4)))
     site.done("countersink_reader", "countersink_tail", "tail", str(log), "--counter", "tailed")

@@ -85,7 +85,7 @@ def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session
             assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
     finally:
         session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 37
+    assert len(_schema(session)) == 39
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -161,7 +161,7 @@ def test_a_crash_after_any_statement_is_made_good(
     assert migrate(empty_mysql_url) == ALL[1:]
     with connect(settings) as session:
         require_schema(session)
-        assert len(_schema(session)) == 37
+        assert len(_schema(session)) == 39
 
 
 @pytest.mark.servers("mariadb", "mysql")

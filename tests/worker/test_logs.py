@@ -15,9 +15,9 @@ from tests.worker.running import Records, drain
 
 ACTIONS = {
     "started", "ready", "waiting", "resumed", "batch", "progress", "dead", "too_old", "overflow",
-    "batch_failed", "entry_failed", "claimed", "orphans", "lost", "consumer_removed", "partitions",
-    "chore_failed", "slot", "schema_too_new", "crashed", "stopping", "drained", "left_consumer",
-    "stopped", "stop_forced", "salts", "other",
+    "batch_failed", "entry_failed", "claimed", "orphans", "lost", "lost_in_redis",
+    "consumer_removed", "partitions", "chore_failed", "slot", "schema_too_new", "crashed",
+    "stopping", "drained", "left_consumer", "stopped", "stop_forced", "salts", "other",
 }  # fmt: skip
 
 

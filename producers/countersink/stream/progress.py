@@ -1,6 +1,7 @@
 """When the oldest entry of the queue has arrived (``first_arrived``, for ``info``, ``/metrics`` and
 alarms) or was first sent (for pruning), and whether entries that left a stream were applied or
-lost, with the sentences that say how; and heartbeats of processes: when they expire (``TTL_S``).
+lost, with the sentences that say how (``samples``, which workers keep in MySQL, for losses that
+nobody waits for); and heartbeats of processes: when they expire (``TTL_S``).
 
 A stream is ordered by arrival. What a spool replays arrives today and was first sent long ago, so
 the first entry need not be the one that was sent first: :func:`first_sent` looks at all of them.
@@ -19,17 +20,24 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import redis
 
-from countersink.stream.connection import mapped
+from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.entry import ends, script
 from countersink.stream.errors import Interrupted, StreamError
-from countersink.stream.names import GROUP, applied_key
+from countersink.stream.names import (
+    GROUP,
+    applied_key,
+    partitions,
+    stream_key,
+    used_partitions,
+)
 
 PAGE: Final = 20
 """Entries that Redis looks at per call, which keeps it for about 2 ms if they are full flushes."""
@@ -102,6 +110,70 @@ def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
     server, group, unaccounted, first, last = reply
     epoch = Epoch(server.decode(), group.decode(), int(unaccounted))
     return Look(epoch, None if first is None else first.decode(), last.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """The oldest and the newest entry that wait in a stream, by which a later look finds out that
+    the stream was emptied, trimmed or replaced by an older one.
+
+    Attributes:
+        life: what the consumer group was named when it was made; empty if there is none.
+        length: entries that wait.
+        added: entries that were ever added; 0 before Redis 7.0.
+        entries: the oldest and the newest, or the only one: stream id, and entry id of 32 hex
+            digits.
+        gone: entry ids, of the sample before, that are not in the stream any more: they were
+            applied, or got lost.
+    """
+
+    life: str
+    length: int
+    added: int
+    entries: list[list[str]]
+    gone: list[str]
+
+
+def samples(
+    client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
+) -> dict[str, QueueSample]:
+    """A sample of each stream; of a cluster, of those whose masters answer.
+
+    Args:
+        client: from :func:`countersink.stream.connection.connect`.
+        before: the entries of the samples before, by stream: Redis may have forgotten a stream.
+
+    Raises:
+        StreamError: Redis did not do its part; of a cluster, no node tells where streams lie.
+    """
+    cluster = cluster_of(client)
+    used = used_partitions(client) if cluster is None else range(partitions(client))
+    found: dict[str, QueueSample] = {}
+    away: set[object] = set()
+    for stream in sorted({stream_key(number) for number in used} | before.keys()):
+        with mapped():
+            master = None if cluster is None else cluster.master_of(stream)
+        if master in away:
+            continue
+        try:
+            found[stream] = _sample(client, stream, before.get(stream, ()))
+        except StreamError:
+            if cluster is None:
+                raise
+            away.add(master)
+    return found
+
+
+def _sample(client: redis.Redis, stream: str, before: Sequence[Sequence[str]]) -> QueueSample:
+    arguments = list(chain.from_iterable(before))
+    with mapped():
+        reply = client.register_script(script("sample"))(keys=[stream], args=arguments)
+        life: Any = client.hget(applied_key(stream), "group")
+    length, added, flat, gone = reply
+    ids = [each.decode() for each in flat]
+    entries = [list(pair) for pair in zip(ids[::2], ids[1::2], strict=True)]
+    named = "" if life is None else life.decode()
+    return QueueSample(named, length, added, entries, [each.decode() for each in gone])
 
 
 def order(stream_id: str) -> tuple[int, int]:

@@ -376,6 +376,8 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
     if document["overflown"] is not None:
         yield Sample("countersink_overflown_rows", document["overflown"]["rows"])
         yield Sample("countersink_overflown_counters", document["overflown"]["counters"])
+    if document["lost"] is not None:
+        yield Sample("countersink_entries_lost_total", document["lost"]["entries"])
     if document["schedules"]["unknown"] is None:
         yield from _schedules(document["schedules"])
 

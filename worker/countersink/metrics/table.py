@@ -232,6 +232,11 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             " counters had max_keys keys.",
         ),
         _metric("countersink_overflown_counters", "Counters that these rows belong to."),
+        _metric(
+            "countersink_entries_lost_total",
+            "Entries, at least, that Redis has lost before anybody applied them: it was emptied or"
+            " trimmed, or is an older copy.",
+        ),
         _metric("countersink_schedulers_in_charge", "1 if a scheduler is in charge, else 0."),
         _metric(
             "countersink_job_last_success_timestamp_seconds",

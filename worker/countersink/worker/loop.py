@@ -34,6 +34,7 @@ from countersink.worker.options import WorkerOptions
 from countersink.worker.report import (
     LOGGER,
     BatchReport,
+    LossWatch,
     SaltPublisher,
     Vitals,
     WorkerAction,
@@ -141,6 +142,7 @@ class Loop:
         brief = partial(open_tables, self._settings, read_timeout=LEASE_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
         self._salts = SaltPublisher(brief, self._hasty, self._log)
+        self._losses = LossWatch(brief, self._hasty, self._log)
         self._batch = ReadBatch()
 
     def run(self) -> int:
@@ -249,6 +251,7 @@ class Loop:
         self._figures.state = "stopping"
         self._slot.release(within_s=_FAREWELL_S)
         self._salts.close()
+        self._losses.close()
         try:
             self._source.leave(self._hasty)
             self._heartbeat.withdraw()
@@ -268,6 +271,7 @@ class Loop:
     def _publish(self) -> None:
         self._heartbeat.publish()
         self._salts.publish()
+        self._losses.look()
 
     def _note(self, error: Exception) -> None:
         self._vitals.step()

@@ -1,7 +1,7 @@
 """What a worker reports: fields of its heartbeat (also ``rate``, which ``info`` shows as
 ``rows_per_second``), log actions and lines about batches and dead letters, and how often; and the
 salts that it publishes in Redis for producers, with their upkeep (``LOOK_EVERY_S``,
-``KEEP_EVERY_S``)."""
+``KEEP_EVERY_S``); its look for entries that Redis has lost (``LossWatch``)."""
 
 import logging
 import time
@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 import redis
 
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.members import Salt, encode_salts
+from countersink.store import queue_losses
 from countersink.store.apply.apply import Applied
 from countersink.store.apply.control import read_control
 from countersink.store.apply.key_caps import OVERFLOW
@@ -32,7 +34,7 @@ from countersink.stream.names import (
     stream_key,
     worker_key,
 )
-from countersink.stream.progress import Heartbeat, now_ms
+from countersink.stream.progress import Heartbeat, now_ms, samples
 
 LOGGER: Final = logging.getLogger("countersink.worker")
 PUBLISH_EVERY_S: Final = 1.0
@@ -269,6 +271,10 @@ class WorkerAction(StrEnum):
     """Old entries that were pending with nobody were found and are applied."""
     LOST = "lost"
     """Entries were trimmed from a stream before they were applied: their counts are gone."""
+    LOST_IN_REDIS = "lost_in_redis"
+    """Entries that waited in Redis are gone and were never applied: it was emptied or trimmed, or
+    is an older copy (``entries``: at least so many; 0: nobody had seen them).
+    """
     CONSUMER_REMOVED = "consumer_removed"
     """A consumer that was idle for long, with nothing pending, was forgotten."""
     PARTITIONS = "partitions"
@@ -301,6 +307,9 @@ KEEP_EVERY_S: Final = 10.0
 """Also for how long members wait at most where Redis was emptied, or on a partition that is new."""
 LOOK_EVERY_S: Final = 1.0
 """Between two looks whether a counter was changed, which is a reason not to wait for the time."""
+
+LOSSES_AGAIN_S: Final = 3.0
+"""Seconds after which a look for lost entries that failed is tried again."""
 
 
 @dataclass(repr=False, eq=False)
@@ -394,3 +403,57 @@ class SaltPublisher:
         """Close the session."""
         with suppress(StoreError):
             self._session.close()
+
+
+@dataclass(repr=False, eq=False)
+class LossWatch:
+    """Looks each second for entries that Redis has lost, and logs them; never raises for a server's
+    sake, which is noticed, and said, where batches are read and applied.
+
+    Args:
+        connect: makes a session with a short time-out; called again after every error.
+        client: of Redis, with a short time-out.
+        log: the worker's.
+    """
+
+    _connect: Callable[[], Session]
+    _client: redis.Redis
+    _log: Log
+
+    def __post_init__(self) -> None:
+        self._session = KeptSession(self._connect)
+        self._look_at = 0.0
+
+    def look(self) -> None:
+        """Look, if that is due."""
+        clock = time.monotonic()
+        if clock < self._look_at:
+            return
+        self._look_at = clock + LOOK_EVERY_S
+        try:
+            losses = queue_losses.watch(self._session(), partial(samples, self._client))
+        except (StoreError, StreamError) as error:
+            self._session.close()
+            self._look_at = time.monotonic() + LOSSES_AGAIN_S
+            if isinstance(error, Refused | StreamRefused):
+                self._log.seldom(
+                    WorkerAction.CHORE_FAILED,
+                    "entries that Redis loses would not be noticed; others are applied all the"
+                    " same",
+                    level=logging.ERROR,
+                    chore="watch_losses",
+                    error=error_text(error),
+                )
+            return
+        for loss in losses:
+            self._log(
+                WorkerAction.LOST_IN_REDIS,
+                f"Redis has lost {loss}, and they were never applied: see `countersink doctor`",
+                level=logging.ERROR if loss.entries else logging.WARNING,
+                stream=loss.stream,
+                entries=loss.entries,
+            )
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()

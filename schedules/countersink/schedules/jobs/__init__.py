@@ -160,7 +160,7 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.jobs.checks:alarms",
         cron="*/5 * * * *",
         limit_s=120,
-        does="reports a queue that lags, dead rows and jobs that do not succeed",
+        does="reports a queue that lags or lost entries, dead rows, jobs that do not succeed",
     ),
 }
 """Every job of countersink."""

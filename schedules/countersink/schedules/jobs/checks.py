@@ -1,33 +1,37 @@
-"""The jobs ``verify`` and ``alarms``: what raises an alarm (age of the queue, dead rows, jobs
-without success for ``UNSUCCESSFUL_HOURS``), with the sentences; limits are in
-``schedules/options.py``.
+"""The jobs ``verify`` and ``alarms``: what raises an alarm (age of the queue, entries that Redis
+has lost in the last ``LOST_DAYS``, dead rows, jobs without success for ``UNSUCCESSFUL_HOURS``),
+with the sentences; limits are in ``schedules/options.py``.
 
 ``verify`` also holds tracked tables against their counters. ``alarms`` looks at how long the queue
-has waited, at the dead rows, and at jobs that have not succeeded for long; what else there is to
-know is in ``countersink info``, ``runs`` and ``doctor``.
+has waited and what it has lost, at the dead rows, and at jobs that have not succeeded for long;
+what else there is to know is in ``countersink info``, ``runs`` and ``doctor``.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome
+from countersink.store import queue_losses
 from countersink.store.apply import dead
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.store.verify import Verified, open_session, verify
 from countersink.stream.clock import earliest_us
 from countersink.stream.connection import connect
-from countersink.stream.errors import StreamError
+from countersink.stream.errors import StreamError, StreamUnavailable
 from countersink.stream.names import stream_keys
-from countersink.stream.progress import first_arrived
+from countersink.stream.progress import first_arrived, samples
 
 SHOWN: Final = 10
 """Differences that a failed run names; ``countersink verify`` shows all."""
 UNSUCCESSFUL_HOURS: Final = 24
 """A job none of whose runs was done for so long is an alarm."""
+LOST_DAYS: Final = 1
+"""Days for which a loss of entries in Redis is an alarm; ``countersink doctor`` shows it longer."""
 _LONG_AGO: Final = "1000-01-01"
 _READ_S: Final = 30.0
 
@@ -76,6 +80,7 @@ def alarms(context: Context) -> JobOutcome:
     """
     said = list(_queue(context))
     with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
+        said += _losses(context, session)
         said += _dead(session, context.options.alarm_dead)
         said += _jobs(session)
     if said:
@@ -99,6 +104,19 @@ def _queue(context: Context) -> Iterator[str]:
             f"the oldest entry has waited in the queue for {waited:,.0f} s, and the limit is"
             f" {limit:,.0f} s: look at countersink info, and start more workers if they are busy"
         )
+
+
+def _losses(context: Context, session: Session) -> Iterator[str]:
+    """What Redis has lost; looked for here, too, as no worker may run."""
+    try:
+        with connect(context.redis_url, client_name="countersink-alarms") as client:
+            queue_losses.watch(session, partial(samples, client))
+    except StreamUnavailable:
+        pass  # the sentence about the queue says so
+    except StreamError as error:
+        yield f"{error}, so whether Redis loses entries is not known"
+    for loss in queue_losses.recent(session, LOST_DAYS):
+        yield f"Redis has lost {loss}, and they were never applied: see countersink doctor"
 
 
 def _dead(session: Session, limit: int) -> Iterator[str]:

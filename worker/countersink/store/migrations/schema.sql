@@ -87,6 +87,26 @@ CREATE TABLE dead_group (
     PRIMARY KEY (reason, counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- What was last seen in the streams, by which the next look tells entries that were applied from lost ones.
+CREATE TABLE queue_look (
+    id        TINYINT UNSIGNED NOT NULL,
+    version   BIGINT UNSIGNED NOT NULL COMMENT 'grows with each look: of two processes that look at once, one writes',
+    looked_at BIGINT NOT NULL COMMENT 'Unix ms; 0: look again, as something is missing',
+    streams   MEDIUMTEXT NOT NULL COMMENT 'JSON: by stream when, how many entries waited, and the oldest and newest',
+    PRIMARY KEY (id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Entries that were lost from a stream before they were applied: a row per stream and UTC day.
+CREATE TABLE queue_loss (
+    stream     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    day        DATE NOT NULL COMMENT 'UTC; when it was noticed',
+    entries    BIGINT UNSIGNED NOT NULL COMMENT 'at least; 0: how many is not known',
+    since      BIGINT NOT NULL COMMENT 'Unix ms; when the first of them arrived, or of the look before',
+    noticed_at BIGINT NOT NULL COMMENT 'Unix ms; they arrived before it',
+    PRIMARY KEY (stream, day),
+    KEY by_noticed_at (noticed_at)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- Who may do what until when. The token grows with every change of hands and is never reset.
 CREATE TABLE lease (
     name       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,

@@ -94,6 +94,10 @@ _STATE: Final = object_schema(
             "description": "dead letters that are only a number, by reason",
         },
         "dead_unknown": _TEXT,
+        "lost": {
+            "type": ["object", "null"],
+            "description": "entries that Redis has lost, at least: all, and of the last 7 days",
+        },
         "streams": _LIST,
         "away": _LIST | {"description": "masters of a Redis Cluster that do not answer"},
         "workers": _LIST,

@@ -17,6 +17,7 @@ from rich.text import Text
 from countersink.cli import output, settings
 from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
+from countersink.store import queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session
 from countersink.stream.clock import time_us
@@ -78,14 +79,14 @@ def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
     Raises:
         StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
     """
-    names = ("dead", "dead_by_reason", "dead_not_kept", "overflown")
+    names = ("dead", "dead_by_reason", "dead_not_kept", "overflown", "lost")
     set_aside = job_runs.known(mysql_url, _set_aside, names, "dead_unknown")
     return {**queue(client), **set_aside, "schedules": job_runs.look(mysql_url)}
 
 
 def _set_aside(session: Session) -> dict[str, Any]:
-    """Dead rows, and those of yesterday and today (UTC) that went to ``__overflow__``. No counter
-    is named: whoever may see this may not see all of them.
+    """Dead rows, those of yesterday and today (UTC) that went to ``__overflow__``, and entries that
+    Redis has lost. No counter is named: whoever may see this may not see all of them.
     """
     by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
     return {
@@ -93,6 +94,18 @@ def _set_aside(session: Session) -> dict[str, Any]:
         "dead_by_reason": by_reason,
         "dead_not_kept": dead.not_kept_by_reason(session),
         "overflown": {"rows": sum(by_counter.values()), "counters": len(by_counter)},
+        "lost": {
+            "entries": queue_losses.total(session),
+            "recent": [
+                {
+                    "stream": loss.stream,
+                    "entries": loss.entries or None,
+                    "since": output.iso_ms(loss.since),
+                    "noticed_at": output.iso_ms(loss.noticed_at),
+                }
+                for loss in queue_losses.recent(session)
+            ],
+        },
     }
 
 
@@ -140,6 +153,8 @@ def _summary(found: Mapping[str, Any]) -> RenderableType:
         "rate": f"{found['rows_per_second']:,} rows/s",
         "dead rows": _dead(found),
     }
+    if lost := _lost(found):
+        facts["lost"] = lost
     for node in found["away"]:
         facts[f"away: {node['node']}"] = f"{node['error']}; what it holds is not in these numbers"
     if overflown := _overflown(found):
@@ -167,6 +182,15 @@ def _dead(found: Mapping[str, Any]) -> str:
     if not_kept:
         said += f", and {not_kept:,} more that were not kept"
     return f"{said}: see countersink dead list"
+
+
+def _lost(found: Mapping[str, Any]) -> str:
+    recent = (found["lost"] or {"recent": ()})["recent"]
+    if not recent:
+        return ""
+    number = sum(loss["entries"] or 0 for loss in recent)
+    many = f"at least {number:,}" if number else "an unknown number of"
+    return f"{many} entries in Redis, not applied, of the last 7 days: see countersink doctor"
 
 
 def _overflown(found: Mapping[str, Any]) -> str:

@@ -1,12 +1,13 @@
 """Checks of ``countersink doctor`` on MySQL or MariaDB: each of several hosts, variables, rights,
-TLS, schema, dead rows; what warns, what fails, and the advice for each. Nothing is changed."""
+TLS, schema, dead rows, entries that Redis has lost; what warns, what fails, and the advice for
+each. Nothing is changed."""
 
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
-from countersink.store import galera, hosts
+from countersink.store import galera, hosts, queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
@@ -46,6 +47,8 @@ _TABLES: Final = (
     "dead_row",
     "dead_group",
     "lease",
+    "queue_look",
+    "queue_loss",
 )
 _PROBES: Final = (
     "SELECT 1 FROM {0} WHERE FALSE",
@@ -57,6 +60,8 @@ _UPDATES: Final = (
     "UPDATE counter_ledger SET amount = amount WHERE FALSE",
     "UPDATE counter_keys SET number = number WHERE FALSE",
     "UPDATE lease SET token = token WHERE FALSE",
+    "UPDATE queue_look SET version = version WHERE FALSE",
+    "UPDATE queue_loss SET entries = entries WHERE FALSE",
     "UPDATE control SET pruned_before = pruned_before WHERE FALSE",
 )
 
@@ -344,6 +349,7 @@ def _schema(session: Session) -> Iterator[Finding]:
     yield _engines(session)
     yield _rights(session)
     yield _dead(session)
+    yield from _losses(session)
     yield _overflow(session)
 
 
@@ -389,6 +395,26 @@ def _dead(session: Session) -> Finding:
             "see countersink dead list, then retry or drop them",
         )
     return DoctorCheck("dead rows").ok("none")
+
+
+def _losses(session: Session) -> Iterator[Finding]:
+    check = DoctorCheck("queue losses")
+    losses = queue_losses.recent(session)
+    for loss in losses:
+        told = f"Redis has lost {loss}, and they were never applied"
+        if loss.entries:
+            yield check.fail(
+                told,
+                "countersink backfill --mode reconcile the logs of that time, if there are any;"
+                " why Redis loses entries: docs/operations.md",
+            )
+        else:
+            yield check.warn(
+                f"{told}: it was emptied, or replaced by an older copy, while nobody looked",
+                "compare that time with the logs: countersink backfill --mode reconcile --dry-run",
+            )
+    if not losses:
+        yield check.ok(f"none noticed in the last {queue_losses.SHOWN_DAYS} days")
 
 
 def _overflow(session: Session) -> Finding:

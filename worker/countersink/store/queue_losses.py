@@ -1,0 +1,235 @@
+"""Entries that Redis has lost before they were applied (FLUSHALL, XTRIM, a promoted replica or a
+snapshot that is behind): compares samples of the streams with the guards (``watch``), keeps the
+samples (``queue_look``) and the losses (``queue_loss``), and how long a loss is only suspected
+(``CERTAIN_MS``).
+
+An entry that waited at the last look, is not in its stream now and has no guard was never applied.
+That needs no word of Redis about itself, and holds on one server, after a failover and on a
+cluster. Who may still have it in hand (a worker with a batch, a producer that sends again) has
+:data:`CERTAIN_MS` to apply it. The number is a lower bound: nobody has seen what came after the
+last look. It follows from the ends of that look and from what Redis counts, as workers apply
+entries in their order.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from countersink.store.apply import guards
+from countersink.store.connection import Session
+from countersink.store.sql import NOW_MS, insert_rows
+
+LOOK_EVERY_MS: Final = 1_000
+"""Milliseconds between two looks, whoever looks."""
+CERTAIN_MS: Final = 10_000
+"""Milliseconds for which entries have to be missing until they are lost."""
+UNSEEN_MS: Final = 10_000
+"""Milliseconds without a look after which a stream that was emptied may have lost entries that
+nobody has seen: that is a loss, too, of an unknown number."""
+SHOWN_DAYS: Final = 7
+"""Days for which losses are shown."""
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+class WatchedSample(Protocol):
+    """A sample of a stream; see ``countersink.stream.progress.QueueSample``."""
+
+    @property
+    def life(self) -> str:
+        """Changes when the consumer group is made anew."""
+
+    @property
+    def length(self) -> int:
+        """Entries that wait."""
+
+    @property
+    def added(self) -> int:
+        """Entries that were ever added."""
+
+    @property
+    def entries(self) -> list[list[str]]:
+        """The oldest and the newest one: stream id, entry id."""
+
+    @property
+    def gone(self) -> list[str]:
+        """Entry ids of the sample before that are not there any more."""
+
+
+TakeSamples = Callable[[Mapping[str, Sequence[Sequence[str]]]], Mapping[str, WatchedSample]]
+"""Takes a sample of each stream, given the entries of those before."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoss:
+    """Entries that a stream has lost.
+
+    Attributes:
+        stream: its key.
+        entries: at least so many; 0: how many is not known.
+        since: Unix ms; they arrived from then on.
+        noticed_at: Unix ms; they arrived before it.
+    """
+
+    stream: str
+    entries: int
+    since: int
+    noticed_at: int
+
+    def __str__(self) -> str:
+        many = f"at least {self.entries:,}" if self.entries else "an unknown number of"
+        entries = "entry" if self.entries == 1 else "entries"
+        return (
+            f"{many} {entries} of {self.stream} that arrived between {_iso(self.since)} and"
+            f" {_iso(self.noticed_at)}"
+        )
+
+
+def _iso(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
+    """Look at the streams, unless somebody did so within :data:`LOOK_EVERY_MS`; the losses that
+    this look has recorded. Of processes that look at once one records them.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction, with the server that takes writes.
+        take_samples: asks Redis.
+
+    Raises:
+        StoreError, and whatever ``take_samples`` raises: the next look finds the same.
+    """
+    rows = session.query(
+        f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams)"
+        " FROM queue_look WHERE id = 1",
+        (LOOK_EVERY_MS - 1,),
+    )
+    if not rows:
+        now = int(session.query(f"SELECT {NOW_MS}")[0][0])
+        version, text = None, "{}"
+    else:
+        version, now, text = rows[0]
+        if text is None:
+            return []
+    before: dict[str, dict[str, Any]] = json.loads(text)
+    found = take_samples({stream: known["entries"] for stream, known in before.items()})
+    unguarded = _unguarded(session, [each for one in found.values() for each in one.gone])
+    pruned_before = guards.watermark(session) if unguarded else 0
+    after, losses = dict(before), list[QueueLoss]()
+    for stream, sample in found.items():
+        known = before.get(stream)
+        lost = set() if known is None or known["at"] <= pruned_before else unguarded
+        loss = None
+        if known is not None:
+            lost = lost.intersection(sample.gone)
+            if lost and now - known.get("missing_at", now) < CERTAIN_MS:
+                # Before workers go on with what is left, which then looks as if they always had.
+                suspected = {
+                    "missing_at": now,
+                    "of": len(lost),
+                    "number": _number(known, sample, lost),
+                }
+                after[stream] = suspected | known
+                continue
+            loss = _loss(stream, known, sample, lost, now)
+        if loss is not None:
+            losses.append(loss)
+        after[stream] = {
+            "at": now,
+            "life": sample.life,
+            "length": sample.length,
+            "added": sample.added,
+            "entries": sample.entries,
+        }
+    return losses if _written(session, version, now, after, losses) else []
+
+
+def _unguarded(session: Session, gone: Sequence[str]) -> set[str]:
+    """The entries that were not applied."""
+    ids = {bytes.fromhex(each) for each in gone}
+    return {each.hex() for each in ids - guards.known(session, list(ids))}
+
+
+def _loss(
+    stream: str, known: Mapping[str, Any], sample: WatchedSample, lost: set[str], now: int
+) -> QueueLoss | None:
+    missing_at = known.get("missing_at", now)
+    if lost:
+        number = known["number"] if known.get("of") == len(lost) else _number(known, sample, lost)
+        since = min(_order(each)[0] for each, entry_id in known["entries"] if entry_id in lost)
+        return QueueLoss(stream, number, since, missing_at)
+    renewed = known["life"] and sample.life != known["life"]
+    if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:
+        return QueueLoss(stream, 0, known["at"], now)
+    return None
+
+
+def _number(known: Mapping[str, Any], sample: WatchedSample, lost: set[str]) -> int:
+    """How many of the entries that ``known`` saw are lost, at least."""
+    entries = known["entries"]
+    oldest_id = entries[0][1]
+    if oldest_id in sample.gone and oldest_id not in lost:
+        return len(lost)  # workers went on since, how far is not known
+    left = sample.entries and _order(sample.entries[0][0]) <= _order(entries[-1][0])
+    all_of_it = len(lost) == len(entries) and not left
+    length: int = known["length"]
+    return max(len(lost), length if all_of_it else min(known["added"] - sample.added, length))
+
+
+def _order(stream_id: str) -> tuple[int, int]:
+    ms, _, sequence = stream_id.partition("-")
+    return int(ms), int(sequence)
+
+
+def _written(
+    session: Session,
+    version: int | None,
+    now: int,
+    streams: Mapping[str, Any],
+    losses: Sequence[QueueLoss],
+) -> bool:
+    """Write a look, unless another process has written one meanwhile; whether it was written."""
+    text = json.dumps(streams, separators=(",", ":"))
+    # While something is missing all that look do: during a move from one Redis to another those at
+    # the former one still see it.
+    looked_at = 0 if any("missing_at" in known for known in streams.values()) else now
+    with session.transaction():
+        if version is None:
+            written = session.execute(
+                "INSERT IGNORE INTO queue_look (id, version, looked_at, streams)"
+                " VALUES (1, 1, %s, %s)",
+                (looked_at, text),
+            )
+        else:
+            written = session.execute(
+                "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s"
+                " WHERE id = 1 AND version = %s",
+                (looked_at, text, version),
+            )
+        for one in losses if written else ():
+            insert_rows(
+                session,
+                "queue_loss (stream, day, entries, since, noticed_at)",
+                [(one.stream, _iso(one.noticed_at)[:10], one.entries, one.since, one.noticed_at)],
+                1,
+                session.dialect.upsert_add("queue_loss", "entries")
+                + f", noticed_at = {one.noticed_at:d}",
+            )
+    return bool(written)
+
+
+def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
+    """The losses that were noticed in the last ``days`` times 24 hours, by stream and day."""
+    rows = session.query(
+        "SELECT stream, entries, since, noticed_at FROM queue_loss"
+        f" WHERE noticed_at > {NOW_MS} - %s ORDER BY stream, day",
+        (days * _DAY_MS,),
+    )
+    return [QueueLoss(stream, int(entries), since, at) for stream, entries, since, at in rows]
+
+
+def total(session: Session) -> int:
+    """All entries that are known to be lost, ever: it only grows."""
+    return int(session.query("SELECT COALESCE(SUM(entries), 0) FROM queue_loss")[0][0])
