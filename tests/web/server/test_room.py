@@ -136,7 +136,7 @@ def test_a_pipeline_without_room_ends_after_the_answer_that_is_due(opened: Web) 
         await go_on.wait()
         return Response(b"done")
 
-    routes = (Route("POST", "/work/{name}", work, scope=None),)
+    routes = (Route("POST", "/work/{name}", work, scope=None, waits=False),)
     with opened.beside(routes=routes, max_body_bytes=MAX_HELD) as web:
         first = b"POST /work/first HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
         more = first.replace(b"first", b"more").replace(b" 0\r", b" 25000\r") + bytes(25_000)
@@ -169,7 +169,7 @@ def test_bodies_that_no_handler_takes_are_bounded(opened: Web) -> None:
         await services.stopping.wait()
         return Response()
 
-    routes = (Route("GET", "/work", work, scope=None),)
+    routes = (Route("GET", "/work", work, scope=None, waits=False),)
     with opened.beside(routes=routes) as web, ExitStack() as stack:
         sent = b"GET /work HTTP/1.1\r\nHost: localhost\r\nContent-Length: 250000\r\n\r\n"
         body = bytes(250_000)
