@@ -1,5 +1,6 @@
 """Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``), how
-the master is found, and what the sentinels know about it.
+the master is found, after how long they are asked about a silent one (``ASK_S``), and what they
+know about it.
 
 redis-py does the work: :class:`redis.sentinel.SentinelConnectionPool` asks the sentinels for the
 master whenever it makes a connection, and leaves a master that answers READONLY. Two of its habits
@@ -63,9 +64,10 @@ class MasterConnection(SentinelManagedConnection):
     def _read_patiently(
         self, until: float, *args: Any, disconnect_on_error: bool, **options: Any
     ) -> Any:
+        driver: Any = self
         try:
             while True:
-                if self._sock is None:  # another thread has hung up meanwhile
+                if driver._sock is None:  # another thread has hung up meanwhile
                     raise redis.ConnectionError("the connection was closed")
                 self._set_timeout(min(ASK_S, max(0.001, until - time.monotonic())))
                 try:
@@ -80,11 +82,11 @@ class MasterConnection(SentinelManagedConnection):
             raise  # that was a reply
         except BaseException:
             if disconnect_on_error:
-                self.disconnect()
+                driver.disconnect()
             raise
 
     def _set_timeout(self, seconds: float | None) -> None:
-        sock = self._sock
+        sock: Any = self._sock
         if sock is not None:
             with suppress(OSError):  # another thread has just hung up
                 sock.settimeout(seconds)
