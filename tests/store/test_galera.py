@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 import pytest
@@ -21,6 +21,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavailable
 from countersink.store.in_app import increments
 from countersink.store.migrate import migrate, require_schema
+from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, run
 from tests.store.helpers import entry, keys, row, together
@@ -221,6 +222,60 @@ def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     assert port_of(cluster.url()) == second.port
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts at which sessions log in, one after the other."""
+    hosts_asked: list[str] = []
+    log_in = connection._log_in
+
+    def noted(settings: Settings, **options: Any) -> Session:
+        hosts_asked.append(settings.where)
+        return log_in(settings, **options)
+
+    monkeypatch.setattr(connection, "_log_in", noted)
+    return hosts_asked
+
+
+def test_for_a_writer_that_has_left_the_cluster_no_other_host_is_asked(
+    cluster: GaleraCluster, asked: list[str]
+) -> None:
+    """None of them can be it, and the one that was may hang."""
+    first, _, _ = cluster.nodes
+    with unfenced(cluster, first) as session:
+        session.execute("UPDATE writer_fence SET node = 'left', address = '127.0.0.1:1'")
+    asked.clear()
+    assert port_of(cluster.url()) == first.port
+    assert asked == [first.address]
+
+
+@pytest.mark.clusters
+def test_a_login_that_waits_until_a_hung_writer_has_left_the_cluster_asks_no_other_host(
+    cluster: GaleraCluster, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = cluster.nodes
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 60.0)
+    reader = connect(cluster.url(third), database=False, read_timeout=0.5)
+    reader.execute("SET SESSION wsrep_sync_wait = 1")
+
+    def held_up() -> bool:
+        """Reads wait for the hung one by now, or have done so; the first may be faster."""
+        try:
+            reader.query("SELECT COUNT(*) FROM counts.control")
+        except Unavailable:
+            return True
+        return third.status("wsrep_cluster_size") == "2"
+
+    first.freeze()
+    try:
+        eventually(held_up)
+        asked.clear()
+        assert port_of(cluster.url(second, third, first)) == second.port
+        assert asked == [second.address]
+    finally:
+        first.thaw()
+        cluster.wait(3)
+
+
 def test_no_session_reads_what_its_node_has_not_applied(cluster: GaleraCluster) -> None:
     run_as_root(cluster.nodes[0], "SET GLOBAL wsrep_dirty_reads = ON")
     try:
@@ -288,7 +343,7 @@ NAMELESS = galera.Node("uuid-b", "", ("", "", ""), "", "cluster")
 
 def stays(writer: str, uses: int, node: galera.Node = NODE, *, several: bool = True) -> bool:
     """Whether a writer is still waited for."""
-    former = OtherWriter(writer, gone=False) if several else None
+    former = OtherWriter(writer) if several else None
     try:
         galera._wait_for(writer, uses, node, several, former)
     except OtherWriter:

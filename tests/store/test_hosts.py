@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -311,9 +312,9 @@ def test_a_child_leaves_its_parents_sessions_alone(first: MySQLServer, second: M
 class Hung:
     """A session that waits, and says when it was broken off."""
 
-    def __init__(self, where: Settings) -> None:
+    def __init__(self, where: Settings, since: float | None = 0.0) -> None:
         self.where = where
-        self.waiting_since: float | None = 0.0
+        self.waiting_since = since
         self.aborted = threading.Event()
 
     def abort(self) -> None:
@@ -341,23 +342,57 @@ def test_a_bug_does_not_end_the_watch() -> None:
 
 
 @pytest.mark.servers("mariadb", "mysql")
+def test_all_sessions_to_a_hung_host_are_given_up() -> None:
+    """A thread that uses one after the other waits once, and not for each of them."""
+    settings = Settings.parse(url_of(1, 2))
+    one, two = settings.each_host()
+
+    def log_in(host: Settings) -> socket.socket:
+        if host == one:
+            raise Unavailable("did not answer in time")
+        return socket.socket()
+
+    long, just, idle = Hung(one), Hung(one, time.monotonic()), Hung(one, None)
+    elsewhere = Hung(two, None)
+    hosts.Watch(log_in)._look([(each, settings) for each in (elsewhere, idle, just, long)])
+    assert all(each.aborted.is_set() for each in (long, just, idle))
+    assert not elsewhere.aborted.is_set()
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_host_that_answers_after_all_keeps_its_sessions() -> None:
+    settings = Settings.parse(url_of(1, 2))
+    one, _ = settings.each_host()
+    waits, idle = Hung(one), Hung(one, None)
+
+    def log_in(host: Settings) -> socket.socket:
+        if host == one:
+            raise Unavailable("did not answer in time")
+        waits.waiting_since = None
+        return socket.socket()
+
+    hosts.Watch(log_in)._look([(each, settings) for each in (waits, idle)])
+    assert not waits.aborted.is_set()
+    assert not idle.aborted.is_set()
+
+
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
-    ("error", "gone", "taken"),
+    ("error", "taken"),
     [
-        (Unavailable("Too many connections", code=1040), False, False),
-        (Unavailable("max_user_connections", code=1226), False, False),
-        (Refused("Access denied", code=1045), False, False),
-        (Unavailable("max_user_connections", code=1226), True, True),
-        (Unavailable("a Galera node that is non-Primary"), False, True),
+        (Unavailable("Too many connections", code=1040), False),
+        (Unavailable("max_user_connections", code=1226), False),
+        (Refused("Access denied", code=1045), False),
+        (Unavailable("a Galera node that is non-Primary"), True),
     ],
 )
-def test_a_writer_that_refuses_us_serves_others(error: StoreError, gone: bool, taken: bool) -> None:
+def test_a_writer_that_refuses_us_serves_others(error: StoreError, taken: bool) -> None:
     settings = Settings.parse(url_of(1, 2))
     one, _ = settings.each_host()
     former: list[OtherWriter] = []
 
     def log_in(host: Settings) -> str:
-        raise error if host == one else OtherWriter("127.0.0.1:1", gone=gone)
+        raise error if host == one else OtherWriter("127.0.0.1:1")
 
     def overtake(host: Settings, met: OtherWriter) -> str:
         former.append(met)

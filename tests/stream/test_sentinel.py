@@ -2,22 +2,26 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from redis._parsers import _HiredisParser, _RESP2Parser
 from redis.sentinel import SentinelConnectionPool
 
 from countersink.cli.servers.base import LOOPBACK, free_port
+from countersink.stream import sentinel
 from countersink.stream.connection import SOCKET_TIMEOUT, command, connect, mapped, redact
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
-from countersink.stream.sentinel import SENTINEL_TIMEOUT, watched
-from tests.store.helpers import together
+from countersink.stream.sentinel import SENTINEL_TIMEOUT, Sentinels, watched
+from tests.store.helpers import beside, together
 from tests.support.certificates import make_certificates
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
+from tests.support.proxies.tcp import Link
 from tests.support.sentinels import MASTER, PASSWORD, SENTINEL_PASSWORD, SentinelServer, Watched
 from tests.support.waiting import eventually
 
@@ -292,6 +296,96 @@ def test_a_master_that_became_a_replica_is_left(
     assert not any(each._sock for each in client.connection_pool._available_connections)
     direct.replicaof("NO", "ONE")
     assert client.xadd("s", {"a": 3})
+
+
+def test_a_master_that_hangs_is_left_once_the_sentinels_name_another(
+    servers_directory: Path,
+) -> None:
+    with Watched(servers_directory) as servers:
+        old, new = servers.master, servers.replica
+        client = connect(servers.url, socket_timeout=300.0)
+        assert client.ping()
+        old.freeze()
+        try:
+            with beside(lambda: command(client, "PING")) as waiting:
+                eventually(lambda: servers.is_master(new))
+            assert isinstance(waiting.exception(0), StreamUnavailable)
+            assert command(client, "CONFIG", "GET", "port") == [b"port", b"%d" % new.port]
+        finally:
+            old.thaw()
+
+
+@pytest.fixture
+def asks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The sentinels are asked very soon; how often they were."""
+    made: list[object] = []
+    discover = Sentinels.discover_master
+
+    def noted(sentinels: Sentinels, name: str) -> tuple[str, int]:
+        made.append(name)
+        return discover(sentinels, name)
+
+    monkeypatch.setattr(sentinel, "ASK_S", 0.05)
+    monkeypatch.setattr(Sentinels, "discover_master", noted)
+    return made
+
+
+@pytest.mark.parametrize("parser", [_HiredisParser, _RESP2Parser])
+def test_a_long_command_of_a_living_master_is_not_broken_off(
+    behind_a_proxy: tuple[str, redis.Redis, RedisProxy],
+    asks: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    parser: type,
+) -> None:
+    """Nor is a reply that comes in pieces."""
+    url, direct, _ = behind_a_proxy
+    client = connect(url, socket_timeout=60.0)
+    client.connection_pool.connection_kwargs["parser_class"] = parser
+    mine = command(client, "CLIENT", "ID")
+    asks.clear()
+    with beside(lambda: client.blpop("list", 30)) as waiting:
+        eventually(lambda: len(asks) > 2)
+        direct.rpush("list", "one")
+    assert waiting.result(0) == (b"list", b"one")
+    direct.set("text", "a" * 1000)
+    send = Link.send
+
+    def in_pieces(link: Link, to: socket.socket, data: bytes) -> None:
+        if data.startswith(b"$1000"):
+            asks.clear()
+            send(link, to, data[:500])
+            eventually(lambda: len(asks) > 2)
+            data = data[500:]
+        send(link, to, data)
+
+    monkeypatch.setattr(Link, "send", in_pieces)
+    assert client.get("text") == b"a" * 1000
+    assert command(client, "CLIENT", "ID") == mine
+
+
+def test_another_thread_breaks_a_command_off(
+    behind_a_proxy: tuple[str, redis.Redis, RedisProxy], asks: list[object]
+) -> None:
+    url, _, _ = behind_a_proxy
+    client = connect(url, socket_timeout=60.0)
+    with beside(lambda: command(client, "BLPOP", "list", 30)) as waiting:
+        eventually(lambda: len(asks) > 2)
+        client.connection_pool.disconnect()
+    assert isinstance(waiting.exception(0), StreamUnavailable)
+
+
+def test_the_time_out_of_a_master_that_nobody_replaces(
+    behind_a_proxy: tuple[str, redis.Redis, RedisProxy], asks: list[object]
+) -> None:
+    url, _, proxy = behind_a_proxy
+    client = connect(url, socket_timeout=0.5)
+    assert client.ping()
+    held = proxy.when("PING", Phase.BEFORE, Deed.HOLD)
+    with pytest.raises(StreamUnavailable, match="Timeout"):
+        command(client, "PING")
+    held.release.set()
+    assert len(asks) > 2
+    assert client.ping()
 
 
 def test_tls_to_servers_and_sentinels_verifies_certificate_and_name(

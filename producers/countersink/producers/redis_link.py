@@ -29,7 +29,7 @@ from countersink.stream.names import PartitionRoute, note_use, salts_key, stream
 from countersink.stream.progress import Epoch, look, order
 
 FIRST_BACKOFF_SECONDS: Final = 0.1
-MAX_BACKOFF_SECONDS: Final = 5.0
+MAX_BACKOFF_SECONDS: Final = 1.0
 HELD_BACK_SECONDS: Final = 1.0
 _OLDER: Final = (
     "Redis is older than what was stored there: a replica that lags behind, or a copy put back"

@@ -15,7 +15,8 @@ from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop
 
 FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 5.0
+LONGEST_PAUSE_S: Final = 1.0
+"""So long at most counting does not go on once a server is back."""
 SAY_EVERY_S: Final = 30.0
 TRIES_WHILE_STOPPING: Final = 3
 WAITING: Final = "waiting"

@@ -1,5 +1,6 @@
 """Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``), how
-the master is found, and what the sentinels know about it.
+the master is found, after how long they are asked about a silent one (``ASK_S``), and what they
+know about it.
 
 redis-py does the work: :class:`redis.sentinel.SentinelConnectionPool` asks the sentinels for the
 master whenever it makes a connection, and leaves a master that answers READONLY. Two of its habits
@@ -7,7 +8,9 @@ are corrected here, see :class:`Sentinels` and :class:`MasterConnection`.
 """
 
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -26,6 +29,9 @@ from countersink.stream.errors import StreamMisconfigured
 
 SENTINEL_TIMEOUT: Final = 1.0
 """Seconds until a silent sentinel counts as gone, and the next one is asked."""
+ASK_S: Final = 1.0
+"""Whenever a master has been silent for so many seconds the sentinels are asked whether another one
+is the master."""
 DEFAULT_PORT: Final = 26379
 
 _PARTS: Final = re.compile(r"([^/?#]*)([^?#]*)\??([^#]*)(#?)")
@@ -35,16 +41,63 @@ _CREDENTIALS: Final = {"sentinel_username": "username", "sentinel_password": "pa
 
 
 class MasterConnection(SentinelManagedConnection):
-    """redis-py's, which hangs up whenever a reply was not read to its end.
+    """redis-py's, which hangs up whenever a reply was not read to its end, and waits no longer for
+    a master that hangs once the sentinels name another one.
 
     redis-py leaves such a connection open if something other than a lost connection broke the
     reading off, such as RQ's time limit: the next command would read that reply.
     """
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """The next reply."""
+        """The next reply.
+
+        Raises:
+            redis.TimeoutError: it did not come within the connection's time-out.
+            redis.ConnectionError: the connection is lost, or another server is the master.
+        """
         options.setdefault("disconnect_on_error", True)
-        return super().read_response(*args, **options)
+        patience = self.socket_timeout
+        if patience is None or patience <= ASK_S or "timeout" in options:
+            return super().read_response(*args, **options)
+        return self._read_patiently(time.monotonic() + patience, *args, **options)
+
+    def _read_patiently(
+        self, until: float, *args: Any, disconnect_on_error: bool, **options: Any
+    ) -> Any:
+        driver: Any = self
+        try:
+            while True:
+                if driver._sock is None:  # another thread has hung up meanwhile
+                    raise redis.ConnectionError("the connection was closed")
+                self._set_timeout(min(ASK_S, max(0.001, until - time.monotonic())))
+                try:
+                    # What came of a reply is kept if the rest does not come in time.
+                    return super().read_response(*args, disconnect_on_error=False, **options)
+                except redis.TimeoutError:
+                    if time.monotonic() >= until or self._is_replaced():
+                        raise
+                finally:
+                    self._set_timeout(self.socket_timeout)
+        except redis.ResponseError:
+            raise  # that was a reply
+        except BaseException:
+            if disconnect_on_error:
+                driver.disconnect()
+            raise
+
+    def _set_timeout(self, seconds: float | None) -> None:
+        sock: Any = self._sock
+        if sock is not None:
+            with suppress(OSError):  # another thread has just hung up
+                sock.settimeout(seconds)
+
+    def _is_replaced(self) -> bool:
+        """Whether the sentinels name another master than this one."""
+        pool: Any = self.connection_pool
+        try:
+            return bool(pool.get_master_address() != (self.host, self.port))
+        except redis.RedisError:
+            return False  # they know of none at present, or do not answer
 
 
 class SecureMasterConnection(MasterConnection, SSLConnection):

@@ -120,17 +120,15 @@ class OtherWriter(Refused):
 
     Attributes:
         writer: the address of that one, or its UUID where it has none.
-        gone: it is not in the cluster any more.
         why: why this process cannot use it; empty: it is not known.
     """
 
-    def __init__(self, writer: str, *, gone: bool) -> None:
+    def __init__(self, writer: str) -> None:
         super().__init__(
             "not the node of this Galera cluster that takes countersink's writes: that is"
             f" {writer}. Name that one in COUNTERSINK_MYSQL_URL, or several nodes (h1:3306,h2:3306)"
         )
         self.writer = writer
-        self.gone = gone
         self.why = ""
 
 

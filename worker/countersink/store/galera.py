@@ -280,6 +280,13 @@ def _writes_as(
         # What was decided on another node may not have come to this one yet.
         session.execute("SET SESSION wsrep_sync_wait = 1")
         found, whole, uses = _fences(session)
+        if _is_other(found, node):
+            # The read may have waited until the cluster had left that writer out. The node tells so
+            # after the next one.
+            found, whole, uses = _fences(session)
+            node = look(session)
+            if node.trouble:
+                raise Unavailable(node.trouble)
         session.execute("SET SESSION wsrep_sync_wait = 0")
     except SchemaMismatch as error:
         if error.code != NO_SUCH_TABLE:
@@ -288,8 +295,7 @@ def _writes_as(
     name, address = found or ("", "")
     if name != node.name or not whole:
         why = "there was none" if found is None else "it was started again, or rows were missing"
-        # The same address: it is this node that was the writer, before it was started again.
-        if found is not None and name != node.name and address != (node.address or None):
+        if _is_other(found, node):
             why = _wait_for(address or name, uses, node, several, former)
         try:
             take(session, node, found, why=why)
@@ -301,6 +307,11 @@ def _writes_as(
     return node.name
 
 
+def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
+    """Whether the writer is another node: not this one before it was started again, either."""
+    return found is not None and found[0] != node.name and found[1] != (node.address or None)
+
+
 def _wait_for(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
@@ -308,12 +319,12 @@ def _wait_for(
     known = ":" in address
     # A writer whose address the cluster does not know is surely away if the node is alone.
     gone = address not in node.members if known else len(node.members) == 1
-    if several and (former is None or former.writer != address):
-        raise OtherWriter(address, gone=gone)  # maybe another host of the URL is the one
     if gone:
         return "it is not in the cluster any more"
+    if several and (former is None or former.writer != address):
+        raise OtherWriter(address)  # maybe another host of the URL is the one
     if not several and known:
-        raise OtherWriter(address, gone=False)
+        raise OtherWriter(address)
     now = time.monotonic()
     missed = _missed.get(node.cluster)
     if missed is None or missed.address != address or now - missed.last > FORGET_S:
@@ -325,7 +336,7 @@ def _wait_for(
     # is used, else they would take it from each other for ever.
     used_grace = USED_GRACE_S if several else math.inf
     if now - missed.quiet_since < GRACE_S and now - missed.since < used_grace:
-        raise OtherWriter(address, gone=False)
+        raise OtherWriter(address)
     seconds = f"it could not be used for {now - missed.since:.1f} s"
     return f"{seconds} ({former.why})" if former is not None and former.why else seconds
 
@@ -398,7 +409,7 @@ def take(
                 return False  # another session on this node
             if (found[0] if found else None) not in (former, own):
                 name, address = found[0] if found else ("", "")
-                raise OtherWriter(address or name, gone=False)
+                raise OtherWriter(address or name)
             values = ", ".join(
                 f"({number:d}, %s, %s, 0, UTC_TIMESTAMP(3))" for number in range(FENCES)
             )

@@ -175,7 +175,7 @@ def first_of(
             return opened
     for host in settings.each_host():
         met = errors[host.where]
-        if isinstance(met, OtherWriter) and (met.gone or not _answers(met.writer, errors)):
+        if isinstance(met, OtherWriter) and not _answers(met.writer, errors):
             met.why = "; ".join(
                 f"{where}: {reason(error)}"
                 for where, error in errors.items()
@@ -248,7 +248,7 @@ class Waiting(Protocol):
 
 
 class Watch:
-    """Gives up sessions that wait for a host which hangs while another host takes writes.
+    """Gives up the sessions to a host which hangs while another host takes writes.
 
     A frozen server, or one that is cut off from its group in the middle of a COMMIT, keeps its
     clients waiting, and a long statement on a healthy one is as silent: so a thread asks the host
@@ -302,6 +302,7 @@ class Watch:
     def _look(self, sessions: Sequence[tuple[Waiting, Settings]]) -> None:
         late = time.monotonic() - PATIENCE_S
         found: dict[Settings, bool] = {}
+        hung: set[Settings] = set()
         for session, settings in sessions:
             since, host = session.waiting_since, session.where
             if since is None or since > late:
@@ -309,6 +310,10 @@ class Watch:
             if host not in found:
                 found[host] = self._has_moved(settings, host) if self._is_due(host) else False
             if found[host] and session.waiting_since == since:
+                hung.add(host)
+        for session, _ in sessions:
+            # All of them: a thread that uses one after the other would wait as long for each.
+            if session.where in hung:
                 session.abort()
         self._next = {host: self._next[host] for host in found if host in self._next}
 

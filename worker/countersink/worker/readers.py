@@ -1,6 +1,6 @@
 """Readers of a Redis Cluster: a thread for each partition, so that a node that is away holds up its
-own partitions only; pauses between tries (``LONGEST_PAUSE_S``), log lines about partitions that are
-away, and how long a stop waits for them (``LEAVE_WITHIN_S``).
+own partitions only; log lines about partitions that are away, and how long a stop waits for them
+(``LEAVE_WITHIN_S``).
 
 One command cannot read streams of several hash slots, and a frozen node costs whoever asks it the
 socket time-out, each time. So every partition has a thread with a client, a consumer group and an
@@ -26,7 +26,7 @@ import redis
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop
-from countersink.runtime.retry import SAY_EVERY_S, TRIES_WHILE_STOPPING, retry
+from countersink.runtime.retry import LONGEST_PAUSE_S, SAY_EVERY_S, TRIES_WHILE_STOPPING, retry
 from countersink.stream.errors import (
     StreamError,
     StreamMisconfigured,
@@ -39,10 +39,6 @@ from countersink.worker.intake import PARTITIONS_EVERY_S, Intake, ReadBatch
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, WorkerAction
 
-LONGEST_PAUSE_S: Final = 1.0
-"""Longest pause between two tries of a partition that is away. There are several threads to a node,
-but each sends just one command.
-"""
 LEAVE_WITHIN_S: Final = 1.0
 """Seconds that a stop waits for nodes, from the last one that answered on."""
 _SAY_MORE_S: Final = 1.0
@@ -544,7 +540,7 @@ class _Reader:
         if self._crew.ending:
             time.sleep(min(seconds, LONGEST_PAUSE_S / 10))
         else:
-            self._crew.stop.wait(min(seconds, LONGEST_PAUSE_S))
+            self._crew.stop.wait(seconds)
 
 
 def _numbers(partitions: list[int]) -> str:
