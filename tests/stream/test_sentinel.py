@@ -374,6 +374,37 @@ def test_another_thread_breaks_a_command_off(
     assert isinstance(waiting.exception(0), StreamUnavailable)
 
 
+def test_a_late_reply_of_a_master_that_was_replaced_counts_for_nothing(
+    behind_a_proxy: tuple[str, redis.Redis, RedisProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of a master that goes on after it was frozen, and loses what it has taken since."""
+    url, direct, proxy = behind_a_proxy
+    client = connect(url, socket_timeout=60.0)
+    assert client.ping()
+    pool: Any = client.connection_pool
+    (watching,) = pool.sentinel_manager.sentinels
+    port = direct.connection_pool.connection_kwargs["port"]
+    held = proxy.when("PING", Phase.AFTER, Deed.HOLD)
+    discover = Sentinels.discover_master
+
+    def replaced_afterwards(sentinels: Sentinels, name: str) -> tuple[str, int]:
+        """Answers, and then the reply comes, and another server is the master."""
+        found = discover(sentinels, name)
+        if not held.release.is_set():
+            password = direct.connection_pool.connection_kwargs["password"]
+            watching.execute_command("SENTINEL", "REMOVE", name)
+            watching.execute_command("SENTINEL", "MONITOR", name, LOOPBACK, port, 1)
+            watching.execute_command("SENTINEL", "SET", name, "auth-pass", password)
+            held.release.set()
+        return found
+
+    monkeypatch.setattr(Sentinels, "discover_master", replaced_afterwards)
+    with pytest.raises(StreamUnavailable, match="another server is the master"):
+        command(client, "PING")
+    assert command(client, "PING") is True
+    assert pool.master_address == (LOOPBACK, port)
+
+
 def test_the_time_out_of_a_master_that_nobody_replaces(
     behind_a_proxy: tuple[str, redis.Redis, RedisProxy], asks: list[object]
 ) -> None:

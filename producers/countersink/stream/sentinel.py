@@ -65,6 +65,7 @@ class MasterConnection(SentinelManagedConnection):
         self, until: float, *args: Any, disconnect_on_error: bool, **options: Any
     ) -> Any:
         driver: Any = self
+        asked = False
         try:
             while True:
                 if driver._sock is None:  # another thread has hung up meanwhile
@@ -72,12 +73,18 @@ class MasterConnection(SentinelManagedConnection):
                 self._set_timeout(min(ASK_S, max(0.001, until - time.monotonic())))
                 try:
                     # What came of a reply is kept if the rest does not come in time.
-                    return super().read_response(*args, disconnect_on_error=False, **options)
+                    reply = super().read_response(*args, disconnect_on_error=False, **options)
                 except redis.TimeoutError:
+                    asked = True
                     if time.monotonic() >= until or self._is_replaced():
                         raise
+                    continue
                 finally:
                     self._set_timeout(self.socket_timeout)
+                if asked and self._is_replaced():
+                    # It goes on after it was frozen, and loses what it is told from now on.
+                    raise redis.ConnectionError("another server is the master by now")
+                return reply
         except redis.ResponseError:
             raise  # that was a reply
         except BaseException:
