@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import coverage
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
@@ -231,3 +232,11 @@ def own_mysql_server(servers_directory: Path, server_kind: Kind) -> Iterator[MyS
     """Makes started MySQL or MariaDB servers that the test may stop, kill and freeze."""
     with MySQLFactory(servers_directory, server_kind) as factory:
         yield factory
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Save what `make coverage` has seen here: a process that takes long to end may be killed."""
+    measured = coverage.Coverage.current()
+    if measured is not None:
+        measured.save()
