@@ -364,25 +364,41 @@ def test_before_there_is_a_key_a_link_makes_none_needed(redis_url: str, mysql_ur
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_links_are_few_and_forgotten_a_month_after_their_end(
+def test_links_are_few_and_forgotten_once_they_have_ended(
     mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "MOST", 3)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with open_tables(mysql_url) as session:
         key, _ = api_keys.create(session, "old", ["read"])
-        old, recent, kept = (links.create(session, "views", tomorrow)[0].id for _ in range(3))
+        old, revoked, kept = (links.create(session, "views", tomorrow)[0].id for _ in range(3))
         with pytest.raises(TooManyLinks):
             links.create(session, "views", tomorrow)
-        for id, days in ((old, 31), (recent, 29), (key.id, 31)):
-            session.execute(
-                "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL %s DAY WHERE id = %s",
-                (days, id),
-            )
+        session.execute(
+            "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND"
+            " WHERE id IN (%s, %s)",
+            (old, key.id),
+        )
+        links.revoke(session, revoked)
         made = links.create(session, "views", tomorrow)[0].id
         ids = {id for (id,) in session.query("SELECT id FROM api_key")}
-        assert ids == {key.id, recent, kept, made}
+        assert ids == {key.id, kept, made}
         assert {one.id for one in links.list_links(session)} == {kept, made}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_one_key_leaves_room_for_the_links_of_others(
+    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MOST_OF_KEY", 2)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with open_tables(mysql_url) as session:
+        one, other = (api_keys.create(session, name, ["read"])[0].id for name in ("a", "b"))
+        for key in (one, one, other, "", "", ""):
+            links.create(session, "views", tomorrow, api_key=key)
+        with pytest.raises(TooManyLinks, match="2 links of this key"):
+            links.create(session, "views", tomorrow, api_key=one)
+        links.create(session, "views", tomorrow, api_key=other)
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -144,12 +144,18 @@ def test_a_locked_sequence_holds_up_nothing_else(
     monkeypatch.setattr(sequences, "LOCK_WAIT_S", 60)  # until the end of this test
     monkeypatch.setattr(sequences, "PLACE_WAIT_S", 0.2)
     others = "/v1/links", "/v1/dead", "/v1/system", "/v1/notes?from=2026-01-01&to=2026-01-02"
+    held = ["held", *(f"held{number}" for number in range(9))]
     with serving(redis_url, mysql_url, threads=4) as web, connect(mysql_url) as session:
-        for name in "held", "free":
+        for name in (*held, "free"):
             assert take(web, name)["value"] == 1
-        with ThreadPoolExecutor(8) as pool:
+        with ThreadPoolExecutor(40) as pool:
             with session.transaction():
-                session.query("SELECT 1 FROM sequence WHERE name = 'held' FOR UPDATE")
+                session.query("SELECT 1 FROM sequence WHERE name LIKE 'held%%' FOR UPDATE", ())
+                more = [
+                    pool.submit(requests.post, f"{web.url}/v1/sequences/{name}/next")
+                    for name in held[1:]
+                    for _ in range(2)
+                ]
                 url = f"{web.url}/v1/sequences/held/next"
                 asked = [pool.submit(requests.post, url) for _ in range(8)]
                 waiting = set(asked)
@@ -160,6 +166,7 @@ def test_a_locked_sequence_holds_up_nothing_else(
                     assert web.ask("GET", path).status_code == 200, path
                 assert not any(each.done() for each in waiting)
             answers = [each.result() for each in asked]
+            assert {each.result().status_code for each in more} == {200}
         assert sorted(each.status_code for each in answers) == [200] * 2 + [503] * 6
         assert peek(web, "held") == 3
 

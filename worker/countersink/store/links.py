@@ -18,6 +18,8 @@ from countersink.store.errors import NoSuchLink, TooManyLinks
 
 MOST: Final = 1_000
 """Links that are valid at a time: every process of the HTTP interface holds them in memory."""
+MOST_OF_KEY: Final = 100
+"""The same of those that one key has made: others find room beside them."""
 MOST_DAYS: Final = 366
 """Days until a link ends, at most."""
 PAGE: Final = "/shared"
@@ -59,7 +61,7 @@ def create(
 
     Raises:
         ValueError: an argument is not as above.
-        TooManyLinks: there are :data:`MOST` already.
+        TooManyLinks: there are :data:`MOST` already, or :data:`MOST_OF_KEY` that this key has made.
     """
     if not is_name(counter):
         raise ValueError("a link shows a counter: its name has 1 to 64 of A-Z a-z 0-9 _ . : -")
@@ -68,13 +70,17 @@ def create(
     ahead = expires - datetime.now(UTC)
     if not 0 < ahead.total_seconds() <= MOST_DAYS * 86_400:
         raise ValueError(f"a link ends in the future, and within {MOST_DAYS} days")
-    session.execute(
-        "DELETE FROM api_key WHERE scopes = 'share'"
-        " AND expires < UTC_TIMESTAMP(3) - INTERVAL 30 DAY"
+    session.execute("DELETE FROM api_key WHERE scopes = 'share' AND expires < UTC_TIMESTAMP(3)")
+    ((valid, own),) = session.query(
+        "SELECT COUNT(*), COALESCE(SUM(parent = %s), 0) FROM api_key"
+        f" WHERE scopes = 'share' AND {VALID}",
+        (api_key,),
     )
-    valid = f"SELECT COUNT(*) FROM api_key WHERE scopes = 'share' AND {VALID}"
-    if int(session.query(valid)[0][0]) >= MOST:
-        raise TooManyLinks(f"there are {MOST:,} links already: revoke some, or let them end")
+    if valid >= MOST or (api_key and own >= MOST_OF_KEY):
+        raise TooManyLinks(
+            f"there are {own:,} links of this key, of {MOST_OF_KEY:,}, and {valid:,} in all, of"
+            f" {MOST:,}: revoke some, or let them end"
+        )
     ends = expires.replace(microsecond=0)
     id, shown = api_keys.insert(session, "a link", ("share",), (counter,), ends, parent=api_key)
     return _links(session, "id = %s", id)[0], f"cl_{shown}"
@@ -123,8 +129,7 @@ def _links(session: Session, which: str, *args: object) -> list[ShareLink]:
 
 
 def _revoke(session: Session, which: str, *args: object) -> int:
+    # Deleted, as every process reads the whole table every two seconds.
     return session.execute(
-        "UPDATE api_key SET revoked = UTC_TIMESTAMP(3)"
-        f" WHERE scopes = 'share' AND {which} AND {LIVE}",
-        args,
+        f"DELETE FROM api_key WHERE scopes = 'share' AND {which} AND {LIVE}", args
     )

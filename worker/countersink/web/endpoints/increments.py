@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import anyio
@@ -59,8 +60,7 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
     salted = {each[0] for each in increments if len(each) > 5}
-    awaits_salt = services.producer.awaits_salt
-    await until(request, services, lambda: not any(map(awaits_salt, salted)), SALT_WAIT_S)
+    await until(request, services, partial(_have_salts, services, salted), SALT_WAIT_S)
     if name is None:
         accept(services, who, increments)
     else:
@@ -75,6 +75,13 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
         reached = may_wait and await waiters.reached(services.options.wait_s)
     state: State = "unknown" if reached is None else wait if reached else "accepted"
     return answer(len(increments), state)
+
+
+def _have_salts(services: Services, waiting: set[str]) -> bool:
+    """Whether none of the counters awaits its salt; each that does not is taken out, and all that
+    are left are asked for at once."""
+    waiting -= {each for each in waiting if not services.producer.awaits_salt(each)}
+    return not waiting
 
 
 async def until(

@@ -1,10 +1,10 @@
 """``/v1/sequences/...``: hand out and peek at values; largest block, members, statuses and
 texts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -31,6 +31,8 @@ MAX_BLOCK: Final = 1_000_000
 MAX_NAME_BYTES: Final = 255
 LOCK_WAIT_S: Final = 1
 """Seconds for which a try waits for a lock."""
+THREADS: Final = 64
+"""Requests that wait in MySQL for sequences: half as many may be locked until the others wait."""
 PLACES: Final = 2
 """Requests that wait in MySQL for the same sequence."""
 PLACE_WAIT_S: Final = 5.0
@@ -38,6 +40,7 @@ PLACE_WAIT_S: Final = 5.0
 _NEXT: Final = "/next"
 
 
+T = TypeVar("T")
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -66,6 +69,11 @@ class HandingOut:
     def __init__(self, services: Services) -> None:
         self.sequences = services.store.sequences_waiting(LOCK_WAIT_S)
         self._places: dict[str, anyio.CapacityLimiter] = {}
+        self._threads = anyio.CapacityLimiter(THREADS)
+
+    async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run what may wait for a lock in a thread of its own."""
+        return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
 
     @asynccontextmanager
     async def place(self, name: str) -> AsyncIterator[None]:
@@ -110,10 +118,10 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     try:
         async with handing.place(name):
             if asked.count is None:
-                value = await services.run(sequences.next, name, asked.step, start=asked.start)
+                value = await handing.run(sequences.next, name, asked.step, start=asked.start)
                 taken = {"value": value}
             else:
-                block: range = await services.run(
+                block: range = await handing.run(
                     sequences.next_block, name, asked.count, asked.step, start=asked.start
                 )
                 taken = {"first": block[0], "last": block[-1], "step": block.step}
