@@ -131,8 +131,8 @@ def test_a_replica_that_was_behind_is_promoted(
         found = eventually(
             lambda: oracle.rows("SELECT entries FROM queue_loss"), 60, message=worker.output
         )
-    assert found == [(lost,)]
-    assert "Redis has lost at least 3 entries of {countersink:0}:events" in worker.output()
+    assert found == [(min(lost, 2),)]
+    assert "entries that waited in {countersink:0}:events" in worker.output()
     assert _counted(mysql_url) == 10
 
 

@@ -47,24 +47,26 @@ def test_what_gathered_while_no_worker_ran_and_was_flushed(
             workers.enter_context(Running(redis_url, mysql_url, batch_wait_ms=10))
         [lost] = eventually(lambda: records.fields("lost_in_redis"))
     assert len(records.fields("lost_in_redis")) == 1
-    assert (lost["stream"], lost["entries"]) == (STREAM, 14)
+    assert (lost["stream"], lost["entries"], lost["waited"]) == (STREAM, 2, 14)
     check(mysql_url, counted)
 
     urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
     document = call("info", "--format", "json", **urls).json
-    assert document["lost"]["entries"] == 14
+    assert document["lost"]["entries"] == 2
     [shown] = document["lost"]["recent"]
-    assert (shown["stream"], shown["entries"]) == (STREAM, 14)
+    assert (shown["stream"], shown["entries"], shown["waited"]) == (STREAM, 2, 14)
     assert shown["since"] < shown["noticed_at"] <= document["at"]
     said = call("info", COLUMNS="200", **urls).out
-    assert "at least 14 entries in Redis, not applied" in said
+    assert "at least 2 of 14 entries that waited in Redis" in said
     found = {sample.name: sample.value for sample in installation_samples(document)}
-    assert found["countersink_entries_lost_total"] == 14
+    assert found["countersink_entries_lost_total"] == 2
     doctor = call("doctor", "--format", "json", **urls)
     assert doctor.status == 1
     [line] = [each for each in json.loads(doctor.out)["lines"] if each["check"] == "queue losses"]
     assert line["status"] == "fail"
-    assert line["found"].startswith(f"Redis has lost at least 14 entries of {STREAM} that arrived")
+    assert line["found"].startswith(
+        f"Redis has lost at least 2 of the 14 entries that waited in {STREAM}"
+    )
     assert line["advice"].startswith("countersink backfill --mode reconcile")
 
 

@@ -6,9 +6,8 @@ samples (``queue_look``) and the losses (``queue_loss``), and how long a loss is
 An entry that waited at the last look, is not in its stream now and has no guard was never applied.
 That needs no word of Redis about itself, and holds on one server, after a failover and on a
 cluster. Who may still have it in hand (a worker with a batch, a producer that sends again) has
-:data:`CERTAIN_MS` to apply it. The number is a lower bound: nobody has seen what came after the
-last look. It follows from the ends of that look and from what Redis counts, as workers apply
-entries in their order.
+:data:`CERTAIN_MS` to apply it. A look sees the two ends of a stream, and how many wait: so at least
+one or two are known to be lost, and how many more of those that waited is not known.
 """
 
 import json
@@ -67,22 +66,24 @@ class QueueLoss:
 
     Attributes:
         stream: its key.
-        entries: at least so many; 0: how many is not known.
+        entries: so many are known to be lost, of the ends of the stream, which are what a look
+            sees: there may be more; 0: none is known.
+        waited: so many were in the stream at the look before, and may be lost.
         since: Unix ms; they arrived from then on.
         noticed_at: Unix ms; they arrived before it.
     """
 
     stream: str
     entries: int
+    waited: int
     since: int
     noticed_at: int
 
     def __str__(self) -> str:
-        many = f"at least {self.entries:,}" if self.entries else "an unknown number of"
-        entries = "entry" if self.entries == 1 else "entries"
+        many = f"at least {self.entries:,}" if self.entries else "an unknown number"
         return (
-            f"{many} {entries} of {self.stream} that arrived between {_iso(self.since)} and"
-            f" {_iso(self.noticed_at)}"
+            f"{many} of the {self.waited:,} entries that waited in {self.stream}, or came after"
+            f" them, between {_iso(self.since)} and {_iso(self.noticed_at)}"
         )
 
 
@@ -125,13 +126,7 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
         if known is not None:
             lost = lost.intersection(sample.gone)
             if lost and now - known.get("missing_at", now) < CERTAIN_MS:
-                # Before workers go on with what is left, which then looks as if they always had.
-                suspected = {
-                    "missing_at": now,
-                    "of": len(lost),
-                    "number": _number(known, sample, lost),
-                }
-                after[stream] = suspected | known
+                after[stream] = {"missing_at": now} | known
                 continue
             loss = _loss(stream, known, sample, lost, now)
         if loss is not None:
@@ -157,25 +152,12 @@ def _loss(
 ) -> QueueLoss | None:
     missing_at = known.get("missing_at", now)
     if lost:
-        number = known["number"] if known.get("of") == len(lost) else _number(known, sample, lost)
         since = min(_order(each)[0] for each, entry_id in known["entries"] if entry_id in lost)
-        return QueueLoss(stream, number, since, missing_at)
+        return QueueLoss(stream, len(lost), known["length"], since, now)
     renewed = known["life"] and sample.life != known["life"]
     if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:
-        return QueueLoss(stream, 0, known["at"], now)
+        return QueueLoss(stream, 0, known["length"], known["at"], now)
     return None
-
-
-def _number(known: Mapping[str, Any], sample: WatchedSample, lost: set[str]) -> int:
-    """How many of the entries that ``known`` saw are lost, at least."""
-    entries = known["entries"]
-    oldest_id = entries[0][1]
-    if oldest_id in sample.gone and oldest_id not in lost:
-        return len(lost)  # workers went on since, how far is not known
-    left = sample.entries and _order(sample.entries[0][0]) <= _order(entries[-1][0])
-    all_of_it = len(lost) == len(entries) and not left
-    length: int = known["length"]
-    return max(len(lost), length if all_of_it else min(known["added"] - sample.added, length))
 
 
 def _order(stream_id: str) -> tuple[int, int]:
@@ -211,11 +193,20 @@ def _written(
         for one in losses if written else ():
             insert_rows(
                 session,
-                "queue_loss (stream, day, entries, since, noticed_at)",
-                [(one.stream, _iso(one.noticed_at)[:10], one.entries, one.since, one.noticed_at)],
+                "queue_loss (stream, day, entries, waited, since, noticed_at)",
+                [
+                    (
+                        one.stream,
+                        _iso(one.noticed_at)[:10],
+                        one.entries,
+                        one.waited,
+                        one.since,
+                        one.noticed_at,
+                    )
+                ],
                 1,
                 session.dialect.upsert_add("queue_loss", "entries")
-                + f", noticed_at = {one.noticed_at:d}",
+                + f", waited = queue_loss.waited + {one.waited:d}, noticed_at = {one.noticed_at:d}",
             )
     return bool(written)
 
@@ -223,11 +214,14 @@ def _written(
 def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
     """The losses that were noticed in the last ``days`` times 24 hours, by stream and day."""
     rows = session.query(
-        "SELECT stream, entries, since, noticed_at FROM queue_loss"
+        "SELECT stream, entries, waited, since, noticed_at FROM queue_loss"
         f" WHERE noticed_at > {NOW_MS} - %s ORDER BY stream, day",
         (days * _DAY_MS,),
     )
-    return [QueueLoss(stream, int(entries), since, at) for stream, entries, since, at in rows]
+    return [
+        QueueLoss(stream, int(entries), int(waited), since, at)
+        for stream, entries, waited, since, at in rows
+    ]
 
 
 def total(session: Session) -> int:

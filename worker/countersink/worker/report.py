@@ -448,10 +448,11 @@ class LossWatch:
         for loss in losses:
             self._log(
                 WorkerAction.LOST_IN_REDIS,
-                f"Redis has lost {loss}, and they were never applied: see `countersink doctor`",
+                f"Redis has lost {loss}: see `countersink doctor`",
                 level=logging.ERROR if loss.entries else logging.WARNING,
                 stream=loss.stream,
                 entries=loss.entries,
+                waited=loss.waited,
             )
 
     def close(self) -> None:

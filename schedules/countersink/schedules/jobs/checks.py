@@ -116,7 +116,7 @@ def _losses(context: Context, session: Session) -> Iterator[str]:
     except StreamError as error:
         yield f"{error}, so whether Redis loses entries is not known"
     for loss in queue_losses.recent(session, LOST_DAYS):
-        yield f"Redis has lost {loss}, and they were never applied: see countersink doctor"
+        yield f"Redis has lost {loss}: see countersink doctor"
 
 
 def _dead(session: Session, limit: int) -> Iterator[str]:

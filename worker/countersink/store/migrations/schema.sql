@@ -100,7 +100,8 @@ CREATE TABLE queue_look (
 CREATE TABLE queue_loss (
     stream     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     day        DATE NOT NULL COMMENT 'UTC; when it was noticed',
-    entries    BIGINT UNSIGNED NOT NULL COMMENT 'at least; 0: how many is not known',
+    entries    BIGINT UNSIGNED NOT NULL COMMENT 'known to be lost, at least; 0: none is known',
+    waited     BIGINT UNSIGNED NOT NULL COMMENT 'in the stream at the looks before',
     since      BIGINT NOT NULL COMMENT 'Unix ms; when the first of them arrived, or of the look before',
     noticed_at BIGINT NOT NULL COMMENT 'Unix ms; they arrived before it',
     PRIMARY KEY (stream, day),

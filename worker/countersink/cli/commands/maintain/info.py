@@ -100,6 +100,7 @@ def _set_aside(session: Session) -> dict[str, Any]:
                 {
                     "stream": loss.stream,
                     "entries": loss.entries or None,
+                    "waited": loss.waited,
                     "since": output.iso_ms(loss.since),
                     "noticed_at": output.iso_ms(loss.noticed_at),
                 }
@@ -189,8 +190,9 @@ def _lost(found: Mapping[str, Any]) -> str:
     if not recent:
         return ""
     number = sum(loss["entries"] or 0 for loss in recent)
-    many = f"at least {number:,}" if number else "an unknown number of"
-    return f"{many} entries in Redis, not applied, of the last 7 days: see countersink doctor"
+    waited = sum(loss["waited"] for loss in recent)
+    many = f"at least {number:,}" if number else "an unknown number"
+    return f"{many} of {waited:,} entries that waited in Redis: see countersink doctor"
 
 
 def _overflown(found: Mapping[str, Any]) -> str:

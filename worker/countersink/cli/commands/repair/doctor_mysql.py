@@ -401,10 +401,10 @@ def _losses(session: Session) -> Iterator[Finding]:
     check = DoctorCheck("queue losses")
     losses = queue_losses.recent(session)
     for loss in losses:
-        told = f"Redis has lost {loss}, and they were never applied"
+        told = f"Redis has lost {loss}"
         if loss.entries:
             yield check.fail(
-                told,
+                f"{told}, and they were never applied",
                 "countersink backfill --mode reconcile the logs of that time, if there are any;"
                 " why Redis loses entries: docs/operations.md",
             )
