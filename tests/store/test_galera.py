@@ -18,13 +18,13 @@ from countersink.store import Store, connection, galera, hosts, sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session, connect
-from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavailable
+from countersink.store.errors import Conflict, OtherWriter, ReadInterrupted, StoreError, Unavailable
 from countersink.store.in_app import increments
 from countersink.store.migrate import migrate, require_schema
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, run
-from tests.store.helpers import entry, keys, row, together
+from tests.store.helpers import beside, entry, keys, row, together
 from tests.support.galera import GaleraCluster, GaleraNode, installed, lagging
 from tests.support.replication import run as run_as_root
 from tests.support.waiting import eventually
@@ -276,6 +276,84 @@ def test_a_login_that_waits_until_a_hung_writer_has_left_the_cluster_asks_no_oth
         cluster.wait(3)
 
 
+@pytest.mark.clusters
+def test_a_writer_that_the_others_have_left_out_is_left_whatever_it_says(
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was frozen for about ``evs.suspect_timeout`` learns of it 6 s later."""
+    first, second, third = cluster.nodes
+
+    def log_in(host: Settings) -> Session:
+        speaks = cluster.settings(third) if host.where == first.address else host
+        return connection._probe(speaks)
+
+    monkeypatch.setattr(connection, "_watch", hosts.Watch(log_in))
+    monkeypatch.setattr(hosts, "PATIENCE_S", 0.2)
+    with connect(cluster.url(), read_timeout=300.0) as session:
+        session.begin()
+        session.execute("INSERT INTO lease VALUES ('frozen', '', 1, 0)")
+        first.freeze()
+        try:
+            with pytest.raises(Unavailable) as raised:
+                session.commit()
+            assert "flow control" not in str(raised.value)  # its time was not over
+            assert port_of(cluster.url()) == second.port
+        finally:
+            first.thaw()
+            cluster.wait(3)
+
+
+@pytest.mark.clusters
+def test_a_long_statement_on_a_node_of_the_cluster_is_not_broken_off(
+    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+    look = hosts.Watch._is_left_out
+
+    def noted(watch: hosts.Watch, session: hosts.Waiting, others: Sequence[Settings]) -> bool:
+        found.append(look(watch, session, others))
+        return found[-1]
+
+    monkeypatch.setattr(hosts.Watch, "_is_left_out", noted)
+    monkeypatch.setattr(hosts, "PATIENCE_S", 0.2)
+    with connect(cluster.url(), read_timeout=300.0) as session:
+
+        def end() -> None:
+            eventually(lambda: len(found) > 2)
+            session.interrupt()
+
+        with beside(end), pytest.raises(ReadInterrupted):
+            session.query("SELECT 1 WHERE SLEEP(100)")
+        assert not session.closed
+    assert not any(found)
+
+
+@pytest.mark.clusters
+def test_a_node_that_is_cut_off_leaves_nobody_out(cluster: GaleraCluster) -> None:
+    """It may not know yet that it is, nor of a node that has come since."""
+    first, second, _ = cluster.nodes
+    with connect(cluster.url(first)) as session:
+        with connection._probe(cluster.settings(second)) as other:
+            assert not other.leaves_out(session)
+        session.address = "127.0.0.1:1"
+        with connection._probe(cluster.settings(second)) as other:
+            assert other.leaves_out(session)
+
+            def says_nothing() -> bool:
+                """Not at once: reads do not wait so soon after the cluster was heard of."""
+                try:
+                    return not other.leaves_out(session)
+                except Unavailable:
+                    return True
+
+            second.isolate(True)
+            try:
+                eventually(says_nothing)
+            finally:
+                second.isolate(False)
+                cluster.wait(3)
+
+
 def test_no_session_reads_what_its_node_has_not_applied(cluster: GaleraCluster) -> None:
     run_as_root(cluster.nodes[0], "SET GLOBAL wsrep_dirty_reads = ON")
     try:
@@ -369,6 +447,20 @@ def test_a_writer_that_others_use_is_waited_for_longer() -> None:
         assert stays("h1:3306", uses)
         age(galera.GRACE_S)
     assert not stays("h1:3306", 99)
+
+
+@pytest.mark.parametrize(("uses", "taken"), [(7, True), (8, False)])
+def test_a_login_that_the_writer_does_not_answer_is_part_of_the_grace(
+    uses: int, taken: bool
+) -> None:
+    """Where nobody has used the writer since another node named it."""
+    met = OtherWriter("h1:3306", 7)
+    met.since -= galera.GRACE_S
+    if taken:
+        assert "could not be used" in galera._wait_for("h1:3306", uses, NODE, True, met)
+        return
+    with pytest.raises(OtherWriter):
+        galera._wait_for("h1:3306", uses, NODE, True, met)
 
 
 def test_what_was_missed_once_is_forgotten() -> None:

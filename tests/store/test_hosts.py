@@ -249,9 +249,9 @@ def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
     looks: list[object] = []
     look = hosts.Watch._has_moved
 
-    def noted(watch: hosts.Watch, *where: Settings) -> bool:
-        looks.append(where)
-        return look(watch, *where)
+    def noted(watch: hosts.Watch, where: Settings, session: hosts.Waiting, since: float) -> bool:
+        looks.append(session)
+        return look(watch, where, session, since)
 
     monkeypatch.setattr(hosts.Watch, "_has_moved", noted)
     url = url_of(first.port, second.port)
@@ -312,9 +312,10 @@ def test_a_child_leaves_its_parents_sessions_alone(first: MySQLServer, second: M
 class Hung:
     """A session that waits, and says when it was broken off."""
 
-    def __init__(self, where: Settings, since: float | None = 0.0) -> None:
+    def __init__(self, where: Settings, since: float | None = 0.0, address: str = "") -> None:
         self.where = where
         self.waiting_since = since
+        self.address = address
         self.aborted = threading.Event()
 
     def abort(self) -> None:
@@ -357,6 +358,50 @@ def test_all_sessions_to_a_hung_host_are_given_up() -> None:
     hosts.Watch(log_in)._look([(each, settings) for each in (elsewhere, idle, just, long)])
     assert all(each.aborted.is_set() for each in (long, just, idle))
     assert not elsewhere.aborted.is_set()
+
+
+class Node(socket.socket):
+    """A node of Galera that takes writes, and what it says of the one that sessions wait for."""
+
+    says: bool | None = None
+
+    def leaves_out(self, session: Hung) -> bool:
+        if self.says is None:
+            raise Unavailable("a Galera node that is non-Primary")
+        session.waiting_since = time.monotonic()  # one that goes on answers all but COMMIT
+        return self.says
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize(
+    ("address", "says", "asked", "given_up"),
+    [
+        ("h1:3306", (True, None), 1, True),
+        ("h1:3306", (None, True), 2, True),
+        ("h1:3306", (False, True), 1, False),  # who is in the cluster knows
+        ("h1:3306", (None, None), 2, False),
+        ("", (True, True), 0, False),
+    ],
+)
+def test_the_others_tell_whether_a_node_is_in_the_cluster(
+    address: str, says: tuple[bool | None, ...], asked: int, given_up: bool
+) -> None:
+    """Whatever it says of itself."""
+    settings = Settings.parse(url_of(1, 2, 3))
+    one, *others = settings.each_host()
+    looked: list[Settings] = []
+
+    def log_in(host: Settings) -> Node:
+        looked.append(host)
+        node = Node()
+        node.says = says[others.index(host)] if host in others else None
+        return node
+
+    session = Hung(one, address=address)
+    hosts.Watch(log_in)._look([(session, settings)])
+    assert looked == [one, *others[:asked]]
+    assert session.aborted.is_set() == given_up
+    assert list(hosts._silent) == [one.where] * given_up  # a login there would wait, too
 
 
 @pytest.mark.servers("mariadb", "mysql")

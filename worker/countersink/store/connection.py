@@ -99,6 +99,7 @@ class Session:
         group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
         cluster: UUID of the Galera cluster that it was in at login; empty: it is in none.
+        address: by which that cluster knew the server; empty: it did not.
         where: the host that it is connected to, and how to log in.
         keep_until: on the monotonic clock; threads that share sessions open another one then.
         interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
@@ -116,6 +117,7 @@ class Session:
     group: "CounterGroup | None" = None
     waiting_since: float | None = None
     cluster: str = ""
+    address: str = ""
     locks_are_local: ClassVar[bool] = False
     """Whether other servers take writes too, on which its row locks are unknown: Galera."""
 
@@ -128,6 +130,10 @@ class Session:
     def closed(self) -> bool:
         """Whether the connection is known to be gone."""
         return not self._connection.open
+
+    def leaves_out(self, other: "Session") -> bool:
+        """Whether this server's cluster has left out the node of another session: Galera only."""
+        return False
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
         """Run a statement; how many rows it changed (an upsert: 1 a new row, 2 a changed one)."""

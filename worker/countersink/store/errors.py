@@ -52,6 +52,7 @@ are those of the MySQL and MariaDB error references (server errors from 1000, cl
 """
 
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Final
@@ -120,15 +121,19 @@ class OtherWriter(Refused):
 
     Attributes:
         writer: the address of that one, or its UUID where it has none.
+        uses: how often it was used up to then; less than 0: it is not known.
+        since: when that was, on the monotonic clock.
         why: why this process cannot use it; empty: it is not known.
     """
 
-    def __init__(self, writer: str) -> None:
+    def __init__(self, writer: str, uses: int = -1) -> None:
         super().__init__(
             "not the node of this Galera cluster that takes countersink's writes: that is"
             f" {writer}. Name that one in COUNTERSINK_MYSQL_URL, or several nodes (h1:3306,h2:3306)"
         )
         self.writer = writer
+        self.uses = uses
+        self.since = time.monotonic()
         self.why = ""
 
 

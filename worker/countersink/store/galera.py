@@ -236,6 +236,21 @@ class GaleraSession(Session):
         """Not asked: snapshots hold all that any node has committed, and writes are checked."""
         return not self.closed
 
+    def leaves_out(self, other: Session) -> bool:
+        """Whether the node of another session is not in the cluster, whatever that one says.
+
+        Raises:
+            Unavailable: this node is itself out of it; it may know of nothing yet, and then reads
+                that wait for the cluster have no answer.
+        """
+        self.read_all()
+        for _ in range(2):  # the node tells after the second one: see _writes_as
+            self.query("SELECT 1")
+        node = look(self)
+        if node.trouble:
+            raise Unavailable(node.trouble)
+        return node.cluster == other.cluster and other.address not in node.members
+
     def _add(self) -> None:
         # Last of all: whoever has the same row waits for this COMMIT alone, and locks that are
         # asked for afterwards, of which deadlocks are made, there are none.
@@ -261,7 +276,7 @@ def opened(
     """
     try:
         node = look(session)
-        session.cluster = node.cluster
+        session.cluster, session.address = node.cluster, node.address
         if node.trouble and (database or several):
             raise Unavailable(node.trouble)
         if database:
@@ -322,13 +337,15 @@ def _wait_for(
     if gone:
         return "it is not in the cluster any more"
     if several and (former is None or former.writer != address):
-        raise OtherWriter(address)  # maybe another host of the URL is the one
+        raise OtherWriter(address, uses)  # maybe another host of the URL is the one
     if not several and known:
         raise OtherWriter(address)
     now = time.monotonic()
     missed = _missed.get(node.cluster)
     if missed is None or missed.address != address or now - missed.last > FORGET_S:
-        missed = _missed[node.cluster] = _Missed(address, now, now, now, uses)
+        # A login at it that had no answer lasted long enough.
+        since, used = (former.since, former.uses) if former is not None else (now, uses)
+        missed = _missed[node.cluster] = _Missed(address, since, now, since, used)
     missed.last = now
     if uses != missed.uses:
         missed.uses, missed.quiet_since = uses, now

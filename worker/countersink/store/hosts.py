@@ -3,11 +3,13 @@ Galera, Group Replication), for how long a host that did not answer is asked las
 and after how long a session that waits for a hung host is given up (``PATIENCE_S``)."""
 
 import logging
+import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -160,7 +162,8 @@ def first_of(
         Misconfigured, SchemaMismatch: as ``log_in``.
     """
     errors: dict[str, StoreError] = {}
-    for host in sorted(settings.each_host(), key=_is_silent):
+    asked = sorted(settings.each_host(), key=_is_silent)
+    for host in asked:
         began = time.monotonic()
         try:
             opened = log_in(host)
@@ -168,12 +171,13 @@ def first_of(
             raise
         except StoreError as error:
             errors[host.where] = error
-            if time.monotonic() - began > SLOW_S:
+            # Who names another writer has waited for the cluster.
+            if time.monotonic() - began > SLOW_S and not isinstance(error, OtherWriter):
                 _note_silence(host)
         else:
             _silent.pop(host.where, None)
             return opened
-    for host in settings.each_host():
+    for host in asked:
         met = errors[host.where]
         if isinstance(met, OtherWriter) and not _answers(met.writer, errors):
             met.why = "; ".join(
@@ -243,6 +247,10 @@ class Waiting(Protocol):
     def waiting_since(self) -> float | None:
         """On the monotonic clock: since when it waits for an answer; None: it does not."""
 
+    @property
+    def address(self) -> str:
+        """By which its Galera cluster knows the host; empty: there is none."""
+
     def abort(self) -> None:
         """Break the connection, from any thread."""
 
@@ -252,11 +260,13 @@ class Watch:
 
     A frozen server, or one that is cut off from its group in the middle of a COMMIT, keeps its
     clients waiting, and a long statement on a healthy one is as silent: so a thread asks the host
-    itself, by another connection, whether it still takes writes, and then the others. What the
-    session was about is unknown then, as after any lost connection.
+    itself, by another connection, whether it still takes writes, and then the others. Of a node of
+    Galera the others are believed, not the node: one that was frozen says for seconds that it takes
+    writes, while the others have left it out. What the session was about is unknown then, as after
+    any lost connection.
 
     Args:
-        log_in: as for :func:`first_of`; what it opens is closed again.
+        log_in: as for :func:`first_of`; what it opens (a Session) is closed again.
     """
 
     def __init__(self, log_in: Callable[[Settings], Any]) -> None:
@@ -302,40 +312,57 @@ class Watch:
     def _look(self, sessions: Sequence[tuple[Waiting, Settings]]) -> None:
         late = time.monotonic() - PATIENCE_S
         found: dict[Settings, bool] = {}
-        hung: set[Settings] = set()
         for session, settings in sessions:
             since, host = session.waiting_since, session.where
             if since is None or since > late:
                 continue
             if host not in found:
-                found[host] = self._has_moved(settings, host) if self._is_due(host) else False
-            if found[host] and session.waiting_since == since:
-                hung.add(host)
+                found[host] = self._is_due(host) and self._has_moved(settings, session, since)
         for session, _ in sessions:
             # All of them: a thread that uses one after the other would wait as long for each.
-            if session.where in hung:
+            if found.get(session.where):
                 session.abort()
         self._next = {host: self._next[host] for host in found if host in self._next}
 
     def _is_due(self, host: Settings) -> bool:
         return time.monotonic() >= self._next.get(host, (0.0, 0.0))[0]
 
-    def _has_moved(self, settings: Settings, host: Settings) -> bool:
-        """Whether a host does not take writes, and another one does."""
+    def _has_moved(self, settings: Settings, session: Waiting, since: float) -> bool:
+        """Whether the host of a session that waits does not take writes, and another one does."""
+        host = session.where
         error = self._trouble(host)
+        others = [each for each in settings.each_host() if each.where != host.where]
+        others.sort(key=_is_silent)
         if error is None or is_well(error):
+            if session.address and self._is_left_out(session, others):
+                _note_silence(host)  # a login there would wait, too
+                self._next.pop(host, None)
+                return True
             pause = min(2 * self._next.get(host, (0.0, _LOOK_EVERY_S / 2))[1], LONGEST_PAUSE_S)
             self._next[host] = time.monotonic() + pause, pause
             return False
         self._next.pop(host, None)
-        others = (each for each in settings.each_host() if each.where != host.where)
-        return any(self._trouble(each) is None for each in sorted(others, key=_is_silent))
+        moved = any(self._trouble(each) is None for each in others)
+        return moved and session.waiting_since == since  # else it has answered after all
 
-    def _trouble(self, host: Settings) -> StoreError | None:
-        """Why a host takes no writes; None: it does."""
+    def _is_left_out(self, session: Waiting, others: Sequence[Settings]) -> bool:
+        """Whether the first of the others that is in the cluster says that it is."""
+        found: list[bool] = []
+        for host in others:
+            self._trouble(host, lambda opened: found.append(opened.leaves_out(session)))
+            if found:
+                return found[0]
+        return False
+
+    def _trouble(
+        self, host: Settings, ask: Callable[[Any], object] = lambda opened: None
+    ) -> StoreError | None:
+        """Why a host takes no writes, or does not answer a question; None: it does."""
         began = time.monotonic()
         try:
-            self._log_in(host).close()
+            with closing(self._log_in(host)) as opened:
+                began = math.inf  # to wait for the whole cluster is no silence of this host
+                ask(opened)
         except StoreError as error:
             if time.monotonic() - began > SLOW_S:
                 _note_silence(host)
