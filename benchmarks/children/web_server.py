@@ -41,6 +41,11 @@ def bare_server() -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+def no_jobs(what: str, job: str) -> dict[str, str]:
+    """There are none."""
+    raise LookupError(job)
+
+
 def main() -> None:
     arguments = first_message()
     server: uvicorn.Server
@@ -56,7 +61,9 @@ def main() -> None:
             rate_per_address=NO_LIMIT,
         )
         producer = partial(Producer, options.redis_url, handle_sigterm=False)
-        server = make_server(Application(options, producer=producer, system=dict), options)
+        server = make_server(
+            Application(options, producer=producer, system=dict, schedule=no_jobs), options
+        )
         listener = listen(options)
     answer({"port": listener.getsockname()[1]})
 

@@ -196,3 +196,30 @@ def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(
     assert "\u202e" not in letter.inner_text()
     other = page.locator(".letters li", has_text="The time is none")
     expect(other.get_by_text("before 1970")).to_be_visible()
+
+
+def test_jobs_are_shown_paused_resumed_and_run(look: Look, system: Web) -> None:
+    with connect(system.options.mysql_url) as session:
+        session.execute(
+            "INSERT INTO job (name, cron, time_zone, next_at)"
+            " VALUES ('compact', '0 8 * * *', 'UTC', UTC_TIMESTAMP() + INTERVAL 1 DAY)"
+        )
+        session.execute(
+            "INSERT INTO job_run (job, planned_at, state, due_at, ended_at, detail) VALUES"
+            " ('compact', '2026-11-21 08:00:00', 'failed', UTC_TIMESTAMP(3), UTC_TIMESTAMP(3),"
+            " '<b>it broke</b>')"
+        )
+        page = look.page
+        page.goto("/#/system")
+        table = page.get_by_role("region", name="The scheduled jobs as a table")
+        expect(table).to_contain_text("<b>it broke</b>")
+        expect(table).to_contain_text("failed")
+        button(page, "Pause")
+        expect(table).to_contain_text("paused")
+        button(page, "Resume")
+        expect(table).not_to_contain_text("paused")
+        button(page, "Run now")
+        expect(page.locator("[aria-live]").first).to_contain_text("compact is planned to run now.")
+        assert session.query("SELECT COUNT(*) FROM job_run WHERE state = 'planned'") == [(1,)]
+        for name in ("job", "job_run"):
+            session.execute(f"DELETE FROM {name}")

@@ -11,9 +11,9 @@ def insert(servers: Servers, *rows: tuple[object, ...]) -> None:
     with connect(servers.mysql_url) as session:
         for row in rows:
             session.execute(
-                "INSERT INTO job_run (job, planned_at, token, state, attempts, started_at,"
-                " ended_at, row_count, detail, error)"
-                " VALUES (%s, %s, 1, %s, %s, %s, %s, %s, %s, %s)",
+                "INSERT INTO job_run (job, planned_at, due_at, state, attempts, started_at,"
+                " ended_at, row_count, detail)"
+                " VALUES (%s, %s, UTC_TIMESTAMP(3), %s, %s, %s, %s, %s, %s)",
                 row,
             )
 
@@ -33,10 +33,10 @@ def test_the_last_runs_in_every_format(servers: Servers) -> None:
     insert(
         servers,
         ("compact", "2026-11-21 08:00:00", "done", 1, "2026-11-21 08:00:00.5",
-         "2026-11-21 08:00:01.25", 12, "12 rows to 3", None),
-        ("compact", "2026-11-21 08:10:00", "planned", 0, None, None, None, None, None),
+         "2026-11-21 08:00:01.25", 12, "12 rows to 3"),
+        ("compact", "2026-11-21 08:10:00", "planned", 0, None, None, None, None),
         ("verify", "2026-11-21 04:50:00", "failed", 3, "2026-11-21 04:50:00",
-         "2026-11-21 04:50:01", None, None, "=it broke: ñ"),
+         "2026-11-21 04:50:01", None, "=it broke: ñ"),
     )  # fmt: skip
     document = servers.json("runs")
     assert [(run["job"], run["planned"], run["state"]) for run in document["runs"]] == [
@@ -53,30 +53,29 @@ def test_the_last_runs_in_every_format(servers: Servers) -> None:
         "ended": "2026-11-21T08:00:01.250Z",
         "rows": 12,
         "detail": "12 rows to 3",
-        "error": None,
     }
     one = servers.call("runs", "--job", "verify", "--limit", "1", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(one.out)))
-    assert [row["error"] for row in rows] == ["=it broke: ñ"]
+    assert [row["detail"] for row in rows] == ["=it broke: ñ"]
     shown = servers.call("runs").out
     assert "12 rows to 3" in shown
     assert "it broke: ñ" in shown
 
 
 def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Servers) -> None:
-    done = ("done", 1, "2026-11-21 08:00:00", "2026-11-21 08:00:01", 12, "12 rows to 3", None)
+    done = ("done", 1, "2026-11-21 08:00:00", "2026-11-21 08:00:01", 12, "12 rows to 3")
     insert(
         servers,
         ("compact", "2026-11-21 08:00:00", *done),
-        ("verify", "2026-11-20 04:50:00", "failed", 2, None, None, None, None, "the first"),
-        ("verify", "2026-11-21 04:50:00", "failed", 1, None, None, None, None, "the second"),
+        ("verify", "2026-11-20 04:50:00", "failed", 2, None, None, None, "the first"),
+        ("verify", "2026-11-21 04:50:00", "failed", 1, None, None, None, "the second"),
         ("prune", "2026-11-21 04:00:00", *done),
-        ("prune", "2026-11-21 05:00:00", "failed", 2, None, None, None, None, "only twice"),
+        ("prune", "2026-11-21 05:00:00", "failed", 2, None, None, None, "only twice"),
     )
     schedules = servers.json("info")["schedules"]
-    assert schedules["scheduler"] is None
+    assert schedules["planning"] is False
     assert schedules["failing"] == [
-        {"job": "verify", "times": 3, "since": "2026-11-20T04:50:00Z", "error": "the second"}
+        {"job": "verify", "times": 3, "since": "2026-11-20T04:50:00Z", "detail": "the second"}
     ]
     assert schedules["last_compaction"]["rows"] == 12
     shown = servers.call("info").out
@@ -85,7 +84,7 @@ def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Serv
 
 
 def test_info_names_runs_that_have_not_begun(servers: Servers) -> None:
-    nothing = (0, None, None, None, None, None)
+    nothing = (0, None, None, None, None)
     insert(servers, ("prune", "2026-11-20 05:40:00", "planned", *nothing))
     overdue = servers.json("info")["schedules"]["overdue"]
     assert [(run["job"], run["planned"]) for run in overdue] == [("prune", "2026-11-20T05:40:00Z")]
@@ -98,3 +97,57 @@ def test_info_without_mysql_says_that_the_schedules_are_not_known(servers: Serve
     alone = call("info", "--format", "json", COUNTERSINK_REDIS_URL=servers.redis_url).json
     assert alone["schedules"]["unknown"] == "no MySQL URL is configured"
     assert alone["schedules"]["next"] is None
+
+
+def plan(servers: Servers, *jobs: tuple[str, str]) -> None:
+    with connect(servers.mysql_url) as session:
+        for name, cron in jobs:
+            session.execute(
+                "INSERT INTO job (name, cron, time_zone, next_at) VALUES"
+                " (%s, %s, 'UTC', '2099-11-21 08:00:00')",
+                (name, cron),
+            )
+
+
+def test_a_job_is_paused_resumed_and_run_by_hand(servers: Servers) -> None:
+    assert "No job so far" in servers.call("schedule", "list").out
+    plan(servers, ("compact", "0 8 * * *"))
+    insert(
+        servers,
+        ("compact", "2026-11-21 08:00:00", "failed", 3, "2026-11-21 08:00:00",
+         "2026-11-21 08:00:01", None, "it broke"),
+    )  # fmt: skip
+    (listed,) = servers.json("schedule", "list")["jobs"]
+    assert listed == {
+        "job": "compact",
+        "at": "2099-11-21T08:00:00Z",
+        "cron": "0 8 * * *",
+        "time_zone": "UTC",
+        "paused": False,
+        "last": "failed",
+        "ended": "2026-11-21T08:00:01.000Z",
+        "detail": "it broke",
+    }
+    paused = servers.json("schedule", "pause", "compact")
+    assert (paused["paused"], paused["at"]) == (True, None)
+    shown = servers.call("schedule", "list").out
+    assert "paused" in shown
+    assert "failed" in shown
+    resumed = servers.json("schedule", "resume", "compact")
+    assert (resumed["paused"], resumed["at"]) == (False, None)
+    assert "soon" in servers.call("schedule", "list").out  # a scheduler is to say when
+    planned = [servers.json("schedule", "run", "compact")["planned"] for _ in range(2)]
+    assert planned[0] is not None
+    assert planned[1] is None  # one waits already
+    runs = servers.json("runs", "--job", "compact")["runs"]
+    assert [run["state"] for run in runs] == ["planned", "failed"]
+    for what in ("pause", "resume", "run"):
+        said = one_sentence(servers.call("schedule", what, "nope"), 1)
+        assert "there is no job 'nope'" in said
+        assert servers.call("schedule", what, "compact").status == 0
+
+
+def test_a_job_that_is_off_is_resumed_without_a_next_time(servers: Servers) -> None:
+    plan(servers, ("compact", "off"))
+    assert servers.json("schedule", "pause", "compact")["paused"]
+    assert servers.json("schedule", "resume", "compact")["at"] is None

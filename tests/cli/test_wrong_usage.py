@@ -180,8 +180,7 @@ REFUSED = {
     "scheduler": {
         "--compact-cron '61 * * * *'": "bad minute",
         "--time-zone Mars/Olympus": "not a time zone",
-        "--attempts 0": "at least 1",
-        "--lease-s 4": "less than twice renew_every_s",
+        "--look-every-s 0": "seconds above 0",
         "--jobs-redis-url redis+cluster://h:1": "RQ cannot",
         "--jobs-redis-url valkeys+cluster://h:1": "RQ cannot",
     },

@@ -1,4 +1,4 @@
-"""Jobs every second while the scheduler in charge dies, and is frozen: each run once."""
+"""Jobs every second while schedulers die and are frozen: each run once, none left out."""
 
 import pytest
 
@@ -7,7 +7,5 @@ from tests.faults.stage import Stage
 
 
 @pytest.mark.long("jobs every second, for many seconds")
-def test_each_run_starts_once_while_the_scheduler_in_charge_dies_and_is_frozen(
-    stage: Stage,
-) -> None:
-    scenarios.killed_and_frozen_in_charge(stage)
+def test_each_run_starts_once_while_schedulers_die_and_are_frozen(stage: Stage) -> None:
+    scenarios.killed_and_frozen(stage)

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +19,23 @@ EVERY_SECOND = "* * * * * *"
 SELDOM = "0 0 1 1 *"
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a round is.
-
-    Attributes:
-        seconds: that the jobs run, in all.
-        lease_s, renew_every_s: of the schedulers.
-        sweep_every_s: of the one in charge.
-        takeover_s: seconds in which another must be in charge.
-    """
-
-    seconds: float
-    lease_s: float
-    renew_every_s: float
-    sweep_every_s: float
-    takeover_s: float
-
-
-SHORT = Pace(seconds=9, lease_s=1.5, renew_every_s=0.3, sweep_every_s=2.0, takeover_s=20)
-LONG = Pace(seconds=180, lease_s=15.0, renew_every_s=3.0, sweep_every_s=15.0, takeover_s=30)
-"""The schedulers as they are by default, for three minutes."""
+QUICK: dict[str, Any] = {"look_every_s": 0.5, "silent_s": 3.0}
+"""Of schedulers: a dead run is given back soon."""
 
 
 class Troupe:
     """The processes of one scenario, and what they leave in the tables."""
 
-    def __init__(self, stage: Stage, pace: Pace, session: Session) -> None:
+    def __init__(self, stage: Stage, session: Session) -> None:
         self.stage = stage
-        self.pace = pace
         self.session = session
         self.schedulers: list[Child] = []
         self.workers: list[Child] = []
 
     def clear(self) -> None:
-        """Forget the runs and leases of earlier scenarios."""
+        """Forget the runs of earlier scenarios."""
         for table in ("job", "job_run"):
             self.session.execute(f"DELETE FROM {table}")
-        self.session.execute("DELETE FROM lease WHERE name = 'scheduler' OR name LIKE 'job:%'")
         scheduled.make_table(self.session)
 
     # -- processes -----------------------------------------------------------------------------
@@ -68,9 +46,7 @@ class Troupe:
             "mysql_url": self.stage.mysql_url,
             "redis_url": self.stage.redis_server.url,
             "jobs": {TICK: (EVERY_SECOND, 30), BREAKS: (EVERY_SECOND, 30)},
-            "lease_s": self.pace.lease_s,
-            "renew_every_s": self.pace.renew_every_s,
-            "sweep_every_s": self.pace.sweep_every_s,
+            **QUICK,
         }
         return self._start("scheduler", plan | more)
 
@@ -95,43 +71,17 @@ class Troupe:
             [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan)], name=what
         )
 
-    def leader(self) -> Child:
-        """The scheduler in charge."""
-
-        def find() -> Child | None:
-            rows = self.session.query("SELECT holder FROM lease WHERE name = 'scheduler'")
-            pid = int(rows[0][0].rsplit("-", 2)[1]) if rows else 0
-            return next((child for child in self.schedulers if child.pid == pid), None)
-
-        found = eventually(find, self.pace.takeover_s)
-        assert found is not None
-        return found
-
-    def next_leader(self, former: Child) -> int:
-        """Wait until another one plans; its token."""
-        eventually(
-            lambda: self.leader() is not former,
-            self.pace.takeover_s,
-            message=lambda: "\n".join(child.output() for child in self.schedulers),
-        )
-        return int(self.session.query("SELECT token FROM lease WHERE name = 'scheduler'")[0][0])
-
     # -- waiting -------------------------------------------------------------------------------
 
-    def wait_runs(self, since: int | None, seconds: float) -> None:
-        """Wait for the end of the runs of so many seconds, under that token."""
-        where = "" if since is None else f"AND token = {since}"
-        eventually(
-            lambda: (
-                self.session.query(
-                    "SELECT COUNT(*) FROM job_run WHERE job = %s AND state = 'done' " + where,
-                    (TICK,),
-                )[0][0]
-                >= seconds
-            ),
-            60 + 2 * seconds,
-            message=self.outputs,
-        )
+    def done(self) -> int:
+        """How many runs of ``tick`` are done."""
+        query = "SELECT COUNT(*) FROM job_run WHERE job = %s AND state = 'done'"
+        return int(self.session.query(query, (TICK,))[0][0])
+
+    def wait_runs(self, more: int) -> None:
+        """Wait until so many more runs are done."""
+        enough = self.done() + more
+        eventually(lambda: self.done() >= enough, 60 + 2 * more, message=self.outputs)
 
     def end(self, *children: Child) -> None:
         """SIGTERM; each must end by itself, in good order."""
@@ -155,7 +105,7 @@ class Troupe:
     def outputs(self) -> str:
         """The last runs, and what the processes said."""
         rows = self.session.query(
-            "SELECT job, planned_at, token, state, attempts, error FROM job_run"
+            "SELECT job, planned_at, state, attempts, detail FROM job_run"
             " ORDER BY planned_at DESC LIMIT 12"
         )
         outputs = [f"--- {c.name} {c.pid}\n{c.output()[-3000:]}" for c in self.stage.children]

@@ -26,9 +26,9 @@ def runs_database(mysql_server: MySQLServer) -> Iterator[str]:
 
 @pytest.fixture
 def runs_url(runs_database: str) -> str:
-    """The same, without jobs, runs and leases."""
+    """The same, without jobs and runs."""
     with connect(runs_database) as session:
-        for table in ("job", "job_run", "lease"):
+        for table in ("job", "job_run"):
             session.execute(f"DELETE FROM {table}")
     return runs_database
 

@@ -50,12 +50,12 @@ def plan(context: Context, job: str, hours_ago: float, state: str, cron: str = "
     """A run of a job that was planned so long ago."""
     with connect(context.mysql_url) as session:
         session.execute(
-            "INSERT IGNORE INTO job (name, cron, time_zone, token) VALUES (%s, %s, 'UTC', 1)",
+            "INSERT IGNORE INTO job (name, cron, time_zone) VALUES (%s, %s, 'UTC')",
             (job, cron),
         )
         session.execute(
-            "INSERT INTO job_run (job, planned_at, token, state)"
-            " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s MINUTE, 1, %s)",
+            "INSERT INTO job_run (job, planned_at, due_at, state)"
+            " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s MINUTE, UTC_TIMESTAMP(3), %s)",
             (job, round(hours_ago * 60), state),
         )
 

@@ -8,14 +8,13 @@ from functools import partial
 
 import pytest
 
-from countersink.schedules.jobs import Context, Pace, compaction
+from countersink.schedules.jobs import Context, Pace, compaction, retention
 from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import connect
 from countersink.store.errors import UnknownCounter
 from tests.schedules.tables import DAY, LABEL, MAX, Tables, spread
 from tests.store.helpers import entry, minute
@@ -292,28 +291,27 @@ def context(tables: Tables) -> Context:
     )
 
 
-def test_the_job_looks_at_everything_once_a_day(tables: Tables, context: Context) -> None:
+def test_the_job_looks_at_the_last_days_and_retention_at_everything(
+    tables: Tables, context: Context
+) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
-    first = compaction.job(context)
-    assert first.rows == 120
-    assert first.detail == "all buckets: 180 rows became 60"
-    tables.plant(spread(PAGES, (1,)))
     tables.plant(spread([b"x"], (1, 2), today(2)))
-    second = compaction.job(context)
-    assert second.rows == 1
-    assert second.detail == "buckets of the last 3 days: 2 rows became 1"
-    with connect(tables.url) as session:
-        session.execute("UPDATE lease SET expires_at = 1")
-    assert compaction.job(context).rows == 60
+    recent = compaction.job(context)
+    assert recent.rows == 1
+    assert recent.detail == "buckets of the last 3 days: 2 rows became 1"
+    all_of_them = retention.job(context)
+    assert all_of_them.rows == 120
+    assert all_of_them.detail.startswith("all buckets: 180 rows became 60; 0 rows of 0 counters")
 
 
 def test_a_job_that_is_stopped_leaves_everything_to_the_next(
     tables: Tables, context: Context
 ) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
-    stopped = replace(context, stop=lambda: True)
-    assert "stopped early" in compaction.job(stopped).detail
-    assert compaction.job(context).detail.startswith("all buckets")
+    stopped = retention.job(replace(context, stop=lambda: True))
+    assert "stopped early" in stopped.detail
+    assert not stopped.finished
+    assert retention.job(context).rows == 120
 
 
 def test_a_pace_rests_nine_tenths_of_the_time_at_a_share_of_a_tenth() -> None:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import redis
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
+from countersink.schedules import runs
 from countersink.schedules.errors import RunFailed
-from countersink.schedules.runner import backfill_jobs
 from countersink.schedules.runner.rq import (
     FAILURE_TTL_S,
     FUNCTION,
@@ -26,7 +27,7 @@ from countersink.schedules.runner.rq import (
     make_queue,
     run_id,
 )
-from countersink.schedules.runner.run import FOUND, perform
+from countersink.schedules.runner.run import perform
 from countersink.store.connection import Session
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import process_key
@@ -79,10 +80,18 @@ class Ground:
     def plan(self, job: str, moment: datetime = NINE, limit_s: int = LIMIT_S) -> None:
         """Plan a run and enqueue its first attempt."""
         self.session.execute(
-            "INSERT INTO job_run (job, planned_at, token, state) VALUES (%s, %s, 1, 'planned')",
+            "INSERT INTO job_run (job, planned_at, state, due_at)"
+            " VALUES (%s, %s, 'planned', UTC_TIMESTAMP(3))",
             (job, moment.replace(tzinfo=None)),
         )
         self.runs.enqueue(job, moment, 1, limit_s)
+
+    def take_over(self, job: str) -> None:
+        """Give back a run that goes on, as a scheduler does that saw it silent for long, and
+        enqueue its next attempt."""
+        (seen,) = runs.open_runs(self.session, running=job)
+        assert runs.give_back(self.session, seen)
+        self.runs.enqueue(job, seen.planned_at, seen.attempts + 1, LIMIT_S)
 
     def wait_state(self, job: str, state: str, moment: datetime = NINE) -> dict[str, Any]:
         """Wait until a run is in a state; its row."""
@@ -159,7 +168,7 @@ def test_runs_go_on_after_a_failover_of_redis(
 
 
 def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) -> None:
-    child = ground.process()
+    child = ground.process(attempts=1)
     for second in range(3):
         ground.plan("breaks", later(f"09:00:0{second}"))
     ground.plan("deaf", limit_s=1)
@@ -167,12 +176,12 @@ def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) ->
     ground.plan("unknown")
     ground.wait_state("tick", "done")
     row = ground.wait_state("deaf", "failed")
-    assert row["error"] == "it took longer than its limit of 1 s"
+    assert row["detail"] == "it took longer than its limit of 1 s"
     row = ground.wait_state("breaks", "failed", later("09:00:02"))
-    assert row["error"].startswith("RuntimeError: it broke: ¡ñandú! xxx")
-    assert len(row["error"]) == 1000
+    assert row["detail"].startswith("RuntimeError: it broke: ¡ñandú! xxx")
+    assert len(row["detail"]) == 1000
     row = ground.wait_state("unknown", "failed")
-    assert "knows no job unknown" in row["error"]
+    assert "knows no job unknown" in row["detail"]
     end(child)
     assert said(child).count("failing") == 1  # with the third in a row
     # the text of an unexpected error may quote an event: for the table alone
@@ -183,21 +192,23 @@ def test_a_run_that_fails_says_so_and_does_not_block_the_next(ground: Ground) ->
 def test_what_a_job_finds_or_fails_in_again_is_said_at_once_and_the_third_time_at_error_level(
     ground: Ground,
 ) -> None:
-    child = ground.process()
+    child = ground.process(retry_after_s=0.001)
     for second in range(2):
         moment = later(f"09:00:0{second}")
         ground.plan("breaks", moment)
-        ground.wait_rq_failed("breaks", moment)
         for attempt in (2, 3):
-            ground.runs.enqueue("breaks", moment, attempt, LIMIT_S)
+            eventually(partial(waits_again, ground, moment, attempt), message=ground.outputs)
             ground.wait_rq_failed("breaks", moment)
+            ground.runs.enqueue("breaks", moment, attempt, LIMIT_S)
+        ground.wait_state("breaks", "failed", moment)
+        ground.wait_rq_failed("breaks", moment)
     assert said(child).count("run_failed") == 6
-    assert said(child).count("failing") == 2  # with the third attempt, and the fourth
+    assert said(child).count("failing") == 2  # with each last attempt
     before = len(lines_of(child))
     for second in range(4):
         ground.plan("finds", later(f"09:00:0{second}"))
     row = ground.wait_state("finds", "failed", later("09:00:03"))
-    assert (row["error"], row["detail"]) == ("one thing differs", FOUND)
+    assert (row["detail"], row["attempts"]) == ("one thing differs", 1)  # it does not pass
     end(child)
     lines = lines_of(child)[before:]
     told = [(x["action"], x["level"], x["error"]) for x in lines if "error" in x]
@@ -209,6 +220,11 @@ def test_what_a_job_finds_or_fails_in_again_is_said_at_once_and_the_third_time_a
     ]
 
 
+def waits_again(ground: Ground, moment: datetime, attempt: int) -> bool:
+    row = run_row(ground.session, "breaks", moment)
+    return (row["state"], row["attempts"]) == ("planned", attempt - 1)
+
+
 def test_sigterm_tells_the_run_to_end_in_good_order(ground: Ground) -> None:
     child = ground.process()
     ground.plan("until_told")
@@ -217,8 +233,8 @@ def test_sigterm_tells_the_run_to_end_in_good_order(ground: Ground) -> None:
     row = run_row(ground.session, "until_told", NINE)
     assert (row["state"], row["attempts"], row["detail"]) == ("planned", 0, "told to stop")
     assert "run_stopped" in said(child)
-    other = ground.process()  # goes on: nobody waits for a lease to run out
-    ground.runs.enqueue("until_told", NINE, 1, LIMIT_S)  # as the sweep does
+    other = ground.process()  # goes on at once
+    ground.runs.enqueue("until_told", NINE, 1, LIMIT_S)  # as a scheduler does
     ground.wait_starts(2)
     assert run_row(ground.session, "until_told", NINE)["attempts"] == 1
     end(other)
@@ -227,7 +243,7 @@ def test_sigterm_tells_the_run_to_end_in_good_order(ground: Ground) -> None:
 def test_sigterm_kills_a_run_that_does_not_listen_and_another_takes_it_over(
     ground: Ground,
 ) -> None:
-    child = ground.process(stop_within_s=1.0, lease_s=2.0, renew_every_s=0.5)
+    child = ground.process(stop_within_s=1.0, silent_s=2.0, beat_every_s=0.5)
     ground.plan("once_deaf")
     ground.wait_starts(1)
     child.terminate()
@@ -235,14 +251,14 @@ def test_sigterm_kills_a_run_that_does_not_listen_and_another_takes_it_over(
     assert "stop_forced" in said(child)
     assert run_row(ground.session, "once_deaf", NINE)["state"] == "running"
     other = ground.process()
-    ground.runs.enqueue("once_deaf", NINE, 2, LIMIT_S)  # as the sweep does
+    ground.take_over("once_deaf")
     row = ground.wait_state("once_deaf", "done")
     assert (row["attempts"], row["detail"]) == (2, "the second time")
     end(other)
 
 
-def test_a_killed_process_leaves_a_run_that_is_taken_over_after_its_lease(ground: Ground) -> None:
-    child = ground.process(lease_s=2.0, renew_every_s=0.5)
+def test_a_killed_process_leaves_a_run_that_goes_on_elsewhere(ground: Ground) -> None:
+    child = ground.process(silent_s=2.0, beat_every_s=0.5)
     ground.plan("until_told")
     ground.wait_starts(1)
     child.kill()  # its work horse finds itself an orphan, and ends in good order
@@ -252,8 +268,8 @@ def test_a_killed_process_leaves_a_run_that_is_taken_over_after_its_lease(ground
 
 @pytest.mark.long("two runs that wait for each other")
 def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground: Ground) -> None:
-    ground.process(wait_s=1.0)
-    ground.process(wait_s=1.0)
+    ground.process(wait_s=1.0, beat_every_s=0.2)
+    ground.process(wait_s=1.0, beat_every_s=0.2)
     ground.plan("until_told", limit_s=3)  # told to end a little before its time is over
     ground.wait_starts(1)
     ground.plan("until_told", later("09:00:01"))
@@ -262,9 +278,9 @@ def test_a_run_waits_for_the_one_before_it_and_is_skipped_only_after_long(ground
     assert ground.wait_state("until_told", "done")["detail"] == "told to stop"
 
 
-@pytest.mark.long("leases that run out")
-def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Ground) -> None:
-    slow = ground.process(lease_s=1.0, renew_every_s=0.3)
+@pytest.mark.long("runs that fall silent")
+def test_a_run_that_is_frozen_for_long_has_nothing_more_to_say(ground: Ground) -> None:
+    slow = ground.process(silent_s=1.0, beat_every_s=0.3)
     ground.plan("until_told")
     ground.wait_starts(1)
     pid = ground.session.query("SELECT pid FROM test_start")[0][0]
@@ -273,7 +289,7 @@ def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Gro
         os.kill(each, signal.SIGSTOP)
     try:
         other = ground.process()
-        ground.runs.enqueue("until_told", NINE, 2, LIMIT_S)
+        ground.take_over("until_told")
         ground.wait_starts(2)
         os.kill(pid, signal.SIGCONT)
         eventually(lambda: "run_lost" in said(slow), 30, message=ground.outputs)
@@ -288,9 +304,9 @@ def test_a_run_that_is_frozen_past_its_lease_has_nothing_more_to_say(ground: Gro
     end(slow)
 
 
-@pytest.mark.long("leases that run out")
-def test_a_run_that_hangs_is_killed_once_its_lease_is_long_lost(ground: Ground) -> None:
-    child = ground.process(lease_s=1.0, renew_every_s=0.3)
+@pytest.mark.long("runs that fall silent")
+def test_a_run_that_hangs_is_killed_once_it_was_silent_for_long(ground: Ground) -> None:
+    child = ground.process(silent_s=1.0, beat_every_s=0.3)
     ground.plan("until_told")
     ground.wait_starts(1)
     pid = ground.session.query("SELECT pid FROM test_start")[0][0]
@@ -383,17 +399,8 @@ def test_whatever_else_is_put_into_the_queue_is_refused(ground: Ground, tmp_path
     assert "secret" not in child.output()
 
 
-def test_what_the_release_before_has_queued_still_runs_and_nothing_starts_twice(
-    ground: Ground,
-) -> None:
+def test_nothing_starts_twice_however_often_it_is_enqueued(ground: Ground) -> None:
     ground.plan("tick")
-    ground.client.flushdb()
-    make_queue(ground.client).enqueue_call(
-        "countersink.schedules.perform.perform",
-        args=("tick", f"{NINE:%Y%m%dT%H%M%SZ}", 1, LIMIT_S),
-        timeout=LIMIT_S,
-        job_id=run_id("tick", NINE),
-    )
     ground.process()
     ground.wait_state("tick", "done")
     for _ in range(3):
@@ -407,12 +414,6 @@ def test_what_the_release_before_has_queued_still_runs_and_nothing_starts_twice(
     assert scheduled.starts(ground.session) == [
         f"tick-20991121T{hour}0000Z" for hour in ("09", "11", "12")
     ]
-    pieces = RunJob.create(
-        "countersink.schedules.pieces.perform",
-        connection=ground.client,
-        serializer=JSONSerializer,
-    )
-    assert pieces.func is backfill_jobs.perform
 
 
 def test_a_foreign_rq_worker_says_what_is_needed_instead(

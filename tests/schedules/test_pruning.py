@@ -333,7 +333,7 @@ def test_dead_letters_are_pruned_beside_a_worker_that_sets_some_aside(mysql_url:
 
 def add_run(session: Session, ago: timedelta, state: str) -> None:
     session.execute(
-        "INSERT INTO job_run (job, planned_at, token, state)"
-        " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s SECOND, 1, %s)",
+        "INSERT INTO job_run (job, planned_at, due_at, state)"
+        " VALUES (%s, UTC_TIMESTAMP() - INTERVAL %s SECOND, UTC_TIMESTAMP(3), %s)",
         (f"job {state}", round(ago.total_seconds()), state),
     )

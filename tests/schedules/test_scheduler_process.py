@@ -2,6 +2,7 @@
 
 import socket
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
 
 ENDS_WITHIN = 10.0
+NOWHERE = "redis://127.0.0.1:1"
+HOURS = pytest.mark.long("a step ahead, beside one of 2 s and one back")
 
 
 def wait_planned(session: Session, count: int, child: Child) -> None:
@@ -35,40 +38,94 @@ def end(child: Child) -> None:
     assert "Traceback" not in child.output()
 
 
-def test_it_plans_every_second_and_another_takes_over_when_it_ends(
+def times(session: Session) -> list[datetime]:
+    return [at for (at,) in session.query("SELECT planned_at FROM job_run ORDER BY planned_at")]
+
+
+def require_no_gap(session: Session) -> None:
+    """A run for each second from the first to the last."""
+    found = times(session)
+    assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
+
+
+def test_two_plan_every_second_once_whoever_of_them_ends(
     session: Session, redis_client: redis.Redis, redis_url: str, runs_url: str, children: Children
 ) -> None:
     first = scheduler(children, redis_url, runs_url)
-    wait_said(first, "leading")
     second = scheduler(children, redis_url, runs_url)
-    wait_said(second, "standby")
-    wait_planned(session, 2, first)
-    eventually(lambda: len(queued(redis_client)) >= 2)
-    end(first)
-    wait_said(second, "leading")
-    before = session.query("SELECT COUNT(*) FROM job_run")[0][0]
-    wait_planned(session, before + 1, second)
+    for each in (first, second):
+        wait_said(each, "ready")
+    wait_planned(session, 3, first)
+    first.kill()
+    wait_planned(session, len(times(session)) + 2, second)
+    third = scheduler(children, redis_url, runs_url)
+    wait_said(third, "ready")
     end(second)
-    times = session.query("SELECT planned_at, token FROM job_run ORDER BY planned_at")
-    assert [token for _, token in times] == sorted(token for _, token in times)
-    assert {token for _, token in times} == {1, 2}
+    wait_planned(session, len(times(session)) + 2, third)
+    end(third)
+    require_no_gap(session)
+    assert len(set(queued(redis_client))) >= len(times(session)) - 1
 
 
-@pytest.mark.long("leases that run out")
-def test_cut_off_from_mysql_it_stops_planning_and_another_takes_over(
+def test_one_that_is_frozen_holds_up_nothing_and_plans_nothing_twice(
+    session: Session, redis_url: str, runs_url: str, children: Children
+) -> None:
+    frozen = scheduler(children, redis_url, runs_url)
+    other = scheduler(children, redis_url, runs_url)
+    for each in (frozen, other):
+        wait_said(each, "ready")
+    for _ in range(3):
+        frozen.stop()
+        wait_planned(session, len(times(session)) + 2, other)
+        frozen.go_on()
+        wait_planned(session, len(times(session)) + 1, other)
+    for each in (frozen, other):
+        end(each)
+    require_no_gap(session)
+
+
+@pytest.mark.long("seconds without MySQL")
+def test_cut_off_from_mysql_it_waits_and_another_plans(
     session: Session, redis_url: str, runs_url: str, children: Children
 ) -> None:
     with MySQLProxy.to(runs_url) as proxy:
         cut_off = scheduler(children, redis_url, proxy.url(runs_url))
-        wait_said(cut_off, "leading")
+        wait_said(cut_off, "ready")
         other = scheduler(children, redis_url, runs_url)
-        wait_said(other, "standby")
-    wait_said(other, "leading")
-    wait_said(cut_off, "standby")
+        wait_said(other, "ready")
+    wait_said(cut_off, "waiting")
     wait_planned(session, 4, other)
-    assert said(cut_off).count("leading") == 1
     end(other)
     end(cut_off)
+    require_no_gap(session)
+
+
+def test_one_that_cannot_reach_redis_plans_and_another_hands_over(
+    session: Session, redis_client: redis.Redis, redis_url: str, runs_url: str, children: Children
+) -> None:
+    cut_off = scheduler(children, NOWHERE, runs_url)
+    wait_said(cut_off, "waiting")
+    wait_planned(session, 3, cut_off)
+    other = scheduler(children, redis_url, runs_url)
+    wait_said(other, "ready")
+    count = len(times(session))
+    eventually(lambda: len(set(queued(redis_client))) >= count, 30, message=other.output)
+    for child in (cut_off, other):
+        end(child)
+        assert all(line.startswith("{") for line in child.output().splitlines() if line)
+
+
+@pytest.mark.parametrize("step", [2, -7200, pytest.param(7200, marks=HOURS)])
+def test_a_step_of_the_hosts_clock_neither_stops_it_nor_dates_runs_ahead(
+    session: Session, redis_url: str, runs_url: str, children: Children, step: int
+) -> None:
+    child = scheduler(children, redis_url, runs_url, clock_step=step)
+    wait_said(child, "ready")
+    wait_planned(session, 5, child)
+    assert not session.query("SELECT 1 FROM job_run WHERE planned_at > UTC_TIMESTAMP()")
+    assert "clock" not in said(child)
+    end(child)
+    require_no_gap(session)
 
 
 def test_a_mysql_that_restarts_is_waited_for(
@@ -79,7 +136,7 @@ def test_a_mysql_that_restarts_is_waited_for(
     child = scheduler(children, redis_url, url)
     wait_said(child, "waiting")  # there are no tables yet
     migrate(url)
-    wait_said(child, "leading")
+    wait_said(child, "ready")
     with connect(url) as session:
         wait_planned(session, 1, child)
     server.stop()
@@ -153,19 +210,19 @@ def test_the_health_check_finds_its_server_as_the_commands_do(
         assert container_health.main(["jobs"]) == 1
 
 
-def test_a_scheduler_in_charge_that_has_not_looked_for_long_is_unhealthy(
+def test_a_scheduler_that_has_not_looked_for_long_is_unhealthy(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COUNTERSINK_REDIS_URL", redis_url)
     monkeypatch.delenv("COUNTERSINK_JOBS_REDIS_URL", raising=False)
     with connect_redis(redis_url) as client:
         figures = ProcessHeartbeat(client, "scheduler", f"{socket.gethostname()}-1-x")
-        figures.publish("leading", looked=time.time() - 60)
+        figures.publish("planning", looked=time.time() - 60)
         assert container_health.main(["scheduler"]) == 0
-        figures.publish("leading again", looked=time.time() - 600)
+        figures.publish("planning again", looked=time.time() - 600)
         assert container_health.main(["scheduler"]) == 1
-        assert "has not looked for lost runs for 600 s" in capsys.readouterr().err
-        figures.publish("standby")
+        assert "has not looked at its jobs for 600 s" in capsys.readouterr().err
+        figures.publish("waiting")
         assert container_health.main(["scheduler"]) == 0
         figures.withdraw()
 

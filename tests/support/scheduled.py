@@ -4,13 +4,16 @@
 Each job writes a row for every start into a table of the test's own, with the id of RQ's job.
 """
 
+import datetime
 import json
 import os
 import sys
 import time
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, Final
 
+import apscheduler.schedulers.base
 from rq import get_current_job
 
 from countersink.runtime.log import set_up
@@ -19,6 +22,7 @@ from countersink.schedules.errors import JobFailed
 from countersink.schedules.jobs import Context, JobOutcome, Kind, Registry
 from countersink.schedules.options import JobsOptions, SchedulerOptions, Times
 from countersink.schedules.runner.process import run as run_jobs
+from countersink.schedules.scheduler import process
 from countersink.schedules.scheduler.process import run as run_scheduler
 from countersink.store.connection import Session, connect
 
@@ -29,6 +33,7 @@ TABLE: Final = (
 )
 PAUSE_S: Final = 0.02
 PATIENCE_S: Final = 60.0
+LOOKS_BEFORE_STEP: Final = 6
 
 
 def make_table(session: Session) -> None:
@@ -121,10 +126,25 @@ def scheduler_options(plan: Mapping[str, Any]) -> SchedulerOptions:
     return SchedulerOptions(**fields)
 
 
+def step_clock(seconds: int) -> None:
+    """Let this host's clock, as the scheduler and APScheduler see it, jump after some looks."""
+    asked = count()
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            ahead = seconds if next(asked) > LOOKS_BEFORE_STEP else 0
+            return datetime.datetime.now(tz) + datetime.timedelta(seconds=ahead)
+
+    for module in (apscheduler.schedulers.base, process):
+        vars(module)["datetime"] = Clock
+
+
 def main() -> int:
     """Run the process until it is signalled."""
     plan = json.loads(sys.argv[2])
     set_up("json")
+    step_clock(plan.pop("clock_step", 0))
     if sys.argv[1] == "scheduler":
         return run_scheduler(scheduler_options(plan))
     return run_jobs(JobsOptions(**plan), registry=registry())

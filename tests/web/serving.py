@@ -16,6 +16,7 @@ import requests
 import uvloop
 
 from countersink.cli.commands.maintain.info import found
+from countersink.cli.commands.maintain.schedule import act
 from countersink.producers import Producer
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES
@@ -130,6 +131,7 @@ def serving(
             chosen,
             producer=partial(Producer, redis_url, handle_sigterm=False, **(producer or {})),
             system=partial(found, client, mysql_url),
+            schedule=partial(act, mysql_url),
             routes=routes,
         )
         with listen(chosen) as listener:

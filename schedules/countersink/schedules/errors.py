@@ -1,5 +1,4 @@
-"""Errors of scheduled jobs: a job failed, was stopped, raised an alarm; a run failed; a scheduler
-lost its lease.
+"""Errors of scheduled jobs: a job failed, was stopped, raised an alarm; a run failed.
 
 ::
 
@@ -9,7 +8,6 @@ lost its lease.
     └── Alarm        somebody should look
     RunFailed        a run failed, or could not begin; for RQ
     NotOurs          an RQ job that is none of countersink's
-    Deposed          this scheduler is not in charge any more
     Outdated         the counter is not what it was when the pass looked
 """
 
@@ -43,10 +41,6 @@ class RunFailed(Exception):
 
 class NotOurs(Exception):
     """An RQ job that calls something else than what is countersink's."""
-
-
-class Deposed(Exception):
-    """This process is not in charge any more: whatever it wanted to plan is not planned."""
 
 
 class Outdated(Exception):

@@ -1,19 +1,16 @@
 """Reads runs of jobs: last, next, overdue, failing (three times in a row), totals by state; how
 they are shown: ``cli/commands/maintain/job_runs.py``."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from countersink.schedules.report import FAILING_AFTER
 from countersink.store.connection import Session
-from countersink.store.sql import NOW_MS
 
-LEASE: Final = "scheduler"
-"""The lease of the scheduler in charge."""
-TEXT: Final = 1000
-"""Characters that ``detail`` and ``error`` of a run hold."""
-_COLUMNS: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count, detail, error"
+LATE_S: Final = 60
+"""Seconds after which a time that nobody has planned tells that no scheduler runs."""
+_COLUMNS: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count, detail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +25,17 @@ class RunRow:
     ended_at: datetime | None
     rows: int | None
     detail: str | None
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """When a job runs next. Time is naive UTC."""
+    """When a job runs next. Time is naive UTC; None: it is paused, or off."""
 
     job: str
-    at: datetime
+    at: datetime | None
     cron: str
     time_zone: str
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,27 +45,14 @@ class Failing:
     Attributes:
         job: its name.
         times: attempts in a row that failed, of its last runs.
-        error: the last one.
+        detail: why the last one did.
         since: when the first of these runs was planned; naive UTC.
     """
 
     job: str
     times: int
-    error: str | None
+    detail: str | None
     since: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class InCharge:
-    """The scheduler that plans.
-
-    Attributes:
-        scheduler: host, process and a random part.
-        token: its fencing token.
-    """
-
-    scheduler: str
-    token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +98,25 @@ def _runs(session: Session, which: str, args: tuple[object, ...]) -> list[RunRow
 
 
 def next_runs(session: Session, *, job: str | None = None) -> list[NextRun]:
-    """The next run of every job that is not off, the soonest first."""
-    where, args = ("", ()) if job is None else ("AND name = %s", (job,))
+    """The next run of every job, the soonest first, those that are paused or off at the end."""
+    where, args = ("", ()) if job is None else (" WHERE name = %s", (job,))
     rows = session.query(
-        "SELECT name, next_at, cron, time_zone FROM job"
-        f" WHERE next_at IS NOT NULL {where} ORDER BY next_at, name",
+        "SELECT name, IF(paused, NULL, next_at) AS at, cron, time_zone, paused FROM job"
+        f"{where} ORDER BY at IS NULL, at, name",
         args,
     )
-    return [NextRun(*row) for row in rows]
+    return [NextRun(name, at, cron, zone, bool(paused)) for name, at, cron, zone, paused in rows]
+
+
+def is_planned(session: Session) -> bool:
+    """Whether schedulers plan the jobs: there are some, and no time has come that nobody has
+    planned."""
+    ((number, late),) = session.query(
+        "SELECT COUNT(*), COALESCE(SUM(NOT paused AND"
+        " next_at < UTC_TIMESTAMP(3) - INTERVAL %s SECOND), 0) FROM job",
+        (LATE_S,),
+    )
+    return bool(number > 0 and late == 0)
 
 
 def failing(session: Session, job: str | None = None) -> list[Failing]:
@@ -133,28 +128,20 @@ def failing(session: Session, job: str | None = None) -> list[Failing]:
     found = []
     for name in names:
         rows = session.query(
-            "SELECT state, attempts, error, planned_at FROM job_run"
+            "SELECT state, attempts, detail, planned_at FROM job_run"
             " WHERE job = %s AND state IN ('done', 'failed') ORDER BY planned_at DESC LIMIT %s",
             (name, FAILING_AFTER),
         )
-        times, error, since = 0, None, None
+        times, detail, since = 0, None, None
         for state, attempts, said, planned_at in rows:
             if state != "failed":
                 break
             times += int(attempts)
-            error = said if since is None else error
+            detail = said if since is None else detail
             since = planned_at
         if since is not None and times >= FAILING_AFTER:
-            found.append(Failing(job=name, times=times, error=error, since=since))
+            found.append(Failing(job=name, times=times, detail=detail, since=since))
     return sorted(found, key=lambda one: one.job)
-
-
-def in_charge(session: Session) -> InCharge | None:
-    """The scheduler that holds the lease; None if nobody does."""
-    rows = session.query(
-        f"SELECT holder, token FROM lease WHERE name = %s AND expires_at > {NOW_MS}", (LEASE,)
-    )
-    return InCharge(*rows[0]) if rows else None
 
 
 def last_done(session: Session, job: str) -> RunRow | None:
@@ -166,8 +153,17 @@ def last_done(session: Session, job: str) -> RunRow | None:
         " ORDER BY planned_at DESC LIMIT 1) AS last_one USING (job, planned_at)",
         (job,),
     )
-    # What an earlier attempt failed by is over.
-    return replace(found[0], error=None) if found else None
+    return found[0] if found else None
+
+
+def last_ended(session: Session, job: str) -> RunRow | None:
+    """The last run of a job that ended, well or not; None if there is none."""
+    found = _runs(
+        session,
+        "WHERE job = %s AND state IN ('done', 'failed') ORDER BY planned_at DESC LIMIT 1",
+        (job,),
+    )
+    return found[0] if found else None
 
 
 def tally(session: Session) -> dict[str, RunTally]:

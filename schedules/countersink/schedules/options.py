@@ -1,13 +1,18 @@
-"""Settings of scheduler, job process and jobs: leases, attempts, pause before a retry, compaction,
-days kept, limits of alarms; defaults, checks, error messages; default crons are in
-``jobs/__init__.py``."""
+"""Settings of scheduler, job process and jobs: looks, signs of life, attempts, pause before a
+retry, compaction, days kept, limits of alarms; defaults, checks, error messages; default crons are
+in ``jobs/__init__.py``."""
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Final
 
 from countersink.schedules.cron import Cron
+
+SILENT_S: Final = 20.0
+"""Seconds without a sign of life after which a run is another's: schedulers that have watched it
+for so long give it back, and its own process stops before its next transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +43,8 @@ class SchedulerOptions:
         mysql_url: where the runs are; not in ``repr``.
         redis_url: where RQ's queue is; not in ``repr`` either.
         jobs: the times of every job, by name.
-        attempts: times a run is started at most, those that ended with their process included.
-        retry_after_s: seconds from the first failed attempt to the second; doubled each time.
-        lease_s: seconds that a scheduler stays in charge without a word from it.
-        renew_every_s: seconds between two such words, and between two looks of those who stand by.
-        sweep_every_s: seconds between two looks for runs that got lost.
+        look_every_s: seconds between two looks at what is due, at most.
+        silent_s: seconds without a sign of life after which a run is given to another process.
         stop_within_s: seconds after a signal at which the process ends, come what may.
 
     Raises:
@@ -52,22 +54,17 @@ class SchedulerOptions:
     mysql_url: str = field(repr=False)
     redis_url: str = field(repr=False)
     jobs: Mapping[str, Times]
-    attempts: int = 3
-    retry_after_s: float = 30.0
-    lease_s: float = 15.0
-    renew_every_s: float = 3.0
-    sweep_every_s: float = 15.0
+    look_every_s: float = 5.0
+    silent_s: float = SILENT_S
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
         """Refuse what no scheduler could run with."""
         _check(self)
         for name in self.jobs:
-            # RQ's rule for ids; and the name of the job's lease has 64 characters at most.
-            if re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name) is None:
-                raise ValueError(f"{name!r} cannot be a job: 1 to 60 letters, digits, _ and -")
-        if self.attempts < 1:
-            raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
+            # RQ's rule for ids; the column has 64 characters.
+            if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
+                raise ValueError(f"{name!r} cannot be a job: 1 to 64 letters, digits, _ and -")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +121,12 @@ class JobsOptions:
         redis_url: where the streams are; not in ``repr`` either.
         jobs_redis_url: where RQ's queue is; not in ``repr`` either.
         jobs: what the jobs themselves can be told.
-        lease_s: seconds after which a run whose process is silent counts as left behind.
-        renew_every_s: seconds between two signs of life of a run.
-        wait_s: seconds that a run waits for the one before it of its job; longer than ``lease_s``,
-            so that a dead process makes nobody skip a run.
+        attempts: times a run is started at most, those that ended with their process included.
+        retry_after_s: seconds from the first failed attempt to the second; doubled each time.
+        beat_every_s: seconds between two signs of life of a run.
+        silent_s: seconds after the last one from which a run is another's to start.
+        wait_s: seconds that a run waits for the one before it of its job; longer than it takes to
+            find that one's process gone, so that a dead process makes nobody skip a run.
         stop_within_s: seconds after a signal at which the process ends, come what may.
 
     Raises:
@@ -138,14 +137,18 @@ class JobsOptions:
     redis_url: str = field(repr=False)
     jobs_redis_url: str = field(repr=False)
     jobs: JobOptions = field(default_factory=JobOptions)
-    lease_s: float = 15.0
-    renew_every_s: float = 4.0
-    wait_s: float = 20.0
+    attempts: int = 3
+    retry_after_s: float = 30.0
+    beat_every_s: float = 4.0
+    silent_s: float = SILENT_S
+    wait_s: float = 40.0
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
         """Refuse what no job process could run with."""
         _check(self)
+        if self.attempts < 1:
+            raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
 
 
 def _check(options: SchedulerOptions | JobsOptions) -> None:
@@ -153,5 +156,3 @@ def _check(options: SchedulerOptions | JobsOptions) -> None:
         value = getattr(options, one.name)
         if one.name.endswith("_s") and not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{one.name} is {value}: seconds above 0")
-    if options.lease_s < 2 * options.renew_every_s:
-        raise ValueError("lease_s is less than twice renew_every_s: it would run out by itself")

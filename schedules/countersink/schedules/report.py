@@ -29,11 +29,11 @@ class ProcessVitals:
     """State and times of a scheduler or job process, written by its threads, read by any.
 
     Attributes:
-        state: ``starting``, ``waiting`` (a server is away), and of a scheduler ``leading`` or
-            ``standby``, of a job process ``idle`` or ``running``.
+        state: ``starting``, ``waiting`` (a server is away), and of a scheduler ``planning``, of a
+            job process ``idle`` or ``running``.
         moved: when it last took a step, on :func:`time.monotonic`; a try to reach a server that is
             away is one.
-        looked: when the scheduler in charge last looked after all runs, on :func:`time.time`.
+        looked: when the scheduler last looked at everything, on :func:`time.time`.
         runs: of a scheduler those that it enqueued, of a job process those that it started.
     """
 
@@ -98,23 +98,17 @@ class ScheduleAction(StrEnum):
     STARTED = "started"
     """The process runs; no server was asked yet."""
     READY = "ready"
-    """The job process waits for runs."""
-    STANDBY = "standby"
-    """Another scheduler is in charge, or this one no longer is: it plans nothing."""
-    LEADING = "leading"
-    """This scheduler is in charge."""
+    """The job process waits for runs; the scheduler plans them."""
     PLANNED = "planned"
-    """A run was planned and enqueued (level debug)."""
+    """A run was planned (level debug)."""
     MISSED = "missed"
-    """The last of the runs that nobody planned in time was planned now."""
-    LEFT_OUT = "left_out"
-    """Runs that are much too late were left out; the last of them was planned."""
+    """A run that nobody planned in time was planned now; of those missed it is the first."""
     REQUEUED = "requeued"
-    """A run that RQ had lost, that its process had left behind, or that is to be tried again."""
+    """A run that its process had left behind is to be started again."""
     CLOCK = "clock"
     """MySQL's clock was set back: planning goes on from there, and nothing is planned twice."""
     CONFIGURED = "configured"
-    """A job's times changed, or a job is new or gone."""
+    """A job's times changed, or a job is new."""
     RUN_STARTED = "run_started"
     """A run begins."""
     RUN_DONE = "run_done"
@@ -128,7 +122,7 @@ class ScheduleAction(StrEnum):
     RUN_STOPPED = "run_stopped"
     """A run was told to end before its work was done: it begins again elsewhere, or later."""
     RUN_LOST = "run_lost"
-    """A run's lease ran out, or was taken over, while it ran."""
+    """A run was given to another process while it ran."""
     FAILING = "failing"
     """A job has failed three times in a row or more."""
     WAITING = "waiting"

@@ -4,40 +4,38 @@ run is done.
 
 from countersink.store.connection import connect
 from tests.faults.stage import Stage
-from tests.faults.troupe import SELDOM, SHORT, TICK, Troupe, kill
+from tests.faults.troupe import SELDOM, TICK, Troupe, kill
 from tests.support import scheduled
 
-QUICK = {"lease_s": 2.0, "renew_every_s": 0.5, "wait_s": 60.0}
-"""A dead run is taken over soon, and no run is skipped for waiting long."""
-ATTEMPTS = 1000
-"""As many as it takes: this is about what becomes of each of them."""
+QUICK = {"silent_s": 3.0, "beat_every_s": 0.5, "wait_s": 60.0, "attempts": 1000}
+"""A dead run is given back soon, no run is skipped for waiting long, and there are as many attempts
+as it takes: this is about what becomes of each of them."""
 
 
 def killed_at_random(stage: Stage, kills: int = 6) -> None:
     """A job process, a run or both are killed again and again; once Redis is emptied."""
     with connect(stage.mysql_url) as session:
-        _play(Troupe(stage, SHORT, session), kills)
+        _play(Troupe(stage, session), kills)
 
 
 def _play(troupe: Troupe, kills: int) -> None:
     stage = troupe.stage
     troupe.clear()
     troupe.workers = [troupe.jobs(**QUICK), troupe.jobs(**QUICK)]
-    troupe.schedulers = [troupe.scheduler(attempts=ATTEMPTS)]
+    troupe.schedulers = [troupe.scheduler()]
     for number in range(kills):
-        troupe.wait_runs(since=None, seconds=2 * (number + 1))
+        troupe.wait_runs(2)
         if number == kills // 2:
             stage.redis.flushall()  # of the stage's private server
             stage.faults["redis was emptied under the scheduler"] += 1
         _strike(troupe)
-    troupe.wait_runs(since=None, seconds=2 * kills + 3)
+    troupe.wait_runs(3)
     troupe.end(*troupe.schedulers)
-    # it sweeps until nothing is left, and plans nothing more
-    troupe.schedulers = [troupe.scheduler(attempts=ATTEMPTS, jobs={TICK: (SELDOM, 30)})]
-    troupe.leader()
+    # it hands over what is left, and plans nothing more
+    troupe.schedulers = [troupe.scheduler(jobs={TICK: (SELDOM, 30)})]
     troupe.settled()
     wrong = troupe.session.query(
-        "SELECT planned_at, state, attempts, detail, error FROM job_run"
+        "SELECT planned_at, state, attempts, detail FROM job_run"
         " WHERE job = %s AND state <> 'done'",
         (TICK,),
     )

@@ -51,8 +51,12 @@ def test_a_server_says_at_its_start_what_a_proxy_needs_and_one_with_a_key_nothin
         chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, port=0, **options)
         producer = partial(Producer, redis_url, handle_sigterm=False)
         caplog.clear()
-        assert run(chosen, producer=producer, system=dict, announce=ended) == 0
+        ready: dict[str, Any] = {"system": dict, "schedule": no_jobs, "announce": ended}
+        assert run(chosen, producer=producer, **ready) == 0
         return caplog.text
+
+    def no_jobs(what: str, job: str) -> dict[str, str]:
+        raise LookupError(job)
 
     def ended(url: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -95,6 +95,9 @@ CALLS = (
     call("post", "/v1/dead/retry", whole=True, body='{"all": true}'),
     call("post", "/v1/dead/drop", whole=True, body='{"all": true}'),
     call("get", "/v1/whoami", "read"),
+    call("post", "/v1/schedules/{job}/pause", whole=True, absent=True),
+    call("post", "/v1/schedules/{job}/resume", whole=True, absent=True),
+    call("post", "/v1/schedules/{job}/run", whole=True, absent=True),
     Call("get", "/livez", None),
     Call("get", "/readyz", None),
 )

@@ -181,8 +181,8 @@ def test_runs_by_job_and_state(web: Web) -> None:
     with connect(web.options.mysql_url) as session:
         for job, ago, state in rows:
             session.execute(
-                "INSERT INTO job_run (job, planned_at, token, state, attempts, ended_at)"
-                f" VALUES (%s, UTC_TIMESTAMP() + INTERVAL {ago}, 1, %s, 1,"
+                "INSERT INTO job_run (job, planned_at, due_at, state, attempts, ended_at)"
+                f" VALUES (%s, UTC_TIMESTAMP() + INTERVAL {ago}, UTC_TIMESTAMP(3), %s, 1,"
                 f" UTC_TIMESTAMP(3) + INTERVAL {ago})",
                 (job, state),
             )
@@ -195,3 +195,30 @@ def test_runs_by_job_and_state(web: Web) -> None:
     done = {key[1] for key in found if key[0].startswith("countersink_job_last_success")}
     assert done == {"compact", "verify"}
     assert found["countersink_job_overdue_runs",] == 1
+
+
+def test_jobs_are_paused_resumed_and_run_by_an_admin_alone(web: Web) -> None:
+    admin, reader = web.key("admin"), web.key("read")
+    bound = web.key("admin", counters=["views"])
+    with connect(web.options.mysql_url) as session:
+        session.execute(
+            "INSERT INTO job (name, cron, time_zone, next_at)"
+            " VALUES ('compact', '0 8 * * *', 'UTC', UTC_TIMESTAMP())"
+        )
+
+    def done(what: str, key: str = admin, job: str = "compact", status: int = 200) -> Any:
+        answer = web.ask("POST", f"/v1/schedules/{job}/{what}", key)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    assert done("pause")["paused"] is True
+    assert done("resume")["paused"] is False
+    assert done("run")["planned"]
+    (job,) = web.ask("GET", "/v1/system", reader).json()["schedules"]["next"]
+    assert (job["job"], job["paused"], job["last"]) == ("compact", False, None)
+    done("pause", job="nope", status=404)
+    done("stop", status=404)
+    for key in (reader, bound):
+        done("run", key, status=403)
+    with connect(web.options.mysql_url) as session:
+        assert session.query("SELECT COUNT(*) FROM job_run") == [(1,)]

@@ -62,6 +62,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "info": "Show the backlog, the workers and how far behind they are.",
             "partitions": "Show the partitions of the queue, or set how many there are.",
             "runs": "Show the last runs of the scheduled jobs, and the next ones.",
+            "schedule": "List, pause, resume and run the scheduled jobs.",
             "counter": "Make, configure, show and delete counters.",
             "compact": "Compact now: add up the rows of each key in one row.",
             "key": "Create, list and revoke keys of the HTTP interface.",

@@ -3,7 +3,7 @@
 ``stream/progress.py``) or when the scheduler is stuck; its messages.
 
 Status 0 when such a process of this host has told Redis of itself in the last minute, and the
-scheduler in charge has looked for lost runs in the last two; else another one. Without an argument
+scheduler has looked at its jobs in the last two; else another one. Without an argument
 it is a worker. Settings are those of the commands.
 """
 
@@ -26,7 +26,7 @@ from countersink.stream.names import process_key, worker_key
 WORKER: Final = "worker"
 KINDS: Final = (WORKER, "scheduler", "jobs")
 LOOKED_WITHIN_S: Final = 120.0
-"""Seconds since its last look after which the scheduler in charge counts as stuck."""
+"""Seconds since its last look after which a scheduler counts as stuck."""
 
 
 @click.command("container-health")
@@ -57,7 +57,7 @@ def command(kind: str, redis_url: str | None, jobs_redis_url: str | None) -> int
     for looked in looks:
         ago = time.time() - int(looked or 0) / 1000
         if looked and ago > LOOKED_WITHIN_S:
-            click.echo(f"the {kind} has not looked for lost runs for {ago:,.0f} s", err=True)
+            click.echo(f"the {kind} has not looked at its jobs for {ago:,.0f} s", err=True)
             return Exit.FAILED
     return Exit.DONE
 

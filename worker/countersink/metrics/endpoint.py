@@ -383,7 +383,7 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
 
 
 def _schedules(found: Mapping[str, Any]) -> Samples:
-    yield Sample("countersink_schedulers_in_charge", float(found["scheduler"] is not None))
+    yield Sample("countersink_schedulers_planning", float(found["planning"]))
     yield Sample("countersink_job_overdue_runs", len(found["overdue"]))
     for one in found["failing"]:
         yield Sample("countersink_job_failures_in_a_row", one["times"], {"job_name": one["job"]})

@@ -106,12 +106,12 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
     "scheduler": [
         _metric(
             "countersink_scheduler_state",
-            "1 for the state that the scheduler is in, else 0; leading: it is in charge.",
+            "1 for the state that the scheduler is in, else 0.",
             "state",
         ),
         _metric(
             "countersink_scheduler_last_look_timestamp_seconds",
-            "Unix time at which the scheduler in charge last looked after all runs.",
+            "Unix time at which the scheduler last looked after all jobs and runs.",
         ),
         _metric(
             "countersink_scheduler_runs_enqueued_total",
@@ -237,7 +237,9 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             "Entries, at least, that Redis has lost before anybody applied them: it was emptied or"
             " trimmed, or is an older copy.",
         ),
-        _metric("countersink_schedulers_in_charge", "1 if a scheduler is in charge, else 0."),
+        _metric(
+            "countersink_schedulers_planning", "1 if schedulers plan the jobs in time, else 0."
+        ),
         _metric(
             "countersink_job_last_success_timestamp_seconds",
             "Unix time at which the last run of the job ended well; of jobs that ever did.",
@@ -283,7 +285,7 @@ class Sample(NamedTuple):
 
 Samples = Iterable[Sample]
 WORKER_STATES: Final = ("starting", "idle", "applying", "waiting", "stopping")
-SCHEDULER_STATES: Final = ("starting", "leading", "standby", "waiting")
+SCHEDULER_STATES: Final = ("starting", "planning", "waiting")
 JOBS_STATES: Final = ("starting", "idle", "running", "waiting")
 RUN_STATES: Final = ("planned", "running", "done", "failed", "skipped")
 

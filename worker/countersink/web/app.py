@@ -85,7 +85,7 @@ class Application:
     Args:
         options: its settings.
         producer: makes the one producer, when the application starts; it is closed at the end.
-        system: see :class:`~countersink.web.services.Services`.
+        system, schedule: see :class:`~countersink.web.services.Services`.
         routes: what there is besides the OpenAPI document of it.
 
     Attributes:
@@ -102,6 +102,7 @@ class Application:
         *,
         producer: Callable[[], Producer],
         system: Callable[[], Mapping[str, Any]],
+        schedule: Callable[[str, str], Mapping[str, Any]],
         routes: Sequence[Route] = ROUTES,
     ) -> None:
         self._options = options
@@ -113,6 +114,7 @@ class Application:
         )
         self._producer = producer
         self._system = system
+        self._schedule = schedule
         self._table = RouteTable((*routes, openapi_route(routes)))
         self._life = Router(lifespan=self._lifespan)
         self._dispatcher: Dispatcher
@@ -150,6 +152,7 @@ class Application:
                 reads=Reads(store, client, bounds),
                 redis=client,
                 system=self._system,
+                schedule=self._schedule,
                 read_pool=ReadPool(options.threads, options.read_timeout_s),
                 register=register,
                 cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),

@@ -34,6 +34,8 @@ class Services:
         reads: totals together with how fresh they are.
         redis: the queue.
         system: the state of the whole installation, the document of ``countersink info``; blocks.
+        schedule: pauses, resumes or runs a scheduled job: ``schedule(what, job)``; blocks, and
+            raises LookupError where there is none of this name.
         read_pool: runs what reads totals, which may take long: nobody else waits for it.
         register: the keys and logins that are valid.
         cookie: of the logins to this installation.
@@ -50,6 +52,7 @@ class Services:
     reads: Reads
     redis: redis.Redis
     system: Callable[[], Mapping[str, Any]]
+    schedule: Callable[[str, str], Mapping[str, Any]]
     read_pool: ReadPool
     register: Register
     cookie: LoginCookie
@@ -75,7 +78,8 @@ class Services:
         """Run what blocks for a moment in a thread; the work of each module has places of its own,
         so that what waits for a lock holds up nothing else.
         """
-        return await self._run(work.__module__, partial(work, *args, **kwargs))
+        kind = getattr(work, "func", work).__module__  # of a partial what it calls
+        return await self._run(kind, partial(work, *args, **kwargs))
 
     async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run ``work`` in such a thread, with a session of its own as its first argument."""

@@ -136,13 +136,13 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.jobs.compaction:job",
         cron="*/10 * * * *",
         limit_s=3600,
-        does="moves closed and crowded buckets into slot 0",
+        does="moves closed and crowded buckets of the last days into slot 0",
     ),
     "retention": Kind(
         path="countersink.schedules.jobs.retention:job",
         cron="20 3 * * *",
         limit_s=4 * 3600,
-        does="rolls up what is older than its counter keeps, into wider buckets and months",
+        does="compacts all buckets, and rolls up what is older than its counter keeps",
     ),
     "prune": Kind(
         path="countersink.schedules.jobs.retention:prune",

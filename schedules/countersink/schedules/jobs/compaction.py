@@ -15,7 +15,6 @@ from datetime import date
 from functools import partial
 from typing import Final
 
-from countersink.runtime.process import process_name
 from countersink.schedules.jobs import Context, JobOutcome, Pace
 from countersink.schedules.jobs.move import Mover, open_tables
 from countersink.schedules.jobs.ranges import (
@@ -31,16 +30,14 @@ from countersink.schedules.jobs.ranges import (
     uncompacted,
     unsettled,
 )
-from countersink.store import lease
 from countersink.store.connection import Connect
 from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.ledger import postings
 from countersink.store.sql import day_label
 
 RECENT_DAYS: Final = 3
-"""Days of which every run of the job looks at the buckets; it looks at all of them once a day."""
+"""Days of which the job looks at the buckets; ``retention`` looks at all of them."""
 DAY_S: Final = 86_400
-_ALL: Final = "compact:all"
 _LAST_BEFORE: Final = date(9999, 12, 28)
 _FIRST_WINDOW: Final = 8
 _LARGEST_WINDOW: Final = 1024
@@ -52,8 +49,6 @@ _GROUP_ROWS: Final = 20_000
 """Rows that they have, at most; a counter that has more by itself is looked at by itself."""
 _QUICK_S: Final = 0.02
 _SLOW_S: Final = 0.1
-_ALL_WITHIN_S: Final = 2 * 3600.0
-"""Seconds until another run looks at all buckets where one that did was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +123,27 @@ def compact(
 
 
 def job(context: Context) -> JobOutcome:
-    """Compact what is recent, and once a day everything, at the scheduled pace."""
+    """Compact what is recent, at the scheduled pace; ``retention`` compacts everything."""
+    done = compact_all(context, recent_days=RECENT_DAYS)
+    said = done.sentence(
+        f"buckets of the last {RECENT_DAYS} days: {done.rows_before:,} rows became"
+        f" {done.rows_after:,}"
+    )
+    return JobOutcome(done.rows_before - done.rows_after, said, finished=done.finished)
+
+
+def compact_all(context: Context, *, recent_days: int | None = None) -> Compacted:
+    """Compact all counters as the jobs are set, at the scheduled pace.
+
+    Args:
+        context: of the run.
+        recent_days: leave out buckets from longer ago; None: none.
+    """
     options = context.options
-    holder = process_name("compact")
-    connect = partial(open_tables, context.mysql_url)
-    with connect() as session:
-        # Who holds this lease looks at everything, and keeps it for a day once it has done so.
-        everything = lease.acquire(session, _ALL, holder, _ALL_WITHIN_S) is not None
-    done = compact(
-        connect,
+    return compact(
+        partial(open_tables, context.mysql_url),
         CompactOptions(
-            recent_days=None if everything else RECENT_DAYS,
+            recent_days=recent_days,
             grace_s=options.compact_grace_s,
             threshold=options.compact_threshold,
             rows=options.compact_rows,
@@ -146,15 +151,6 @@ def job(context: Context) -> JobOutcome:
         ),
         stop=context.stop,
     )
-    if everything:
-        with connect() as session:
-            if done.finished:
-                lease.renew(session, _ALL, holder, DAY_S)
-            else:
-                lease.release(session, _ALL, holder)
-    looked = "all buckets" if everything else f"buckets of the last {RECENT_DAYS} days"
-    said = done.sentence(f"{looked}: {done.rows_before:,} rows became {done.rows_after:,}")
-    return JobOutcome(done.rows_before - done.rows_after, said, finished=done.finished)
 
 
 @dataclass(repr=False, eq=False)

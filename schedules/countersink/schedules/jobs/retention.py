@@ -28,6 +28,7 @@ from typing import Final
 
 from countersink.schedules.errors import Outdated, RunStopped
 from countersink.schedules.jobs import Context, JobOutcome, Pace, move
+from countersink.schedules.jobs.compaction import compact_all
 from countersink.schedules.jobs.move import Mover
 from countersink.schedules.jobs.ranges import (
     BucketKey,
@@ -100,7 +101,8 @@ def roll_up(
 
 
 def job(context: Context) -> JobOutcome:
-    """Roll up whatever is due, at the scheduled pace."""
+    """Compact everything, then roll up whatever is due, at the scheduled pace."""
+    compacted = compact_all(context)
     done = roll_up(
         lambda: move.open_tables(context.mysql_url),
         rows=context.options.compact_rows,
@@ -110,7 +112,10 @@ def job(context: Context) -> JobOutcome:
     said = done.sentence(
         f"{done.rows:,} rows of {done.counters:,} counters rolled up into wider buckets and months"
     )
-    return JobOutcome(done.rows, said, finished=done.finished)
+    before, after = compacted.rows_before, compacted.rows_after
+    said = f"{compacted.sentence(f'all buckets: {before:,} rows became {after:,}')}; {said}"
+    finished = compacted.finished and done.finished
+    return JobOutcome(before - after + done.rows, said, finished=finished)
 
 
 class _Pass:

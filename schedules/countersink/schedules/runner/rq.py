@@ -3,9 +3,8 @@ results are kept, when a silent RQ job is lost, polling, killing of runs, no Red
 
 MySQL says which runs there are and which attempt of each is due; RQ carries them to a process and
 keeps their time limits. An attempt may be enqueued twice, or late: it starts once, see
-:mod:`countersink.schedules.runner.attempts`. RQ's own retries would need its scheduler process,
-with a lock in Redis, and would be forgotten with Redis: the scheduler enqueues a failed run again
-instead.
+:mod:`countersink.schedules.runs`. RQ's own retries would need its scheduler process, with a lock in
+Redis, and would be forgotten with Redis: a failed run is planned again instead.
 """
 
 import logging
@@ -35,7 +34,7 @@ from countersink.schedules.errors import NotOurs, RunFailed
 from countersink.schedules.jobs import Registry, pause
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import ProcessHeartbeat, ProcessVitals, ScheduleAction
-from countersink.schedules.runner.attempts import TIME_FORMAT, shared_moment
+from countersink.schedules.runner.heartbeat import shared_moment
 from countersink.store.sessions import passes
 from countersink.stream.connection import check_single, connect, mapped
 
@@ -45,14 +44,10 @@ FUNCTION: Final = "countersink.schedules.runner.run.perform"
 """What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
 PIECES: Final = "countersink.schedules.runner.backfill_jobs.perform"
 """What RQ calls to count pieces of a backfill."""
-_ALLOWED: Final = {
-    FUNCTION: FUNCTION,
-    PIECES: PIECES,
-    # As the release before named them: what it left in the queue still runs. For one release.
-    "countersink.schedules.perform.perform": FUNCTION,
-    "countersink.schedules.pieces.perform": PIECES,
-}
-"""What may be called, by the name in the queue."""
+_ALLOWED: Final = (FUNCTION, PIECES)
+"""What may be called."""
+TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+"""Of a planned time in RQ's queue."""
 RESULT_TTL_S: Final = 600
 """Seconds that Redis remembers a run that ended well; MySQL remembers it for months."""
 FAILURE_TTL_S: Final = 86_400
@@ -95,7 +90,7 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
     @property
     def func(self) -> Any:
         """What RQ calls, its module imported now."""
-        return import_attribute(_ALLOWED[self.func_name])
+        return import_attribute(self.func_name)
 
     def execute_success_callback(self, *_: object) -> None:
         """Nothing: runs have none."""
@@ -228,8 +223,7 @@ IDLE_S: Final = 1
 _TTL_S: Final = IDLE_S + 15
 """RQ reads for 15 s less than this."""
 MONITOR_S: Final = 5
-"""Seconds between two looks at a work horse, and two signs of life of it in Redis; fewer where a
-lease is as short."""
+"""Seconds between two looks at a work horse, and two signs of life of it in Redis."""
 
 
 @dataclass(slots=True)
@@ -242,7 +236,7 @@ class Process:
         log: where runs say what they do.
         pid: of the job process.
         told: set in a work horse that is to end in good order.
-        held_until: where a work horse tells until when its run's lease is held.
+        held_until: where a work horse tells until when its run is surely its own.
     """
 
     options: JobsOptions
@@ -338,7 +332,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             job_class=RunJob,
             serializer=JSONSerializer,
             worker_ttl=_TTL_S,
-            job_monitoring_interval=max(1, min(MONITOR_S, int(process.options.lease_s))),
+            job_monitoring_interval=max(1, min(MONITOR_S, int(process.options.silent_s))),
             log_job_description=False,
         )
         self._process = process
@@ -393,11 +387,11 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         killed once its run may have been taken over for long.
         """
         process = self._process
-        if time.monotonic() > process.held_until.value + process.options.lease_s:
+        if time.monotonic() > process.held_until.value + process.options.silent_s:
             process.held_until.value = inf  # once
             process.log(
                 ScheduleAction.RUN_LOST,
-                "the run at hand has lost its lease and does not end: its process is killed",
+                "the run at hand is another's by now and does not end: its process is killed",
                 level=logging.WARNING,
                 run=job.id,
             )

@@ -1,31 +1,30 @@
 """One run in its own process: begins it, calls the job, and says how it ended (failed, stopped,
-over its time limit) with the texts; its states are in ``runner/attempts.py``, when it is tried
-again in ``scheduler/sweep.py``."""
+over its time limit, tried again after a pause) with the texts; its row: ``schedules/runs.py``."""
 
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import MAX_ERROR, error_text
 from countersink.runtime.process import process_name
+from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
 from countersink.schedules.history import failing
 from countersink.schedules.jobs import Context, load
-from countersink.schedules.report import FAILING_AFTER, ScheduleAction, say_failing
-from countersink.schedules.runner import attempts
-from countersink.schedules.runner.attempts import Attempt, Begun, LeaseRenewal, planned_time
-from countersink.schedules.runner.rq import Process, installed, is_timeout
+from countersink.schedules.report import ScheduleAction, say_failing
+from countersink.schedules.runner.heartbeat import RunHeartbeat
+from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed, is_timeout
+from countersink.schedules.runs import Attempt, Begun, OpenRun
 from countersink.store.connection import rerun
 from countersink.store.errors import StoreError
 from countersink.store.sessions import lease_session
 from countersink.stream.errors import StreamError
 
-FOUND: Final = "not tried again: what it found does not pass by itself"
-"""The detail of a run that failed by what its job found; the scheduler goes by it."""
 LOOK_EVERY_S: Final = 0.2
 """Seconds between two looks whether the run before is over, or the process is to stop."""
 _MARGIN: Final = 0.1
@@ -42,7 +41,8 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
         RunFailed: RQ keeps it as failed, too.
     """
     process = installed()
-    run = _Run(process, Attempt(job, planned_time(planned), attempt, process_name()), limit_s)
+    at = datetime.strptime(planned, TIME_FORMAT).replace(tzinfo=UTC)
+    run = _Run(process, Attempt(job, at, attempt, process_name()), limit_s)
     try:
         return run()
     finally:
@@ -54,18 +54,18 @@ class _Ended:
     """How a run ended.
 
     Attributes:
+        detail: for its row: what it did, or why it failed.
         rows: for its row.
-        detail: for its row.
-        error: why it failed, for its row; None: it did not.
-        said: the same for the log: without the text of an unexpected error, which may quote an
-            event.
+        said: why it failed, for the log: without the text of an unexpected error, which may quote
+            an event; empty: it did not.
+        passes: why it failed may pass by itself.
         unfinished: it ended early, since it was to stop.
     """
 
+    detail: str
     rows: int | None = None
-    detail: str | None = None
-    error: str | None = None
     said: str = ""
+    passes: bool = True
     unfinished: bool = False
 
 
@@ -81,20 +81,12 @@ class _Run:
         # A little earlier than RQ's own limit, which is an exception in the midst of something.
         self._deadline = time.monotonic() + limit_s - min(_LONGEST_MARGIN_S, _MARGIN * limit_s)
         self._limit_s = limit_s
+        self._since = time.monotonic()
 
     def __call__(self) -> str:
-        begun = self._begin()
+        begun, reason = self._begin()
         if begun is Begun.STARTED:
             return self._started()
-        if begun is Begun.BUSY:
-            reason = self._waited(
-                lambda: rerun(
-                    lambda: attempts.skip(self._session(), self._attempt, self._options.wait_s)
-                )
-            )
-            begun = Begun.NOTHING if reason is None else begun
-        elif begun is Begun.STALE:
-            reason = attempts.STALE
         if begun is Begun.NOTHING:
             self._log(
                 ScheduleAction.RUN_IGNORED,
@@ -103,6 +95,9 @@ class _Run:
                 attempt=self._attempt.number,
             )
             return "nothing"
+        if begun is Begun.WORN:
+            self._say_failed(reason, None, again=False)
+            raise RunFailed(reason)
         self._log(ScheduleAction.RUN_SKIPPED, f"skipped: {reason}", level=logging.WARNING)
         return "skipped"
 
@@ -113,18 +108,44 @@ class _Run:
     def _to_stop(self) -> bool:
         return self._process.ending or time.monotonic() >= self._deadline
 
-    def _begin(self) -> Begun:
-        """Begin, once the run before it is over; BUSY if that takes too long."""
+    def _begin(self) -> tuple[Begun, str]:
+        """Begin, once the run before it is over; and why it is left out, where it is.
+
+        One that waits for a run which gives no sign of life is left as it is: a scheduler gives
+        back that one, and hands this one over again.
+        """
         patient_until = time.monotonic() + self._options.wait_s
+        first: OpenRun | None = None
         while True:
             if self._process.ending:
                 raise RunFailed("the job process stops: the run begins elsewhere, or later")
-            begun = self._waited(
-                lambda: attempts.begin(self._session(), self._attempt, self._options.lease_s)
+            self._since = time.monotonic()  # before its row says that it lives
+            begun, other = self._waited(
+                lambda: rerun(
+                    lambda: runs.begin(self._session(), self._attempt, self._options.attempts)
+                )
             )
-            if begun is not Begun.BUSY or time.monotonic() >= patient_until:
-                return begun
+            if begun is Begun.WORN:
+                return (
+                    begun,
+                    f"its process ended in the midst of it, {self._options.attempts} times",
+                )
+            if begun is not Begun.BUSY or other is None:
+                return begun, runs.STALE
+            first = first if first is not None and first.holder == other.holder else other
+            if time.monotonic() >= patient_until:
+                if other.heartbeat_at == first.heartbeat_at:
+                    return Begun.NOTHING, ""
+                reason = (
+                    f"the run planned at {other.planned_at:%Y-%m-%d %H:%M:%S} UTC was still going"
+                    f" after {self._options.wait_s:g} s"
+                )
+                return self._left_out(reason), reason
             time.sleep(LOOK_EVERY_S)
+
+    def _left_out(self, reason: str) -> Begun:
+        left_out = self._waited(lambda: runs.skip(self._session(), self._attempt, reason))
+        return Begun.BUSY if left_out else Begun.NOTHING
 
     def _waited(self, work: Callable[[], Result]) -> Result:
         process = self._process
@@ -136,31 +157,41 @@ class _Run:
     def _started(self) -> str:
         self._log(ScheduleAction.RUN_STARTED, "a run begins", attempt=self._attempt.number)
         begun = time.monotonic()
-        with LeaseRenewal(self._process.held_until, self._options, self._attempt) as renewal:
-            ended = self._work(renewal)
+        with RunHeartbeat(
+            self._process.held_until, self._options, self._attempt, self._since
+        ) as heartbeat:
+            ended = self._work(heartbeat)
             took = round(time.monotonic() - begun, 3)
-            if ended.unfinished and (self._process.ending or renewal.lost):
-                return self._put_back(renewal, ended, took)
-            self._written(
-                renewal,
-                lambda: attempts.finish(
-                    self._session(),
-                    self._attempt,
-                    rows=ended.rows,
-                    detail=ended.detail,
-                    error=ended.error,
-                ),
-            )
-        if ended.error is not None:
-            self._say_failed(ended.said, took)
-            raise RunFailed(ended.error[:MAX_ERROR])
-        self._log(ScheduleAction.RUN_DONE, str(ended.detail), took_s=took, rows=ended.rows)
+            if ended.unfinished and self._process.ending:
+                return self._put_back(heartbeat, ended, took)
+            if ended.unfinished and heartbeat.lost:
+                self._say_lost()
+            self._written(heartbeat, lambda: self._end(ended))
+        if ended.said:
+            self._say_failed(ended.said, took, again=self._is_tried_again(ended))
+            raise RunFailed(ended.detail[:MAX_ERROR])
+        self._log(ScheduleAction.RUN_DONE, ended.detail, took_s=took, rows=ended.rows)
         return "done"
 
-    def _put_back(self, renewal: LeaseRenewal, ended: _Ended, took: float) -> str:
+    def _end(self, ended: _Ended) -> bool:
+        """Write how it ended; False where that is not its to say."""
+        session, attempt, options = self._session(), self._attempt, self._options
+        if not ended.said:
+            return runs.finish(session, attempt, "done", ended.detail, ended.rows)
+        if not self._is_tried_again(ended):
+            return runs.finish(session, attempt, "failed", ended.detail)
+        pause_s = options.retry_after_s * 2.0 ** (attempt.number - 1)
+        return runs.put_back(session, attempt, ended.detail, spent=True, pause_s=pause_s)
+
+    def _is_tried_again(self, ended: _Ended) -> bool:
+        return ended.passes and self._attempt.number < self._options.attempts
+
+    def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
         """Leave the rest to another process: neither done nor failed."""
-        detail = ended.detail if ended.error is None else None
-        self._written(renewal, lambda: attempts.put_back(self._session(), self._attempt, detail))
+        detail = None if ended.said else ended.detail
+        self._written(
+            heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)
+        )
         self._log(
             ScheduleAction.RUN_STOPPED,
             "the run was to stop before its work was done: it goes on elsewhere, or later",
@@ -169,12 +200,12 @@ class _Run:
         )
         return "stopped"
 
-    def _work(self, renewal: LeaseRenewal) -> _Ended:
+    def _work(self, heartbeat: RunHeartbeat) -> _Ended:
         context = Context(
             mysql_url=self._options.mysql_url,
             redis_url=self._options.redis_url,
             options=self._options.jobs,
-            stop=lambda: self._to_stop() or renewal.lost,
+            stop=lambda: self._to_stop() or heartbeat.lost,
         )
         try:
             kind = self._process.registry.get(self._attempt.job)
@@ -183,37 +214,41 @@ class _Run:
                     f"this job process knows no job {self._attempt.job}: it is older, or newer,"
                     " than the scheduler"
                 )
-                return _Ended(error=text, said=text)
+                return _Ended(text, said=text)
             outcome = load(kind)(context)
-            return _Ended(outcome.rows, outcome.detail, unfinished=not outcome.finished)
+            return _Ended(outcome.detail, outcome.rows, unfinished=not outcome.finished)
         except BaseException as error:
             return self._failed(error)
 
     def _failed(self, error: BaseException) -> _Ended:
         if is_timeout(error):
             text = f"it took longer than its limit of {self._limit_s} s"
-            return _Ended(error=text, said=text)
+            return _Ended(text, said=text)
         if isinstance(error, StoreError | StreamError | JobFailed):
             text = error_text(error)
-            detail = FOUND if isinstance(error, JobFailed) else None
-            unfinished = isinstance(error, RunStopped)
-            return _Ended(detail=detail, error=text, said=text, unfinished=unfinished)
+            return _Ended(
+                text,
+                said=text,
+                # What a job has found does not pass by itself.
+                passes=not isinstance(error, JobFailed),
+                unfinished=isinstance(error, RunStopped),
+            )
         self._log(
             ScheduleAction.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error
         )
         name = type(error).__name__
-        return _Ended(error=f"{name}: {' '.join(str(error).split())}", said=name)
+        return _Ended(f"{name}: {' '.join(str(error).split())}", said=name)
 
-    def _written(self, renewal: LeaseRenewal, write: Callable[[], bool]) -> None:
+    def _written(self, heartbeat: RunHeartbeat, write: Callable[[], bool]) -> None:
         """Write how the run ended.
 
         Raises:
             RunFailed: it could not be written, or is no longer for this process to say.
         """
         try:
-            # Until the lease has run out: from then on it is another's run.
+            # As long as it is surely its own run.
             written = self._process.retried(
-                lambda: rerun(write), lambda: renewal.lost, lambda: False
+                lambda: rerun(write), lambda: heartbeat.lost, lambda: False
             )
         except (GivenUp, StoreError) as failure:
             self._log(
@@ -224,14 +259,17 @@ class _Run:
             )
             raise RunFailed("how it ended could not be written: it is taken over") from None
         if not written:
-            self._log(
-                ScheduleAction.RUN_LOST,
-                "the run's lease was lost while it ran: another has taken it over, or will",
-                level=logging.WARNING,
-            )
-            raise RunFailed("its lease was lost: another process has taken it over, or will")
+            self._say_lost()
 
-    def _say_failed(self, error: str, took: float) -> None:
+    def _say_lost(self) -> NoReturn:
+        self._log(
+            ScheduleAction.RUN_LOST,
+            "the run is another process's, or will be: this one gave no sign of life for long",
+            level=logging.WARNING,
+        )
+        raise RunFailed("it is another process's, or will be")
+
+    def _say_failed(self, error: str, took: float | None, *, again: bool) -> None:
         self._log(
             ScheduleAction.RUN_FAILED,
             "a run failed",
@@ -240,11 +278,11 @@ class _Run:
             attempt=self._attempt.number,
             took_s=took,
         )
+        if again:
+            return
         try:
             found = failing(self._session(), self._attempt.job)
         except StoreError:
             return  # only what is said of it is missing
         for job in found:
-            # With the third failure, and once for every later run, however often that is tried.
-            if job.times == FAILING_AFTER or self._attempt.number == 1:
-                say_failing(self._process.log, job.job, job.times, error)
+            say_failing(self._process.log, job.job, job.times, error)

@@ -1,16 +1,20 @@
-"""The scheduler process: leader or standby, gives up the lease when it cannot reach Redis, exit
-status, log lines.
+"""The scheduler process: looks every few seconds and at each planned time, waits for servers that
+are away, exit status, log lines.
 
-The thread that renews the lease does nothing else; what is done while it is held, and by which
-clock, see :mod:`countersink.schedules.scheduler.leader`.
+APScheduler wakes it at planned times, so that runs begin at once. It decides nothing: its clock is
+the host's, and what is due is the database's to say
+(:mod:`countersink.schedules.scheduler.planner`).
 """
 
 import logging
 import os
+import threading
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop, process_name, stop_by_signals
@@ -24,16 +28,17 @@ from countersink.schedules.report import (
     adopt,
 )
 from countersink.schedules.runner.rq import RunQueue, connect_queue
-from countersink.schedules.scheduler.leader import Leadership, Term, idle_seconds
-from countersink.schedules.scheduler.planner import RunPlanner
+from countersink.schedules.scheduler.planner import Planner
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import KeptSession, lease_session, passes
+from countersink.store.sessions import lease_session, passes
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
 from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
 FAILED: Final = 1
+_SLICE_S: Final = 0.5
+"""Seconds after which a stop is noticed that no signal tells of."""
 
 
 def run(
@@ -57,132 +62,101 @@ def run(
     Settings.parse(options.mysql_url)
     name = process_name()
     log, stop = Log(LOGGER, process=name), stop or Stop()
-    # A thread that looks at every second needs no word in the log for each late look.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     adopt(log, "apscheduler")
+    alarm = _Alarm()
     with (
         connect_queue(options.redis_url, client_name="countersink-scheduler") as client,
         connect(options.redis_url, socket_timeout=TIMEOUT_S) as hasty,
-        stop_by_signals(stop, log, options.stop_within_s, doing="ending in good order"),
+        stop_by_signals(
+            stop, log, options.stop_within_s, doing="ending in good order", asked=alarm.wake
+        ),
     ):
         vitals = vitals or ProcessVitals()
         figures = ProcessHeartbeat(hasty, "scheduler", name, vitals)
-        return _Process(options, name, log, stop, RunQueue(client, vitals), figures).run()
-
-
-@dataclass
-class _Process:
-    """The parts of a scheduler, put together."""
-
-    _options: SchedulerOptions
-    _name: str
-    _log: Log
-    _stop: Stop
-    _runs: RunQueue
-    _figures: ProcessHeartbeat
-
-    def __post_init__(self) -> None:
-        self._lease_session = self._connected()
-        self._leadership = Leadership(self._lease_session, self._name, self._options.lease_s)
-        self._outage = Outage("MySQL", self._log)
-        self._planning_log = Log(LOGGER, process=self._name)
-        self._redis_outage = Outage("Redis", self._planning_log)
-        self._term: Term | None = None
-        self._stay_until = 0.0
-        self._said_standby = False
-
-    def run(self) -> int:
-        """Lead or stand by, until stopped."""
-        self._log(ScheduleAction.STARTED, "a scheduler starts", pid=os.getpid())
-        status = DONE
+        log(ScheduleAction.STARTED, "a scheduler starts", pid=os.getpid())
+        session = lease_session(options.mysql_url)
+        planner = Planner(session, RunQueue(client, vitals), options, log)
         try:
-            while not self._stop.requested:
-                state = self._look()
-                looked = None if self._term is None else self._term.looked
-                self._figures.publish(state, looked=looked)
-                self._stop.wait(self._options.renew_every_s)
+            status = _looked(planner, options, figures, alarm, stop, log)
+        finally:
+            alarm.close()
+            session.close()
+        figures.withdraw()
+        log(ScheduleAction.STOPPED, "a scheduler ends")
+    return status
+
+
+def _looked(
+    planner: Planner,
+    options: SchedulerOptions,
+    figures: ProcessHeartbeat,
+    alarm: "_Alarm",
+    stop: Stop,
+    log: Log,
+) -> int:
+    """Look until stopped; the exit status."""
+    outage = Outage("MySQL", log)
+    looked: float | None = None
+    while not stop.requested:
+        try:
+            alarm.ring_in(planner.look())
+            outage.over()
+            if looked is None:
+                log(ScheduleAction.READY, "planning")
+            looked = time.time()
+            figures.publish("planning", looked=looked)
         except SchemaMismatch as error:
-            self._log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
-            status = FAILED
+            if not passes(error):
+                log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
+                return FAILED
+            outage.failed(error)
+            figures.publish("waiting", looked=looked)
+        except StoreError as error:
+            outage.failed(error)
+            figures.publish("waiting", looked=looked)
         except Exception as error:
-            self._log(
+            log(
                 ScheduleAction.CRASHED,
                 "an unexpected error ends the scheduler",
                 level=logging.CRITICAL,
                 bug=error,
             )
-            status = FAILED
-        self._end_term("it stops")
-        self._planning_log.mute()
-        with suppress(StoreError):  # the lease runs out
-            self._leadership.resign()
-        self._lease_session.close()
-        self._figures.withdraw()
-        self._log(ScheduleAction.STOPPED, "a scheduler ends")
-        return status
+            return FAILED
+        until = time.monotonic() + options.look_every_s
+        while not stop.requested and not alarm.rings(min(_SLICE_S, until - time.monotonic())):
+            if time.monotonic() >= until:
+                break
+    return DONE
 
-    def _look(self) -> str:
-        """Renew the lease, or try to get it; the state to show."""
-        try:
-            self._leadership.step()
-            self._outage.over()
-        except StoreError as error:
-            if not passes(error):
-                raise
-            self._outage.failed(error)
-            self._leadership.expire()
-            if self._leadership.token is None:
-                self._end_term("MySQL does not serve")
-            return "waiting"
-        token = self._leadership.token
-        if self._term is not None and self._term.token != token:
-            self._end_term("its lease ran out")
-        if token is None:
-            if not self._said_standby:
-                self._said_standby = True
-                self._log(ScheduleAction.STANDBY, "another scheduler is in charge: standing by")
-            return "standby"
-        if self._term is None:
-            self._said_standby = False
-            self._log(ScheduleAction.LEADING, "in charge", token=token)
-            planner = RunPlanner(
-                self._connected(),
-                self._runs,
-                self._options,
-                self._name,
-                token,
-                self._planning_log,
-                self._redis_outage,
-            )
-            self._term = Term(planner)
-            self._term.start()
-        elif self._term.cut_off_s >= self._options.lease_s:
-            self._make_room()
-        return "standby" if self._term is None else "leading"
 
-    def _connected(self) -> KeptSession:
-        options = self._options
-        return lease_session(options.mysql_url, idle_seconds=idle_seconds(options.lease_s))
+class _Alarm:
+    """Wakes the process at a planned time."""
 
-    def _make_room(self) -> None:
-        """Let another be in charge, who may reach the jobs' Redis: without it no run begins.
+    def __init__(self) -> None:
+        self._awake = threading.Event()
+        self._timer = BackgroundScheduler(
+            timezone=UTC,
+            executors={"default": ThreadPoolExecutor(1)},
+            job_defaults={"misfire_grace_time": None, "coalesce": True},
+        )
+        self._timer.start()
 
-        If nobody takes over in twice the time of the lease, it goes on, for 20 times that long at
-        least: others may be cut off too.
-        """
-        if time.monotonic() < self._stay_until:
-            return
-        stand_back_s = 2 * self._options.lease_s
-        self._end_term("it cannot reach the jobs' Redis, and another scheduler may")
-        self._stay_until = time.monotonic() + stand_back_s + 20 * self._options.lease_s
-        try:
-            self._leadership.resign(stand_back_s)
-        except StoreError as error:
-            self._outage.failed(error)  # the lease runs out
+    def ring_in(self, seconds: float) -> None:
+        """Wake after so many seconds, and at no other planned time."""
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        self._timer.add_job(self.wake, "date", run_date=at, id="next", replace_existing=True)
 
-    def _end_term(self, why: str) -> None:
-        if self._term is not None:
-            self._term.end()
-            self._term = None
-            self._said_standby = True
-            self._log(ScheduleAction.STANDBY, f"not in charge any more: {why}")
+    def wake(self) -> None:
+        """Wake now; from any thread."""
+        self._awake.set()
+
+    def rings(self, seconds: float) -> bool:
+        """Wait for so long at most; whether to wake up."""
+        awake = self._awake.wait(max(0.0, seconds))
+        self._awake.clear()
+        return awake
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        self._timer.shutdown(wait=False)

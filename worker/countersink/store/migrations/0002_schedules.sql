@@ -40,30 +40,29 @@ CREATE TABLE IF NOT EXISTS counter_month (
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The jobs as the scheduler in charge plans them.
+-- The jobs and when they run next. Written by any scheduler: who moves next_at on has planned that time.
 CREATE TABLE IF NOT EXISTS job (
-    name       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    cron       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'off: not planned',
-    time_zone  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of the cron expression',
-    next_at    DATETIME NULL COMMENT 'UTC; the next planned run',
-    planned_to DATETIME NULL COMMENT 'UTC; runs planned up to here are in job_run, or were left out on purpose',
-    token      BIGINT UNSIGNED NOT NULL COMMENT 'fencing token of the scheduler that wrote this',
+    name      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    cron      VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'off: not planned',
+    time_zone VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of the cron expression',
+    paused    BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'nothing is planned until it is resumed',
+    next_at   DATETIME NULL COMMENT 'UTC; the next time to be planned; NULL: there is none, or a scheduler is to say',
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Every run of a job, once. Written by the scheduler in charge before the run is enqueued.
+-- Every run of a job, once. Written before the run is enqueued.
 CREATE TABLE IF NOT EXISTS job_run (
-    job        VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    planned_at DATETIME NOT NULL COMMENT 'UTC',
-    token      BIGINT UNSIGNED NOT NULL COMMENT 'fencing token of the scheduler that planned it',
-    state      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'planned, running, done, failed or skipped',
-    attempts   SMALLINT UNSIGNED NOT NULL DEFAULT 0,
-    holder     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL COMMENT 'the process that runs it, or did last',
-    started_at DATETIME(3) NULL COMMENT 'UTC; the last attempt',
-    ended_at   DATETIME(3) NULL COMMENT 'UTC',
-    row_count  BIGINT NULL COMMENT 'rows it moved, deleted or looked at',
-    detail     VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL COMMENT 'what it did, for people',
-    error      VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+    job          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    planned_at   DATETIME NOT NULL COMMENT 'UTC',
+    state        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'planned, running, done, failed or skipped',
+    attempts     SMALLINT UNSIGNED NOT NULL DEFAULT 0,
+    holder       VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL COMMENT 'the process that runs it, or did last',
+    due_at       DATETIME(3) NULL COMMENT 'UTC; one that failed is not started before; NULL: at once',
+    started_at   DATETIME(3) NULL COMMENT 'UTC; the last attempt',
+    heartbeat_at DATETIME(3) NULL COMMENT 'UTC; the last sign of life of a running one',
+    ended_at     DATETIME(3) NULL COMMENT 'UTC',
+    row_count    BIGINT NULL COMMENT 'rows it moved, deleted or looked at',
+    detail       VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL COMMENT 'what it did, or why it failed or was left out, for people',
     PRIMARY KEY (job, planned_at),
     KEY by_state (state, planned_at),
     KEY by_planned_at (planned_at)

@@ -5,6 +5,7 @@ the state of the installation (``SYSTEM_WITHIN_S``)."""
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -16,7 +17,9 @@ from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.store.api_keys import SCOPES
 from countersink.web.auth.register import Identity
-from countersink.web.http.openapi import object_schema, response
+from countersink.web.errors import Problem
+from countersink.web.http.bodies import MAX_OBJECT_BYTES, discard
+from countersink.web.http.openapi import object_schema, path_parameter, response
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -60,6 +63,17 @@ async def system(request: Request, services: Services, who: Identity) -> Respons
     return JSONResponse(dict(await services.one(SystemState).state()))
 
 
+async def schedule(request: Request, services: Services, who: Identity, what: str) -> Response:
+    """``POST /v1/schedules/{job}/pause``, ``resume`` and ``run``."""
+    job = request.path_params["job"]
+    await discard(request, MAX_OBJECT_BYTES)
+    try:
+        done = await services.run(services.schedule, what, job)
+    except LookupError:
+        raise Problem(404, "There is no such job, or no scheduler has planned it yet") from None
+    return JSONResponse(dict(done))
+
+
 async def whoami(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/whoami``."""
     return JSONResponse(
@@ -79,6 +93,21 @@ _WORDS: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer"}
 _LIST: Final = {"type": "array", "items": {"type": "object"}}
 
+_JOB: Final = object_schema(
+    {
+        "job": {"type": "string"},
+        "at": _TEXT | {"description": "ISO 8601; when it runs next; null: it is paused, or off"},
+        "paused": {"type": "boolean"},
+        "cron": {"type": "string"},
+        "time_zone": {"type": "string"},
+        "last": _TEXT | {"description": "how its last run ended: done or failed"},
+        "ended": _TEXT | {"description": "ISO 8601; when that was"},
+        "detail": _TEXT | {"description": "what it did, or why it failed"},
+        "planned": _TEXT
+        | {"description": "ISO 8601; the run that was asked for; null: one waits already"},
+    },
+    ["job", "at", "paused", "cron", "time_zone", "last", "ended", "detail"],
+)
 _STATE: Final = object_schema(
     {
         "at": {"type": "string", "description": "ISO 8601, Redis's clock"},
@@ -130,6 +159,29 @@ ROUTES: Final = (
         summary="The state of the whole installation",
         description="What `countersink info --format json` prints; looked at once a second.",
         responses={"200": response("Everything known; what MySQL did not tell is null.", _STATE)},
+    ),
+    *(
+        Route(
+            "POST",
+            f"/v1/schedules/{{job}}/{what}",
+            partial(schedule, what=what),
+            scope="admin",
+            whole=True,
+            name=f"{what}Job",
+            summary=summary,
+            other_parameters=[
+                path_parameter("job", description="Such as `compact`.", schema=_WORDS)
+            ],
+            responses={
+                "200": response("The job as it is now.", _JOB),
+                "404": "There is no such job, or no scheduler has planned it yet.",
+            },
+        )
+        for what, summary in (
+            ("pause", "Plan nothing of a scheduled job until it is resumed"),
+            ("resume", "Plan a paused job again, from its next time on"),
+            ("run", "Run a scheduled job now"),
+        )
     ),
     Route(
         "GET",

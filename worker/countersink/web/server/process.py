@@ -51,6 +51,7 @@ def run(
     *,
     producer: Callable[[], Producer],
     system: Callable[[], Mapping[str, Any]],
+    schedule: Callable[[str, str], Mapping[str, Any]],
     announce: Callable[[str], object],
 ) -> int:
     """Serve until SIGTERM or SIGINT: then requests are answered, what was accepted is stored.
@@ -71,7 +72,7 @@ def run(
     with open_tables(options.mysql_url) as session:
         check_keys(session, options)
         is_open = options.may_be_open and not api_keys.any_made(session)
-    application = Application(options, producer=producer, system=system)
+    application = Application(options, producer=producer, system=system, schedule=schedule)
     server = make_server(application, options)
     room = allow_files(options.max_connections)
     if room < options.max_connections:

@@ -1,6 +1,6 @@
 """``countersink runs``: columns and flags; the part about scheduled jobs in ``countersink info``:
-failing jobs, overdue runs (``OVERDUE_MINUTES``), no leader; ``countersink compact``, the job that
-can be run by hand: flags, and what it prints of buckets compacted and left out."""
+failing jobs, overdue runs (``OVERDUE_MINUTES``), no scheduler; ``countersink compact``, the job
+that can be run by hand: flags, and what it prints of buckets compacted and left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -15,11 +15,11 @@ from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
 from countersink.schedules.history import (
-    NextRun,
     RunRow,
     failing,
-    in_charge,
+    is_planned,
     last_done,
+    last_ended,
     last_runs,
     next_runs,
     overdue,
@@ -35,7 +35,7 @@ from countersink.store.sql import label_text
 
 COLUMNS: Final = (
     *("job", "planned", "state", "attempts", "started", "ended"),
-    *("rows", "detail", "error"),
+    *("rows", "detail"),
 )
 _NUMBERS: Final = ("attempts", "rows")
 
@@ -53,11 +53,12 @@ _NUMBERS: Final = ("attempts", "rows")
 def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> None:
     """Show the last runs of the scheduled jobs, and the next ones.
 
-    A run is planned, running, done, failed (it may be tried again) or skipped. Times are in UTC.
+    A run is planned (again, where it failed and is tried once more), running, done, failed or
+    skipped. Times are in UTC.
     """
     with open_tables(settings.needed(mysql_url, "mysql")) as opened:
         last = [_row(run) for run in last_runs(opened, job=job, limit=limit)]
-        upcoming = [_next(run) for run in next_runs(opened, job=job)]
+        upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
     if job is not None and job not in JOBS and not last and not upcoming:
         raise Misuse(f"there is no job {job!r}: there are {', '.join(JOBS)}")
     document = {"runs": last, "next": upcoming}
@@ -71,9 +72,22 @@ def _row(run: RunRow) -> dict[str, Any]:
     return output.document(run, COLUMNS, planned=planned, started=started, ended=ended)
 
 
-def _next(run: NextRun) -> dict[str, Any]:
-    """A run to come as it is printed."""
-    return output.document(run, ("job", "at", "cron", "time_zone"), at=_second(run.at))
+def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
+    """The jobs, or one, as they are printed: when each runs next, and how it ended last."""
+    rows = []
+    for run in next_runs(session, job=job):
+        last = last_ended(session, run.job)
+        rows.append(
+            output.document(
+                run,
+                ("job", "at", "cron", "time_zone", "paused", "last", "ended", "detail"),
+                at=None if run.at is None else _second(run.at),
+                last=None if last is None else last.state,
+                ended=None if last is None else output.iso(last.ended_at),
+                detail=None if last is None else last.detail,
+            )
+        )
+    return rows
 
 
 def _second(moment: datetime) -> str:
@@ -89,7 +103,16 @@ def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) ->
     click.echo()
     if upcoming:
         output.write_rows(
-            ("next", "at", "cron", "time zone"), (tuple(run.values()) for run in upcoming)
+            ("next", "at", "cron", "time zone"),
+            (
+                (
+                    run["job"],
+                    "paused" if run["paused"] else run["at"],
+                    run["cron"],
+                    run["time_zone"],
+                )
+                for run in upcoming
+            ),
         )
     else:
         click.echo("Nothing is planned: start countersink scheduler.")
@@ -101,10 +124,10 @@ OVERDUE_MINUTES: Final = 5
 
 
 def look(mysql_url: str | None) -> dict[str, Any]:
-    """The scheduler in charge, the jobs that keep failing, the last compaction and the next runs,
+    """Whether schedulers plan, the jobs that keep failing, the last compaction and the next runs,
     as ``--format json`` prints it; without MySQL, why nothing of it is known.
     """
-    names = ("scheduler", "failing", "last_compaction", "next", "overdue", "jobs")
+    names = ("planning", "failing", "last_compaction", "next", "overdue", "jobs")
     return known(mysql_url, _look, names, "unknown")
 
 
@@ -126,16 +149,15 @@ def known(
 
 
 def _look(session: Session) -> dict[str, Any]:
-    leader = in_charge(session)
     compacted = last_done(session, COMPACT)
     return {
-        "scheduler": None if leader is None else leader.scheduler,
+        "planning": is_planned(session),
         "failing": [
-            output.document(one, ("job", "times", "since", "error"), since=_second(one.since))
+            output.document(one, ("job", "times", "since", "detail"), since=_second(one.since))
             for one in failing(session)
         ],
         "last_compaction": None if compacted is None else _row(compacted),
-        "next": list(map(_next, next_runs(session))),
+        "next": next_rows(session),
         "overdue": list(map(_row, overdue(session, OVERDUE_MINUTES))),
         "jobs": {
             job: {
@@ -153,9 +175,13 @@ def render(found: Mapping[str, Any]) -> RenderableType:
         return output.facts({"schedules": f"not known: {found['unknown']}"})
     done = found["last_compaction"]
     facts = {
-        "scheduler": found["scheduler"] or "none in charge: start one with countersink scheduler",
+        "scheduler": "planning" if found["planning"] else "none: start countersink scheduler",
         "compaction": f"{done['ended']}: {done['detail'] or 'done'}" if done else "none so far",
-        "next runs": ", ".join(f"{run['job']} {run['at']}" for run in found["next"])
+        "next runs": ", ".join(
+            f"{run['job']} {'paused' if run['paused'] else run['at']}"
+            for run in found["next"]
+            if run["at"] or run["paused"]
+        )
         or "none planned",
     }
     warnings = []
@@ -166,7 +192,7 @@ def render(found: Mapping[str, Any]) -> RenderableType:
             f" {first['planned']}: is countersink jobs running, and on the same Redis?"
         )
     warnings += [
-        f"{one['job']} failed {one['times']} times in a row, since {one['since']}: {one['error']}"
+        f"{one['job']} failed {one['times']} times in a row, since {one['since']}: {one['detail']}"
         f" (see countersink runs --job {one['job']})"
         for one in found["failing"]
     ]

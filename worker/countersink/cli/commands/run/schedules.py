@@ -49,11 +49,7 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 )
 @settings.numbers(
     SchedulerOptions,
-    attempts="How often a run is started at most, if it fails or its process dies.",
-    retry_after_s="Seconds from the first failed attempt to the second; doubled each time.",
-    lease_s="Seconds without a renewal after which another scheduler may take the lease.",
-    renew_every_s="Seconds between two renewals of the lease.",
-    sweep_every_s="Seconds between two searches for lost runs.",
+    look_every_s="Seconds between two looks at what is due, at most.",
     stop_within_s="Seconds after SIGTERM within which the scheduler ends.",
 )
 @metrics.options
@@ -73,9 +69,10 @@ def scheduler_command(
 ) -> int:
     """Plan the scheduled jobs until stopped.
 
-    Run two or more for safety: one of them is the leader, and another takes over within 30 seconds
-    of its death. A CRON expression has five fields (minute, hour, day of month, month, day of
-    week), or six with seconds first; "off" turns a job off. countersink jobs runs what is planned.
+    Run two or more for safety: all plan, and no run is planned twice. The one that was started last
+    says when the jobs run. A CRON expression has five fields (minute, hour, day of month, month,
+    day of week), or six with seconds first; "off" turns a job off. countersink jobs runs what is
+    planned.
     """
     queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
     mysql_url = settings.needed(mysql_url, "mysql")
@@ -110,8 +107,8 @@ def scheduler_command(
 )
 @settings.numbers(
     JobsOptions,
-    lease_s="Seconds without a sign of life after which another process takes over a run.",
-    renew_every_s="Seconds between two signs of life of a run.",
+    attempts="How often a run is started at most, if it fails or its process dies.",
+    retry_after_s="Seconds from the first failed attempt to the second; doubled each time.",
     wait_s="Seconds that a run waits for the previous run of its job.",
     stop_within_s="Seconds after SIGTERM within which the process ends.",
 )
@@ -173,7 +170,7 @@ def _health(
     redis: str,
     mysql: str,
 ) -> Health:
-    """A scheduler that stands by is ready, too: to take over."""
+    """A process is not ready while it starts, or a server is away."""
     return Health(
         process=process,
         samples=lambda: samples(vitals),

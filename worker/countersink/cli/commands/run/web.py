@@ -11,6 +11,7 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.commands.maintain.info import found
+from countersink.cli.commands.maintain.schedule import act
 from countersink.cli.errors import Failure, values_checked
 from countersink.producers import Producer
 from countersink.runtime.log import logged
@@ -114,6 +115,7 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
                 chosen,
                 producer=partial(Producer, redis_url, **asdict(producing)),
                 system=partial(found, client, mysql_url),
+                schedule=partial(act, mysql_url),
                 announce=lambda url: handler.write(f"countersink web: listening at {url}\n"),
             )
     except CannotServe as error:

@@ -1,9 +1,9 @@
 // The view of the installation: queue, workers, scheduled jobs, dead letters; its sentences, when
 // workers count as behind (`LATE_S`), and how often it is asked for again.
 
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { deadLetters } from "./dead.js";
-import { h, put, text } from "./dom.js";
+import { announce, h, put, text } from "./dom.js";
 import { lasting, moment, whole } from "./format.js";
 import { stale } from "./freshness.js";
 import { name, visible } from "./names.js";
@@ -46,6 +46,16 @@ export function systemView(app) {
     }
   }
 
+  async function act(job, what) {
+    try {
+      await post(`/v1/schedules/${encodeURIComponent(job)}/${what}`, {});
+      announce({ run: `${job} is planned to run now.`, pause: `${job} is paused.`, resume: `${job} is planned again.` }[what]);
+      await load();
+    } catch (error) {
+      put(trouble, failure(error, load));
+    }
+  }
+
   function show(state) {
     const { schedules } = state;
     const compacted = schedules.last_compaction;
@@ -57,7 +67,7 @@ export function systemView(app) {
       figure("Last compaction", compacted ? `${lasting(age(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
     ]);
     put(workers, workerTable(state));
-    put(jobs, jobList(schedules));
+    put(jobs, jobList(schedules, app.may("admin") && act));
     dead.known(state.dead_by_reason, state.dead_not_kept);
   }
 
@@ -114,19 +124,34 @@ function workerTable(state) {
   );
 }
 
-function jobList(schedules) {
+function jobTable(jobs, act) {
+  const button = (job, what, text) => h("button", { type: "button", onclick: () => act(job, what) }, text);
+  const row = (one) =>
+    h("tr", null, [
+      h("th", { scope: "row" }, one.job),
+      h("td", null, one.paused ? "paused" : one.at ? moment(one.at) : "off"),
+      h("td", { class: one.last === "failed" ? "wrong" : null }, one.last ? `${one.last} ${moment(one.ended)}` : "–"),
+      h("td", { class: "soft" }, one.detail ? visible(one.detail) : "–"),
+      act && h("td", null, button(one.job, "run", "Run now"), button(one.job, one.paused ? "resume" : "pause", one.paused ? "Resume" : "Pause")),
+    ]);
+  const names = ["Job", "Next", "Last run", "What it did"];
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "The scheduled jobs as a table" },
+    h("table", null, h("thead", null, h("tr", null, names.map((name) => h("th", { scope: "col" }, name)), act && h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))), h("tbody", null, jobs.map(row))),
+  );
+}
+
+function jobList(schedules, act) {
   if (schedules.unknown) return h("p", { class: "notice warn" }, `Not known: ${schedules.unknown}`);
   const overdue = schedules.overdue ?? [];
   return [
     (schedules.failing ?? []).map((one) =>
-      h("p", { class: "notice bad" }, `${one.job} has failed ${one.times} times in a row, since ${moment(one.since)}: ${visible(one.error)}`),
+      h("p", { class: "notice bad" }, `${one.job} has failed ${one.times} times in a row, since ${moment(one.since)}: ${visible(one.detail ?? "")}`),
     ),
     overdue.length > 0 &&
       h("p", { class: "notice warn" }, `${whole(overdue.length)} planned ${overdue.length === 1 ? "run has" : "runs have"} not begun, the first ${overdue[0].job} of ${moment(overdue[0].planned)}: is `, h("code", null, "countersink jobs"), " running?"),
-    schedules.scheduler
-      ? h("p", null, "Planned by ", h("span", { class: "name" }, name(schedules.scheduler)), ".")
-      : h("p", { class: "notice warn" }, "No scheduler is in charge: start one with ", h("code", null, "countersink scheduler")),
-    (schedules.next ?? []).length > 0 &&
-      h("ul", { class: "plain" }, schedules.next.map((one) => h("li", null, h("span", { class: "name" }, one.job), h("span", { class: "soft number" }, moment(one.at))))),
+    !schedules.planning && h("p", { class: "notice warn" }, "Nobody plans the jobs: start ", h("code", null, "countersink scheduler")),
+    (schedules.next ?? []).length > 0 && jobTable(schedules.next, act),
   ];
 }

@@ -1,0 +1,385 @@
+"""The rows of ``job`` and ``job_run`` and every statement that changes one: claim a planned time,
+begin, beat, finish, put back and give back a run; pause, resume and run a job; after how many
+seconds a waiting run is left out (``STALE_S``).
+
+Schedulers and job processes are equal and know nothing of each other. Each statement changes a row
+as somebody has read it, or none: who moves ``job.next_at`` on has planned that time, who sets a
+planned run to running has started it, and a run that was given back is nobody's any more. Times are
+naive UTC in the tables, by the database's clock alone, and aware here.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final
+
+from countersink.store.connection import Session
+
+TEXT: Final = 1000
+"""Characters that the detail of a run holds."""
+STALE_S: Final = 3600
+"""Seconds after which a run that never began makes way for later ones of its job."""
+STALE: Final = "it waited for more than an hour, and later runs of this job are planned"
+_MAX_ROWS: Final = 2**63 - 1
+_JOB: Final = "name, cron, time_zone, paused, next_at"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job.
+
+    Attributes:
+        name: its name.
+        cron: the expression, or ``off``.
+        time_zone: of the expression.
+        paused: nothing is planned until it is resumed.
+        next_at: the next time to be planned; None: there is none, or a scheduler is to say.
+    """
+
+    name: str
+    cron: str
+    time_zone: str
+    paused: bool
+    next_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that is planned and due, or running.
+
+    Attributes:
+        job: its name.
+        planned_at: its planned time.
+        state: ``planned`` or ``running``.
+        attempts: how often it was started.
+        holder: who runs it, or did last; empty: nobody.
+        heartbeat_at: the last sign of life of a running one.
+    """
+
+    job: str
+    planned_at: datetime
+    state: str
+    attempts: int
+    holder: str
+    heartbeat_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a run, and who makes it.
+
+    Attributes:
+        job: its name.
+        planned_at: its planned time.
+        number: from 1; it starts only where so many less one were started before.
+        holder: a text that no other attempt uses.
+    """
+
+    job: str
+    planned_at: datetime
+    number: int
+    holder: str
+
+
+class Begun(Enum):
+    """What became of the attempt to begin."""
+
+    STARTED = "started"
+    """It runs."""
+    NOTHING = "nothing"
+    """There is no such run, it is over, or another attempt was made or is to be made."""
+    BUSY = "busy"
+    """Another run of the job is at it."""
+    STALE = "stale"
+    """It waited for more than an hour, and later runs are planned: it was skipped."""
+    WORN = "worn"
+    """Its process ended in the midst of it as often as it may be started: it has failed."""
+
+
+def clock(session: Session) -> datetime:
+    """The database's clock."""
+    return _aware(session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
+
+
+def jobs(session: Session) -> dict[str, JobRow]:
+    """All jobs by name."""
+    return {row.name: row for row in _jobs(session)}
+
+
+def configure(
+    session: Session,
+    name: str,
+    *,
+    cron: str,
+    time_zone: str,
+    upcoming: datetime | None,
+) -> JobRow | None:
+    """Write when a job runs; whoever starts last has the say. A time that is due stays due.
+
+    Args:
+        session: outside a transaction.
+        name, cron, time_zone: of the job.
+        upcoming: the first time to come of this expression; None: there is none, or it is off.
+
+    Returns:
+        The job as it was; None where it is new.
+    """
+    with session.transaction():
+        made = session.execute(
+            "INSERT INTO job (name, cron, time_zone, next_at) VALUES (%s, %s, %s, %s)"
+            " ON DUPLICATE KEY UPDATE name = name",
+            (name, cron, time_zone, _naive(upcoming)),
+        )
+        if made:
+            return None
+        (before,) = _jobs(session, "WHERE name = %s FOR UPDATE", name)
+        same = (before.cron, before.time_zone) == (cron, time_zone)
+        due = before.next_at is not None and before.next_at <= clock(session)
+        next_at = before.next_at if upcoming is not None and (same or due) else upcoming
+        session.execute(
+            "UPDATE job SET cron = %s, time_zone = %s, next_at = %s WHERE name = %s",
+            (cron, time_zone, _naive(next_at), name),
+        )
+        if upcoming is None and before.next_at is not None:
+            session.execute(
+                "UPDATE job_run SET state = 'skipped', ended_at = UTC_TIMESTAMP(3),"
+                " detail = 'the job is off'"
+                " WHERE job = %s AND state = 'planned' AND attempts = 0",
+                (name,),
+            )
+    return before
+
+
+def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
+    """Plan the run of ``job.next_at``, and move that on; False where the row is another by now.
+
+    A time that was planned before, since the database's clock was set back, is moved on alone.
+    """
+    with session.transaction():
+        if not plan_next(session, job, following):
+            return False
+        session.execute(
+            "INSERT INTO job_run (job, planned_at, state) VALUES (%s, %s, 'planned')"
+            " ON DUPLICATE KEY UPDATE job = job",
+            (job.name, _naive(job.next_at)),
+        )
+    return True
+
+
+def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
+    """Write another next time; False where the row is another by now."""
+    changed = session.execute(
+        "UPDATE job SET next_at = %s WHERE name = %s AND next_at <=> %s AND cron = %s"
+        " AND time_zone = %s AND NOT paused",
+        (_naive(to), job.name, _naive(job.next_at), job.cron, job.time_zone),
+    )
+    return changed == 1
+
+
+def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
+    """The runs that are running, and those that are planned and due, the earliest first, at most
+    1,000; or those of this job that are running."""
+    which = (
+        "state = 'running'"
+        " OR (state = 'planned' AND (due_at IS NULL OR due_at <= UTC_TIMESTAMP(3)))"
+    )
+    args: tuple[object, ...] = ()
+    if running is not None:
+        which, args = "state = 'running' AND job = %s", (running,)
+    rows = session.query(
+        "SELECT job, planned_at, state, attempts, COALESCE(holder, ''), heartbeat_at FROM job_run"
+        f" WHERE {which} ORDER BY state = 'running' DESC, planned_at, job LIMIT 1000",
+        args,
+    )
+    return [
+        OpenRun(job, _aware(at), state, int(attempts), holder, beat and _aware(beat))
+        for job, at, state, attempts, holder, beat in rows
+    ]
+
+
+def give_back(session: Session, run: OpenRun) -> bool:
+    """Let a run that was left behind be started again; False where it has given a sign of life."""
+    changed = session.execute(
+        "UPDATE job_run SET state = 'planned', holder = NULL, due_at = NULL"
+        " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s"
+        " AND heartbeat_at = %s",
+        (run.job, _naive(run.planned_at), run.holder, _naive(run.heartbeat_at)),
+    )
+    return changed == 1
+
+
+def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun | None]:
+    """Start the attempt, if it is its turn; where another run is at it, that one.
+
+    Args:
+        session: outside a transaction.
+        attempt: to start.
+        most: how often a run is started at most.
+
+    Raises:
+        StoreError: unknown whether it was started. Trying again finds out.
+    """
+    with session.transaction():
+        # Those that start runs of a job take turns: at most one is running.
+        session.query("SELECT 1 FROM job WHERE name = %s FOR UPDATE", (attempt.job,))
+        rows = session.query(
+            "SELECT state, attempts, COALESCE(holder, '') FROM job_run"
+            " WHERE job = %s AND planned_at = %s FOR UPDATE",
+            _place(attempt),
+        )
+        if rows and (rows[0][0], rows[0][2]) == ("running", attempt.holder):
+            return Begun.STARTED, None
+        if not rows or tuple(rows[0][:2]) != ("planned", attempt.number - 1):
+            return Begun.NOTHING, None
+        if attempt.number > most:
+            text = f"its process ended in the midst of it, {most} times in all"
+            _end_planned(session, attempt, "failed", text)
+            return Begun.WORN, None
+        if others := open_runs(session, running=attempt.job):
+            return Begun.BUSY, others[0]
+        if attempt.number == 1 and _is_stale(session, attempt):
+            _end_planned(session, attempt, "skipped", STALE)
+            return Begun.STALE, None
+        session.execute(
+            "UPDATE job_run SET state = 'running', attempts = %s, holder = %s,"
+            " started_at = UTC_TIMESTAMP(3), heartbeat_at = UTC_TIMESTAMP(3), ended_at = NULL,"
+            " row_count = NULL, detail = NULL WHERE job = %s AND planned_at = %s",
+            (attempt.number, attempt.holder, *_place(attempt)),
+        )
+    return Begun.STARTED, None
+
+
+def beat(session: Session, attempt: Attempt) -> bool:
+    """Give a sign of life; False where the run is not this attempt's any more."""
+    return _change(session, attempt, "heartbeat_at = UTC_TIMESTAMP(3)")
+
+
+def finish(
+    session: Session, attempt: Attempt, state: str, detail: str | None, rows: int | None = None
+) -> bool:
+    """Write how the attempt ended, ``done`` or ``failed``; False where it is not its to say."""
+    number = None if rows is None else max(-_MAX_ROWS, min(rows, _MAX_ROWS))
+    return _change(
+        session,
+        attempt,
+        "state = %s, ended_at = UTC_TIMESTAMP(3), detail = %s, row_count = %s",
+        state,
+        _stored(detail),
+        number,
+    )
+
+
+def put_back(
+    session: Session,
+    attempt: Attempt,
+    detail: str | None,
+    *,
+    spent: bool,
+    pause_s: float | None = None,
+) -> bool:
+    """Let a run be started again; False where that is not this attempt's to say.
+
+    Args:
+        session: outside a transaction.
+        attempt: that was started.
+        detail: what it did so far, or why it failed.
+        spent: whether the attempt counts: it failed, and was not told to end.
+        pause_s: seconds from now on in which it is not started; None: at once.
+    """
+    return _change(
+        session,
+        attempt,
+        "state = 'planned', attempts = %s, holder = NULL, detail = %s,"
+        " due_at = UTC_TIMESTAMP(3) + INTERVAL %s MICROSECOND",
+        attempt.number if spent else attempt.number - 1,
+        _stored(detail),
+        None if pause_s is None else round(pause_s * 1e6),
+    )
+
+
+def skip(session: Session, attempt: Attempt, reason: str) -> bool:
+    """Leave out a run that has not begun; False where it has."""
+    return _end_planned(session, attempt, "skipped", reason)
+
+
+def pause(session: Session, name: str) -> None:
+    """Plan nothing of a job until it is resumed."""
+    session.execute("UPDATE job SET paused = 1 WHERE name = %s", (name,))
+
+
+def resume(session: Session, name: str) -> None:
+    """Plan a paused job again, from the next time on, which a scheduler says."""
+    session.execute("UPDATE job SET paused = 0, next_at = NULL WHERE name = %s AND paused", (name,))
+
+
+def add(session: Session, name: str) -> datetime | None:
+    """Plan a run of a job for now: its planned time; None where one waits already."""
+    with session.transaction():
+        ((now,),) = session.query(
+            "SELECT UTC_TIMESTAMP() FROM job WHERE name = %s FOR UPDATE", (name,)
+        )
+        if session.query(
+            "SELECT 1 FROM job_run WHERE job = %s AND (state = 'planned' OR planned_at = %s)"
+            " LIMIT 1",
+            (name, now),
+        ):
+            return None
+        session.execute(
+            "INSERT INTO job_run (job, planned_at, state) VALUES (%s, %s, 'planned')", (name, now)
+        )
+    return _aware(now)
+
+
+def _jobs(session: Session, where: str = "", *args: object) -> list[JobRow]:
+    rows = session.query(f"SELECT {_JOB} FROM job {where}", args)
+    return [
+        JobRow(name, cron, time_zone, bool(paused), at and _aware(at))
+        for name, cron, time_zone, paused, at in rows
+    ]
+
+
+def _change(session: Session, attempt: Attempt, change: str, *values: object) -> bool:
+    changed = session.execute(
+        f"UPDATE job_run SET {change}"
+        " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
+        (*values, *_place(attempt), attempt.holder),
+    )
+    return changed == 1
+
+
+def _end_planned(session: Session, attempt: Attempt, state: str, detail: str) -> bool:
+    changed = session.execute(
+        "UPDATE job_run SET state = %s, ended_at = UTC_TIMESTAMP(3), detail = %s"
+        " WHERE job = %s AND planned_at = %s AND state = 'planned' AND attempts = %s",
+        (state, detail[:TEXT], *_place(attempt), attempt.number - 1),
+    )
+    return changed == 1
+
+
+def _is_stale(session: Session, attempt: Attempt) -> bool:
+    rows = session.query(
+        "SELECT 1 FROM job_run WHERE job = %s AND planned_at > %s"
+        " AND %s < UTC_TIMESTAMP() - INTERVAL %s SECOND LIMIT 1",
+        (*_place(attempt), _naive(attempt.planned_at), STALE_S),
+    )
+    return bool(rows)
+
+
+def _place(attempt: Attempt) -> tuple[str, datetime | None]:
+    return attempt.job, _naive(attempt.planned_at)
+
+
+def _stored(text: str | None) -> str | None:
+    """``text`` as its column takes it: cut, and without what is no UTF-8."""
+    if text is None:
+        return None
+    clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")
+    return clean if len(clean) <= TEXT else f"{clean[: TEXT - 1]}…"
+
+
+def _aware(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC)
+
+
+def _naive(at: datetime | None) -> datetime | None:
+    return None if at is None else at.astimezone(UTC).replace(tzinfo=None)
