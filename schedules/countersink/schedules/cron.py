@@ -1,4 +1,4 @@
-"""Cron expressions in a time zone: the next and the last time, and the errors. What they mean is
+"""Cron expressions in a time zone: the next time, and the errors. What they mean is
 what cronsim makes of them: crontab(5), and Debian's cron where clocks are set.
 
 Five fields (minute, hour, day of month, month, day of week), or six with seconds first. Sunday is 0
@@ -7,9 +7,7 @@ first instant after it, and one that it repeats comes once. (Not APScheduler's t
 Monday, it loses the day whose midnight is left out, and stands still in a repeated hour.)
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -27,8 +25,6 @@ _MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_WINDOWS: Final = (60, 3600, 86_400, 32 * 86_400, 366 * 86_400, 9 * 366 * 86_400)
-"""Seconds: how far back to look: the last one spans 29 February across a year such as 2100."""
 
 
 class Cron:
@@ -66,26 +62,6 @@ class Cron:
                 return at
         return None
 
-    def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """The times after ``start``, up to and including ``end``, in order."""
-        moment = self.after(start)
-        while moment is not None and moment <= end:
-            yield moment
-            moment = self.after(moment)
-
-    def last(self, moment: datetime) -> datetime | None:
-        """The latest time up to and including ``moment``; None if there was none in nine years."""
-
-        def is_within(seconds: int) -> bool:
-            found = self.after(moment - timedelta(seconds=seconds))
-            return found is not None and found <= moment
-
-        for window in _WINDOWS:
-            if is_within(window):
-                # By halves, since there may be millions.
-                return self.after(moment - timedelta(seconds=_lowest(window, is_within)))
-        return None
-
     def __repr__(self) -> str:
         return f"Cron({self.text!r}, {self.time_zone!r})"
 
@@ -115,8 +91,3 @@ def zone(name: str) -> ZoneInfo:
         raise ValueError(
             f"{name!r} is not a time zone: use an IANA name such as Europe/Berlin"
         ) from None
-
-
-def _lowest(high: int, reached: Callable[[int], bool]) -> int:
-    """The lowest of 1 to ``high`` for which ``reached``, given that it is for ``high``."""
-    return 1 + bisect_left(range(1, high), True, key=reached)

@@ -20,6 +20,7 @@ TEXT: Final = 1000
 STALE_S: Final = 3600
 """Seconds after which a run that never began makes way for later ones of its job."""
 STALE: Final = "it waited for more than an hour, and later runs of this job are planned"
+WORN: Final = "its process ended in the midst of it, {} times in all"
 _MAX_ROWS: Final = 2**63 - 1
 _JOB: Final = "name, cron, time_zone, paused, next_at"
 
@@ -82,7 +83,7 @@ class Attempt:
 
 
 class Begun(Enum):
-    """What became of the attempt to begin."""
+    """Outcome of the attempt to begin."""
 
     STARTED = "started"
     """It runs."""
@@ -232,8 +233,7 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
         if not rows or tuple(rows[0][:2]) != ("planned", attempt.number - 1):
             return Begun.NOTHING, None
         if attempt.number > most:
-            text = f"its process ended in the midst of it, {most} times in all"
-            _end_planned(session, attempt, "failed", text)
+            _end_planned(session, attempt, "failed", WORN.format(most))
             return Begun.WORN, None
         if others := open_runs(session, running=attempt.job):
             return Begun.BUSY, others[0]
@@ -351,7 +351,7 @@ def _end_planned(session: Session, attempt: Attempt, state: str, detail: str) ->
     changed = session.execute(
         "UPDATE job_run SET state = %s, ended_at = UTC_TIMESTAMP(3), detail = %s"
         " WHERE job = %s AND planned_at = %s AND state = 'planned' AND attempts = %s",
-        (state, detail[:TEXT], *_place(attempt), attempt.number - 1),
+        (state, _stored(detail), *_place(attempt), attempt.number - 1),
     )
     return changed == 1
 

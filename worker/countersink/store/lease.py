@@ -1,5 +1,5 @@
 """The table ``lease``: take, renew, release, fencing tokens, which slots workers may have (1 to
-255); how long leases last: ``worker/loop.py``, ``schedules/options.py``, of a retry of dead rows
+255); how long leases last: ``worker/loop.py``, of a retry of dead rows
 here (``SECONDS``).
 
 A lease says who *should* act. Whoever was paused may act late all the same, so what must not happen

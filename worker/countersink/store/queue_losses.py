@@ -152,7 +152,7 @@ def _loss(
 ) -> QueueLoss | None:
     missing_at = known.get("missing_at", now)
     if lost:
-        since = min(_order(each)[0] for each, entry_id in known["entries"] if entry_id in lost)
+        since = min(_arrived(each) for each, entry_id in known["entries"] if entry_id in lost)
         return QueueLoss(stream, len(lost), known["length"], since, now)
     renewed = known["life"] and sample.life != known["life"]
     if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:
@@ -160,9 +160,9 @@ def _loss(
     return None
 
 
-def _order(stream_id: str) -> tuple[int, int]:
-    ms, _, sequence = stream_id.partition("-")
-    return int(ms), int(sequence)
+def _arrived(stream_id: str) -> int:
+    """Unix ms, which a stream id begins with."""
+    return int(stream_id.partition("-")[0])
 
 
 def _written(

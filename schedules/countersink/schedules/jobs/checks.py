@@ -107,7 +107,7 @@ def _queue(context: Context) -> Iterator[str]:
 
 
 def _losses(context: Context, session: Session) -> Iterator[str]:
-    """What Redis has lost; looked for here, too, as no worker may run."""
+    """Entries that Redis has lost; looked for here, too, as no worker may run."""
     try:
         with connect(context.redis_url, client_name="countersink-alarms") as client:
             queue_losses.watch(session, partial(samples, client))

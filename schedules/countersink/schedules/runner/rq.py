@@ -45,7 +45,7 @@ FUNCTION: Final = "countersink.schedules.runner.run.perform"
 PIECES: Final = "countersink.schedules.runner.backfill_jobs.perform"
 """What RQ calls to count pieces of a backfill."""
 _ALLOWED: Final = (FUNCTION, PIECES)
-"""What may be called."""
+"""Functions that may be called."""
 TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 """Of a planned time in RQ's queue."""
 RESULT_TTL_S: Final = 600

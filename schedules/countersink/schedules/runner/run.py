@@ -126,10 +126,7 @@ class _Run:
                 )
             )
             if begun is Begun.WORN:
-                return (
-                    begun,
-                    f"its process ended in the midst of it, {self._options.attempts} times",
-                )
+                return begun, runs.WORN.format(self._options.attempts)
             if begun is not Begun.BUSY or other is None:
                 return begun, runs.STALE
             first = first if first is not None and first.holder == other.holder else other

@@ -10,6 +10,7 @@ Redis later, is found by the next look. An attempt that RQ has twice starts once
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -33,7 +34,7 @@ RECENT: Final = timedelta(seconds=60)
 
 
 class Planner:
-    """What a scheduler looks at. For one thread.
+    """Looks at the tables, as a scheduler does every few seconds. For one thread.
 
     Args:
         session: with short time-outs.
@@ -63,9 +64,11 @@ class Planner:
         """
         try:
             session = self._session()
-            for name in self._options.jobs.keys() - (self._configured & runs.jobs(session).keys()):
+            jobs = runs.jobs(session)
+            missing = self._options.jobs.keys() - (self._configured & jobs.keys())
+            for name in missing:
                 self._configure(session, name, self._options.jobs[name])
-            wait_s = self._plan(session)
+            wait_s = self._plan(session, runs.jobs(session) if missing else jobs)
             found = runs.open_runs(session)
             self._give_back(session, found)
         except StoreError:
@@ -83,18 +86,18 @@ class Planner:
     def _configure(self, session: Session, name: str, times: Times) -> None:
         """Write when a job runs, once in the life of this process."""
         cron = times.cron
+        text = OFF if cron is None else cron.text
         upcoming = None if cron is None else cron.after(runs.clock(session))
         before = rerun(
             lambda: runs.configure(
                 session,
                 name,
-                cron=OFF if cron is None else cron.text,
+                cron=text,
                 time_zone=times.time_zone,
                 upcoming=upcoming,
             )
         )
         self._configured.add(name)
-        text = OFF if cron is None else cron.text
         if before is None:
             self._log(ScheduleAction.CONFIGURED, "a new job", job=name, cron=text)
         elif (before.cron, before.time_zone) != (text, times.time_zone):
@@ -107,11 +110,11 @@ class Planner:
                 before=before.cron,
             )
 
-    def _plan(self, session: Session) -> float:
+    def _plan(self, session: Session, jobs: Mapping[str, JobRow]) -> float:
         """Plan what is due; after how many seconds the next time comes."""
         now = runs.clock(session)
         wait = timedelta(seconds=self._options.look_every_s)
-        for job in runs.jobs(session).values():
+        for job in jobs.values():
             # Rows of other jobs are for schedulers of other versions.
             if job.name not in self._options.jobs or job.paused:
                 continue
@@ -131,21 +134,11 @@ class Planner:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):
                 return now  # by another scheduler: look again
+            told = partial(self._log, job=job.name, at=job.next_at)
             if now - job.next_at > RECENT:
-                self._log(
-                    ScheduleAction.MISSED,
-                    "a missed run is planned now",
-                    job=job.name,
-                    at=job.next_at,
-                )
+                told(ScheduleAction.MISSED, "a missed run is planned now")
             else:
-                self._log(
-                    ScheduleAction.PLANNED,
-                    "planned",
-                    level=logging.DEBUG,
-                    job=job.name,
-                    at=job.next_at,
-                )
+                told(ScheduleAction.PLANNED, "planned", level=logging.DEBUG)
             job = replace(job, next_at=following)
         upcoming = cron.after(now)
         if job.next_at is None or upcoming is None or job.next_at > upcoming:
