@@ -131,8 +131,9 @@ def test_a_replica_that_was_behind_is_promoted(
             lambda: oracle.rows("SELECT entries FROM queue_loss"), 60, message=worker.output
         )
     assert found == [(1,)]  # the newest one: the oldest one that waited is still there
-    assert "entries that waited in {countersink:0}:events" in worker.output()
-    assert _counted(mysql_url) == 10
+    # The worker logs a loss after its row is committed, and counts beside it.
+    eventually(lambda: "entries that waited in {countersink:0}:events" in worker.output(), 60)
+    eventually(lambda: _counted(mysql_url) == 10, 60)
 
 
 def _ends_clean(servers: Watched, mysql_url: str, children: Children) -> None:
