@@ -1,5 +1,6 @@
 """Lines through the readers of formats."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -14,6 +15,9 @@ from countersink.store.errors import StoreError
 Cells = Counts
 MINUTES = RecordTally().bucket
 """Each is a bucket of its own."""
+
+_ADVICE = re.compile("(?:[;:] .*|…)?")
+"""An option that `tail` has not got."""
 
 
 def at(*when: int) -> int:
@@ -79,8 +83,9 @@ def both(recipe: Recipe, lines: Sequence[str | bytes]) -> tuple[Cells, dict[int,
     rejected = {each.line: each.reason for each in parser.count(raw, 1, counts)}
     tally = read(recipe, raw)
     assert tally.counts == counts
-    shown = LONGEST_REASON - 1  # `backfill` keeps them, so it cuts them
-    assert {line: reason[:shown] for line, reason in reasons(tally).items()} == {
-        line: reason[:shown] for line, reason in rejected.items()
-    }
+    assert reasons(tally).keys() == rejected.keys()
+    for line, reason in reasons(tally).items():
+        same = rejected[line][: LONGEST_REASON - 1]  # `backfill` keeps them, so it cuts them
+        assert reason.startswith(same), (reason, rejected[line])
+        assert _ADVICE.fullmatch(reason.removeprefix(same)), (reason, rejected[line])
     return counts, rejected
