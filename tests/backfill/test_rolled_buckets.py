@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.undo import undo
+from countersink.schedules.jobs.compaction import PassDone
 from countersink.schedules.jobs.move import open_tables as open_moving
-from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.stream.entry import new_entry_id
@@ -40,7 +41,7 @@ def day_of(at: int) -> date:
     return datetime.fromtimestamp(at * 60, UTC).date()
 
 
-def roll(url: str) -> RetentionDone:
+def roll(url: str) -> PassDone:
     return roll_up(partial(open_moving, url))
 
 
@@ -75,7 +76,7 @@ def test_a_log_of_days_that_are_rolled_up_is_added_and_taken_back(logs: Logs, sc
     assert by_key(scene.store) == {"/a": 4, "/b": 5, "/c": 3}
     assert widths(scene.session) == {"hour": 2, "minute": 9}
     require_verified(logs.url)
-    assert roll(logs.url).rows == 9
+    assert roll(logs.url).rolled_up == 9
     assert by_key(scene.store) == {"/a": 4, "/b": 5, "/c": 3}
     assert widths(scene.session) == {"hour": 3}
     done = logs.undo(report)
@@ -103,7 +104,7 @@ def test_a_log_is_taken_back_while_its_minutes_become_wider(logs: Logs, scene: S
             skip=3,
             times=1,
         )
-        assert roll(proxy.url(logs.url)).rows >= 180
+        assert roll(proxy.url(logs.url)).rolled_up >= 180
     assert rule.acted == 1
     assert by_key(scene.store) == {"/a": 0, "/b": 0}
     require_verified(logs.url)
@@ -204,7 +205,7 @@ def test_marks_keep_late_entries_out_after_their_buckets_became_wider(scene: Sce
     assert scene.correct(run, t0).corrections == 1
     scene.session.execute("UPDATE backfill_run SET state = 'done'")
     scene.store.counters.set("views", keep=KEPT)
-    assert roll(scene.url).rows == 2
+    assert roll(scene.url).rolled_up == 2
 
     def late(sent: int) -> int:
         row = (0, "views", "/", at, 1)

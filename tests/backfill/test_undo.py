@@ -129,7 +129,7 @@ def test_exactly_the_live_traffic_stays_after_compaction_roll_up_and_another_pol
     compact(partial(open_mover, logs.url), CompactOptions())
     assert logs.query("SELECT COUNT(*) FROM counter_slot WHERE slot >= 512") == [(0,)]
     store.counters.set(COUNTER, keep_days=60)
-    assert roll_up(partial(open_mover, logs.url)).rows > 0
+    assert roll_up(partial(open_mover, logs.url)).rolled_up > 0
     # From then on days are Tokyo's, in hours.
     start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
     store.counters.set(COUNTER, time_zone="Asia/Tokyo", resolution="hour", start=start)

@@ -15,7 +15,7 @@ from countersink.cli.servers.base import free_port
 from countersink.metrics.health import answering, probes
 from countersink.producers import Producer
 from countersink.schedules.errors import Alarm
-from countersink.schedules.jobs import Context, checks, retention
+from countersink.schedules.jobs import Context, checks, pruning
 from countersink.schedules.options import JobOptions
 from countersink.store.apply import guards
 from countersink.store.connection import connect as connect_mysql
@@ -148,7 +148,7 @@ def test_nothing_is_decided_on_what_a_silent_master_may_hold(
     shard = cluster.shards[1]
     gone(shard, "hangs")
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
-        retention.prune(context)
+        pruning.prune(context)
     assert watermark(servers) == 0
     with pytest.raises(Alarm, match="how long the queue has waited is not known"):
         checks.alarms(context)
@@ -159,7 +159,7 @@ def test_nothing_is_decided_on_what_a_silent_master_may_hold(
     assert "how fresh this is is not known" in plain.err
     shard.master.thaw()
     eventually(cluster.is_whole)
-    retention.prune(context)
+    pruning.prune(context)
     assert watermark(servers) > 0
 
 
@@ -190,7 +190,7 @@ def test_a_master_that_is_away_holds_up_nobody(
     assert servers.call("dead", "list").status == 0
     assert answering(probes(redis=cluster.url)) == {"redis": True}
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
-        retention.prune(context)
+        pruning.prune(context)
     shard.master.thaw()
     shard.master.start()
     eventually(cluster.is_whole)
@@ -485,7 +485,7 @@ def test_processes_need_the_documented_rights_alone(
         options=JobOptions(),
         stop=lambda: False,
     )
-    retention.prune(job)
+    pruning.prune(job)
     checks.alarms(job)
     refused = [entry for server in cluster.servers for entry in cluster.ask(server, "ACL", "LOG")]
     assert refused == []

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,16 +37,17 @@ class SchedulerAt:
         self,
         client: redis.Redis,
         mysql_url: str,
-        jobs: dict[str, str],
+        jobs: Mapping[str, str],
         *,
-        time_zone: str = "UTC",
+        time_zone: str | Mapping[str, str] = "UTC",
         **options: Any,
     ) -> None:
+        zones = dict.fromkeys(jobs, time_zone) if isinstance(time_zone, str) else time_zone
         self.options = SchedulerOptions(
             mysql_url=mysql_url,
             redis_url="redis://unused",
             jobs={
-                name: Times(cron=parse(cron, time_zone), time_zone=time_zone)
+                name: Times(cron=parse(cron, zones[name]), time_zone=zones[name])
                 for name, cron in jobs.items()
             },
             **options,

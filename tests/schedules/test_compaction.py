@@ -8,8 +8,9 @@ from functools import partial
 
 import pytest
 
-from countersink.schedules.jobs import Context, Pace, compaction, retention
-from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.runtime.pace import Pace
+from countersink.schedules.jobs import Context, compaction, retention
+from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.options import JobOptions
@@ -23,7 +24,7 @@ from tests.support.proxies import MySQLProxy
 PAGES = [b"/%03d" % number for number in range(60)]
 
 
-def run(url: str, **selected: object) -> Compacted:
+def run(url: str, **selected: object) -> PassDone:
     return compact(partial(open_tables, url), CompactOptions(**selected))  # type: ignore[arg-type]
 
 
@@ -165,11 +166,11 @@ def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
 
 def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
-    seen: list[Compacted] = []
+    seen: list[PassDone] = []
     selected = CompactOptions(rows=30)
     connect_to = partial(open_tables, tables.url)
     before = tables.totals()
-    done = compact(connect_to, selected, stop=lambda: len(seen) > 2, progress=seen.append)
+    done = compact(connect_to, selected, stop=lambda: len(seen) > 1, progress=seen.append)
     assert not done.finished
     assert 0 < done.rows_before < 180
     assert tables.totals() == before

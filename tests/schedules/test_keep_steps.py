@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.schedules.jobs.compaction import PassDone
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
@@ -72,7 +73,7 @@ def tables(mysql_url: str) -> Iterator[Kept]:
     made.close()
 
 
-def run(url: str, rows: int = 2000) -> RetentionDone:
+def run(url: str, rows: int = 2000) -> PassDone:
     return roll_up(partial(open_tables, url), rows=rows)
 
 
@@ -267,7 +268,7 @@ def test_buckets_become_wider_step_by_step_and_no_total_changes(
     assert verified(tables.url) == []
     assert tables.store.totals.total("v") == sum(oracle.events.values())
     # Some may have become due meanwhile; but it comes to an end.
-    eventually(lambda: run(tables.url).rows == 0)
+    eventually(lambda: run(tables.url).rolled_up == 0)
     if len({zone for _, zone, _ in changes}) == 1:
         by_day = oracle.by_day()
         for key in KEYS:
@@ -281,11 +282,11 @@ def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is
     tables.keep_minutes()
     old = now_minute() - 3 * 1440
     tables.count({("a", old): 1})
-    assert run(tables.url).rows == 1
+    assert run(tables.url).rolled_up == 1
     tables.store.counters.set("v", keep="forever")
     tables.count({("a", old): 5, ("b", old): 6, ("a", now_minute() - 1440): 7})
     said = rolled_to(tables)
-    assert run(tables.url).rows == 2
+    assert run(tables.url).rolled_up == 2
     assert rolled_to(tables) == said
     assert sorted(amount for _, _, _, amount in tables.slots()) == [6, 6, 7]
     tables.check_ledger()
@@ -361,7 +362,7 @@ def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Kept) -> Non
         assert done.busy == (BucketKey("v", (hour + 3) * 60, b"a"),)
         assert [place.key for place in done.overflowing] == [b"much"]
     tables.check(before)
-    assert run(tables.url).rows == 1
+    assert run(tables.url).rolled_up == 1
     assert {key: amount for _, key, slot, amount in tables.slots() if slot == 0} == {
         b"a": 9,
         b"b": 9,
@@ -378,11 +379,11 @@ def test_a_bucket_that_would_lie_in_two_days_stays_and_is_named(tables: Kept) ->
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'hour'")
     done = run(tables.url)
     assert done.astride == tuple(BucketKey("v", (at + n) * 60) for n in (0, 1))
-    assert done.rows == 1
+    assert done.rolled_up == 1
     # As days they can be told apart.
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'day'")
     done = run(tables.url)
-    assert (done.astride, done.rows) == ((), 3)
+    assert (done.astride, done.rolled_up) == ((), 3)
     assert [(bucket[:10], amount) for bucket, _, _, amount in tables.slots()] == [
         ("2016-03-05", 5),
         ("2016-03-06", 2),
@@ -414,7 +415,7 @@ def test_the_time_is_announced_before_the_first_row_moves_and_never_goes_back(ta
     assert [rolled_to(tables)] == announced
 
 
-def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone:
+def roll_up_while(tables: Tables, change: Callable[[], object]) -> PassDone:
     """A pass, with a change right before the first of its moves."""
     moving = threading.Event()
 
@@ -451,9 +452,9 @@ def test_a_counter_that_is_deleted_meanwhile_and_made_anew_is_left_to_the_next_p
         )
         tables.count({("b", old - n): 100 for n in range(9)})
 
-    assert roll_up_while(tables, change).rows == 0
+    assert roll_up_while(tables, change).rolled_up == 0
     tables.check({("v", b"b"): 900})
-    assert run(tables.url).rows > 0
+    assert run(tables.url).rolled_up > 0
     tables.check({("v", b"b"): 900})
     assert verified(tables.url) == []
 
@@ -463,7 +464,9 @@ def test_a_change_of_another_counter_does_not_end_the_pass(tables: Kept) -> None
     old = now_minute() - 3 * 1440
     tables.count({("a", old - n): 1 for n in range(99)})
     assert (
-        roll_up_while(tables, lambda: tables.store.counters.set("w", time_zone="Asia/Tokyo")).rows
+        roll_up_while(
+            tables, lambda: tables.store.counters.set("w", time_zone="Asia/Tokyo")
+        ).rolled_up
         == 99
     )
     tables.check_ledger()
@@ -507,7 +510,7 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
 
     def roll() -> None:
         while not stop.is_set():
-            passes.append(run(tables.url, rows=30).rows)
+            passes.append(run(tables.url, rows=30).rolled_up)
 
     def look() -> None:
         while not stop.is_set():

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from countersink.schedules import runs
-from countersink.schedules.history import is_planned, overdue
 from countersink.schedules.report import LOGGER
 from countersink.schedules.runner.rq import RunJob
 from countersink.store.connection import Session
@@ -39,7 +38,7 @@ def next_at(session: Session, name: str = "j") -> str | None:
 
 
 def test_a_new_installation_has_missed_nothing(make: Make, session: Session) -> None:
-    assert not is_planned(session)
+    assert not runs.is_planned(session)
     make({"j": "*/10 * * * *", "o": "off"}).look("12:04:30")
     assert planned(session) == []
     assert next_at(session) == "21 12:10:00"
@@ -296,7 +295,7 @@ def test_a_sign_of_life_in_between_keeps_a_run_from_being_given_back(session: Se
 
 
 def test_runs_that_were_planned_minutes_ago_and_never_began_are_overdue(session: Session) -> None:
-    assert overdue(session, 5) == []
+    assert runs.overdue(session, 5) == []
     for job, state, minutes in (
         ("j", "planned", 6),
         ("k", "planned", 9),
@@ -309,7 +308,7 @@ def test_runs_that_were_planned_minutes_ago_and_never_began_are_overdue(session:
             " (%s, UTC_TIMESTAMP() - INTERVAL %s MINUTE, %s, UTC_TIMESTAMP(3))",
             (job, minutes, state),
         )
-    assert [run.job for run in overdue(session, 5)] == ["k", "j"]
+    assert [run.job for run in runs.overdue(session, 5)] == ["k", "j"]
 
 
 def test_a_time_that_nobody_plans_tells_that_no_scheduler_runs(
@@ -318,11 +317,11 @@ def test_a_time_that_nobody_plans_tells_that_no_scheduler_runs(
     scheduler = make({"j": "* * * * *"})
     now = datetime.now(UTC)
     scheduler.look(now)
-    assert is_planned(session)
+    assert runs.is_planned(session)
     session.execute("UPDATE job SET next_at = UTC_TIMESTAMP() - INTERVAL 61 SECOND")
-    assert not is_planned(session)
+    assert not runs.is_planned(session)
     runs.pause(session, "j")
-    assert is_planned(session)
+    assert runs.is_planned(session)
 
 
 def test_a_commit_of_unknown_outcome_plans_no_time_twice_and_leaves_none_out(

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 import redis
 
+from countersink.runtime.pace import Pace
 from countersink.schedules.errors import JobFailed
-from countersink.schedules.jobs import Context, JobOutcome, Pace, retention
+from countersink.schedules.jobs import Context, JobOutcome, pruning
 from countersink.schedules.options import JobOptions
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
@@ -75,10 +76,10 @@ def test_guards_older_than_the_ledger_days_go(context: Context, redis_client: re
     send(redis_client, *(traffic.entry(now - days * DAY_MS) for days in (9, 5, 4, 2, 1)))
     count(context)
     age(context)
-    done = retention.prune(context)
+    done = pruning.prune(context)
     assert done == JobOutcome(rows=3, detail="3 guard rows and 0 runs deleted")
     assert abs(watermark(context) - (now - 3 * DAY_MS)) < 60_000
-    assert retention.prune(context).rows == 0
+    assert pruning.prune(context).rows == 0
     exact(context, traffic)
 
 
@@ -96,11 +97,11 @@ def test_a_redelivery_after_a_lost_acknowledgement_is_known(
     applier.apply([Incoming(bytes.fromhex(lost.id), lost.at, rows)])
     applier.close()
     age(context)
-    assert retention.prune(context).rows == 1
+    assert pruning.prune(context).rows == 1
     assert watermark(context) == lost.at
     count(context)
     exact(context, traffic)
-    assert retention.prune(context).rows == 1
+    assert pruning.prune(context).rows == 1
 
 
 def test_a_resend_counts_once_before_pruning_and_after_it(
@@ -114,10 +115,10 @@ def test_a_resend_counts_once_before_pruning_and_after_it(
         exact(context, traffic)
     age(context)
     send(redis_client, sent)
-    assert retention.prune(context).rows == 0  # it waits again
+    assert pruning.prune(context).rows == 0  # it waits again
     count(context)
     exact(context, traffic)
-    assert retention.prune(context).rows == 1
+    assert pruning.prune(context).rows == 1
     send(redis_client, sent)  # whether it was counted nobody can tell any more
     count(context)
     exact(context, traffic, refused=1)
@@ -132,11 +133,11 @@ def test_what_a_spool_replays_is_counted_though_it_was_sent_long_ago(
     send(redis_client, *(traffic.entry(now, 1) for _ in range(others + 1)))
     replayed = traffic.entry(now - 9 * DAY_MS)
     send(redis_client, replayed, traffic.entry(now))
-    retention.prune(context)
+    pruning.prune(context)
     assert watermark(context) == replayed.at
     count(context)
     exact(context, traffic)
-    retention.prune(context)
+    pruning.prune(context)
     assert abs(watermark(context) - (now - 3 * DAY_MS)) < 60_000
 
 
@@ -147,7 +148,7 @@ def test_what_a_dead_consumer_holds_is_counted_when_it_comes_back(
     send(redis_client, traffic.entry(now - 9 * DAY_MS), traffic.entry(now - 8 * DAY_MS))
     assert len(take(redis_client)) == 2
     send(redis_client, traffic.entry(now))
-    retention.prune(context)
+    pruning.prune(context)
     count(context)
     exact(context, traffic)
 
@@ -161,7 +162,7 @@ def test_a_backlog_older_than_the_ledger_days_is_counted_from_every_stream_ever_
     send(redis_client, traffic.entry(now - 8 * DAY_MS))
     send(redis_client, traffic.entry(now - 9 * DAY_MS), traffic.entry(now), partition=5)
     for _ in range(2):
-        retention.prune(context)
+        pruning.prune(context)
         assert watermark(context) == now - 9 * DAY_MS
     count(context)
     assert backlog(redis_client, 6) == 0
@@ -174,7 +175,7 @@ def test_an_entry_of_another_program_without_a_time_is_counted_too(
     traffic, now = Traffic(7), now_ms(redis_client)
     made = traffic.entry(now)
     redis_client.xadd(STREAM, {"rows": made.rows}, id=f"{now - 9 * DAY_MS}-0")
-    retention.prune(context)
+    pruning.prune(context)
     assert watermark(context) == now - 9 * DAY_MS
     count(context)
     exact(context, traffic)
@@ -187,10 +188,10 @@ def test_without_redis_nothing_is_pruned(context: Context, redis_client: redis.R
     age(context)
     nowhere = replace(context, redis_url="redis://127.0.0.1:1/0")
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
-        retention.prune(nowhere)
+        pruning.prune(nowhere)
     stopping = replace(context, stop=lambda: True)
     with pytest.raises(JobFailed, match="nothing was pruned"):
-        retention.prune(stopping)
+        pruning.prune(stopping)
     assert watermark(context) == 0
     with connect(context.mysql_url) as session:
         assert guard_count(session) == 1
@@ -206,9 +207,9 @@ def test_clocks_apart_prune_nothing(
         session.execute("SET SESSION timestamp = %s", (now_ms(redis_client) // 1000 + 3600,))
         return session
 
-    monkeypatch.setattr(retention, "open_tables", ahead)
+    monkeypatch.setattr(pruning, "open_tables", ahead)
     with pytest.raises(Refused, match=r"clocks of MySQL and Redis differ by 3,[56]"):
-        retention.prune(context)
+        pruning.prune(context)
     assert watermark(context) == 0
 
 
@@ -219,15 +220,15 @@ def test_runs_that_ended_long_ago_go(mysql_url: str) -> None:
                 add_run(session, timedelta(days=days, minutes=minute), state)
         for state in ("planned", "running"):
             add_run(session, timedelta(days=12), state)
-        assert retention.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
-        assert retention.delete_runs(session, 8.5, Pace()) == (0, True)
+        assert pruning.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
+        assert pruning.delete_runs(session, 8.5, Pace()) == (0, True)
         assert session.query("SELECT state, COUNT(*) FROM job_run GROUP BY state ORDER BY 1") == [
             ("done", 3),
             ("planned", 1),
             ("running", 1),
         ]
-        assert retention.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
-        assert retention.delete_runs(session, 0, Pace()) == (3, True)
+        assert pruning.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
+        assert pruning.delete_runs(session, 0, Pace()) == (3, True)
 
 
 def test_it_rests_between_transactions_and_can_be_stopped_after_each(mysql_url: str) -> None:
@@ -251,7 +252,7 @@ def test_it_rests_between_transactions_and_can_be_stopped_after_each(mysql_url: 
         assert (done.deleted, done.finished, rests) == (4, True, 4)
         for minute in range(6):
             add_run(session, timedelta(days=9, minutes=minute), "done")
-        assert retention.delete_runs(session, 8, Pace(stop=lambda: True), chunk=2) == (2, False)
+        assert pruning.delete_runs(session, 8, Pace(stop=lambda: True), chunk=2) == (2, False)
 
 
 def test_a_run_that_is_cut_off_between_transactions_says_so(
@@ -264,7 +265,7 @@ def test_a_run_that_is_cut_off_between_transactions_says_so(
         def gone() -> bool:
             return guard_count(session) < 10_001
 
-        done = retention.prune(replace(context, stop=gone))
+        done = pruning.prune(replace(context, stop=gone))
     assert (done.rows, done.finished) == (10_000, False)
     assert done.detail.endswith("0 runs deleted; stopped early, the next run goes on")
 
@@ -297,13 +298,13 @@ def test_dead_letters_older_than_the_dead_days_go(
         set_aside(session, 3, timedelta(days=89), "bad_minute")
         session.execute("INSERT INTO dead_group VALUES ('empty', '', 0, UTC_TIMESTAMP(3))")
         keeping = replace(context, options=JobOptions(dead_days=0))
-        assert retention.prune(keeping).detail == "0 guard rows and 0 runs deleted"
+        assert pruning.prune(keeping).detail == "0 guard rows and 0 runs deleted"
         assert dead.count(session) == {"bad_key": 350, "bad_minute": 3}
         assert session.query("SELECT reason FROM dead_group ORDER BY reason") == [
             ("bad_key",),
             ("bad_minute",),
         ]
-        done = retention.prune(context)
+        done = pruning.prune(context)
         assert done == JobOutcome(350, "0 guard rows and 0 runs deleted, 350 dead letters")
         assert dead.count(session) == {"bad_minute": 3}
         assert dead.not_kept(session) == {("bad_minute", "bad_minute"): 3}

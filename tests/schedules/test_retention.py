@@ -11,9 +11,10 @@ import pytest
 from countersink.reads import Reads
 from countersink.reads.frames import frame
 from countersink.schedules.jobs import Context, retention
+from countersink.schedules.jobs.compaction import PassDone
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store, errors
 from countersink.store.apply.apply import Applier
@@ -25,7 +26,7 @@ from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
 
 
-def run(url: str, rows: int = 2000) -> RetentionDone:
+def run(url: str, rows: int = 2000) -> PassDone:
     return roll_up(partial(open_tables, url), rows=rows)
 
 
@@ -83,7 +84,7 @@ def test_a_month_of_fifty_counters_rolls_up_with_totals_unchanged(tables: Tables
     tables.plant(spread(KEYS, (1, 2), f"{today - timedelta(days=500)} 00:00:00"))
     before = tables.totals()
     done = run(tables.url, rows=7)
-    assert (done.counters, done.rows, done.finished) == (50, 50 * 6 * 4, True)
+    assert (done.counters, done.rolled_up, done.finished) == (50, 50 * 6 * 4, True)
     tables.check(before)
     assert len(tables.slots()) == 10  # of a counter that keeps its days
     for name in names:
@@ -93,7 +94,7 @@ def test_a_month_of_fifty_counters_rolls_up_with_totals_unchanged(tables: Tables
         assert {month for month, _, _ in tables.months(name)} == {
             (today - timedelta(days=ago)).replace(day=1) for ago in range(32, 50, 3)
         }
-    assert run(tables.url).rows == 0
+    assert run(tables.url).rolled_up == 0
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -106,7 +107,7 @@ def test_late_rows_follow(tables: Tables) -> None:
     applier.apply([entry([(0, "v", "a", minute(old), 1000), (1, "v", "late", minute(old), 7)])])
     applier.close()
     before = tables.totals()
-    assert run(tables.url).rows == 2
+    assert run(tables.url).rolled_up == 2
     assert tables.slots() == []
     assert tables.totals() == before
     assert tables.totals()["v", b"late"] == 7
@@ -154,16 +155,16 @@ def test_a_bucket_that_lies_in_two_months_stays_and_is_named(tables: Tables) -> 
     place = BucketKey("v", label_of(datetime(2020, 3, 31, 18)))  # noqa: DTZ001 (as the table has it)
     assert done.astride == (place,)
     assert [bucket for bucket, _, _, _ in tables.slots()] == ["2020-03-31 18:00:00"] * 2
-    assert done.rows == 2
+    assert done.rolled_up == 2
 
 
 def test_a_bucket_that_lies_partly_in_a_day_that_is_kept_stays_for_now(tables: Tables) -> None:
     policy(tables, "Asia/Kolkata", "hour")
     keep(tables, None, rolled_up_to=date(2020, 3, 18))
     tables.plant(spread([b"a"], (1,), "2020-03-17 18:00:00"))  # to half past midnight of the 18th
-    assert run(tables.url).rows == 0
+    assert run(tables.url).rolled_up == 0
     tables.run("UPDATE counter SET rolled_up_to = '2020-03-19'")
-    assert run(tables.url).rows == 1
+    assert run(tables.url).rolled_up == 1
 
 
 def test_what_is_gone_stays_gone_when_more_days_are_kept_or_all(tables: Tables) -> None:
@@ -174,16 +175,16 @@ def test_what_is_gone_stays_gone_when_more_days_are_kept_or_all(tables: Tables) 
     for days in (20, None):
         keep(tables, days)
         plant_days(tables, day_of(12), keys=[b"late"])  # late
-        assert run(tables.url).rows == 3
+        assert run(tables.url).rolled_up == 3
         assert rolled_up_to(tables) == cutoff == day_of(10)
 
 
 def test_keeping_no_day_or_very_many(tables: Tables) -> None:
     plant_days(tables, day_of(2))
     keep(tables, 2**32 - 1)
-    assert run(tables.url).rows == 0
+    assert run(tables.url).rolled_up == 0
     keep(tables, 0)
-    assert run(tables.url).rows == 15
+    assert run(tables.url).rolled_up == 15
     assert rolled_up_to(tables) == day_of(0)
 
 
@@ -217,7 +218,7 @@ def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Tables) -> N
     assert tables.totals() == before
     assert sorted({key for _, key, _, _ in tables.slots()}) == [b"a", b"much", b"x"]
     tables.check_ledger()
-    assert run(tables.url).rows == 3
+    assert run(tables.url).rolled_up == 3
 
 
 def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(
@@ -236,7 +237,7 @@ def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(
         assert kept[1] == before // 3
 
 
-def roll_up_while(tables: Tables, change: Callable[[], object]) -> RetentionDone:
+def roll_up_while(tables: Tables, change: Callable[[], object]) -> PassDone:
     """A pass, with a change right before the first of its moves."""
     with MySQLProxy.to(tables.url) as proxy:
         rule = proxy.when(
@@ -269,12 +270,12 @@ def test_a_counter_that_is_deleted_meanwhile_and_counted_anew_is_left_to_the_nex
             applier.apply([entry([(n, "v", f"k{n}", at, 100) for n in range(9)])])
             applier.close()
 
-        assert roll_up_while(tables, change).rows == 0
+        assert roll_up_while(tables, change).rolled_up == 0
         assert tables.months() == []
         tables.check_ledger()
         assert store.totals.total("v") == 900
         again = run(tables.url)
-        assert again.rows == (0 if keep_days is None else 9)
+        assert again.rolled_up == (0 if keep_days is None else 9)
         assert store.totals.total("v") == 900
         tables.check_ledger()
 
@@ -285,7 +286,7 @@ def test_a_change_of_another_counter_does_not_end_the_pass(tables: Tables) -> No
     before = tables.totals()
     with Store(tables.url) as store:
         done = roll_up_while(tables, lambda: store.counters.set("w", time_zone="Asia/Tokyo"))
-    assert done.rows == 30
+    assert done.rolled_up == 30
     assert tables.slots() == []
     tables.check(before)
 
@@ -296,7 +297,7 @@ def test_the_end_of_time_is_in_no_month_yet_and_nothing_is_wrong_with_it(tables:
     policy(tables, "Asia/Tokyo", "hour")
     tables.plant(spread([b"a"], (1, 2), "9999-12-30 23:00:00"))
     done = run(tables.url)
-    assert (done.rows, done.unknown) == (0, ())
+    assert (done.rolled_up, done.unknown) == (0, ())
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -10,9 +10,9 @@ from datetime import date, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
 from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import RetentionDone, roll_up
+from countersink.schedules.jobs.retention import roll_up
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
@@ -98,12 +98,12 @@ def restore(session: Session, tables: Iterable[str]) -> None:
         session.execute(f"INSERT INTO {table} SELECT * FROM kept_{table}")
 
 
-def compacted(url: str, before: date = date.max, **more: Any) -> Compacted:
+def compacted(url: str, before: date = date.max, **more: Any) -> PassDone:
     """Compact what lies before a day."""
     return compact(partial(open_tables, url), CompactOptions(before=before, **more))
 
 
-def rolled_up(url: str) -> RetentionDone:
+def rolled_up(url: str) -> PassDone:
     """Roll up whatever there is to be."""
     return roll_up(partial(open_tables, url))
 

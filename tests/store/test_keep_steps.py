@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from countersink.schedules.jobs.retention import RetentionDone
+from countersink.schedules.jobs.compaction import PassDone
 from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
@@ -69,7 +69,7 @@ def wide(store: Store, applier: Applier, mysql_url: str) -> int:
     minutes_kept(store)
     hour = hour_of_old()
     count(applier, {(key, hour + n): 1 for n in range(60) for key in "ab"})
-    assert rolled_up(mysql_url).rows == 120
+    assert rolled_up(mysql_url).rolled_up == 120
     return hour
 
 
@@ -96,7 +96,7 @@ def test_the_application_counts_in_times_that_are_rolled_up(
     store.increment(app, "v", "a", 100, at=moment)
     app.rollback()
     verified(verifying)
-    assert rolled_up(mysql_url).rows == 1
+    assert rolled_up(mysql_url).rolled_up == 1
     assert store.totals.total("v", key="a") == 67
     assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
     commit_one(store, app, "v", "a", -67, at=moment)
@@ -171,7 +171,7 @@ def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
     minutes_kept(store)
     hour = hour_of_old()
     count(applier, an_hour_of("a", hour) | an_hour_of("b", hour))
-    rolled: list[RetentionDone] = []
+    rolled: list[PassDone] = []
     with (
         connect(mysql_url) as holder,
         MySQLProxy.to(mysql_url) as proxy,
@@ -191,7 +191,7 @@ def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
             deleted = delete_key(deleting, "v", "a", pause=let_go)
         else:
             deleted = delete_counter(deleting, "v", pause=let_go)
-    assert rolled[0].rows > 50
+    assert rolled[0].rolled_up > 50
     assert deleted.amount == (55 if what == "key" else 110)
     assert keys(session, "v") == ({b"b": 55} if what == "key" else {})
     verified(verifying)

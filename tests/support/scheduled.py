@@ -31,6 +31,7 @@ TABLE: Final = (
     " run VARCHAR(100) NOT NULL, pid INT NOT NULL,"
     " at DATETIME(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3), ended DATETIME(3) NULL)"
 )
+STEPS: Final = "CREATE TABLE test_step (id BIGINT AUTO_INCREMENT PRIMARY KEY, pid INT NOT NULL)"
 PAUSE_S: Final = 0.02
 PATIENCE_S: Final = 60.0
 LOOKS_BEFORE_STEP: Final = 6
@@ -38,8 +39,9 @@ LOOKS_BEFORE_STEP: Final = 6
 
 def make_table(session: Session) -> None:
     """An empty table of starts."""
-    session.execute("DROP TABLE IF EXISTS test_start")
+    session.execute("DROP TABLE IF EXISTS test_start, test_step")
     session.execute(TABLE)
+    session.execute(STEPS)
 
 
 def starts(session: Session) -> list[str]:
@@ -87,6 +89,17 @@ def until_told(context: Context) -> JobOutcome:
     return JobOutcome(7, "told to stop", finished=False)
 
 
+def steps(context: Context) -> JobOutcome:
+    """Record the start, and then a transaction after another one, until told to stop."""
+    with connect(context.mysql_url, read_timeout=PATIENCE_S) as session:
+        _start(session)
+        begun = time.monotonic()
+        while not context.stop() and time.monotonic() - begun < 3 * PATIENCE_S:
+            session.execute("INSERT INTO test_step (pid) VALUES (%s)", (os.getpid(),))
+            time.sleep(PAUSE_S)
+    return JobOutcome(0, "told to stop", finished=False)
+
+
 def deaf(context: Context) -> JobOutcome:
     """Record the start, and go on whatever is said."""
     with connect(context.mysql_url) as session:
@@ -105,7 +118,7 @@ def once_deaf(context: Context) -> JobOutcome:
     return JobOutcome(0, "nobody said anything")
 
 
-NAMES: Final = ("tick", "breaks", "finds", "until_told", "deaf", "once_deaf")
+NAMES: Final = ("tick", "breaks", "finds", "until_told", "steps", "deaf", "once_deaf")
 
 
 def registry() -> Registry:

@@ -18,8 +18,6 @@ from countersink.stream.names import process_key
 from countersink.stream.progress import Heartbeat, now_ms
 
 LOGGER: Final = logging.getLogger("countersink.schedules")
-FAILING_AFTER: Final = 3
-"""Attempts in a row that failed before a job counts as failing."""
 EVERY_S: Final = 5.0
 """Seconds between two heartbeats."""
 

@@ -1,6 +1,7 @@
 """The rows of ``job`` and ``job_run`` and every statement that changes one: claim a planned time,
 begin, beat, finish, put back and give back a run; pause, resume and run a job; after how many
-seconds a waiting run is left out (``STALE_S``).
+seconds a waiting run is left out (``STALE_S``). What is told of them: last runs, overdue ones, jobs
+that keep failing (``FAILING_AFTER``), totals by state.
 
 Schedulers and job processes are equal and know nothing of each other. Each statement changes a row
 as somebody has read it, or none: who moves ``job.next_at`` on has planned that time, who sets a
@@ -8,13 +9,22 @@ planned run to running has started it, and a run that was given back is nobody's
 naive UTC in the tables, by the database's clock alone, and aware here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import takewhile
 from typing import Final
 
 from countersink.store.connection import Session
+from countersink.store.sql import marks
 
+FAILING_AFTER: Final = 3
+"""Attempts in a row that failed before a job counts as failing."""
+ENDED: Final = ("done", "failed")
+"""States of a run that has begun and ended."""
+LATE_S: Final = 60
+"""Seconds after which a time that nobody has planned tells that no scheduler runs."""
 TEXT: Final = 1000
 """Characters that the detail of a run holds."""
 STALE_S: Final = 3600
@@ -23,6 +33,7 @@ STALE: Final = "it waited for more than an hour, and later runs of this job are 
 WORN: Final = "its process ended in the midst of it, {} times in all"
 _MAX_ROWS: Final = 2**63 - 1
 _JOB: Final = "name, cron, time_zone, paused, next_at"
+_RUN: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count, detail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,37 @@ class Attempt:
     planned_at: datetime
     number: int
     holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run. Times are naive UTC; see the comments of the table ``job_run``."""
+
+    job: str
+    planned_at: datetime
+    state: str
+    attempts: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    rows: int | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailingJob:
+    """A job that failed three times in a row or more.
+
+    Attributes:
+        job: its name.
+        times: attempts in a row that failed, of its last runs.
+        detail: why the last one did.
+        since: when the first of these runs was planned; naive UTC.
+    """
+
+    job: str
+    times: int
+    detail: str | None
+    since: datetime
 
 
 class Begun(Enum):
@@ -328,6 +370,80 @@ def add(session: Session, name: str) -> datetime | None:
             "INSERT INTO job_run (job, planned_at, state) VALUES (%s, %s, 'planned')", (name, now)
         )
     return _aware(now)
+
+
+def last_runs(
+    session: Session, *, job: str | None = None, states: Sequence[str] = (), limit: int = 20
+) -> list[RunRow]:
+    """The runs planned last, the latest first.
+
+    Args:
+        session: outside a transaction.
+        job: only of this one.
+        states: only those in one of them.
+        limit: so many at most.
+    """
+    conditions = ["job = %s"] if job is not None else []
+    conditions += [f"state IN ({marks(states)})"] if states else []
+    where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+    values = [*([] if job is None else [job]), *states, limit]
+    return _runs(session, f"{where}ORDER BY planned_at DESC, job LIMIT %s", *values)
+
+
+def overdue(session: Session, minutes: int) -> list[RunRow]:
+    """Runs that were planned more than ``minutes`` ago and have not begun, the earliest first, at
+    most 1,000: no job process runs, or none gets them, because Redis cannot be reached.
+    """
+    return _runs(
+        session,
+        "WHERE state = 'planned' AND planned_at < UTC_TIMESTAMP() - INTERVAL %s MINUTE"
+        " ORDER BY planned_at, job LIMIT 1000",
+        minutes,
+    )
+
+
+def is_planned(session: Session) -> bool:
+    """Whether schedulers plan the jobs: there are some, and no time has come that nobody has
+    planned."""
+    ((number, late),) = session.query(
+        "SELECT COUNT(*), COALESCE(SUM(NOT paused AND"
+        " next_at < UTC_TIMESTAMP(3) - INTERVAL %s SECOND), 0) FROM job",
+        (LATE_S,),
+    )
+    return bool(number > 0 and late == 0)
+
+
+def failing(session: Session, job: str | None = None) -> list[FailingJob]:
+    """The jobs, or this one, that failed three times in a row or more, up to now.
+
+    An attempt counts, whether it failed or its process died: a run of three attempts is enough.
+    """
+    names = [job] if job else [n for (n,) in session.query("SELECT DISTINCT job FROM job_run")]
+    found = []
+    for name in sorted(names):
+        ended = last_runs(session, job=name, states=ENDED, limit=FAILING_AFTER)
+        failed = list(takewhile(lambda run: run.state == "failed", ended))
+        times = sum(run.attempts for run in failed)
+        if times >= FAILING_AFTER:
+            found.append(FailingJob(name, times, failed[0].detail, failed[-1].planned_at))
+    return found
+
+
+def tally(session: Session) -> dict[str, dict[str, int]]:
+    """The runs planned in the last 24 hours, by job and state; of all jobs that have had one."""
+    found: dict[str, dict[str, int]] = {}
+    for name, state, number in session.query(
+        "SELECT job, state, COALESCE(SUM(planned_at > UTC_TIMESTAMP() - INTERVAL 1 DAY"
+        " AND planned_at <= UTC_TIMESTAMP()), 0) FROM job_run GROUP BY job, state"
+    ):
+        own = found.setdefault(name, {})
+        if number:
+            own[state] = int(number)
+    return found
+
+
+def _runs(session: Session, which: str, *args: object) -> list[RunRow]:
+    return [RunRow(*row) for row in session.query(f"SELECT {_RUN} FROM job_run {which}", args)]
 
 
 def _jobs(session: Session, where: str = "", *args: object) -> list[JobRow]:

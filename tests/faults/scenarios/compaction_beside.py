@@ -1,17 +1,24 @@
-"""Compaction that goes on beside writers and readers."""
+"""Two compactions, two roll-ups and two prunings at once, beside writers and readers."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from random import Random
 
-from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.errors import RunStopped
+from countersink.schedules.jobs import Context, pruning
+from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
 from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import roll_up
+from countersink.schedules.options import JobOptions
+from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from tests.faults.scenarios.compaction import LEDGER, totals
+from countersink.store.verify import open_session, verify
+from tests.faults.scenarios.compaction import LEDGER, TOTALS, totals
 from tests.faults.stage import Stage
 from tests.support.ledger import checks
 from tests.support.oracle import Oracle, connect
@@ -21,7 +28,8 @@ from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
 def compacted_beside_writers_and_readers(
     stage: Stage, seconds: float = 5.0, done: Callable[[str], None] = print
 ) -> None:
-    """Passes without pauses, beside two writers, an app and readers at both isolation levels.
+    """Passes without pauses, two of each kind, beside two writers, an app and readers at both
+    isolation levels.
 
     Amounts are above 0, so no total ever goes down for a reader. What the writers committed is
     there in the end, and the app, which reruns nothing, never sees an error.
@@ -30,7 +38,7 @@ def compacted_beside_writers_and_readers(
     failures: list[BaseException] = []
     committed: list[int] = []
     reads: list[int] = []
-    passes: list[Compacted] = []
+    passes: list[PassDone] = []
 
     def guarded(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
@@ -42,6 +50,9 @@ def compacted_beside_writers_and_readers(
 
         return run
 
+    with Store(stage.mysql_url) as store:
+        store.counters.set("busy", keep_days=30)
+    _plant_old(stage)
     works: list[Callable[[], None]] = [
         *(partial(_write, stage, slot, stopping, committed) for slot in (1, 2)),
         partial(_count_in_app, stage, stopping, committed),
@@ -49,7 +60,11 @@ def compacted_beside_writers_and_readers(
             partial(_read, stage, level, stopping, reads)
             for level in ("READ COMMITTED", "REPEATABLE READ")
         ),
-        partial(_compact, stage, stopping, passes),
+        *(
+            partial(work, stage, stopping, passes)
+            for work in (_compact, _roll_up, _prune)
+            for _ in range(2)
+        ),
     ]
     threads = [threading.Thread(target=guarded(work)) for work in works]
     for thread in threads:
@@ -61,6 +76,7 @@ def compacted_beside_writers_and_readers(
     assert not failures, failures
     moved = sum(one.rows_before - one.rows_after for one in passes)
     assert moved > 0
+    assert sum(one.rolled_up for one in passes) > 0
     assert reads
     _check_busy(stage, sum(committed))
     busy = sum(len(one.busy) for one in passes)
@@ -71,6 +87,30 @@ def compacted_beside_writers_and_readers(
 
 
 BUSY_KEYS = 300
+OLD_DAYS = -400
+"""Of the events whose day is rolled up into its month; late ones arrive all the time."""
+OLD_GUARDS = 3000
+
+
+def _plant_old(stage: Stage) -> None:
+    """Guards and runs that may go."""
+    with Oracle(stage.mysql_url) as oracle:
+        oracle.rows(
+            "INSERT INTO applied_entry (entry_id, keep_from)"
+            f" SELECT UNHEX(LPAD(HEX(seq), 32, '0')), 1 FROM {_numbers(OLD_GUARDS)}"
+        )
+        oracle.rows(
+            "INSERT INTO job_run (job, planned_at, state)"
+            f" SELECT 'old', '2020-01-01' + INTERVAL seq SECOND, 'done' FROM {_numbers(OLD_GUARDS)}"
+        )
+
+
+def _numbers(count: int) -> str:
+    """A table of the numbers below ``count``, at most 10,000."""
+    digits = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
+    tables = ", ".join(f"({digits}) AS {name}" for name in "abcd")
+    number = "a.n + 10 * b.n + 100 * c.n + 1000 * d.n"
+    return f"(SELECT {number} AS seq FROM {tables} WHERE {number} < {count}) AS numbers"
 
 
 def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int]]:
@@ -79,7 +119,7 @@ def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int
             place,
             "busy",
             f"/page/{random.randrange(BUSY_KEYS)}",
-            FIRST_MINUTE + random.randrange(2) * MINUTES_PER_DAY,
+            FIRST_MINUTE + random.choice((0, 1, OLD_DAYS)) * MINUTES_PER_DAY,
             1,
         )
         for place in range(count)
@@ -135,7 +175,6 @@ def _read(stage: Stage, level: str, stopping: threading.Event, reads: list[int])
     """Totals by key, one statement each; at REPEATABLE READ in a transaction of three."""
     reader = connect(stage.mysql_url)
     highest: dict[tuple[str, bytes], int] = {}
-    statement = "SELECT counter, counter_key, SUM(amount) FROM counter_slot GROUP BY 1, 2"
     try:
         with reader.cursor() as cursor:
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
@@ -143,7 +182,7 @@ def _read(stage: Stage, level: str, stopping: threading.Event, reads: list[int])
                 reader.begin()
                 found: list[Mapping[tuple[str, bytes], int]] = []
                 for _ in range(3 if level == "REPEATABLE READ" else 1):
-                    cursor.execute(statement)
+                    cursor.execute(TOTALS)
                     found.append(totals(cursor.fetchall()))
                     assert found[0] == found[-1], "a snapshot changed"
                 reader.commit()
@@ -155,7 +194,7 @@ def _read(stage: Stage, level: str, stopping: threading.Event, reads: list[int])
         reader.close()
 
 
-def _compact(stage: Stage, stopping: threading.Event, passes: list[Compacted]) -> None:
+def _compact(stage: Stage, stopping: threading.Event, passes: list[PassDone]) -> None:
     while not stopping.is_set():
         done = compact(
             partial(open_tables, stage.mysql_url),
@@ -168,15 +207,44 @@ def _compact(stage: Stage, stopping: threading.Event, passes: list[Compacted]) -
         stopping.wait(0.005)
 
 
+def _roll_up(stage: Stage, stopping: threading.Event, passes: list[PassDone]) -> None:
+    while not stopping.is_set():
+        done = roll_up(partial(open_tables, stage.mysql_url), rows=500, stop=stopping.is_set)
+        assert not done.overflowing
+        assert not done.unknown
+        passes.append(done)
+        stopping.wait(0.005)
+
+
+def _prune(stage: Stage, stopping: threading.Event, _passes: list[PassDone]) -> None:
+    context = Context(
+        mysql_url=stage.mysql_url,
+        redis_url=stage.redis_server.url,
+        options=JobOptions(compact_share=1.0),
+        stop=stopping.is_set,
+    )
+    while not stopping.is_set():
+        with suppress(RunStopped):
+            pruning.prune(context)
+        stopping.wait(0.005)
+
+
 def _check_busy(stage: Stage, committed: int) -> None:
     compact(partial(open_tables, stage.mysql_url), CompactOptions(before=date.max))
+    assert roll_up(partial(open_tables, stage.mysql_url)).counters == 1
     with Oracle(stage.mysql_url) as oracle:
         assert oracle.rows("SELECT COUNT(*) FROM counter_slot WHERE slot > 0") == [(0,)]
-        total = int(oracle.rows("SELECT COALESCE(SUM(amount), 0) FROM counter_slot")[0][0])
+        for table, days in (("counter_slot", 2), ("counter_month", 1)):
+            assert oracle.rows(f"SELECT COUNT(DISTINCT bucket) FROM {table}") == [(days,)]
+        total = sum(int(amount) for _, _, amount in oracle.rows(TOTALS))
         assert total == committed, f"difference {total - committed} (seed {stage.seed})"
         assert oracle.rows(LEDGER) == [], f"seed {stage.seed}"
-        for table in ("counter_slot", "counter_ledger", "app_ledger"):
-            oracle.rows(f"DELETE FROM {table}")
+        assert oracle.rows("SELECT COUNT(*) FROM applied_entry WHERE keep_from = 1") == [(0,)]
+        assert oracle.rows("SELECT COUNT(*) FROM job_run WHERE job = 'old'") == [(0,)]
+    with open_session(stage.mysql_url) as session:
+        assert verify(session).differences == []
+    with Store(stage.mysql_url) as store:
+        store.counters.delete("busy")
 
 
 def _random(stage: Stage, number: int) -> Random:

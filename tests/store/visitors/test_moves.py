@@ -152,7 +152,7 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
     store.counters.set("visitors", keep_days=30)
     rolled = rolled_up(mysql_url)
     assert [one.key for one in rolled.unreadable] == [b"/1"]
-    assert "different members cannot be read: 1" in rolled.sentence("")
+    assert "different members cannot be read: 1" in rolled.outcome("").detail
     assert session.query(
         "SELECT COUNT(*) FROM visitor_slot WHERE bucket < NOW() - INTERVAL 30 DAY"
     ) == [(3,)]

@@ -137,6 +137,10 @@ class PatientSession:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the session; it can be used again."""
         self._session.close()
 
     def open(self) -> Self:

@@ -9,7 +9,6 @@ what else there is to know is in ``countersink info``, ``runs`` and ``doctor``.
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -22,7 +21,7 @@ from countersink.store.sessions import open_tables
 from countersink.store.verify import Verified, open_session, verify
 from countersink.stream.clock import earliest_us
 from countersink.stream.connection import connect
-from countersink.stream.errors import StreamError, StreamUnavailable
+from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
 from countersink.stream.progress import first_arrived, samples
 
@@ -32,7 +31,6 @@ UNSUCCESSFUL_HOURS: Final = 24
 """A job none of whose runs was done for so long is an alarm."""
 LOST_DAYS: Final = 1
 """Days for which a loss of entries in Redis is an alarm; ``countersink doctor`` shows it longer."""
-_LONG_AGO: Final = "1000-01-01"
 _READ_S: Final = 30.0
 
 
@@ -78,9 +76,8 @@ def alarms(context: Context) -> JobOutcome:
         Alarm: something needs a person.
         StoreError: MySQL did not do its part.
     """
-    said = list(_queue(context))
     with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
-        said += _losses(context, session)
+        said = list(_queue(context, session))
         said += _dead(session, context.options.alarm_dead)
         said += _jobs(session)
     if said:
@@ -88,33 +85,23 @@ def alarms(context: Context) -> JobOutcome:
     return JobOutcome(rows=0, detail="nothing to report")
 
 
-def _queue(context: Context) -> Iterator[str]:
+def _queue(context: Context, session: Session) -> Iterator[str]:
     limit = context.options.alarm_lag_s
+    waited = 0.0
     try:
         with connect(context.redis_url, client_name="countersink-alarms") as client:
             # The streams first: what they hold has arrived before this time.
             arrived = first_arrived(client, stream_keys(client))
-            now = earliest_us(client)
+            waited = 0.0 if arrived is None else earliest_us(client) / 1e6 - arrived / 1000
+            # here, too, as no worker may run
+            queue_losses.watch(session, partial(samples, client))
     except StreamError as error:
-        yield f"{error}, so how long the queue has waited is not known"
-        return
-    waited = 0.0 if arrived is None else now / 1e6 - arrived / 1000
+        yield f"{error}, so how long the queue has waited and what Redis lost is not known"
     if waited > limit:
         yield (
             f"the oldest entry has waited in the queue for {waited:,.0f} s, and the limit is"
             f" {limit:,.0f} s: look at countersink info, and start more workers if they are busy"
         )
-
-
-def _losses(context: Context, session: Session) -> Iterator[str]:
-    """Entries that Redis has lost; looked for here, too, as no worker may run."""
-    try:
-        with connect(context.redis_url, client_name="countersink-alarms") as client:
-            queue_losses.watch(session, partial(samples, client))
-    except StreamUnavailable:
-        pass  # the sentence about the queue says so
-    except StreamError as error:
-        yield f"{error}, so whether Redis loses entries is not known"
     for loss in queue_losses.recent(session, LOST_DAYS):
         yield f"Redis has lost {loss}: see countersink doctor"
 
@@ -133,34 +120,16 @@ def _jobs(session: Session) -> Iterator[str]:
     """Jobs without a run that was done since one that was planned long ago, whatever became of it:
     it may have failed, been skipped, or never begun.
     """
-    jobs = session.query(
-        "SELECT name, UTC_TIMESTAMP() FROM job WHERE cron <> 'off' AND name <> 'alarms'"
-        " ORDER BY name"
+    found = session.query(
+        "SELECT name, MIN(run.planned_at) AS since FROM job JOIN job_run AS run ON run.job = name"
+        " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"
+        " GROUP BY job) AS done ON done.job = name"
+        " WHERE cron <> 'off' AND name <> 'alarms' AND (at IS NULL OR run.planned_at > at)"
+        " GROUP BY name HAVING since < UTC_TIMESTAMP() - INTERVAL %s HOUR ORDER BY name",
+        (UNSUCCESSFUL_HOURS,),
     )
-    for name, now in jobs:
-        since = _unsuccessful_since(session, name)
-        if since is not None and now - since > timedelta(hours=UNSUCCESSFUL_HOURS):
-            yield (
-                f"{name} has not succeeded since before {since.isoformat(timespec='minutes')}Z:"
-                " countersink runs says why"
-            )
-
-
-def _unsuccessful_since(session: Session, job: str) -> datetime | None:
-    """When the first run after the last one that was done was planned.
-
-    Both walk the primary key, from the newest run to the last one that was done and one further:
-    few rows, however many runs are kept, unless all of them went wrong.
-    """
-    done = session.query(
-        "SELECT planned_at FROM job_run FORCE INDEX (PRIMARY)"
-        " WHERE job = %s AND state = 'done' ORDER BY planned_at DESC LIMIT 1",
-        (job,),
-    )
-    first = session.query(
-        "SELECT planned_at FROM job_run FORCE INDEX (PRIMARY)"
-        " WHERE job = %s AND planned_at > %s ORDER BY planned_at LIMIT 1",
-        (job, done[0][0] if done else _LONG_AGO),
-    )
-    found: datetime | None = first[0][0] if first else None
-    return found
+    for name, since in found:
+        yield (
+            f"{name} has not succeeded since before {since.isoformat(timespec='minutes')}Z:"
+            " countersink runs says why"
+        )

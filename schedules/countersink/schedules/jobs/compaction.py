@@ -8,27 +8,21 @@ can be stopped or killed at any point: what is left is found by the next.
 """
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
-from countersink.schedules.jobs import Context, JobOutcome, Pace
+from countersink.runtime.pace import Pace
+from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, open_tables
 from countersink.schedules.jobs.ranges import (
-    Bucket,
     BucketKey,
-    PassDone,
-    bucket_labels,
     counters,
-    first_beyond,
     now_and_policies,
-    now_and_version,
+    page,
     require_counter,
-    uncompacted,
-    unsettled,
 )
 from countersink.store.connection import Connect
 from countersink.store.counters.breakdowns import counter_of, names_of
@@ -38,17 +32,13 @@ from countersink.store.sql import day_label
 RECENT_DAYS: Final = 3
 """Days of which the job looks at the buckets; ``retention`` looks at all of them."""
 DAY_S: Final = 86_400
+_FIRST_LABEL: Final = -2 * DAY_S
 _LAST_BEFORE: Final = date(9999, 12, 28)
-_FIRST_WINDOW: Final = 8
-_LARGEST_WINDOW: Final = 1024
-"""Buckets looked through at a time."""
 _GROUP: Final = 4096
 _RECENT_GROUP: Final = 512
 """Counters that are looked at together; the second where each is a range of the index."""
-_GROUP_ROWS: Final = 20_000
-"""Rows that they have, at most; a counter that has more by itself is looked at by itself."""
-_QUICK_S: Final = 0.02
-_SLOW_S: Final = 0.1
+_PAGE_ROWS: Final = 20_000
+"""Rows that are looked at together, at most, or a bucket that has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +68,61 @@ class CompactOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted(PassDone):
-    """What a pass did, so far or in all, and what it left.
+class PassDone:
+    """What a pass did, so far or in all, and what it left as it is.
 
     Attributes:
         rows_before: rows of the keys that were compacted.
         rows_after: rows of the same keys that are there now.
-        ranges: transactions that this took.
+        ranges: transactions that moved something.
+        rolled_up: slot rows that were added to wider buckets and months.
+        counters: of which buckets are rolled up.
+        busy: keys that an open transaction held; the next pass comes back to them.
+        overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
+        unreadable: keys whose different members are not what was written, or take a library that is
+            not installed.
+        astride: buckets that lie in two months, or in two days where they were to become wider.
+        unknown: buckets that no policy of their counter made.
         seconds: how long it took.
-        share_done: of the counters to look at, from 0 to 1.
+        share_done: of the counters to compact, from 0 to 1.
+        finished: False if it was stopped, or goes on.
     """
 
-    rows_before: int = 0
-    rows_after: int = 0
-    ranges: int = 0
-    seconds: float = 0.0
-    finished: bool = False
-    share_done: float = 0.0
+    rows_before: int
+    rows_after: int
+    ranges: int
+    rolled_up: int
+    counters: int
+    busy: tuple[BucketKey, ...]
+    overflowing: tuple[BucketKey, ...]
+    unreadable: tuple[BucketKey, ...]
+    astride: tuple[BucketKey, ...]
+    unknown: tuple[BucketKey, ...]
+    seconds: float
+    share_done: float
+    finished: bool
+
+    @property
+    def left(self) -> dict[str, tuple[BucketKey, ...]]:
+        """What was left, by why it was."""
+        every = {
+            "keys left for the next run, as others held them": self.busy,
+            "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
+            "keys left as they are, as their different members cannot be read": self.unreadable,
+            "buckets left as they are, as they lie in two months or days": self.astride,
+            "buckets left as they are, as no policy of their counter made them": self.unknown,
+        }
+        return {why: places for why, places in every.items() if places}
+
+    def outcome(self, said: str) -> JobOutcome:
+        """Of the job: ``said``, what was left, how many and the first of them, and whether the
+        pass ended.
+        """
+        for why, places in self.left.items():
+            said += f"; {why}: {len(places):,}, first {places[0]}"
+        rows = self.rows_before - self.rows_after + self.rolled_up
+        said = said if self.finished else f"{said}; stopped early, the next run goes on"
+        return JobOutcome(rows, said, finished=self.finished)
 
 
 def compact(
@@ -102,8 +130,8 @@ def compact(
     what: CompactOptions,
     *,
     stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[Compacted], object] | None = None,
-) -> Compacted:
+    progress: Callable[[PassDone], object] | None = None,
+) -> PassDone:
     """Compact once all that is selected. Totals are the same before, during and after.
 
     Args:
@@ -117,218 +145,181 @@ def compact(
         Unavailable: the server is away, or was lost several times.
         StoreError: as any query. What was done so far stays done.
     """
-    pace = Pace(what.share, stop)
-    with Mover(connect, pace, what.rows) as mover:
-        return _Pass(mover, pace, what, progress).run()
+    with Pass(connect, what, stop, progress) as one:
+        one.compact()
+        return one.done(finished=not stop())
 
 
 def job(context: Context) -> JobOutcome:
     """Compact what is recent, at the scheduled pace; ``retention`` compacts everything."""
-    done = compact_all(context, recent_days=RECENT_DAYS)
-    said = done.sentence(
+    what = scheduled(context, recent_days=RECENT_DAYS)
+    done = compact(partial(open_tables, context.mysql_url), what, stop=context.stop)
+    return done.outcome(
         f"buckets of the last {RECENT_DAYS} days: {done.rows_before:,} rows became"
         f" {done.rows_after:,}"
     )
-    return JobOutcome(done.rows_before - done.rows_after, said, finished=done.finished)
 
 
-def compact_all(context: Context, *, recent_days: int | None = None) -> Compacted:
-    """Compact all counters as the jobs are set, at the scheduled pace.
+def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOptions:
+    """All counters as the jobs are set, at the scheduled pace.
 
     Args:
         context: of the run.
         recent_days: leave out buckets from longer ago; None: none.
     """
     options = context.options
-    return compact(
-        partial(open_tables, context.mysql_url),
-        CompactOptions(
-            recent_days=recent_days,
-            grace_s=options.compact_grace_s,
-            threshold=options.compact_threshold,
-            rows=options.compact_rows,
-            share=options.compact_share,
-        ),
-        stop=context.stop,
+    return CompactOptions(
+        recent_days=recent_days,
+        grace_s=options.compact_grace_s,
+        threshold=options.compact_threshold,
+        rows=options.compact_rows,
+        share=options.compact_share,
     )
 
 
-@dataclass(repr=False, eq=False)
-class _Pass:
-    """One pass over the buckets."""
+class Pass:
+    """One pass over the buckets; a context manager, for one thread.
 
-    _mover: Mover
-    _pace: Pace
-    _what: CompactOptions
-    _progress: Callable[[Compacted], object] | None
+    Args:
+        connect, what, stop, progress: as for :func:`compact`.
 
-    def __post_init__(self) -> None:
+    Attributes:
+        mover: moves what is found.
+        pace: of the pass.
+        now: Unix seconds on the server's clock when :meth:`look_again` was called last.
+        policies: those there were then.
+        counters, astride, unknown: as :class:`PassDone` has them.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        what: CompactOptions,
+        stop: Callable[[], bool] = lambda: False,
+        progress: Callable[[PassDone], object] | None = None,
+    ) -> None:
         self._began = time.monotonic()
-        self._unknown: list[BucketKey] = []
-        self._group: list[str] = []
-        self._counters = self._done = 0  # all of them, and those before the group
-        self._all = self._seen = 0  # buckets of the group
-        self._window = _FIRST_WINDOW
-        self._now, self._policies = self._mover.run(now_and_policies)
+        self._what = what
+        self._progress = progress
+        self.pace = Pace(what.share, stop)
+        self.mover = Mover(connect, self.pace, what.rows)
+        self.counters = 0
+        self.astride: list[BucketKey] = []
+        self.unknown: list[BucketKey] = []
+        self._share_done = 0.0
+        self.now, self.policies = self.mover.run(now_and_policies)
 
-    def run(self) -> Compacted:
-        names = self._names()
-        self._counters = len(names)
-        size = _GROUP if self._what.recent_days is None else _RECENT_GROUP
-        while self._done < len(names) and not self._pace.stopped:
-            self._compact(self._labels(names[self._done : self._done + size]))
-            self._done += len(self._group)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.mover.close()
+
+    def look_again(self, *, anew: bool = False) -> None:
+        """Read the clock again, and the policies if they were changed, or ``anew``. To be called
+        after buckets were looked for: whoever made one went by a policy that is there by now.
+        """
+        known = None if anew else self.policies
+        self.now, self.policies = self.mover.run(partial(now_and_policies, known=known))
+
+    def compact(self) -> None:
+        """Compact all that is selected."""
+        names, size = self._names(), _GROUP
+        start = end = None
+        if self._what.counter is not None:
+            start = _FIRST_LABEL  # others may lie between a counter and its breakdowns
+        if self._what.recent_days is not None:
+            start, size = (self.now // DAY_S - self._what.recent_days) * DAY_S, _RECENT_GROUP
+        if self._what.before is not None:
+            # A bucket's label and its local day may lie a day apart.
+            end = day_label(min(self._what.before, _LAST_BEFORE)) + 2 * DAY_S
+        done, first, beyond = 0, 0, None
+        while done < len(names) and not self.pace.stopped:
+            some = names[done : done + (size if beyond is None else 1)]
+            found = self.mover.run(
+                partial(
+                    page,
+                    counters=some,
+                    policies=self.policies,
+                    start=start if beyond is None else beyond,
+                    end=end,
+                    rows=_PAGE_ROWS,
+                )
+            )
+            self.look_again()
+            first = found.first if beyond is None else first
+            beyond = found.beyond
+            for name, label, most in found.buckets:
+                self._bucket(name, label, most)
+            done += found.counters
+            within = 0.0 if beyond is None else (beyond - first) / max(self.now - first, 1)
+            self._share_done = (done + min(within, 1.0)) / len(names)
+            self._rest()
         self._postings()
-        return self._so_far(finished=not self._pace.stopped)
 
-    def _compact(self, labels: dict[str, list[int]]) -> None:
-        """Compact these buckets of the counters at hand."""
-        # Asked again, after the buckets: whoever made one went by a policy that is there by now.
-        self._now, version = self._mover.run(now_and_version)
-        if version != self._policies.version:
-            self._now, self._policies = self._mover.run(now_and_policies)
-        self._all, self._seen = sum(map(len, labels.values())), 0
-        closed: list[Bucket] = []
-        opened: list[Bucket] = []
-        for name, own in labels.items():
-            of_closed, of_opened = self._sorted(name, own)
-            closed += [(name, label) for label in of_closed]
-            opened += [(name, label) for label in of_opened]
-        for above, places in ((0, closed), (self._what.threshold, opened)):
-            for name, label in self._uncompacted(places, above):
-                self._bucket(name, label, above=above)
-        self._rest()
+    def done(self, *, finished: bool) -> PassDone:
+        """What it did."""
+        mover = self.mover
+        return PassDone(
+            rows_before=mover.before,
+            rows_after=mover.after,
+            ranges=mover.ranges,
+            rolled_up=mover.rolled_up,
+            counters=self.counters,
+            busy=tuple(mover.busy),
+            overflowing=tuple(mover.overflowing),
+            unreadable=tuple(mover.unreadable),
+            astride=tuple(dict.fromkeys(self.astride)),
+            unknown=tuple(dict.fromkeys(self.unknown)),
+            seconds=time.monotonic() - self._began,
+            share_done=1.0 if finished else self._share_done,
+            finished=finished,
+        )
+
+    def _names(self) -> list[str]:
+        name = self._what.counter
+        if name is None:
+            return self.mover.run(counters)
+        self.mover.run(lambda session: require_counter(session, name))
+        return sorted([name, *self.mover.run(partial(names_of, counter=name))])
+
+    def _bucket(self, name: str, label: int, most: int | None) -> None:
+        """Compact a bucket that is over, or the crowded keys of one that is not."""
+        try:
+            whole = self._is_whole(name, label)
+        except LookupError:
+            self.unknown.append(BucketKey(name, label))
+            return
+        above = 0 if whole else self._what.threshold
+        moves = (whole or self._what.before is None) and (most is None or most > above)
+        after: bytes | None = None
+        while moves and not self.pace.stopped:
+            after = self.mover.move_next(name, label, after, above=above)
+            moves = after is not None
+            self._rest()
+
+    def _is_whole(self, name: str, label: int) -> bool:
+        policy = self.policies.numbered(name, label)
+        if self._what.before is not None:
+            return policy.local_day(label) < self._what.before
+        return policy.ends_at(label) + self._what.grace_s <= self.now
 
     def _postings(self) -> None:
         """Move what applications have posted for buckets that are over to the ledger of all."""
-        for name, label in self._mover.run(postings.buckets):
+        for name, label in self.mover.run(postings.buckets):
             try:
                 asked = self._what.counter in (None, counter_of(name))
                 over = asked and self._is_whole(name, label)
             except LookupError:
                 continue
             after: int | None = -1 if over else None
-            while after is not None and not self._pace.stopped:
-                after = self._mover.run(
+            while after is not None and not self.pace.stopped:
+                after = self.mover.run(
                     partial(postings.move, counter=name, label=label, after=after)
                 )
                 self._rest()
 
-    def _names(self) -> list[str]:
-        name = self._what.counter
-        if name is None:
-            return self._mover.run(counters)
-        self._mover.run(lambda session: require_counter(session, name))
-        return [name, *self._mover.run(partial(names_of, counter=name))]
-
-    def _labels(self, counters: list[str]) -> dict[str, list[int]]:
-        """Take the first of some counters in hand, as many as are small together, or a large one;
-        of small ones the buckets that may have something to do, of a large one all.
-        """
-        start = end = None
-        if self._what.recent_days is not None:
-            start = self._now // DAY_S * DAY_S - self._what.recent_days * DAY_S
-        if self._what.before is not None:
-            # A bucket's label and its local day may lie a day apart.
-            end = day_label(min(self._what.before, _LAST_BEFORE)) + 2 * DAY_S
-        between = partial(partial, start=start, end=end)
-        beyond = self._mover.run(between(first_beyond, counters=counters, rows=_GROUP_ROWS))
-        small = len(counters) if beyond is None else bisect_left(counters, beyond)
-        self._group = counters[: max(1, small)]
-        if small == 0:
-            return {counters[0]: self._mover.run(between(bucket_labels, counter=counters[0]))}
-        numbers = self._policies.shared_numbers(self._group)
-        return self._mover.run(between(unsettled, counters=self._group, numbers=numbers))
-
-    def _sorted(self, name: str, labels: list[int]) -> tuple[list[int], list[int]]:
-        """The buckets to compact whole, and those to look through for crowded keys."""
-        closed: list[int] = []
-        opened: list[int] = []
-        for label in labels:
-            try:
-                whole = self._is_whole(name, label)
-            except LookupError:
-                self._unknown.append(BucketKey(name, label))
-                continue
-            if whole:
-                closed.append(label)
-            elif self._what.before is None:
-                opened.append(label)
-        self._seen += len(labels) - len(closed) - len(opened)
-        return closed, opened
-
-    def _is_whole(self, name: str, label: int) -> bool:
-        policy = self._policies.numbered(name, label)
-        if self._what.before is not None:
-            return policy.local_day(label) < self._what.before
-        return policy.ends_at(label) + self._what.grace_s <= self._now
-
-    def _uncompacted(self, places: list[Bucket], above: int) -> Iterator[Bucket]:
-        """Those that have keys with more rows to move than ``above``.
-
-        Most were compacted long ago: they are looked through many at a time, as many as take a few
-        hundredths of a second.
-        """
-        at = 0
-        while at < len(places) and not self._pace.stopped:
-            window = _window(places, at, self._window)
-            at += len(window)
-            begun = time.monotonic()
-            found = self._mover.run(partial(uncompacted, places=window, above=above))
-            took = time.monotonic() - begun
-            if took < _QUICK_S:
-                self._window = min(_LARGEST_WINDOW, self._window * 2)
-            elif took > _SLOW_S:
-                self._window = max(1, self._window // 2)
-            self._seen += len(window) - len(found)
-            self._rest()
-            yield from found
-
-    def _bucket(self, name: str, label: int, *, above: int) -> None:
-        after: bytes | None = None
-        while not self._pace.stopped:
-            after = self._mover.move_next(name, label, after, above=above)
-            if after is None:
-                break
-            self._tell()
-        self._seen += 1
-        self._rest()
-
     def _rest(self) -> None:
-        self._pace.rest()
-        self._tell()
-
-    def _tell(self) -> None:
+        self.pace.rest()
         if self._progress is not None:
-            self._progress(self._so_far(finished=False))
-
-    def _so_far(self, *, finished: bool) -> Compacted:
-        mover = self._mover
-        return Compacted(
-            rows_before=mover.before,
-            rows_after=mover.after,
-            ranges=mover.ranges,
-            busy=tuple(mover.busy),
-            overflowing=tuple(mover.overflowing),
-            unreadable=tuple(mover.unreadable),
-            unknown=tuple(self._unknown),
-            seconds=time.monotonic() - self._began,
-            finished=finished,
-            share_done=1.0 if finished else self._share_done(),
-        )
-
-    def _share_done(self) -> float:
-        """Of the counters; of those at hand as much as was seen of their buckets."""
-        of_group = min(1.0, self._seen / self._all) if self._all else 1.0
-        done = self._done + len(self._group) * of_group
-        return min(1.0, done / max(1, self._counters))
-
-
-def _window(places: list[Bucket], at: int, size: int) -> list[Bucket]:
-    """The next buckets, at most so many: some of one counter, or all of several."""
-    window, following = places[at : at + size], places[at + size : at + size + 1]
-    first = window[0][0]
-    begun = at > 0 and places[at - 1][0] == first
-    if begun or (following and following[0][0] == first):
-        return [place for place in window if place[0] == first]
-    return [place for place in window if not following or place[0] != following[0][0]]
+            self._progress(self.done(finished=False))

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
-from countersink.schedules.jobs import Pace
 from countersink.schedules.jobs.ranges import (
     BucketKey,
     BucketRange,
@@ -48,7 +48,6 @@ from countersink.store.errors import (
     DamagedSketch,
     NoSketches,
     StoreError,
-    Unavailable,
 )
 from countersink.store.ledger.postings import BucketSums, post
 from countersink.store.sql import COMPACTED, label_of
@@ -253,8 +252,6 @@ UNDISTURBED: Final = 8
 """Times as many rows are moved at once where nobody is in the way as where somebody may be."""
 _DISTURBED: Final = 16
 """Part of the rows that are tried at once where others were in the way time and again."""
-_RECONNECTS: Final = 3
-_RECONNECT_PAUSE_S: Final = 0.5
 
 Result = TypeVar("Result")
 
@@ -287,9 +284,9 @@ class Mover:
 
     Attributes:
         ranges: transactions that moved something.
-        before: rows in their buckets of the keys from which something moved.
+        before: rows of the keys that were compacted, before.
         after: rows of the same keys that are there now.
-        moved: rows that were added elsewhere and deleted.
+        rolled_up: rows that were added to wider buckets and months.
         busy: keys that others held; they are left for the next time.
         overflowing: keys whose sum does not fit BIGINT; they are left as they are.
         unreadable: keys whose different members are not what was written, or take a library that is
@@ -299,13 +296,13 @@ class Mover:
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
         if rows < 1:
             raise ValueError(f"{rows} rows per transaction: at least 1 is needed")
-        self._session = sessions.KeptSession(connect)
+        self._session = sessions.PatientSession(connect, lambda: pace.stopped, attempts=1)
         self._pace = pace
         self._rows = self._size = rows
         self.ranges = 0
         self.before = 0
         self.after = 0
-        self.moved = 0
+        self.rolled_up = 0
         self.busy: list[BucketKey] = []
         self.overflowing: list[BucketKey] = []
         self.unreadable: list[BucketKey] = []
@@ -317,11 +314,11 @@ class Mover:
         being altered).
 
         Raises:
-            Unavailable: lost time and again.
+            Unavailable: the server stays away.
             Conflict: met something time and again.
             StoreError: what ``work`` raised.
         """
-        return rerun(partial(self._on_session, work), pause=self._pace.pause)
+        return rerun(partial(self._session.run, work), pause=self._pace.pause)
 
     def move_next(
         self,
@@ -387,11 +384,13 @@ class Mover:
         while pending and not self._pace.stopped:
             one, keys = pending.pop()
             try:
-                done = self._on_session(partial(move, part=one))
+                done = self._session.run(move, one)
                 self.ranges += bool(done.moved)
-                self.before += done.before
-                self.after += done.after
-                self.moved += done.moved
+                if one.to is None:
+                    self.before += done.before
+                    self.after += done.after
+                else:
+                    self.rolled_up += done.moved
             except (Conflict, BadData, DamagedSketch, NoSketches) as error:
                 refused = refused or isinstance(error, Conflict)
                 if one.others:
@@ -419,18 +418,6 @@ class Mover:
             return self.busy
         return self.overflowing if isinstance(error, BadData) else self.unreadable
 
-    def __enter__(self) -> "Mover":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the session."""
         self._session.close()
-
-    def _on_session(self, work: Callable[[Session], Result]) -> Result:
-        for attempt in range(_RECONNECTS):
-            try:
-                return work(self._session())
-            except Unavailable:
-                if self._pace.stopped:
-                    raise
-                self._pace.pause(_RECONNECT_PAUSE_S * (attempt + 1))
-        return work(self._session())

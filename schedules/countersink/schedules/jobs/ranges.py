@@ -1,6 +1,5 @@
-"""The SQL that finds buckets and keys to compact or roll up (when and in which order:
-``jobs/compaction.py``; which days are due: ``jobs/retention.py``), and the sentences about those
-left as they are.
+"""The SQL that finds buckets and keys to compact or roll up (which of them: ``jobs/compaction.py``
+and ``jobs/retention.py``).
 
 Plain reads, which take no locks and scan one index.
 
@@ -9,7 +8,7 @@ key", so that what lies before costs nothing.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
@@ -18,9 +17,6 @@ from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies, load
 from countersink.store.errors import UnknownCounter
 from countersink.store.sql import COMPACTED, NOW_MS, label_of, label_text, label_time, marks
-
-Bucket = tuple[str, int]
-"""(counter, label)."""
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 _LAST_KEY: Final = b"\xff" * 255
@@ -127,46 +123,6 @@ class BucketKey:
         return f"{bucket} '{shown if len(shown) <= _LONGEST else shown[:_LONGEST] + '…'}'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassDone:
-    """What a pass left as it is.
-
-    Attributes:
-        busy: keys that an open transaction held; the next pass comes back to them.
-        overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
-        unreadable: keys whose different members are not what was written, or take a library that is
-            not installed.
-        astride: buckets that lie in two months, or in two days where they were to become wider.
-        unknown: buckets that no policy of their counter made.
-        finished: False if it was stopped.
-    """
-
-    busy: tuple[BucketKey, ...] = ()
-    overflowing: tuple[BucketKey, ...] = ()
-    unreadable: tuple[BucketKey, ...] = ()
-    astride: tuple[BucketKey, ...] = ()
-    unknown: tuple[BucketKey, ...] = ()
-    finished: bool = True
-
-    @property
-    def left(self) -> dict[str, tuple[BucketKey, ...]]:
-        """What was left, by why it was."""
-        every = {
-            "keys left for the next run, as others held them": self.busy,
-            "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
-            "keys left as they are, as their different members cannot be read": self.unreadable,
-            "buckets left as they are, as they lie in two months or days": self.astride,
-            "buckets left as they are, as no policy of their counter made them": self.unknown,
-        }
-        return {why: places for why, places in every.items() if places}
-
-    def sentence(self, said: str) -> str:
-        """``said``, what was left, how many and the first of them, and whether the pass ended."""
-        for why, places in self.left.items():
-            said += f"; {why}: {len(places):,}, first {places[0]}"
-        return said if self.finished else f"{said}; stopped early, the next run goes on"
-
-
 def counters(session: Session) -> list[str]:
     """The counters that have slot rows, whether or not they are in the ledger."""
     # A loose scan: from each counter the index is entered anew for the next one.
@@ -190,117 +146,98 @@ def require_counter(session: Session, counter: str) -> None:
         raise UnknownCounter(f"nothing was ever counted as {counter!r}")
 
 
-def bucket_labels(
-    session: Session, counter: str, *, start: int | None = None, end: int | None = None
-) -> list[int]:
-    """The labels of a counter's buckets in order, from ``start`` to before ``end``."""
-    within, values = _within(start, end)
-    # A loose scan: not a row of a bucket but its first is looked at.
-    found = session.query(
-        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE counter = %s{within}",
-        (counter, *values),
-    )
-    return sorted(label_of(bucket) for _, bucket in found)
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Buckets that were looked at together.
+
+    Attributes:
+        counters: how many of the counters asked for are done with.
+        buckets: (counter, label, most) of those in which there may be something to do: so many rows
+            in other slots than 0 has a key of it at most; None: they were not counted.
+        first: of the first counter the first label that was looked at, if it is not done with.
+        beyond: of the same the label to go on from.
+    """
+
+    counters: int
+    buckets: Sequence[tuple[str, int, int | None]]
+    first: int = 0
+    beyond: int | None = None
 
 
-def first_beyond(
+def page(
     session: Session,
     counters: Sequence[str],
-    rows: int,
+    policies: Policies,
     *,
-    start: int | None = None,
-    end: int | None = None,
-) -> str | None:
-    """The counter in which the first ``rows`` rows of some counters are exceeded; None: in none.
+    start: int | None,
+    end: int | None,
+    rows: int,
+) -> Page:
+    """Look at the first counters, as many as are small together, or at some buckets of a large one.
+    Something may have to be done where rows are in other slots than 0, and in buckets of a policy
+    that not each of the counters has had.
 
     Args:
         session: outside a transaction.
-        counters: neighbours in the order of the table.
-        rows: so many are read, and one more.
-        start, end: as for :func:`bucket_labels`.
+        counters: in the order of the table; without ``start`` neighbours.
+        policies: those there are.
+        start, end: only buckets from the one label to before the other.
+        rows: so many are looked at, or a bucket that has more.
     """
+    done, first, beyond = len(counters), 0, None
     where, values = _of(counters, start, end)
+    order = "ORDER BY counter, bucket, counter_key, slot LIMIT 1"
+    look = f"SELECT counter, bucket FROM {_ROWS} WHERE {where} {order}"
+    for name, bucket in session.query(f"{look} OFFSET {rows:d}", values):
+        done = bisect_left(counters, name)
+        if not done:
+            first, beyond = label_of(session.query(look, values)[0][1]), label_of(bucket)
+            if first == beyond:
+                return Page(0, [(name, first, None)], first, first + 1)
+        where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
+    numbers = policies.shared_numbers(counters[: max(1, done)])
+    other = f"SECOND(bucket) NOT IN ({', '.join(map(str, numbers))})" if numbers else "TRUE"
     found = session.query(
-        f"SELECT counter FROM {_ROWS} WHERE {where}"
-        f" ORDER BY counter, bucket, counter_key, slot LIMIT 1 OFFSET {rows:d}",
+        "SELECT counter, bucket, MAX(n) FROM ("
+        f"SELECT counter, bucket, COUNT(IF(slot > 0, 1, NULL)) AS n FROM {_ROWS}"
+        f" WHERE ({where}) AND (slot > 0 OR {other}) GROUP BY counter, bucket, counter_key"
+        ") AS of_keys GROUP BY counter, bucket ORDER BY counter, bucket",
         values,
     )
-    return found[0][0] if found else None
+    buckets = [(name, label_of(bucket), int(most)) for name, bucket, most in found]
+    return Page(done, buckets, first, beyond)
 
 
-def unsettled(
-    session: Session,
-    counters: Sequence[str],
-    numbers: Collection[int],
-    *,
-    start: int | None = None,
-    end: int | None = None,
-) -> dict[str, list[int]]:
-    """The buckets of some counters in which there may be something to do: those with rows in other
-    slots than 0, and those of other policies. All rows of these counters are read.
+def _of(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
+    """The condition for rows of some counters, from one label to before another."""
+    if start is None:
+        where, values = "counter BETWEEN %s AND %s", list[object]((counters[0], counters[-1]))
+    else:  # a range of the index for each: what they have from before is not read
+        where, values = f"counter IN ({marks(counters)}) AND bucket >= %s", [*counters]
+        values.append(label_time(start))
+    if end is not None:
+        where += " AND bucket < %s"
+        values.append(label_time(end))
+    return where, values
+
+
+def labels_before(session: Session, ends: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
+    """By counter the labels of its buckets before one, in order.
 
     Args:
         session: outside a transaction.
-        counters: neighbours in the order of the table.
-        numbers: of policies that each of them has had.
-        start, end: as for :func:`bucket_labels`.
+        ends: a counter and the label before which its buckets lie; a range of the index each.
     """
-    where, values = _of(counters, start, end)
-    other = f"SECOND(bucket) NOT IN ({', '.join(map(str, numbers))})" if numbers else "TRUE"
+    where = " OR ".join(["counter = %s AND bucket < %s"] * len(ends))
+    values = [value for name, end in ends for value in (name, label_time(end))]
     found: dict[str, list[int]] = {}
+    # A loose scan: not a row of a bucket but its first is looked at.
     for name, bucket in session.query(
-        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where} AND (slot > 0 OR {other})"
-        " ORDER BY counter, bucket",
+        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where} ORDER BY counter, bucket",
         values,
     ):
         found.setdefault(name, []).append(label_of(bucket))
     return found
-
-
-def _of(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
-    """The condition for rows of neighbours, from one label to before another."""
-    within, values = _within(start, end)
-    if start is None:
-        return f"counter BETWEEN %s AND %s{within}", [counters[0], counters[-1], *values]
-    # A range of the index for each: what they have from before is not read.
-    return f"{_inside(counters)}{within}", [*counters, *values]
-
-
-def _within(start: int | None, end: int | None) -> tuple[str, list[object]]:
-    """The condition for buckets from ``start`` to before ``end``."""
-    where, values = "", list[object]()
-    for comparison, label in ((">=", start), ("<", end)):
-        if label is not None:
-            where += f" AND bucket {comparison} %s"
-            values.append(label_time(label))
-    return where, values
-
-
-def uncompacted(session: Session, places: Sequence[Bucket], *, above: int = 0) -> list[Bucket]:
-    """Those of some buckets in which a key has more rows than this in other slots than 0.
-
-    Args:
-        session: outside a transaction.
-        places: in order, neighbours where they are of one counter.
-        above: so many rows of a key are left as they are.
-    """
-    labels = [label for _, label in places]
-    names = list(dict.fromkeys(name for name, _ in places))
-    where = f"{_inside(names)} AND bucket BETWEEN %s AND %s AND slot > 0"
-    values = (*names, label_time(min(labels)), label_time(max(labels)))
-    source = f"{_ROWS} WHERE {where}"
-    if above:
-        source = (
-            f"(SELECT counter, bucket FROM {source} GROUP BY counter, bucket, counter_key"
-            f" HAVING COUNT(*) > {above:d}) AS crowded"
-        )
-    found = session.query(f"SELECT DISTINCT counter, bucket FROM {source}", values)
-    dirty = {(name, label_of(bucket)) for name, bucket in found}
-    return [place for place in places if place in dirty]
-
-
-def _inside(counters: Sequence[str]) -> str:
-    return f"counter IN ({', '.join(['%s'] * len(counters))})"
 
 
 def next_part(
@@ -336,11 +273,15 @@ def next_part(
     if not found:
         return None
     first = bytes(found[0][0])
-    if above:
-        last = _last_above(session, (where, at), first, moving, above, rows)
-    else:
-        last = _last_of(session, (where, at), first, rows)
-    return BucketRange(counter, bucket, first, last, to)
+    # The page may end in the midst of a key: if that is why it seems too small, it begins the next.
+    ((last,),) = session.query(
+        "SELECT MAX(IF(n > %s, counter_key, NULL)) FROM ("
+        f"SELECT counter_key, SUM({moving}) AS n FROM ("
+        f"SELECT counter_key, slot FROM {_ROWS} WHERE {where} >= %s"
+        " ORDER BY counter_key, slot LIMIT %s) AS page GROUP BY counter_key) AS in_page",
+        (above, *at, first, rows),
+    )
+    return BucketRange(counter, bucket, first, first if last is None else bytes(last), to)
 
 
 def small_ones(
@@ -364,41 +305,6 @@ def small_ones(
     return labels[: bisect_left(labels, label_of(found[0][0]))] if found else labels
 
 
-def _last_of(session: Session, where: tuple[str, list[object]], first: bytes, rows: int) -> bytes:
-    """The key in which a page of ``rows`` rows ends."""
-    condition, at = where
-    # The offset is within the page and never grows: it spares the server a copy of the page.
-    found = session.query(
-        f"SELECT counter_key FROM {_ROWS} WHERE {condition} >= %s"
-        " ORDER BY counter_key, slot LIMIT 1 OFFSET %s",
-        (*at, first, rows - 1),
-    ) or session.query(
-        f"SELECT MAX(counter_key) FROM {_ROWS} WHERE {condition} >= %s", (*at, first)
-    )
-    return bytes(found[0][0] or first)
-
-
-def _last_above(
-    session: Session,
-    where: tuple[str, list[object]],
-    first: bytes,
-    moving: str,
-    above: int,
-    rows: int,
-) -> bytes:
-    """The last key of such a page that has more than ``above`` rows that would move."""
-    condition, at = where
-    ((last,),) = session.query(
-        "SELECT MAX(IF(n > %s, counter_key, NULL)) FROM ("
-        f"SELECT counter_key, SUM({moving}) AS n FROM ("
-        f"SELECT counter_key, slot FROM {_ROWS} WHERE {condition} >= %s"
-        " ORDER BY counter_key, slot LIMIT %s) AS page GROUP BY counter_key) AS in_page",
-        (above, *at, first, rows),
-    )
-    # The page may end in the midst of a key: if that is why it seems too small, it begins the next.
-    return first if last is None else bytes(last)
-
-
 def keys_of(session: Session, part: BucketRange) -> list[bytes]:
     """The keys in a part that have rows to move, in order."""
     where, args = part.where()
@@ -410,16 +316,12 @@ def keys_of(session: Session, part: BucketRange) -> list[bytes]:
     return [bytes(key) for (key,) in found]
 
 
-def now_and_policies(session: Session) -> tuple[int, Policies]:
-    """Unix seconds on the server's clock, and the policies there are."""
+def now_and_policies(session: Session, known: Policies | None = None) -> tuple[int, Policies]:
+    """Unix seconds on the server's clock, and the policies there are: ``known`` if it is these."""
     with session.transaction(snapshot=True):
-        ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-        return int(now_ms) // 1000, load(session)
-
-
-def now_and_version(session: Session) -> tuple[int, int]:
-    """Unix seconds on the server's clock, and the version of the policies there are."""
-    ((now_ms, version),) = session.query(
-        f"SELECT {NOW_MS}, policy_version FROM control WHERE id = 1"
-    )
-    return int(now_ms) // 1000, int(version)
+        ((now_ms, version),) = session.query(
+            f"SELECT {NOW_MS}, policy_version FROM control WHERE id = 1"
+        )
+        if known is None or known.version != version:
+            known = load(session)
+        return int(now_ms) // 1000, known

@@ -1,93 +1,56 @@
-"""The jobs ``retention`` (days into months, ``keep_days``; buckets into wider ones, ``keep``) and
-``prune`` (guards, runs, records of keys): which days and rows are due, in which order, and the
-sentences of their results.
+"""Retention: rolls up what is older than its counter keeps: days into months (``keep_days``),
+buckets into wider ones (``keep``); which of them are due, in which order.
 
-Retention: days older than a counter keeps roll up into months of its own time zone. At first the
-counter says up to which day its days are gone (``rolled_up_to``, which only grows), then they are
-moved, range by range. So whoever reads a day in between is told that it is gone, while totals over
-more than it count slots and months in one statement. Late rows of such days are moved by later
-runs. It is the same with buckets finer than days: the policy whose buckets they become says at
-first up to when (``rolled_to``).
-
-Prune forgets guard rows, runs of jobs, and how many keys days had, that nothing needs any more. A
-guard may go once no entry that it stands for can be taken for new: the watermark that
-``guards.prune`` moves stays at or below the time of everything that still
-waits in a stream. So the streams are looked at first, then the watermark moves. What is replayed
-later than ``ledger_days`` after it was first sent cannot be told from what was counted: it goes to
-the dead letters as ``too_old``.
+Days roll up into months of the counter's own time zone. At first the counter says up to which day
+its days are gone (``rolled_up_to``, which only grows), then they are moved, range by range. So
+whoever reads a day in between is told that it is gone, while totals over more than it count slots
+and months in one statement. Late rows of such days are moved by later runs. It is the same with
+buckets finer than days: the policy whose buckets they become says at first up to when
+(``rolled_to``).
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from countersink.schedules.errors import Outdated, RunStopped
-from countersink.schedules.jobs import Context, JobOutcome, Pace, move
-from countersink.schedules.jobs.compaction import compact_all
-from countersink.schedules.jobs.move import Mover
-from countersink.schedules.jobs.ranges import (
-    BucketKey,
-    Month,
+from countersink.schedules.errors import Outdated
+from countersink.schedules.jobs import Context, JobOutcome, move
+from countersink.schedules.jobs.compaction import (
+    DAY_S,
+    CompactOptions,
+    Pass,
     PassDone,
-    Wider,
-    bucket_labels,
-    now_and_policies,
+    scheduled,
 )
-from countersink.store.apply import dead, guards, key_caps
+from countersink.schedules.jobs.ranges import BucketKey, Month, Wider, labels_before
 from countersink.store.apply.control import read_control
-from countersink.store.connection import LOCK_WAIT, Connect, Session
+from countersink.store.connection import Connect, Session
 from countersink.store.counters import keep_steps
 from countersink.store.counters.buckets import WIDTH, in_one_day, local_day, policy_number
 from countersink.store.counters.policies import Policy, load_own
 from countersink.store.errors import Refused
-from countersink.store.sessions import open_tables
 from countersink.store.sql import NOW_MS, day_label, label_of, label_time
-from countersink.stream import progress
-from countersink.stream.clock import earliest_us
-from countersink.stream.connection import connect
-from countersink.stream.errors import Interrupted, StreamError
-from countersink.stream.names import stream_keys
 
-_DAY_S: Final = 86_400
-CHUNK: Final = 1000
-"""Runs deleted per transaction."""
-_READ_S: Final = 60.0
-_DAY_MS: Final = 86_400_000
-_MOST_DAYS: Final = 36_500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionDone(PassDone):
-    """What a pass did, and what it left.
-
-    Attributes:
-        rows: slot rows that were added to wider buckets and months.
-        counters: counters that keep days, or finer buckets, for a while only.
-    """
-
-    rows: int
-    counters: int
+_TOGETHER: Final = 256
+"""Counters whose buckets are looked for at once."""
 
 
 def roll_up(
     connect: Connect,
     *,
     rows: int = 2000,
-    share: float = 1.0,
     stop: Callable[[], bool] = lambda: False,
-) -> RetentionDone:
+) -> PassDone:
     """Roll up once whatever is due. Totals are the same before, during and after.
 
     Args:
         connect: makes sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
         rows: slot rows per transaction to begin with; up to eight times as many as long as nobody
             is in the way, and far fewer where somebody is.
-        share: of the time spent working; the rest is pause.
         stop: true once it should end; cheap to call.
 
     Raises:
@@ -95,64 +58,45 @@ def roll_up(
         Refused: this machine does not know the time zone of a counter; the others are done.
         StoreError: as any query. What was done so far stays done.
     """
-    pace = Pace(share, stop)
-    with Mover(connect, pace, rows) as mover:
-        return _Pass(mover, pace).run()
+    with Pass(connect, CompactOptions(rows=rows), stop) as one:
+        _RollUp(one).run()
+        return one.done(finished=not stop())
 
 
 def job(context: Context) -> JobOutcome:
     """Compact everything, then roll up whatever is due, at the scheduled pace."""
-    compacted = compact_all(context)
-    done = roll_up(
-        lambda: move.open_tables(context.mysql_url),
-        rows=context.options.compact_rows,
-        share=context.options.compact_share,
-        stop=context.stop,
+    connect = partial(move.open_tables, context.mysql_url)
+    with Pass(connect, scheduled(context), context.stop) as one:
+        one.compact()
+        _RollUp(one).run()
+        done = one.done(finished=not context.stop())
+    return done.outcome(
+        f"all buckets: {done.rows_before:,} rows became {done.rows_after:,};"
+        f" {done.rolled_up:,} rows of {done.counters:,} counters rolled up into wider buckets and"
+        " months"
     )
-    said = done.sentence(
-        f"{done.rows:,} rows of {done.counters:,} counters rolled up into wider buckets and months"
-    )
-    before, after = compacted.rows_before, compacted.rows_after
-    said = f"{compacted.sentence(f'all buckets: {before:,} rows became {after:,}')}; {said}"
-    finished = compacted.finished and done.finished
-    return JobOutcome(before - after + done.rows, said, finished=finished)
 
 
-class _Pass:
-    """One pass over the counters that keep days, or finer buckets, for a while."""
+class _RollUp:
+    """Rolls up, within a pass, the counters that keep days, or finer buckets, for a while."""
 
-    def __init__(self, mover: Mover, pace: Pace) -> None:
-        self._mover = mover
-        self._pace = pace
-        self._astride: list[BucketKey] = []
-        self._unknown: list[BucketKey] = []
+    def __init__(self, one: Pass) -> None:
+        self._pass = one
+        self._mover = one.mover
+        self._limits: dict[str, date] = {}
         self._refused: Refused | None = None
-        self._now, self._policies = mover.run(now_and_policies)
 
-    def run(self) -> RetentionDone:
-        limits = self._limits()
-        labels = {
-            counter: self._mover.run(partial(bucket_labels, counter=counter, end=end))
-            for counter, end in self._ends(limits).items()
-        }
-        # Read again, after the buckets: whoever made one went by a policy that is there by now.
-        self._now, self._policies = self._mover.run(now_and_policies)
-        for counter, own in labels.items():
-            with self._by_itself():
-                self._counter(counter, own, limits.get(counter))
+    def run(self) -> None:
+        ends = list(self._ends().items())
+        for start in range(0, len(ends), _TOGETHER):
+            some = ends[start : start + _TOGETHER]
+            while some and not self._pass.pace.stopped:
+                labels = self._mover.run(partial(labels_before, ends=some))
+                self._pass.look_again()
+                some = [one for one in some if not self._counter(one[0], labels.get(one[0], []))]
+        self._pass.counters = len(ends)
         if self._refused is not None:
             raise self._refused
-        mover = self._mover
-        return RetentionDone(
-            rows=mover.moved,
-            counters=len(labels),
-            busy=tuple(mover.busy),
-            overflowing=tuple(mover.overflowing),
-            unreadable=tuple(mover.unreadable),
-            astride=tuple(self._astride),
-            unknown=tuple(self._unknown),
-            finished=not self._pace.stopped,
-        )
 
     @contextmanager
     def _by_itself(self) -> Iterator[None]:
@@ -164,68 +108,70 @@ class _Pass:
         except Refused as error:
             self._refused = self._refused or error
 
-    def _limits(self) -> dict[str, date]:
-        """By counter the first day that stays, once that is on record."""
-        wanted = self._mover.run(_kept)
-        limits: dict[str, date] = {}
-        for counter, (keep_days, rolled_up_to) in wanted.items():
-            if keep_days is not None:
-                with self._by_itself():
-                    cutoff = self._cutoff(counter, keep_days)
-                    if rolled_up_to is None or rolled_up_to < cutoff:
-                        rolled_up_to = self._mover.run(
-                            partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
-                        )
-            if rolled_up_to is not None:
-                limits[counter] = rolled_up_to
-        return limits
-
-    def _cutoff(self, counter: str, keep_days: int) -> date:
-        policy = self._policies.at(counter, self._now // 60)
-        today = local_day(policy.time_zone, "hour", self._now // 60 * 60)
-        return today - timedelta(days=min(keep_days, today.toordinal() - date.min.toordinal()))
-
-    def _ends(self, limits: dict[str, date]) -> dict[str, int]:
+    def _ends(self) -> dict[str, int]:
         """By counter the label before which its buckets are looked at, once it is on record up to
-        when they become wider ones.
+        when they are gone.
         """
-        for counter in self._mover.run(_stepped):
-            if not self._pace.stopped:
-                with self._by_itself():
+        ends: dict[str, int] = {}
+        for counter, keep_days, day, steps in self._mover.run(_kept):
+            if self._pass.pace.stopped:
+                break
+            with self._by_itself():
+                if keep_days is not None:
+                    day = self._announced(counter, keep_days, day)
+                own = self._pass.policies.of(counter)
+                if keep_steps.due(own, keep_steps.stored(steps), self._pass.now // 60):
                     self._mover.run(partial(_announce_wider, counter=counter))
-        # A bucket's label and its local day may lie a day apart.
-        ends = {counter: day_label(day) + 2 * _DAY_S for counter, day in limits.items()}
+            if day is not None:
+                # A bucket's label and its local day may lie a day apart.
+                self._limits[counter], ends[counter] = day, day_label(day) + 2 * DAY_S
+        self._pass.look_again(anew=True)  # with what was put on record
         for counter, rolled_to in self._mover.run(_rolled_to):
             ends[counter] = max(label_of(rolled_to), ends.get(counter, 0))
         return dict(sorted(ends.items()))
 
-    def _counter(self, counter: str, labels: list[int], rolled_up_to: date | None) -> None:
-        """Move its buckets; if it is changed or deleted meanwhile, the rest is the next pass's."""
-        before = self._policies.of(counter), self._policies.cap(counter), rolled_up_to
-        goals = [(self._goal(counter, label, rolled_up_to), label) for label in labels]
-        # Those of one policy behind each other, and of these those that go to the same place.
-        goals.sort(key=lambda one: policy_number(one[1]))
-        for to, some in groupby(goals, key=itemgetter(0)):
-            own = sorted(label for _, label in some)  # a month may be of several policies
-            while to is not None and not self._pace.stopped:
-                try:
-                    to = replace(to, version=self._policies.version)
-                    self._mover.move_all(counter, own, to)
-                except Outdated:
-                    self._now, self._policies = self._mover.run(now_and_policies)
-                    on_record = self._mover.run(partial(_on_record, counter=counter))
-                    own_now = self._policies.of(counter), self._policies.cap(counter), on_record
-                    if own_now != before:
-                        return
-                    continue  # it was another counter
-                break
+    def _announced(self, counter: str, keep_days: int, day: date | None) -> date | None:
+        """The first day that stays, once it is on record."""
+        policy = self._pass.policies.at(counter, self._pass.now // 60)
+        today = local_day(policy.time_zone, "hour", self._pass.now // 60 * 60)
+        cutoff = today - timedelta(days=min(keep_days, today.toordinal() - date.min.toordinal()))
+        if day is not None and day >= cutoff:
+            return day
+        announce = partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
+        return self._mover.run(announce)
 
-    def _goal(self, counter: str, label: int, rolled_up_to: date | None) -> Month | Wider | None:
+    def _counter(self, counter: str, labels: list[int]) -> bool:
+        """Move its buckets; False where they are to be looked for again, as the policies of some
+        counter were changed meanwhile.
+        """
+        with self._by_itself():
+            goals = [(self._goal(counter, label), label) for label in labels]
+            # Those of one policy behind each other, and of these those that go to the same place.
+            goals.sort(key=lambda one: policy_number(one[1]))
+            for to, some in groupby(goals, key=itemgetter(0)):
+                if to is None:
+                    continue
+                try:  # a month may be of several policies
+                    self._mover.move_all(counter, sorted(label for _, label in some), to)
+                except Outdated:
+                    self._read_anew(counter)
+                    return False
+        return True
+
+    def _read_anew(self, counter: str) -> None:
+        """Read what says where the buckets of a counter go to."""
+        self._pass.look_again(anew=True)
+        self._limits.pop(counter, None)
+        if (day := self._mover.run(partial(_on_record, counter=counter))) is not None:
+            self._limits[counter] = day
+
+    def _goal(self, counter: str, label: int) -> Month | Wider | None:
         """Where a bucket goes to; None if it stays."""
+        policies, rolled_up_to = self._pass.policies, self._limits.get(counter)
         try:
-            policy = self._policies.numbered(counter, label)
+            policy = policies.numbered(counter, label)
         except LookupError:
-            self._unknown.append(BucketKey(counter, label))
+            self._pass.unknown.append(BucketKey(counter, label))
             return None
         if rolled_up_to is not None:
             first, last = _days(policy, label)
@@ -234,10 +180,10 @@ class _Pass:
                     return Month(
                         day_label(first.replace(day=1)),
                         rolled_up_to,
-                        self._policies.version,
-                        None if self._policies.cap(counter) is None else first,
+                        self._pass.policies.version,
+                        None if self._pass.policies.cap(counter) is None else first,
                     )
-                self._astride.append(BucketKey(counter, label))
+                self._pass.astride.append(BucketKey(counter, label))
                 return None
         return self._wider(counter, policy, label)
 
@@ -246,7 +192,7 @@ class _Pass:
         counting = policy.number if policy.rolls is None else policy.rolls
         due = [
             wider
-            for wider in self._policies.of(counter)
+            for wider in self._pass.policies.of(counter)
             if wider.rolls == counting
             and WIDTH[wider.resolution] > WIDTH[policy.resolution]
             and policy.ends_at(label) <= (wider.rolled_to or 0) * 60
@@ -256,19 +202,18 @@ class _Pass:
             # A day is one day; whether the bucket is of it alone is the question then.
             inner, within = (policy, label) if wider.resolution == "day" else (wider, goal)
             if in_one_day(wider.known_zone(), inner.starts_at(within), inner.ends_at(within)):
-                return Wider(goal, wider.number, wider.rolled_to or 0, self._policies.version)
+                return Wider(goal, wider.number, wider.rolled_to or 0, self._pass.policies.version)
         if due:
-            self._astride.append(BucketKey(counter, label))
+            self._pass.astride.append(BucketKey(counter, label))
         return None
 
 
-def _kept(session: Session) -> dict[str, tuple[int | None, date | None]]:
-    """(keep_days, rolled_up_to) by counter, where there is one of them."""
-    found = session.query(
-        "SELECT name, keep_days, rolled_up_to FROM counter"
-        " WHERE keep_days IS NOT NULL OR rolled_up_to IS NOT NULL ORDER BY name"
+def _kept(session: Session) -> list[tuple[str, int | None, date | None, str | None]]:
+    """(counter, keep_days, rolled_up_to, keep_steps) where there is one of them."""
+    return session.query(
+        "SELECT name, keep_days, rolled_up_to, keep_steps FROM counter WHERE keep_days IS NOT NULL"
+        " OR rolled_up_to IS NOT NULL OR keep_steps IS NOT NULL ORDER BY name"
     )
-    return {name: (keep_days, rolled_up_to) for name, keep_days, rolled_up_to in found}
 
 
 def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> date | None:
@@ -279,12 +224,6 @@ def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> d
         (cutoff, counter, keep_days, cutoff),
     )
     return _on_record(session, counter)
-
-
-def _stepped(session: Session) -> list[str]:
-    """The counters that keep buckets for a while only."""
-    found = session.query("SELECT name FROM counter WHERE keep_steps IS NOT NULL ORDER BY name")
-    return [name for (name,) in found]
 
 
 def _rolled_to(session: Session) -> list[tuple[str, datetime]]:
@@ -327,85 +266,3 @@ def _days(policy: Policy, label: int) -> tuple[date, date]:
         return first, first
     last_minute = (policy.ends_at(label) - 1) // 60 * 60
     return first, local_day(policy.time_zone, "hour", last_minute)
-
-
-def prune(context: Context) -> JobOutcome:
-    """Prune what ``ledger_days``, ``runs_days`` and ``dead_days`` allow.
-
-    Raises:
-        StreamError: Redis did not answer; nothing was pruned.
-        RunStopped: it was to stop; nothing was pruned.
-        Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
-        StoreError: MySQL did not do its part.
-    """
-    now_ms, not_above_ms = _queue(context)
-    pace = Pace(context.options.compact_share, context.stop)
-    with open_tables(context.mysql_url, read_timeout=_READ_S, lock_wait=LOCK_WAIT) as session:
-        pruned = guards.prune(
-            session,
-            keep_ms=round(min(context.options.ledger_days, _MOST_DAYS) * _DAY_MS),
-            now_ms=now_ms,
-            not_above_ms=not_above_ms,
-            stop=context.stop,
-            rest=pace.rest,
-        )
-        runs, records, letters, finished = 0, 0, 0, pruned.finished
-        if finished:
-            runs, finished = delete_runs(session, context.options.runs_days, pace)
-        if finished:
-            days = round(min(context.options.runs_days, _MOST_DAYS))
-            records, finished = key_caps.prune_overflown(
-                session, days, stop=context.stop, rest=pace.rest
-            )
-        if finished:
-            dead_days = min(context.options.dead_days, _MOST_DAYS)
-            letters, finished = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
-    done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
-    if records:
-        done += f", {records:,} records of how many keys days have"
-    if letters:
-        done += f", {letters:,} dead letters"
-    return JobOutcome(
-        rows=pruned.deleted + runs + records + letters,
-        detail=done if finished else f"{done}; stopped early, the next run goes on",
-        finished=finished,
-    )
-
-
-def _queue(context: Context) -> tuple[int, int | None]:
-    """Redis's clock, and the time of the oldest entry in any stream, in Unix ms."""
-    try:
-        with connect(context.redis_url, client_name="countersink-prune") as client:
-            # First: what is sent while we look is sent later than this.
-            now = earliest_us(client)
-            waiting = progress.first_sent(client, stream_keys(client), stop=context.stop)
-    except Interrupted as error:
-        raise RunStopped("stopped while looking at the queue; nothing was pruned") from error
-    except StreamError as error:
-        raise type(error)(
-            f"{error}; nothing was pruned, since what waits there is not known"
-        ) from error
-    return now // 1000, waiting
-
-
-def delete_runs(
-    session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
-) -> tuple[int, bool]:
-    """Delete runs that were planned more than ``days`` ago and have ended; how many, and whether
-    these were all.
-
-    Raises:
-        StoreError: as any statement.
-    """
-    deleted = 0
-    while True:
-        gone = session.execute(
-            "DELETE FROM job_run WHERE state IN ('done', 'failed', 'skipped')"
-            " AND planned_at < UTC_TIMESTAMP() - INTERVAL %s SECOND"
-            " ORDER BY planned_at LIMIT %s",
-            (round(min(days, _MOST_DAYS) * 86_400), chunk),
-        )
-        deleted += gone
-        if gone < chunk or pace.stopped:
-            return deleted, gone < chunk
-        pace.rest()

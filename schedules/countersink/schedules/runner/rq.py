@@ -28,10 +28,11 @@ from rq.timeouts import BaseTimeoutException
 from rq.utils import import_attribute
 
 from countersink.runtime.log import Log
+from countersink.runtime.pace import pause
 from countersink.runtime.process import SIGNALS, Stop
 from countersink.runtime.retry import Outage, retry
 from countersink.schedules.errors import NotOurs, RunFailed
-from countersink.schedules.jobs import Registry, pause
+from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import ProcessHeartbeat, ProcessVitals, ScheduleAction
 from countersink.schedules.runner.heartbeat import shared_moment

@@ -14,7 +14,6 @@ from countersink.runtime.log import MAX_ERROR, error_text
 from countersink.runtime.process import process_name
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
-from countersink.schedules.history import failing
 from countersink.schedules.jobs import Context, load
 from countersink.schedules.report import ScheduleAction, say_failing
 from countersink.schedules.runner.heartbeat import RunHeartbeat
@@ -278,7 +277,7 @@ class _Run:
         if again:
             return
         try:
-            found = failing(self._session(), self._attempt.job)
+            found = runs.failing(self._session(), self._attempt.job)
         except StoreError:
             return  # only what is said of it is missing
         for job in found:

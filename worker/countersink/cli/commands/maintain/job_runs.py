@@ -14,19 +14,9 @@ from rich.text import Text
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
-from countersink.schedules.history import (
-    RunRow,
-    failing,
-    is_planned,
-    last_done,
-    last_ended,
-    last_runs,
-    next_runs,
-    overdue,
-    tally,
-)
+from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
-from countersink.schedules.jobs.compaction import Compacted, CompactOptions, compact
+from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.connection import Session
 from countersink.store.errors import StoreError, UnknownCounter
@@ -57,7 +47,7 @@ def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> 
     skipped. Times are in UTC.
     """
     with open_tables(settings.needed(mysql_url, "mysql")) as opened:
-        last = [_row(run) for run in last_runs(opened, job=job, limit=limit)]
+        last = [_row(run) for run in runs.last_runs(opened, job=job, limit=limit)]
         upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
     if job is not None and job not in JOBS and not last and not upcoming:
         raise Misuse(f"there is no job {job!r}: there are {', '.join(JOBS)}")
@@ -65,7 +55,7 @@ def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> 
     output.write_result(format, document, partial(_show, last, upcoming), csv=(COLUMNS, last))
 
 
-def _row(run: RunRow) -> dict[str, Any]:
+def _row(run: runs.RunRow) -> dict[str, Any]:
     """A run as it is printed."""
     started, ended = output.iso(run.started_at), output.iso(run.ended_at)
     planned = _second(run.planned_at)
@@ -75,23 +65,31 @@ def _row(run: RunRow) -> dict[str, Any]:
 def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
     """The jobs, or one, as they are printed: when each runs next, and how it ended last."""
     rows = []
-    for run in next_runs(session, job=job):
-        last = last_ended(session, run.job)
+    for planned in runs.jobs(session).values():
+        if job not in (None, planned.name):
+            continue
+        ended = runs.last_runs(session, job=planned.name, states=runs.ENDED, limit=1)
+        last = ended[0] if ended else None
         rows.append(
             output.document(
-                run,
+                planned,
                 ("job", "at", "cron", "time_zone", "paused", "last", "ended", "detail"),
-                at=None if run.at is None else _second(run.at),
+                job=planned.name,
+                at=None if planned.paused or planned.next_at is None else _second(planned.next_at),
                 last=None if last is None else last.state,
                 ended=None if last is None else output.iso(last.ended_at),
                 detail=None if last is None else last.detail,
             )
         )
-    return rows
+    return sorted(rows, key=lambda row: (row["at"] is None, row["at"], row["job"]))
+
+
+def _ended(run: runs.RunRow | None) -> str | None:
+    return None if run is None or run.ended_at is None else _second(run.ended_at)
 
 
 def _second(moment: datetime) -> str:
-    """A naive UTC time of whole seconds as ISO 8601."""
+    """A time in UTC, of whole seconds, as ISO 8601."""
     return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
 
 
@@ -149,22 +147,27 @@ def known(
 
 
 def _look(session: Session) -> dict[str, Any]:
-    compacted = last_done(session, COMPACT)
+    tally = runs.tally(session)
+    last = {
+        name: run
+        for name in tally
+        for run in runs.last_runs(session, job=name, states=("done",), limit=1)
+    }
     return {
-        "planning": is_planned(session),
+        "planning": runs.is_planned(session),
         "failing": [
             output.document(one, ("job", "times", "since", "detail"), since=_second(one.since))
-            for one in failing(session)
+            for one in runs.failing(session)
         ],
-        "last_compaction": None if compacted is None else _row(compacted),
+        "last_compaction": _row(last[COMPACT]) if COMPACT in last else None,
         "next": next_rows(session),
-        "overdue": list(map(_row, overdue(session, OVERDUE_MINUTES))),
+        "overdue": list(map(_row, runs.overdue(session, OVERDUE_MINUTES))),
         "jobs": {
             job: {
-                "last_success": None if one.last_success is None else _second(one.last_success),
-                "runs": one.runs,
+                "last_success": _ended(last.get(job)),
+                "runs": by_state,
             }
-            for job, one in sorted(tally(session).items())
+            for job, by_state in sorted(tally.items())
         },
     }
 
@@ -264,11 +267,11 @@ _NAMED: Final = 10
 """Places named; the others are counted."""
 
 
-def _described(done: Compacted) -> tuple[float, str]:
+def _described(done: PassDone) -> tuple[float, str]:
     return done.share_done, f"{done.rows_before:,} rows became {done.rows_after:,}"
 
 
-def _document(done: Compacted) -> dict[str, object]:
+def _document(done: PassDone) -> dict[str, object]:
     """The result as JSON."""
     figures = output.document(done, ("rows_before", "rows_after", "ranges"))
     names = ("busy", "overflowing", "unreadable", "unknown")
@@ -287,7 +290,7 @@ def _key(place: BucketKey) -> str | None:
     return None if place.key is None else place.key.decode("utf-8", "surrogateescape")
 
 
-def _show_compacted(done: Compacted) -> None:
+def _show_compacted(done: PassDone) -> None:
     """The result for people."""
     if done.rows_before:
         figures = (done.rows_before, done.rows_after, output.ago(done.seconds))

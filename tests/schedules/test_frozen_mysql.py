@@ -1,0 +1,80 @@
+"""A MySQL that does not answer for longer than a run may be silent."""
+
+import json
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+
+from countersink.schedules import runs
+from countersink.store.connection import Session, connect
+from countersink.store.migrate import migrate
+from tests.schedules.scheduling import said
+from tests.support import scheduled
+from tests.support.factories import MySQLFactory
+from tests.support.forked import ForkedChildren
+from tests.support.waiting import eventually
+
+FROZEN_S = 40.0
+"""Twice as long as a run may be without a sign of life."""
+
+
+@pytest.mark.long("a MySQL that is frozen for 40 s")
+def test_a_frozen_mysql_loses_no_run_and_overlaps_at_most_one_transaction(
+    own_mysql_server: MySQLFactory, redis_url: str
+) -> None:
+    server = own_mysql_server(fast=True)
+    url = server.url_for("countersink")
+    migrate(url)
+    plan = {"mysql_url": url, "redis_url": redis_url}
+    jobs = {"tick": ("* * * * * *", 60), "steps": ("0 0 1 1 *", 600)}
+    with connect(url) as session, ForkedChildren() as children:
+        scheduled.make_table(session)
+
+        def start(what: str, **more: object) -> None:
+            children.start(
+                [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan | more)],
+                name=what,
+            )
+
+        for _ in range(2):
+            start("scheduler", jobs=jobs)
+            start("jobs", jobs_redis_url=redis_url)
+        eventually(lambda: "steps" in runs.jobs(session))
+        assert runs.add(session, "steps")
+        eventually(lambda: steps(session))
+        (first,) = {pid for _, pid in steps(session)}
+        server.freeze()
+        threading.Event().wait(FROZEN_S)  # nothing tells that it is over: nobody answers
+        server.thaw()
+        eventually(lambda: any(pid != first for _, pid in steps(session)), 60)
+        ticks = session.query("SELECT COUNT(*) FROM job_run WHERE job = 'tick'")[0][0]
+        eventually(lambda: done(session) > ticks, 60)
+        for child in children:
+            child.terminate()
+        for child in children:
+            assert child.wait(20) == 0, child.output()
+        begun = next(number for number, pid in steps(session) if pid != first)
+        late = [number for number, pid in steps(session) if pid == first and number > begun]
+        assert len(late) <= 1, late
+        assert sum(said(child).count("run_lost") for child in children) >= 1
+        planned = [
+            at
+            for (at,) in session.query(
+                "SELECT planned_at FROM job_run WHERE job = 'tick' ORDER BY planned_at"
+            )
+        ]
+        assert planned == [planned[0] + timedelta(seconds=n) for n in range(len(planned))]
+        assert not session.query("SELECT 1 FROM job_run WHERE state = 'failed'")
+
+
+def steps(session: Session) -> list[tuple[int, int]]:
+    """(number, process) of each transaction of the job, in order."""
+    return session.query("SELECT id, pid FROM test_step ORDER BY id")
+
+
+def done(session: Session) -> int:
+    """Seconds whose run is done."""
+    query = "SELECT COUNT(*) FROM job_run WHERE job = 'tick' AND state = 'done'"
+    return int(session.query(query)[0][0])
