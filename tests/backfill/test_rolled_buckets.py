@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.undo import undo
-from countersink.schedules.jobs.compaction import PassDone
+from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.move import open_tables as open_moving
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store

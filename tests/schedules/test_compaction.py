@@ -10,8 +10,8 @@ import pytest
 
 from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, compaction, retention
-from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
-from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
@@ -39,7 +39,7 @@ def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
     done = run(tables.url, rows=37)
     assert (done.rows_before, done.rows_after, done.finished) == (240, 60, True)
     assert done.ranges >= 3  # of 37 rows, then of more
-    assert done.share_done == 1.0
+    assert done.share == 1.0
     assert [slot for _, _, slot, _ in tables.slots()] == [0] * 60
     tables.check(before)
     again = run(tables.url)
@@ -132,7 +132,7 @@ def test_rows_of_an_unknown_policy_stay_and_are_named(tables: Tables) -> None:
     tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:07"))
     tables.plant(spread([b"a"], (1, 2)))
     done = run(tables.url)
-    assert done.unknown == (BucketKey("v", LABEL + 7),)
+    assert done.unknown == [BucketKey("v", LABEL + 7)]
     assert (done.rows_before, done.finished) == (2, True)
     assert len(tables.slots()) == 3
 
@@ -142,7 +142,7 @@ def test_overflowing_keys_stay_and_are_named_at_every_pass(tables: Tables) -> No
     tables.plant([("v", DAY, b"\xff\xfe", slot, MAX) for slot in (1, 2)])
     for before in (180, 0):
         done = run(tables.url, rows=50)
-        assert done.overflowing == (BucketKey("v", LABEL, b"\xff\xfe"),)
+        assert done.overflowing == [BucketKey("v", LABEL, b"\xff\xfe")]
         assert done.rows_before == before
     assert str(done.overflowing[0]) == r"v 2020-03-05 00:00:00 '\xff\xfe'"
 
@@ -158,7 +158,7 @@ def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
     with tables.held(PAGES[30]):
         done = run(tables.url, rows=50)
-        assert done.busy == (BucketKey("v", LABEL, PAGES[30]),)
+        assert done.busy == [BucketKey("v", LABEL, PAGES[30])]
         assert done.finished
     assert run(tables.url).rows_before == 3
     assert len(tables.slots()) == 60
@@ -191,9 +191,9 @@ def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
     tables.plant(spread([b"few"], (1, 2), at))
     tables.plant(spread([b"many"], range(1, 20), at))
     done = run(tables.url)
-    assert done.unknown == ()
+    assert done.unknown == []
     assert (done.rows_before, done.rows_after) == (19, 1)
-    assert run(tables.url, before=date.max).unknown == ()
+    assert run(tables.url, before=date.max).unknown == []
 
 
 def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
@@ -226,7 +226,7 @@ def test_the_number_of_statements_does_not_grow_with_counters_of_which_there_is_
     done = run(tables.url)
     asked += int(tables.run(questions)[0][1])
     assert (done.rows_before, done.rows_after) == (3 * 3 + 2 * 11, 5)
-    assert (done.finished, done.share_done) == (True, 1.0)
+    assert (done.finished, done.share) == (True, 1.0)
     tables.check(before)
     assert asked < len(names) // 2
 
@@ -280,7 +280,7 @@ def test_buckets_of_a_policy_that_only_others_have_are_found_among_many(tables: 
     tables.plant([("c3", plain, b"a", 0, 1), ("c3", other, b"a", 0, 1), ("c4", plain, b"a", 0, 1)])
     done = run(tables.url)
     assert done.rows_before == 6
-    assert done.unknown == (BucketKey("c2", LABEL + 1), BucketKey("c3", LABEL))
+    assert done.unknown == [BucketKey("c2", LABEL + 1), BucketKey("c3", LABEL)]
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.schedules.jobs.compaction import PassDone
-from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
@@ -257,7 +256,7 @@ def test_buckets_become_wider_step_by_step_and_no_total_changes(
         oracle.check_totals()
         before = now_minute()
         done = run(tables.url, rows=chance.choice((3, 20, 2000)))
-        assert (done.busy, done.astride, done.unknown, done.finished) == ((), (), (), True)
+        assert (done.busy, done.astride, done.unknown, done.finished) == ([], [], [], True)
         oracle.check_totals()
         oracle.check_places()
         for number, (_, zone, resolution) in enumerate(changes):
@@ -359,7 +358,7 @@ def test_held_and_overflowing_keys_stay_and_the_others_move(tables: Kept) -> Non
     held = str(label("minute", "UTC", hour + 3))
     with tables.held(b"a", bucket=held, slot=5):
         done = run(tables.url)
-        assert done.busy == (BucketKey("v", (hour + 3) * 60, b"a"),)
+        assert done.busy == [BucketKey("v", (hour + 3) * 60, b"a")]
         assert [place.key for place in done.overflowing] == [b"much"]
     tables.check(before)
     assert run(tables.url).rolled_up == 1
@@ -378,12 +377,12 @@ def test_a_bucket_that_would_lie_in_two_days_stays_and_is_named(tables: Kept) ->
     tables.store.counters.set("v", keep="forever")
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'hour'")
     done = run(tables.url)
-    assert done.astride == tuple(BucketKey("v", (at + n) * 60) for n in (0, 1))
+    assert done.astride == [BucketKey("v", (at + n) * 60) for n in (0, 1)]
     assert done.rolled_up == 1
     # As days they can be told apart.
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE resolution = 'day'")
     done = run(tables.url)
-    assert (done.astride, done.rolled_up) == ((), 3)
+    assert (done.astride, done.rolled_up) == ([], 3)
     assert [(bucket[:10], amount) for bucket, _, _, amount in tables.slots()] == [
         ("2016-03-05", 5),
         ("2016-03-06", 2),

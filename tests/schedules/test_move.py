@@ -299,9 +299,9 @@ def test_around_held_and_overflowing_keys_everything_else_moves(
     moving = closing(Mover(lambda: open_tables(mysql_url), Pace(), 2000))
     with tables.held(b"020"), moving as mover:
         mover.move(WHOLE)
-        assert mover.busy == [BucketKey("v", LABEL, b"020")]
-        assert mover.overflowing == [BucketKey("v", LABEL, b"005x")]
-        assert (mover.before, mover.after) == (39 * 3, 39)
+        assert mover.done.busy == [BucketKey("v", LABEL, b"020")]
+        assert mover.done.overflowing == [BucketKey("v", LABEL, b"005x")]
+        assert (mover.done.rows_before, mover.done.rows_after) == (39 * 3, 39)
     left = {key for _, key, slot, _ in tables.slots() if slot}
     assert left == {b"020", b"005x"}
     tables.check(before)

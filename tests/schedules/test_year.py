@@ -157,6 +157,7 @@ def due(name: str, zone: str, end: datetime) -> list[datetime]:
 
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", [3, 1])
 def test_each_time_of_the_year_has_one_run_that_is_done_once(
     make: Callable[[int], World], number: int

@@ -10,8 +10,8 @@ from datetime import date, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
-from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from countersink.schedules.jobs.compaction import PassDone
+from countersink.schedules.jobs.move import PassDone
 from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
@@ -90,7 +90,7 @@ def test_the_application_counts_in_times_that_are_rolled_up(
     run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     moment = datetime.fromtimestamp(wide * 60 + 90, UTC)
     store.increment(app, "v", "a", 7, at=moment)
-    assert rolled_up(mysql_url).busy == ()  # what is not committed is nobody's yet
+    assert rolled_up(mysql_url).busy == []  # what is not committed is nobody's yet
     assert keys(session, "v") == {b"a": 60, b"b": 60}
     app.commit()
     store.increment(app, "v", "a", 100, at=moment)

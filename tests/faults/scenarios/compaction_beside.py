@@ -10,8 +10,8 @@ from random import Random
 
 from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, pruning
-from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
-from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store

@@ -16,9 +16,8 @@ from typing import Final, Self
 
 from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, JobOutcome
-from countersink.schedules.jobs.move import Mover, open_tables
+from countersink.schedules.jobs.move import Mover, PassDone, open_tables
 from countersink.schedules.jobs.ranges import (
-    BucketKey,
     counters,
     now_and_policies,
     page,
@@ -67,64 +66,6 @@ class CompactOptions:
     share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassDone:
-    """What a pass did, so far or in all, and what it left as it is.
-
-    Attributes:
-        rows_before: rows of the keys that were compacted.
-        rows_after: rows of the same keys that are there now.
-        ranges: transactions that moved something.
-        rolled_up: slot rows that were added to wider buckets and months.
-        counters: of which buckets are rolled up.
-        busy: keys that an open transaction held; the next pass comes back to them.
-        overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
-        unreadable: keys whose different members are not what was written, or take a library that is
-            not installed.
-        astride: buckets that lie in two months, or in two days where they were to become wider.
-        unknown: buckets that no policy of their counter made.
-        seconds: how long it took.
-        share_done: of the counters to compact, from 0 to 1.
-        finished: False if it was stopped, or goes on.
-    """
-
-    rows_before: int
-    rows_after: int
-    ranges: int
-    rolled_up: int
-    counters: int
-    busy: tuple[BucketKey, ...]
-    overflowing: tuple[BucketKey, ...]
-    unreadable: tuple[BucketKey, ...]
-    astride: tuple[BucketKey, ...]
-    unknown: tuple[BucketKey, ...]
-    seconds: float
-    share_done: float
-    finished: bool
-
-    @property
-    def left(self) -> dict[str, tuple[BucketKey, ...]]:
-        """What was left, by why it was."""
-        every = {
-            "keys left for the next run, as others held them": self.busy,
-            "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
-            "keys left as they are, as their different members cannot be read": self.unreadable,
-            "buckets left as they are, as they lie in two months or days": self.astride,
-            "buckets left as they are, as no policy of their counter made them": self.unknown,
-        }
-        return {why: places for why, places in every.items() if places}
-
-    def outcome(self, said: str) -> JobOutcome:
-        """Of the job: ``said``, what was left, how many and the first of them, and whether the
-        pass ended.
-        """
-        for why, places in self.left.items():
-            said += f"; {why}: {len(places):,}, first {places[0]}"
-        rows = self.rows_before - self.rows_after + self.rolled_up
-        said = said if self.finished else f"{said}; stopped early, the next run goes on"
-        return JobOutcome(rows, said, finished=self.finished)
-
-
 def compact(
     connect: Connect,
     what: CompactOptions,
@@ -138,7 +79,7 @@ def compact(
         connect: makes sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
         what: the selection.
         stop: true once it should end; cheap to call.
-        progress: called now and then with what was done so far.
+        progress: called now and then with what was done so far, which is what is returned.
 
     Raises:
         UnknownCounter: nothing was ever counted as ``what.counter``.
@@ -147,7 +88,7 @@ def compact(
     """
     with Pass(connect, what, stop, progress) as one:
         one.compact()
-        return one.done(finished=not stop())
+        return one.end()
 
 
 def job(context: Context) -> JobOutcome:
@@ -186,9 +127,9 @@ class Pass:
     Attributes:
         mover: moves what is found.
         pace: of the pass.
+        done: what it did so far.
         now: Unix seconds on the server's clock when :meth:`look_again` was called last.
         policies: those there were then.
-        counters, astride, unknown: as :class:`PassDone` has them.
     """
 
     def __init__(
@@ -203,10 +144,7 @@ class Pass:
         self._progress = progress
         self.pace = Pace(what.share, stop)
         self.mover = Mover(connect, self.pace, what.rows)
-        self.counters = 0
-        self.astride: list[BucketKey] = []
-        self.unknown: list[BucketKey] = []
-        self._share_done = 0.0
+        self.done = self.mover.done
         self.now, self.policies = self.mover.run(now_and_policies)
 
     def __enter__(self) -> Self:
@@ -253,28 +191,15 @@ class Pass:
                 self._bucket(name, label, most)
             done += found.counters
             within = 0.0 if beyond is None else (beyond - first) / max(self.now - first, 1)
-            self._share_done = (done + min(within, 1.0)) / len(names)
+            self.done.share = (done + min(within, 1.0)) / len(names)
             self._rest()
         self._postings()
 
-    def done(self, *, finished: bool) -> PassDone:
-        """What it did."""
-        mover = self.mover
-        return PassDone(
-            rows_before=mover.before,
-            rows_after=mover.after,
-            ranges=mover.ranges,
-            rolled_up=mover.rolled_up,
-            counters=self.counters,
-            busy=tuple(mover.busy),
-            overflowing=tuple(mover.overflowing),
-            unreadable=tuple(mover.unreadable),
-            astride=tuple(dict.fromkeys(self.astride)),
-            unknown=tuple(dict.fromkeys(self.unknown)),
-            seconds=time.monotonic() - self._began,
-            share_done=1.0 if finished else self._share_done,
-            finished=finished,
-        )
+    def end(self) -> PassDone:
+        """What it did in all."""
+        self.done.seconds = time.monotonic() - self._began
+        self.done.finished = not self.pace.stopped
+        return self.done
 
     def _names(self) -> list[str]:
         name = self._what.counter
@@ -288,7 +213,7 @@ class Pass:
         try:
             whole = self._is_whole(name, label)
         except LookupError:
-            self.unknown.append(BucketKey(name, label))
+            self.done.note(self.done.unknown, name, label)
             return
         above = 0 if whole else self._what.threshold
         moves = (whole or self._what.before is None) and (most is None or most > above)
@@ -322,4 +247,4 @@ class Pass:
     def _rest(self) -> None:
         self.pace.rest()
         if self._progress is not None:
-            self._progress(self.done(finished=False))
+            self._progress(self.done)

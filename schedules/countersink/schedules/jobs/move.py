@@ -23,12 +23,13 @@ that are moved for them, too. A wider bucket is of the same day, whose keys stay
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
+from countersink.schedules.jobs import JobOutcome
 from countersink.schedules.jobs.ranges import (
     BucketKey,
     BucketRange,
@@ -271,6 +272,69 @@ def open_tables(mysql_url: str) -> Session:
     )
 
 
+@dataclass(slots=True, kw_only=True)
+class PassDone:
+    """What a pass did, so far or in all, and what it left as it is.
+
+    Attributes:
+        rows_before: rows of the keys that were compacted.
+        rows_after: rows of the same keys that are there now.
+        ranges: transactions that moved something.
+        rolled_up: slot rows that were added to wider buckets and months.
+        counters: of which buckets are rolled up.
+        busy: keys that an open transaction held; the next pass comes back to them.
+        overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
+        unreadable: keys whose different members are not what was written, or take a library that is
+            not installed.
+        astride: buckets that lie in two months, or in two days where they were to become wider.
+        unknown: buckets that no policy of their counter made.
+        seconds: how long it took.
+        share: of the counters that it has looked at, from 0 to 1.
+        finished: False while it goes on, and if it was stopped.
+    """
+
+    rows_before: int = 0
+    rows_after: int = 0
+    ranges: int = 0
+    rolled_up: int = 0
+    counters: int = 0
+    busy: list[BucketKey] = field(default_factory=list)
+    overflowing: list[BucketKey] = field(default_factory=list)
+    unreadable: list[BucketKey] = field(default_factory=list)
+    astride: list[BucketKey] = field(default_factory=list)
+    unknown: list[BucketKey] = field(default_factory=list)
+    seconds: float = 0.0
+    share: float = 0.0
+    finished: bool = False
+
+    def note(self, places: list[BucketKey], counter: str, label: int) -> None:
+        """Add a bucket to those left, once."""
+        if (place := BucketKey(counter, label)) not in places:
+            places.append(place)
+
+    @property
+    def left(self) -> dict[str, list[BucketKey]]:
+        """What was left, by why it was."""
+        every = {
+            "keys left for the next run, as others held them": self.busy,
+            "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
+            "keys left as they are, as their different members cannot be read": self.unreadable,
+            "buckets left as they are, as they lie in two months or days": self.astride,
+            "buckets left as they are, as no policy of their counter made them": self.unknown,
+        }
+        return {why: places for why, places in every.items() if places}
+
+    def outcome(self, said: str) -> JobOutcome:
+        """Of the job: ``said``, what was left, how many and the first of them, and whether the
+        pass ended.
+        """
+        for why, places in self.left.items():
+            said += f"; {why}: {len(places):,}, first {places[0]}"
+        rows = self.rows_before - self.rows_after + self.rolled_up
+        said = said if self.finished else f"{said}; stopped early, the next run goes on"
+        return JobOutcome(rows, said, finished=self.finished)
+
+
 class Mover:
     """Moves parts on a session of its own, which it makes again when it is lost. For one thread.
 
@@ -283,14 +347,7 @@ class Mover:
         ValueError: fewer than one row.
 
     Attributes:
-        ranges: transactions that moved something.
-        before: rows of the keys that were compacted, before.
-        after: rows of the same keys that are there now.
-        rolled_up: rows that were added to wider buckets and months.
-        busy: keys that others held; they are left for the next time.
-        overflowing: keys whose sum does not fit BIGINT; they are left as they are.
-        unreadable: keys whose different members are not what was written, or take a library that is
-            not installed; they are left as they are.
+        done: what it did.
     """
 
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
@@ -299,13 +356,7 @@ class Mover:
         self._session = sessions.PatientSession(connect, lambda: pace.stopped, attempts=1)
         self._pace = pace
         self._rows = self._size = rows
-        self.ranges = 0
-        self.before = 0
-        self.after = 0
-        self.rolled_up = 0
-        self.busy: list[BucketKey] = []
-        self.overflowing: list[BucketKey] = []
-        self.unreadable: list[BucketKey] = []
+        self.done = PassDone()
 
     def run(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work``, which can be run again, on the session.
@@ -384,13 +435,13 @@ class Mover:
         while pending and not self._pace.stopped:
             one, keys = pending.pop()
             try:
-                done = self._session.run(move, one)
-                self.ranges += bool(done.moved)
+                moved = self._session.run(move, one)
+                self.done.ranges += bool(moved.moved)
                 if one.to is None:
-                    self.before += done.before
-                    self.after += done.after
+                    self.done.rows_before += moved.before
+                    self.done.rows_after += moved.after
                 else:
-                    self.rolled_up += done.moved
+                    self.done.rolled_up += moved.moved
             except (Conflict, BadData, DamagedSketch, NoSketches) as error:
                 refused = refused or isinstance(error, Conflict)
                 if one.others:
@@ -415,8 +466,8 @@ class Mover:
 
     def _left(self, error: StoreError) -> list[BucketKey]:
         if isinstance(error, Conflict):
-            return self.busy
-        return self.overflowing if isinstance(error, BadData) else self.unreadable
+            return self.done.busy
+        return self.done.overflowing if isinstance(error, BadData) else self.done.unreadable
 
     def close(self) -> None:
         """Close the session."""

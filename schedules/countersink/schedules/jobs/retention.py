@@ -23,10 +23,10 @@ from countersink.schedules.jobs.compaction import (
     DAY_S,
     CompactOptions,
     Pass,
-    PassDone,
     scheduled,
 )
-from countersink.schedules.jobs.ranges import BucketKey, Month, Wider, labels_before
+from countersink.schedules.jobs.move import PassDone
+from countersink.schedules.jobs.ranges import Month, Wider, labels_before
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
 from countersink.store.counters import keep_steps
@@ -60,7 +60,7 @@ def roll_up(
     """
     with Pass(connect, CompactOptions(rows=rows), stop) as one:
         _RollUp(one).run()
-        return one.done(finished=not stop())
+        return one.end()
 
 
 def job(context: Context) -> JobOutcome:
@@ -69,7 +69,7 @@ def job(context: Context) -> JobOutcome:
     with Pass(connect, scheduled(context), context.stop) as one:
         one.compact()
         _RollUp(one).run()
-        done = one.done(finished=not context.stop())
+        done = one.end()
     return done.outcome(
         f"all buckets: {done.rows_before:,} rows became {done.rows_after:,};"
         f" {done.rolled_up:,} rows of {done.counters:,} counters rolled up into wider buckets and"
@@ -83,6 +83,7 @@ class _RollUp:
     def __init__(self, one: Pass) -> None:
         self._pass = one
         self._mover = one.mover
+        self._done = one.done
         self._limits: dict[str, date] = {}
         self._refused: Refused | None = None
 
@@ -94,7 +95,7 @@ class _RollUp:
                 labels = self._mover.run(partial(labels_before, ends=some))
                 self._pass.look_again()
                 some = [one for one in some if not self._counter(one[0], labels.get(one[0], []))]
-        self._pass.counters = len(ends)
+        self._done.counters = len(ends)
         if self._refused is not None:
             raise self._refused
 
@@ -171,7 +172,7 @@ class _RollUp:
         try:
             policy = policies.numbered(counter, label)
         except LookupError:
-            self._pass.unknown.append(BucketKey(counter, label))
+            self._done.note(self._done.unknown, counter, label)
             return None
         if rolled_up_to is not None:
             first, last = _days(policy, label)
@@ -183,7 +184,7 @@ class _RollUp:
                         self._pass.policies.version,
                         None if self._pass.policies.cap(counter) is None else first,
                     )
-                self._pass.astride.append(BucketKey(counter, label))
+                self._done.note(self._done.astride, counter, label)
                 return None
         return self._wider(counter, policy, label)
 
@@ -204,7 +205,7 @@ class _RollUp:
             if in_one_day(wider.known_zone(), inner.starts_at(within), inner.ends_at(within)):
                 return Wider(goal, wider.number, wider.rolled_to or 0, self._pass.policies.version)
         if due:
-            self._pass.astride.append(BucketKey(counter, label))
+            self._done.note(self._done.astride, counter, label)
         return None
 
 

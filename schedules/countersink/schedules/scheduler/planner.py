@@ -11,9 +11,10 @@ Redis later, is found by the next look. An attempt that RQ has twice starts once
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from countersink.runtime.log import Log
@@ -115,10 +116,11 @@ class Planner:
         now = runs.clock(session)
         wait = timedelta(seconds=self._options.look_every_s)
         for job in jobs.values():
-            # Rows of other jobs are for schedulers of other versions.
-            if job.name not in self._options.jobs or job.paused:
-                continue
-            cron = _parsed(job.cron, job.time_zone)
+            # Other jobs, and expressions unknown here, are for schedulers of other versions.
+            cron = None
+            if job.name in self._options.jobs and not job.paused:
+                with suppress(ValueError):
+                    cron = parse(job.cron, job.time_zone)
             if cron is None:
                 continue
             next_at = self._plan_due(session, job, cron, now)
@@ -186,12 +188,3 @@ class Planner:
             if not self._queue.in_hand(run.job, run.planned_at, attempt, waiting):
                 limit_s = self._options.jobs[run.job].limit_s
                 self._queue.enqueue(run.job, run.planned_at, attempt, limit_s)
-
-
-@lru_cache(256)
-def _parsed(cron: str, time_zone: str) -> Cron | None:
-    """The expression of a row; None where it is off, or of a newer version."""
-    try:
-        return parse(cron, time_zone)
-    except ValueError:
-        return None

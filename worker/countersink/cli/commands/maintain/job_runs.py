@@ -16,7 +16,8 @@ from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
 from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
-from countersink.schedules.jobs.compaction import CompactOptions, PassDone, compact
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.connection import Session
 from countersink.store.errors import StoreError, UnknownCounter
@@ -268,7 +269,7 @@ _NAMED: Final = 10
 
 
 def _described(done: PassDone) -> tuple[float, str]:
-    return done.share_done, f"{done.rows_before:,} rows became {done.rows_after:,}"
+    return done.share, f"{done.rows_before:,} rows became {done.rows_after:,}"
 
 
 def _document(done: PassDone) -> dict[str, object]:
