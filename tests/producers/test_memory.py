@@ -17,7 +17,7 @@ AWAY = "redis://127.0.0.1:1/0"
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 FILL = """
-import json, sys
+import ctypes, json, sys
 from datetime import datetime, timedelta, timezone
 from countersink.producers import Producer, engine
 
@@ -49,6 +49,7 @@ def rss():
 producer = Producer("redis://127.0.0.1:1/0", max_bytes_in_memory=size)
 producer.increment("warm")
 producer.stats()
+ctypes.CDLL(None).malloc_trim(0)  # what compiling the modules has left would be filled first
 before = rss()
 full, number = False, 0
 while not full:

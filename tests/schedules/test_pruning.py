@@ -33,8 +33,8 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def context(redis_url: str, mysql_url: str) -> Context:
-    """What a run works with: guards are kept for three days."""
-    options = JobOptions(ledger_days=3)
+    """What a run works with: guards are kept for three days, and nobody rests."""
+    options = JobOptions(ledger_days=3, compact_share=1.0)
     return Context(mysql_url=mysql_url, redis_url=redis_url, options=options, stop=lambda: False)
 
 
@@ -297,7 +297,7 @@ def test_dead_letters_older_than_the_dead_days_go(
         set_aside(session, 350, timedelta(days=91), "bad_key")
         set_aside(session, 3, timedelta(days=89), "bad_minute")
         session.execute("INSERT INTO dead_group VALUES ('empty', '', 0, UTC_TIMESTAMP(3))")
-        keeping = replace(context, options=JobOptions(dead_days=0))
+        keeping = replace(context, options=JobOptions(dead_days=0, compact_share=1.0))
         assert pruning.prune(keeping).detail == "0 guard rows and 0 runs deleted"
         assert dead.count(session) == {"bad_key": 350, "bad_minute": 3}
         assert session.query("SELECT reason FROM dead_group ORDER BY reason") == [

@@ -108,7 +108,7 @@ def found_dead(stage: Stage) -> None:
         victim, rule = stage.victim_at(AFTER_READ.kind, AFTER_READ.phase, Deed.PASS, act, **HOUR)
         stage.send(1)
         while not rule.done.wait(0.05):  # the companion may have been faster
-            assert victim.running, victim.output()
+            assert victim.running or rule.done.wait(30), victim.output()
             stage.send(1)
         other = companion or stage.worker(proxied=False, **HOUR)
         stage.wait_applied()

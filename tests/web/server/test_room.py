@@ -141,8 +141,9 @@ def test_a_pipeline_without_room_ends_after_the_answer_that_is_due(opened: Web) 
         first = b"POST /work/first HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
         more = first.replace(b"first", b"more").replace(b" 0\r", b" 25000\r") + bytes(25_000)
         with ExitStack() as stack:
-            many = [stack.enter_context(connected(web.url)) for _ in range(700)]
-            for each in many:
+            many = []
+            for _ in range(700):  # one after the other: none waits so long that it is ended
+                many.append(each := stack.enter_context(connected(web.url)))
                 each.sendall(first)
                 assert begun.acquire(timeout=100)
                 each.sendall(more * 2)
