@@ -48,17 +48,14 @@ def prune(context: Context) -> JobOutcome:
             stop=context.stop,
             rest=pace.rest,
         )
-        runs, records, letters, finished = 0, 0, 0, pruned.finished
-        if finished:
-            runs, finished = delete_runs(session, context.options.runs_days, pace)
-        if finished:
-            days = round(min(context.options.runs_days, _MOST_DAYS))
-            records, finished = key_caps.prune_overflown(
-                session, days, stop=context.stop, rest=pace.rest
-            )
-        if finished:
-            dead_days = min(context.options.dead_days, _MOST_DAYS)
-            letters, finished = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
+        runs, no_more_runs = delete_runs(session, context.options.runs_days, pace)
+        days = round(min(context.options.runs_days, _MOST_DAYS))
+        records, no_more_records = key_caps.prune_overflown(
+            session, days, stop=context.stop, rest=pace.rest
+        )
+        dead_days = min(context.options.dead_days, _MOST_DAYS)
+        letters, no_more_letters = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
+    finished = pruned.finished and no_more_runs and no_more_records and no_more_letters
     done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
     if records:
         done += f", {records:,} records of how many keys days have"
