@@ -1,14 +1,13 @@
-"""A log's lines into the database by `countersink backfill`: alone, and with two job processes."""
+"""A log's lines into the database by `countersink backfill`: alone, and by two processes."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.backfill_logs import Logs
-from benchmarks.command import run, service
+from benchmarks.command import run
 from benchmarks.database import connect
 from benchmarks.log_lines import Log
 from benchmarks.measuring import Benchmark, Measurement, Wrong
@@ -24,8 +23,6 @@ TOTALS: Final = (
     "SELECT DATE(bucket), counter_key, CAST(SUM(amount) AS SIGNED) FROM counter_slot"
     " WHERE counter = %s GROUP BY DATE(bucket), counter_key"
 )
-READY: Final = "waiting for runs"
-"""What a job process says when it has begun."""
 
 
 class Backfill:
@@ -56,15 +53,7 @@ class Backfill:
         """Into an empty database; the seconds it took, and the megabytes of the largest process."""
         with self._site.database() as url:
             migrate(url)
-            with ExitStack() as stack:
-                peaks = stack.enter_context(Peaks())
-                services = [
-                    stack.enter_context(service("jobs", self._site.redis_url, url))
-                    for _ in range(self._jobs)
-                ]
-                for one in services:
-                    one.wait_until_it_says(READY)
-                    peaks.watch(one.pid)
+            with Peaks() as peaks:
                 said, taken = run(_arguments(log, self._jobs), self._site.redis_url, url, peaks)
             self._check(url, log, said)
         return taken, peaks.megabytes()
@@ -82,7 +71,7 @@ def rows(site: Site) -> list[Benchmark]:
     """All of them, and the peers, of one and the same log."""
     logs = Logs(site.directory)
     return [
-        Backfill(site, logs, "backfill", jobs=0),
+        Backfill(site, logs, "backfill", jobs=1),
         Backfill(site, logs, "backfill_two_jobs", jobs=2),
         Awk(logs),
         LineUpserts(site, logs),

@@ -165,7 +165,7 @@ WHAT: Final = {
     "seen_new": "Producer.seen() of another member each time, until all is in Redis",
     "peer_pfadd_new": "the same by PFADD, pipelined by 1,000",
     "backfill": "lines of a log of 10,000,000 by countersink backfill, one process",
-    "backfill_two_jobs": "the same by two job processes",
+    "backfill_two_jobs": "the same by two child processes",
     "peer_awk": "the same log by awk | sort | uniq -c, into a text file",
     "peer_upsert_per_line": "a loop in Python with one upsert per line",
     "udp_bare": "datagrams received and counted, by a loop in Python",

@@ -1,57 +1,59 @@
-"""Counting by job processes: real ones, killed, absent, without the file: the same totals."""
+"""Counting by child processes: real ones, killed, told to stop, without the file: exact."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
-from countersink.backfill.count import job, parallel, task
-from countersink.backfill.count.task import JobTerms, Team
+from countersink.backfill.count import parallel
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import BackfillReport, Progress
+from countersink.backfill.options import Progress
 from countersink.backfill.run import backfill
-from countersink.backfill.undo import undo
-from countersink.schedules.runner.backfill_jobs import BackfillJobs
-from countersink.schedules.runner.rq import PIECES, make_queue
-from countersink.store import Store
-from countersink.stream.connection import connect as connect_redis
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
+    Logs,
     add,
     keys_of,
     log,
     long_log,
     options,
-    query,
     rejected,
     require_verified,
     run_of,
-    totals,
-    write,
+    set_counter,
 )
-from tests.store.helpers import together as at_once
+from tests.store.helpers import together
 from tests.support.forked import ForkedChildren
-from tests.support.processes import COUNTERSINK, Child, Children
+from tests.support.processes import Child, Children, is_running
+from tests.support.proxies import Deed, MySQLProxy, Phase, Rule
 from tests.support.waiting import eventually
 
 LINES = 2400
 CHUNK = 200
+DONE, INTERRUPTED, TERMINATED = 0, 130, 143
+"""Exit statuses."""
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 200 lines; jobs are asked for, whatever the size."""
-    monkeypatch.setattr(task, "LINES", CHUNK)
+def small(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 200 lines; children are started, whatever the size."""
+    logs.small_chunks(CHUNK)
     monkeypatch.setattr(parallel, "LEAST_BYTES", 1)
-    monkeypatch.setattr(parallel, "PATIENCE_S", 1.0)
+
+
+@pytest.fixture
+def source(logs: Logs) -> Path:
+    """A log of several chunks."""
+    return logs.write("a.log", long_log(LINES))
 
 
 @pytest.fixture
@@ -60,345 +62,334 @@ def children() -> Iterator[Children]:
         yield started
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A log of several chunks."""
-    return write(tmp_path / "a.log", long_log(LINES))
+def chunks(logs: Logs, state: str = "done") -> int:
+    ((found,),) = logs.query("SELECT COUNT(*) FROM backfill_chunk WHERE state = %s", state)
+    return int(found)
 
 
-@pytest.fixture
-def team(redis_url: str) -> Iterator[BackfillJobs]:
-    with BackfillJobs(redis_url) as made:
-        yield made
+def pids() -> set[int]:
+    """Of this process's child processes."""
+    return {child.pid for child in active_children() if child.pid is not None}
 
 
-class Ground:
-    """Job processes on the test's servers."""
-
-    def __init__(
-        self, children: Children, team: BackfillJobs, mysql_url: str, redis_url: str
-    ) -> None:
-        self.children = children
-        self.team = team
-        self.mysql_url = mysql_url
-        self.redis_url = redis_url
-
-    def start(self, number: int = 1) -> list[Child]:
-        """Start job processes, and wait until they are there."""
-        before = self.team.processes()
-        started = [
-            self.children.start(
-                [*COUNTERSINK, "jobs"],
-                environment={
-                    "COUNTERSINK_MYSQL_URL": self.mysql_url,
-                    "COUNTERSINK_REDIS_URL": self.redis_url,
-                    "COUNTERSINK_LOG_FORMAT": "json",
-                },
-                name="jobs",
-            )
-            for _ in range(number)
-        ]
-        eventually(lambda: self.team.processes() == before + number, message=self.outputs)
-        return started
-
-    def outputs(self) -> str:
-        return "\n".join(child.output() for child in self.children)
-
-    def add(
-        self,
-        *sources: Path,
-        on_progress: Callable[[Progress], object] = lambda progress: None,
-        stop: Callable[[], bool] = lambda: False,
-        team: Team | None = None,
-        **given: object,
-    ) -> BackfillReport:
-        """Add sources together with the job processes."""
-        given = {"jobs": 2, "rejects": Path(f"{sources[0]}.rejects"), **given}
-        return backfill(
-            self.mysql_url,
-            options(*sources, **given),
-            on_progress=on_progress,
-            stop=stop,
-            team=team or self.team,
-        )
+@contextmanager
+def held(proxy: MySQLProxy, after: int, children: int) -> Iterator[Rule]:
+    """So many children hang in the midst of a chunk each, after so many chunks."""
+    rule = proxy.when("slots", Phase.AFTER, Deed.HOLD, skip=after, times=children)
+    try:
+        yield rule
+    finally:
+        proxy.forget()
 
 
-class Threads:
-    """Two job processes' worth of threads of this process: what a job does, without RQ.
-
-    Attributes:
-        between: called by a job between two chunks.
-    """
-
-    def __init__(self, mysql_url: str) -> None:
-        self._mysql_url = mysql_url
-        self._pool = ThreadPoolExecutor(2)
-        self._jobs: list[Future[str]] = []
-        self.between: Callable[[], object] = lambda: None
-
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-    def processes(self) -> int:
-        return 2
-
-    def enqueue(self, run: int, number: int, terms: JobTerms) -> None:
-        stop = lambda: self.between() is not None  # noqa: E731
-        task = partial(job.work, self._mysql_url, run, **terms, stop=stop)
-        self._jobs.append(self._pool.submit(task))
-
-    def alive(self, run: int) -> int:
-        return sum(not one.done() for one in self._jobs)
-
-    def said(self, run: int) -> list[str]:
-        return [one.result() for one in self._jobs if one.done() and one.result()]
-
-
-@pytest.fixture
-def threads(mysql_url: str) -> Iterator[Threads]:
-    with Threads(mysql_url) as made:
-        yield made
-
-
-@pytest.fixture
-def ground(children: Children, team: BackfillJobs, mysql_url: str, redis_url: str) -> Ground:
-    return Ground(children, team, mysql_url, redis_url)
-
-
-def chunks(mysql_url: str, state: str = "done") -> int:
-    found = query(mysql_url, "SELECT COUNT(*) FROM backfill_chunk WHERE state = %s", state)
-    return int(found[0][0])
-
-
-def work_horses(child: Child) -> list[int]:
-    """The processes that a job process has forked."""
-    listed = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
-    return [int(pid) for pid in listed.split()]
-
-
-def test_two_job_processes_count_all_of_it_and_once(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parallel, "PATIENCE_S", 300.0)  # however busy the machine is
-    source = write(tmp_path / "a.log", long_log(LINES) + b"nonsense\n" + log("/0")[:-1])
-    started = ground.start(2)
-    with connect_redis(ground.redis_url) as client:
-        nonsense: list[tuple[object, ...]] = [(), ("x", "y", "z", "a"), ([1], {}, "", 60)]
-        for args in nonsense:
-            make_queue(client).enqueue_call(PIECES, args=args)
+def test_three_children_count_all_of_it_and_once(logs: Logs) -> None:
+    content = long_log(LINES) + b"nonsense\n"
+    # A name that is no UTF-8.
+    source = logs.write(os.fsdecode(b"a\xff.log"), content + log("/0")[:-1])
     seen: list[Progress] = []
-    report = ground.add(source, on_progress=seen.append)
-    assert all(child.running for child in started)
+    rejects = logs.directory / "rejects"
+    report = logs.add(source, jobs=3, on_progress=seen.append, rejects=rejects)
     assert report.state == "done"
     why, where = report.notices
     assert why.startswith("1 line was rejected: ")
     assert where.startswith("the rejected lines are in ")
     assert (report.lines, report.counted, report.rejected) == (LINES + 2, LINES + 1, 1)
-    assert max(one.jobs for one in seen) == 2
+    assert (max(one.jobs for one in seen), seen[-1].jobs) == (3, 0)
     wanted = keys_of(LINES)
     wanted[next(iter(wanted))] += 1
-    assert totals(ground.mysql_url) == wanted
-    assert chunks(ground.mysql_url) == LINES // CHUNK + 1
-    assert [number for number, _, _ in rejected(ground.mysql_url)] == [LINES + 1]
-    assert "pieces of a backfill are counted" in ground.outputs()
-    again = ground.add(source)
+    assert logs.totals() == wanted
+    assert chunks(logs) == LINES // CHUNK + 1
+    assert [number for number, _, _ in rejected(logs.url)] == [LINES + 1]
+    again = logs.add(source, jobs=3)
     assert (again.lines, again.known_lines) == (0, LINES + 2)
     # It has grown, and its last line goes on: now by this process alone.
-    write(source, long_log(LINES) + b"nonsense\n" + log("/0", "/0"))
-    assert add(ground.mysql_url, source).counted == 1
+    source.write_bytes(content + log("/0", "/0"))
+    seen.clear()
+    assert logs.add(source, jobs=1, on_progress=seen.append).counted == 1
+    assert {one.jobs for one in seen} == {0}
     wanted[next(iter(wanted))] += 1
-    assert totals(ground.mysql_url) == wanted
+    assert logs.totals() == wanted
 
 
-def test_job_processes_fill_a_breakdown_with_what_is_before_it(
-    ground: Ground, source: Path
-) -> None:
-    with Store(ground.mysql_url) as store:
-        store.counters.set(COUNTER, dimensions=["page"])
-        ground.add(source, dimensions=(("page", "path"),), jobs=0)
-        store.counters.set(COUNTER, breakdowns=["page"])
-    ground.start(2)
+def test_children_fill_a_breakdown_with_what_is_before_it(logs: Logs, source: Path) -> None:
+    set_counter(logs.url, dimensions=["page"])
+    logs.add(source, dimensions=(("page", "path"),))
+    set_counter(logs.url, breakdowns=["page"])
     seen: list[Progress] = []
-    report = ground.add(
-        source, dimensions=(("page", "path"),), breakdown="page", on_progress=seen.append
+    report = logs.add(
+        source, dimensions=(("page", "path"),), breakdown="page", jobs=2, on_progress=seen.append
     )
     assert (report.counted, max(one.jobs for one in seen)) == (LINES, 2)
-    assert totals(ground.mysql_url, f"{COUNTER}#1") == keys_of(LINES)
-    assert totals(ground.mysql_url) == {(DAY, ""): LINES}
+    assert logs.totals(f"{COUNTER}#1") == keys_of(LINES)
+    assert logs.totals() == {(DAY, ""): LINES}
 
 
-def test_without_a_job_process_it_is_counted_here(ground: Ground, source: Path) -> None:
-    report = ground.add(source)
-    assert report.state == "done"
-    (notice,) = report.notices
-    assert notice.startswith("no job process is there to help (start some with `countersink jobs`)")
-    assert totals(ground.mysql_url) == keys_of(LINES)
-
-
-def test_without_redis_it_is_counted_here(ground: Ground, source: Path) -> None:
-    with BackfillJobs("redis://127.0.0.1:1/0") as nobody:
-        report = ground.add(source, team=nobody)
-    (notice,) = report.notices
-    assert "the queue of the job processes does not serve" in notice
-    assert totals(ground.mysql_url) == keys_of(LINES)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_killed_in_the_midst_what_is_left_is_counted_all_the_same(
-    ground: Ground, source: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
+def test_children_that_are_killed_in_the_midst_of_a_chunk_are_replaced(
+    logs: Logs, source: Path, proxy: MySQLProxy
 ) -> None:
-    if not whole:
-        monkeypatch.setattr(parallel, "PATIENCE_S", 60.0)  # what is left it counts itself
-    (child,) = ground.start()
-    killed: list[int] = []
+    started: set[int] = set()
+    killed: set[int] = set()
 
-    def kill(_: Progress) -> None:
-        if not killed and chunks(ground.mysql_url) >= 2:
-            killed.extend(work_horses(child))
-            if whole:
-                child.kill()
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+    with held(proxy, after=2, children=3) as rule:
 
-    # Slowly: or it is over before it can be killed.
-    report = ground.add(source, on_progress=kill, jobs=1, rate=1200)
-    assert killed
+        def kill(_: Progress) -> None:
+            started.update(pids())
+            if rule.acted == 3 and not killed:
+                killed.update(sorted(started)[:2])
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
+                eventually(lambda: not any(map(is_running, killed)))
+                proxy.forget()
+
+        report = add(proxy.url(logs.url), source, jobs=3, on_progress=kill)
+    assert (report.state, report.lines, report.notices) == ("done", LINES, ())
+    assert (len(killed), len(started)) == (2, 5)
+    assert logs.totals() == keys_of(LINES)
+
+
+def test_children_that_only_ever_end_are_not_replaced_for_ever(
+    logs: Logs, source: Path, proxy: MySQLProxy
+) -> None:
+    def refuse(_: Progress) -> None:
+        proxy.refusing = True  # this process is connected
+
+    report = add(proxy.url(logs.url), source, jobs=2, on_progress=refuse)
     assert (report.state, report.lines) == ("done", LINES)
-    # With its process the queue is gone; a process that lives counts on.
-    assert len(report.notices) == whole
-    assert totals(ground.mysql_url) == keys_of(LINES)
-
-
-def test_jobs_that_have_not_got_the_file_say_so_and_it_is_counted_here(
-    ground: Ground, source: Path
-) -> None:
-    ground.start(2)
-
-    def unlink(_: Progress) -> None:
-        # This process has it open.
-        source.unlink(missing_ok=True)
-
-    report = ground.add(source, on_progress=unlink)
-    assert (report.state, report.lines) == ("done", LINES)
-    (notice,) = report.notices
-    assert "there is no such file or directory" in notice
-    assert totals(ground.mysql_url) == keys_of(LINES)
-
-
-def test_an_undo_ends_the_jobs_and_nothing_stays(
-    ground: Ground, threads: Threads, source: Path
-) -> None:
-    begun = threading.Event()
-
-    def undo_it() -> None:
-        assert begun.wait(60)
-        ((number,),) = query(ground.mysql_url, "SELECT id FROM backfill_run")
-        undo(ground.mysql_url, number)
-
-    def look(_: Progress) -> None:
-        if chunks(ground.mysql_url) >= 3:
-            begun.set()
-
-    undoing = threading.Thread(target=undo_it)
-    undoing.start()
-    # Slowly: or it is over before it can be undone.
-    with pytest.raises(BackfillError, match="nothing more is counted by it"):
-        ground.add(source, team=threads, on_progress=look, rate=800)
-    undoing.join(60)
-    eventually(lambda: threads.alive(0) == 0)
-    assert totals(ground.mysql_url) == {}
-    assert query(ground.mysql_url, "SELECT * FROM backfill_chunk") == []
-    report = add(ground.mysql_url, source)
-    assert report.lines == LINES
-    assert totals(ground.mysql_url) == keys_of(LINES)
-
-
-def test_what_a_run_left_pending_the_next_one_counts(
-    ground: Ground, threads: Threads, source: Path
-) -> None:
-    report = ground.add(
-        source, team=threads, rate=800, stop=lambda: chunks(ground.mysql_url, "pending") > 3
+    assert report.notices == (
+        "the child processes end without having counted anything: counted here",
     )
+    assert logs.totals() == keys_of(LINES)
+
+
+@pytest.mark.parametrize(
+    ("becomes", "why"),
+    [
+        (None, "there is no such file or directory"),
+        (long_log(LINES, first=LINES), "has changed since it was looked at"),
+        (long_log(CHUNK // 2), "that was read of it before"),
+        (b"", "is empty by now"),
+    ],
+    ids=["gone", "another", "shorter", "empty"],
+)
+def test_a_file_that_is_another_one_for_the_children_is_counted_here(
+    logs: Logs, source: Path, becomes: bytes | None, why: str
+) -> None:
+    other = logs.write("b.log", becomes or b"")
+
+    def replace(_: Progress) -> None:
+        # This process has it open.
+        if becomes is None:
+            source.unlink(missing_ok=True)
+        elif other.exists():
+            other.replace(source)
+
+    report = logs.add(source, jobs=2, on_progress=replace)
+    assert (report.state, report.lines) == ("done", LINES)
+    (notice,) = report.notices
+    assert why in notice
+    assert notice.endswith(": counted here")
+    assert logs.totals() == keys_of(LINES)
+
+
+def test_a_database_that_is_away_for_a_while_is_waited_for(
+    logs: Logs, source: Path, proxy: MySQLProxy
+) -> None:
+    asked = 0
+
+    def away(_: object) -> None:
+        proxy.refusing = True
+        proxy.cut_all()
+
+    def stop() -> bool:
+        """Asked after each try to reach it."""
+        nonlocal asked
+        asked += proxy.refusing
+        if asked > 5:
+            proxy.refusing = False
+        return False
+
+    proxy.when("slots", Phase.AFTER, Deed.CUT, skip=3, call=away)
+    report = add(proxy.url(logs.url), source, jobs=2, stop=stop)
+    assert (report.state, report.lines, report.notices) == ("done", LINES, ())
+    assert asked > 5
+    assert logs.totals() == keys_of(LINES)
+
+
+def test_an_undo_ends_the_children_and_nothing_stays(
+    logs: Logs, source: Path, proxy: MySQLProxy
+) -> None:
+    with held(proxy, after=3, children=2) as rule:
+
+        def undo(_: Progress) -> None:
+            running = logs.query("SELECT id FROM backfill_run WHERE state = 'running'")
+            if rule.acted == 2 and running:
+                proxy.forget(rule)
+                logs.undo(running[0][0])
+
+        with pytest.raises(BackfillError, match="nothing more is counted by it"):
+            add(proxy.url(logs.url), source, jobs=2, on_progress=undo)
+    assert active_children() == []
+    assert logs.totals() == {}
+    assert logs.query("SELECT * FROM backfill_chunk") == []
+    assert logs.add(source).lines == LINES
+    assert logs.totals() == keys_of(LINES)
+
+
+def test_what_a_run_left_pending_the_next_one_counts(logs: Logs, source: Path) -> None:
+    # Slowly: each child counts a chunk and then pauses.
+    report = logs.add(source, jobs=2, rate=CHUNK, stop=lambda: chunks(logs) >= 2)
     assert report.state == "stopped"
-    eventually(lambda: threads.alive(0) == 0)
-    assert chunks(ground.mysql_url, "pending") > 0
-    require_verified(ground.mysql_url)
-    first = run_of(report)
-    report = add(ground.mysql_url, source)
-    assert report.state == "done"
-    assert report.lines + report.known_lines == LINES
-    assert report.lines > 0
-    assert totals(ground.mysql_url) == keys_of(LINES)
-    undo(ground.mysql_url, first)
-    assert sum(totals(ground.mysql_url).values()) == report.lines
+    assert active_children() == []
+    assert chunks(logs, "pending") > 0
+    require_verified(logs.url)
+    again = logs.add(source, jobs=2)
+    assert (again.state, again.lines + again.known_lines) == ("done", LINES)
+    assert again.lines > 0
+    assert logs.totals() == keys_of(LINES)
+    logs.undo(run_of(report))
+    assert sum(logs.totals().values()) == again.lines
 
 
-def test_too_many_rejects_stop_it(ground: Ground, threads: Threads, tmp_path: Path) -> None:
+def test_too_many_rejects_stop_it(logs: Logs) -> None:
     content = long_log(1200) + b"nonsense\n" * 50 + long_log(1200, first=1200)
-    source = write(tmp_path / "a.log", content)
-    report = ground.add(source, team=threads, max_rejects=10)
+    source = logs.write("a.log", content)
+    report = logs.add(source, jobs=2, max_rejects=10)
     assert report.state == "stopped"
     assert any("more than 10 lines" in notice for notice in report.notices)
-    require_verified(ground.mysql_url)
-    assert rejected(ground.mysql_url) == []
-    report = ground.add(source, team=threads, max_rejects=50)
+    require_verified(logs.url)
+    assert rejected(logs.url) == []
+    report = logs.add(source, jobs=2, max_rejects=50)
     assert report.state == "done"
-    assert totals(ground.mysql_url) == keys_of(LINES)
+    assert logs.totals() == keys_of(LINES)
 
 
-def test_two_commands_at_once_share_the_work(ground: Ground, mysql_url: str, source: Path) -> None:
-
-    def run() -> BackfillReport:
-        with Threads(mysql_url) as team:
-            return ground.add(source, team=team)
-
-    reports = at_once(run, run)
+def test_two_runs_at_once_share_the_work(logs: Logs, source: Path) -> None:
+    reports = together(*[partial(logs.add, source, jobs=2)] * 2)
     assert [report.state for report in reports] == ["done", "done"]
     assert sum(report.lines for report in reports) == LINES
-    assert totals(mysql_url) == keys_of(LINES)
+    assert logs.totals() == keys_of(LINES)
 
 
-def test_a_job_of_a_run_that_is_not_there_or_over_does_nothing(
-    ground: Ground, mysql_url: str, tmp_path: Path
-) -> None:
-    assert "there is no backfill 7" in job.work(mysql_url, 7)
-    source = write(tmp_path / "a.log", long_log(10))
-    assert job.work(mysql_url, run_of(add(mysql_url, source))) == ""
-    assert totals(mysql_url) == keys_of(10)
-
-
-def test_a_reconcile_is_read_by_jobs_too(
-    ground: Ground, threads: Threads, redis_url: str, source: Path
-) -> None:
-    asked = options(source, mode="reconcile", jobs=2)
+def test_a_reconcile_is_read_by_children_too(logs: Logs, source: Path) -> None:
     for corrections in (7, 0):
-        report = backfill(ground.mysql_url, asked, redis_url=redis_url, team=threads)
+        report = logs.reconcile(source, jobs=2)
         assert (report.state, report.corrections) == ("done", corrections)
         assert report.lines == LINES
-        assert totals(ground.mysql_url) == keys_of(LINES)
+        assert logs.totals() == keys_of(LINES)
 
 
-def test_jobs_count_nothing_behind_a_reconcile(
-    ground: Ground, threads: Threads, redis_url: str, source: Path
+def test_children_count_nothing_behind_a_reconcile(logs: Logs, source: Path) -> None:
+    corrected: list[int] = []
+
+    def reconcile(_: Progress) -> None:
+        if chunks(logs) and not corrected:
+            corrected.append(run_of(logs.reconcile(source)))
+
+    # Slowly: each child counts a chunk and then pauses.
+    report = logs.add(source, jobs=2, rate=CHUNK, on_progress=reconcile)
+    assert report.state == "failed"
+    assert f"backfill {corrected[0]} has set" in report.sources[0].detail
+    assert logs.totals() == keys_of(LINES)
+
+
+class Command:
+    """`countersink backfill --jobs 2` of a log, with chunks of 200 lines and without a Redis."""
+
+    def __init__(self, children: Children, mysql_url: str, source: Path) -> None:
+        self._children = children
+        self._mysql_url = mysql_url
+        self._source = source
+
+    def start(self, *arguments: str) -> Child:
+        return self._children.start(
+            [
+                *(sys.executable, "-m", "tests.support.run_chunks", str(CHUNK)),
+                *("backfill", str(self._source), "--counter", COUNTER, "--jobs", "2", *arguments),
+            ],
+            environment={"COUNTERSINK_MYSQL_URL": self._mysql_url},
+        )
+
+
+def kin(child: Child) -> list[int]:
+    """The processes that a process has started."""
+    listed = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
+    return [int(pid) for pid in listed.split()]
+
+
+@pytest.mark.parametrize(
+    ("number", "send", "status"),
+    [
+        (signal.SIGTERM, os.kill, TERMINATED),
+        (signal.SIGTERM, os.killpg, TERMINATED),
+        (signal.SIGINT, os.killpg, INTERRUPTED),  # as a terminal does
+    ],
+    ids=["term", "term-all", "ctrl-c"],
+)
+def test_a_signal_ends_all_in_good_order(
+    logs: Logs,
+    source: Path,
+    children: Children,
+    number: signal.Signals,
+    send: Callable[[int, int], None],
+    status: int,
 ) -> None:
-    corrected: list[BackfillReport] = []
-    over = threading.Event()
+    # Slowly: each child counts a chunk and then pauses.
+    started = Command(children, logs.url, source).start("--rate", str(CHUNK))
+    eventually(lambda: chunks(logs) >= 2, message=started.output)
+    theirs = kin(started)
+    assert len(theirs) > 2
+    for pid in theirs:
+        assert logs.url.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    send(started.pid, number)
+    assert started.wait() == status
+    eventually(lambda: not any(map(is_running, theirs)))
+    assert "Traceback" not in started.output()
+    assert chunks(logs, "pending") > 0
+    require_verified(logs.url)
+    assert logs.add(source).known_lines > 0
+    assert logs.totals() == keys_of(LINES)
 
-    def between() -> None:
-        if chunks(ground.mysql_url):
-            over.wait(30)
 
-    def look(_: Progress) -> None:
-        if chunks(ground.mysql_url) and not corrected:
-            asked = options(source, mode="reconcile")
-            corrected.append(backfill(ground.mysql_url, asked, redis_url=redis_url))
-            over.set()
+def test_children_of_a_command_that_is_killed_end_after_the_chunk_at_hand(
+    logs: Logs, source: Path, children: Children, proxy: MySQLProxy
+) -> None:
+    command = Command(children, proxy.url(logs.url), source)
+    with held(proxy, after=2, children=2) as rule:
+        started = command.start()
+        eventually(lambda: rule.acted == 2, message=started.output)
+        theirs = kin(started)
+        started.kill()
+    eventually(lambda: not any(map(is_running, theirs)))
+    assert chunks(logs) == 4
+    require_verified(logs.url)
+    again = command.start()
+    assert again.wait() == DONE, again.output()
+    assert logs.totals() == keys_of(LINES)
 
-    threads.between = between
-    report = ground.add(source, team=threads, on_progress=look, rate=2000)
-    assert (report.state, corrected[0].state) == ("failed", "done")
-    assert f"backfill {corrected[0].run} has set" in report.sources[0].detail
-    assert totals(ground.mysql_url) == keys_of(LINES)
+
+def test_a_second_signal_ends_all_at_once(
+    logs: Logs, source: Path, children: Children, proxy: MySQLProxy
+) -> None:
+    with held(proxy, after=2, children=2) as rule:
+        started = Command(children, proxy.url(logs.url), source).start()
+        eventually(lambda: rule.acted == 2, message=started.output)
+        theirs, files = kin(started), Path(f"/proc/{started.pid}/fd")
+        before = len(os.listdir(files))
+        started.terminate()
+        # Its pipes are closed: now it waits for the children, which hang.
+        eventually(lambda: len(os.listdir(files)) < before)
+        started.terminate()
+        assert started.wait() == TERMINATED
+        eventually(lambda: not any(map(is_running, theirs)))
+    assert "Traceback" not in started.output()
+    assert chunks(logs) == 2
+    logs.add(source)
+    assert logs.totals() == keys_of(LINES)
+
+
+def test_a_dry_run_of_a_reconcile_leaves_nothing(logs: Logs, source: Path) -> None:
+    asked = options(source, mode="reconcile", jobs=2, dry_run=True)
+    report = backfill(logs.url, asked, redis_url=logs.redis_url)
+    assert (report.state, report.lines, report.corrections) == ("done", LINES, 7)
+    assert logs.totals() == {}
+    assert logs.query("SELECT * FROM backfill_chunk") == []

@@ -227,7 +227,7 @@ def test_a_recipe_is_described_by_the_options_that_make_it(recipe: Recipe, words
         parameters = {
             name: value
             for name, value in context.params.items()
-            if name not in ("allow_rejects", "format", "jobs_redis_url", "redis_url", "mysql_url")
+            if name not in ("allow_rejects", "format", "redis_url", "mysql_url")
         }
         found = read(parameters).recipe
         if found.input_format == "auto":  # which is told by the source, combined mostly

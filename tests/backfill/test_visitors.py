@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from countersink.backfill.count import job
+from countersink.backfill.count import parallel
 from countersink.backfill.counter_column import exported
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import BackfillReport
+from countersink.backfill.options import BackfillReport, Progress
 from countersink.backfill.undo import undo
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
@@ -596,25 +596,18 @@ def test_two_at_once_count_each_visitor_once(
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_job_counts_the_visitors_of_planned_chunks(
+def test_child_processes_count_the_visitors_of_planned_chunks(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
+    monkeypatch.setattr(parallel, "LEAST_BYTES", 1)
     visits = some_visits(random.Random(2), 300)
+    seen: list[Progress] = []
     source = log(tmp_path / "a.log", visits)
-    run = run_of(count(unique, source))
-    for table in "counter_slot", "visitor_slot", "backfill_journal", "counter_ledger":
-        query(unique, f"DELETE FROM {table}")
-    query(unique, "UPDATE backfill_chunk SET state = 'pending'")
-    query(unique, "UPDATE backfill_run SET state = 'running'")
-    query(unique, "DELETE FROM backfill_sample")
-    assert job.work(unique, run) == ""
-    with open_tables(unique) as session:
-        found, wanted = unions(session, COUNTER), expected(session, visits)
-    assert found.keys() == wanted.keys()
-    assert {place: union.visitors().total for place, union in found.items()} == {
-        place: len(hashes) for place, hashes in wanted.items()
-    }
+    report = count(unique, source, jobs=2, on_progress=seen.append)
+    assert (report.amount, report.notices) == (300, ())
+    assert max(one.jobs for one in seen) == 2
+    require_visits(unique, visits)
 
 
 def test_an_export_of_several_counters(unique: str, tmp_path: Path) -> None:

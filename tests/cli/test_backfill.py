@@ -238,7 +238,7 @@ def test_sigterm_ends_it_after_a_chunk_and_it_goes_on_later(
     assert states == ["done", "stopped"]
 
 
-def test_without_job_processes_it_is_done_here(servers: Servers, log: Path) -> None:
+def test_a_small_log_is_counted_by_one_process(servers: Servers, log: Path) -> None:
     done = backfill(servers, str(log), COUNTERSINK_BACKFILL_JOBS="2")
     assert done.status == 0
     assert totals(servers) == {"/a": 1, "/b": 2}

@@ -52,6 +52,7 @@ REFUSED = {
         "--input-format xml": "'xml' is not one of",
         "--source-name ''": "a source's name has 1 to 255 characters",
         "--dry-run --jobs 2": "give one of the two",
+        "--jobs 0": "is not in the range",
         "--jobs 1000": "is not in the range",
         "--rate 0": "is not in the range",
         "--rejects /": "is a directory",

@@ -46,6 +46,6 @@ def test_every_option_is_told_of() -> None:
     reference = (PROJECT / "docs/cli.md").read_text("utf-8")
     help_text = reference.partition("### countersink backfill\n")[2].partition("\n### ")[0]
     options = set(re.findall(r"^  (--[a-z-]+)", help_text, re.MULTILINE))
-    shared = {"--redis-url", "--mysql-url", "--jobs-redis-url"}
+    shared = {"--redis-url", "--mysql-url"}
     assert len(options) > 20
     assert [option for option in sorted(options - shared) if option not in text] == []

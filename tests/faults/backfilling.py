@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from countersink.backfill.count import task
+from countersink.backfill.count import parallel, task
 from countersink.store.verify import open_session, verify
 from tests.cli.command import Result, call
 from tests.faults.stage import Stage
@@ -150,7 +150,10 @@ class Backfills:
 
     def _call(self, arguments: Sequence[str], mysql_url: str = "") -> Result:
         """`countersink ARGUMENTS` in this process: what is not to be killed begins faster here."""
-        with patch.object(task, "LINES", self.stage.chunk_lines):
+        with (
+            patch.object(task, "LINES", self.stage.chunk_lines),
+            patch.object(parallel, "LEAST_BYTES", 1),
+        ):
             return call(*arguments, **self.environment(mysql_url or self.stage.mysql_url))
 
     def _ended(self, child: Child) -> None:

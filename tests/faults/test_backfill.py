@@ -4,6 +4,7 @@ import pytest
 
 from tests.faults.scenarios import backfill as scenarios
 from tests.faults.scenarios import backfill_changes as changes
+from tests.faults.scenarios import backfill_jobs as jobs
 from tests.faults.scenarios import backfill_reconcile as reconciling
 from tests.faults.stage import Stage
 from tests.support import logs
@@ -22,6 +23,16 @@ def test_a_real_log_gives_its_published_figures_however_often_it_is_read(stage: 
 @pytest.mark.random
 def test_a_log_of_several_chunks_killed_and_read_again(stage: Stage) -> None:
     scenarios.killed_again_and_again(stage, kills=4 if MANY else 1, lines=LINES)
+
+
+@pytest.mark.random
+def test_a_log_counted_by_child_processes_that_are_killed(stage: Stage) -> None:
+    jobs.killed_at_random(stage, kills=4 if MANY else 2, lines=LINES)
+
+
+@pytest.mark.random
+def test_a_log_that_is_the_truth_read_by_child_processes_that_are_killed(stage: Stage) -> None:
+    jobs.reconciled_by_children(stage, kills=4 if MANY else 1, lines=LINES)
 
 
 @pytest.mark.random

@@ -165,7 +165,7 @@ def backfill_undone_after_roll_up(stage: Stage) -> None:
 
 
 def backfill_jobs_killed(stage: Stage) -> None:
-    """Whoever works for a backfill is killed."""
+    """A backfill and its child processes are killed."""
     backfill_jobs.killed_at_random(stage, kills=10, lines=1_000_000)
 
 
@@ -361,9 +361,8 @@ REPERTOIRE = (
     Act(backfill_undone_among_kills, alone=True),
     Act(backfill_undone_after_roll_up, alone=True),
     Act(backfill_jobs_killed, alone=True),
-    Act(backfill_jobs.counted_by_jobs, 5, alone=True),
-    Act(backfill_jobs.reconciled_by_jobs, 5, alone=True),
-    Act(backfill_jobs.without_job_processes, 5, alone=True),
+    Act(backfill_jobs.counted_by_children, 5, alone=True),
+    Act(backfill_jobs.reconciled_by_children, 5, alone=True),
     Act(reconciled_beside_live_traffic, alone=True),
     Act(reconciled_by_two_at_once, alone=True),
     Act(reconcile_killed_twenty_times, alone=True),

@@ -180,7 +180,7 @@ def _script_told() -> str:
 
 def _run(script: str) -> None:
     """Run it in place of this module."""
-    names, fresh = globals(), {"__name__": "__main__", "__builtins__": builtins}
+    names, fresh = globals(), {"__name__": "__main__", "__builtins__": builtins, "__spec__": None}
     names.clear()
     names.update(fresh)
     exec(compile(script, "<script>", "exec"), names)

@@ -11,17 +11,16 @@ from functools import partial
 from itertools import count
 
 from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 
 
-def move(what: str, mysql_url: str, rows: int = 2000) -> None:
+def move(what: str, mysql_url: str, rows: int = 2000) -> PassDone:
     """One pass."""
     connect = partial(open_tables, mysql_url)
     if what == "compact":
-        compact(connect, CompactOptions(before=date.max, rows=rows))
-    else:
-        roll_up(connect, rows=rows)
+        return compact(connect, CompactOptions(before=date.max, rows=rows))
+    return roll_up(connect, rows=rows)
 
 
 def main() -> int:

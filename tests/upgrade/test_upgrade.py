@@ -112,18 +112,16 @@ def test_it_goes_on(installation: Installation) -> None:
     here.run("tail", str(log), "--counter", "tailed", "--position-file", position)
     here.run("spool", "replay", str(here.directory / "spool"))
 
-    # What lies in RQ's queue calls functions by the names of before.
-    big = here.directory / "big.log"
-    write_big(big)
+    # What lies in RQ's queue calls functions by the names of before; pieces of a backfill, which
+    # job processes counted then, are refused.
     with Children() as children:
         # An entry of a worker that has died is another's after a while.
         children.countersink("worker", "--claim-idle-ms", "1000", environment=here.environment)
         children.countersink("jobs", environment=here.environment)
         eventually(lambda: here.totals("views") == {"a": 4_001, "b": 50_020, "c": 600_300})
         eventually(lambda: here.totals("tailed").get("/") == -(-LOG_LINES // 3))
-        eventually(lambda: sum(here.totals("big").values()) == BIG_LINES)
         eventually(lambda: here.state("compact") == "done")
-        assert here.redis.llen("rq:queue:countersink") == 0
+        eventually(lambda: here.redis.llen("rq:queue:countersink") == 0)
         for child in children:
             child.terminate()
             assert child.wait() == 0
@@ -133,7 +131,9 @@ def test_it_goes_on(installation: Installation) -> None:
     small = here.directory / "small.log"
     small.write_text(access_log(LOG_LINES))
     here.run("backfill", str(small), "--counter", "filled")
-    here.run("backfill", str(big), "--counter", "big")
+    big = here.directory / "big.log"
+    write_big(big)
+    here.run("backfill", str(big), "--counter", "big", "--jobs", "2")
     assert sum(here.totals("filled").values()) == LOG_LINES
     assert sum(here.totals("big").values()) == BIG_LINES
     here.run("verify")

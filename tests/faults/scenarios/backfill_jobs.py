@@ -1,142 +1,93 @@
-"""A big log, counted by job processes: whoever of them dies, each line counts once."""
+"""A big log, counted by child processes of the backfill: whoever of them dies, each line counts
+once.
+"""
 
 import threading
 from pathlib import Path
 
 from benchmarks.log_lines import write
-from tests.faults.backfilling import DONE, ENDS_WITHIN, Backfills
+from tests.faults.backfilling import Backfills
 from tests.faults.scenarios.backfill_reconcile import reconcile
 from tests.faults.stage import Stage
 from tests.faults.troupe import kill
 from tests.support.logs import Book
 from tests.support.processes import Child
-from tests.support.waiting import eventually
 
 LINES = 400_000
-"""67 MiB: enough to be worth asking for help, see `backfill.planning.LEAST_BYTES`."""
-READY = "waiting for runs"
-STARTS_WITHIN = 30.0
-DIES_WITHIN_S = 2.0
+"""67 MiB: enough for children with any chunks, see `backfill.count.parallel.LEAST_BYTES`."""
+JOBS = ("--jobs", "3")
+DIES_WITHIN_S = 1.5
+TAKES_S = 2.0
+"""About, unless it is killed."""
 
 
-def counted_by_jobs(stage: Stage, lines: int = LINES) -> None:
-    """Nobody dies: two job processes count it, and a second run adds nothing."""
+def counted_by_children(stage: Stage, lines: int = LINES) -> None:
+    """Nobody dies: three processes count it, and a second run adds nothing."""
     play = _Play(stage, lines)
-    play.backfills.run(play.book.path, "--jobs", "2")
-    play.backfills.check("counted by jobs")
-    assert play.shares() >= 2, "one process has counted everything"
-    play.backfills.known(play.book.path, "--jobs", "2")
-    play.end()
+    report = play.backfills.run(play.book.path, *JOBS)
+    assert report["notices"] == [each for each in report["notices"] if "rejected" in each]
+    play.backfills.check("counted by children")
+    play.backfills.known(play.book.path, *JOBS)
 
 
 def killed_at_random(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
-    """The process that plans, job processes and their work horses are killed again and again."""
+    """A backfill and its children are killed again and again."""
     play = _Play(stage, lines)
-    planning = play.start()
-    for number in range(kills):
-        # not to wait for anything: for a moment that nobody has chosen
-        threading.Event().wait(stage.random.uniform(0.1, DIES_WITHIN_S))
-        play.strike(planning)
-        play.backfills.check_not_above(f"kill {number}")
-        if not planning.running:
-            planning = play.start()
-    play.backfills.end(planning)
-    play.backfills.run(play.book.path, "--jobs", "2")
+    play.killed(kills)
+    play.backfills.run(play.book.path, *JOBS)
     play.backfills.check("after deaths")
     play.backfills.check_rejects(play.book)
     play.backfills.known(play.book.path)
-    play.end()
 
 
-def reconciled_by_jobs(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
+def reconciled_by_children(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
     """The same of a log that is the truth: nothing had arrived live."""
     play = _Play(stage, lines, truth=True)
-    for number in range(kills):
-        planning = play.start()
-        # not to wait for anything: for a moment that nobody has chosen
-        threading.Event().wait(stage.random.uniform(0.1, 2 * DIES_WITHIN_S))
-        play.strike(planning)
-        if planning.running and stage.random.random() < 0.5:
-            planning.kill()
-        planning.wait(ENDS_WITHIN)
-        play.backfills.check_not_above(f"kill {number}")
+    play.killed(kills)
     play.backfills.end(play.start())
-    play.backfills.check("reconciled by jobs")
-    play.end()
-
-
-def without_job_processes(stage: Stage, lines: int = LINES) -> None:
-    """Nobody is there to help, or no longer: it is counted in the foreground."""
-    play = _Play(stage, lines, processes=stage.random.choice((0, 1)))
-    planning = play.start()
-    for child in play.processes:
-        child.kill()
-    play.backfills.end(planning)
-    play.backfills.check("without job processes")
+    play.backfills.check("reconciled by children")
 
 
 class _Play:
-    """A big log, and job processes.
+    """A big log.
 
     Attributes:
         book: of the log.
-        processes: of `countersink jobs`.
     """
 
-    def __init__(self, stage: Stage, lines: int, processes: int = 2, truth: bool = False) -> None:
+    def __init__(self, stage: Stage, lines: int, *, truth: bool = False) -> None:
         self.stage = stage
-        self._truth = truth
         self.backfills = Backfills(stage)
         self.book = big_log(stage.directory / "big.log", lines, stage.seed)
         self.backfills.enter(self.book)
-        self.processes: list[Child] = []
-        for _ in range(processes):
-            self._begin()
+        self._more = reconcile(self.book) if truth else ()
 
-    def start(self) -> Child:
+    def start(self, *more: str) -> Child:
         """Start the backfill."""
-        more = reconcile(self.book) if self._truth else ()
-        return self.backfills.start(self.book.path, "--jobs", "2", *more)
+        return self.backfills.start(self.book.path, *JOBS, *self._more, *more)
 
-    def strike(self, planning: Child) -> None:
-        """Kill one of them."""
+    def killed(self, kills: int) -> None:
+        """Start it, slowly, and kill it or some of its children; as often as asked for."""
+        slowly = ("--rate", str(int(self.book.lines / TAKES_S)))
+        running = self.start(*slowly)
+        for number in range(kills):
+            # not to wait for anything: for a moment that nobody has chosen
+            threading.Event().wait(self.stage.random.uniform(0.1, DIES_WITHIN_S))
+            self._strike(running)
+            self.backfills.check_not_above(f"kill {number}")
+            if not running.running:
+                running = self.start(*slowly)
+        self.backfills.end(running)
+
+    def _strike(self, running: Child) -> None:
         draw, faults = self.stage.random, self.stage.faults
-        what = draw.choice(("planning", "process", "horse", "both"))
-        if what == "planning":
-            planning.kill()
-            faults["a planning backfill was killed"] += 1
-            return
-        working = [child for child in self.processes if horses_of(child)]
-        victim = draw.choice(working or self.processes)
-        horses = horses_of(victim)
-        if what in ("process", "both"):
-            victim.kill()
-            faults["a job process was killed"] += 1
-            self.processes.remove(victim)
-        if what in ("horse", "both"):
-            for pid in horses:
-                kill(pid)
-                faults["a piece of a backfill was killed"] += 1
-        if what in ("process", "both"):
-            self._begin()
-
-    def shares(self) -> int:
-        """How many processes have said that they did a piece."""
-        return sum("no more pieces" in child.output() for child in self.processes)
-
-    def end(self) -> None:
-        """Job processes end in good order."""
-        for child in self.processes:
-            child.terminate()
-        for child in self.processes:
-            assert child.wait(30) == DONE, child.output()
-
-    def _begin(self) -> None:
-        child = self.stage.children.countersink(
-            "jobs", environment=self.backfills.environment(self.stage.mysql_url)
-        )
-        self.processes.append(child)
-        eventually(lambda: READY in child.output(), STARTS_WITHIN, message=child.output)
+        children = children_of(running)
+        if draw.random() < 0.5:
+            running.kill()
+            faults["a backfill was killed"] += 1
+        for pid in draw.sample(children, draw.randint(0, len(children))):
+            kill(pid)
+            faults["a child of a backfill was killed"] += 1
 
 
 def big_log(path: Path, lines: int, seed: int) -> Book:
@@ -150,10 +101,19 @@ def big_log(path: Path, lines: int, seed: int) -> Book:
     return book
 
 
-def horses_of(child: Child) -> list[int]:
-    """The processes in which a job process runs a job right now."""
+def children_of(child: Child) -> list[int]:
+    """The processes that count for a backfill right now."""
     try:
         found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     except OSError:
         return []
-    return [int(pid) for pid in found]
+    # Not multiprocessing's own.
+    return [int(pid) for pid in found if "spawn_main" in command_of(pid)]
+
+
+def command_of(pid: str) -> str:
+    """The command line of a process; '' of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""

@@ -256,7 +256,8 @@ def killed_at_each_point(
         stage.mysql_proxy.forget()
         books.check(f"after a death at {point.name}")
         done(f"killed {what} {number + 1}: {point.name}")
-    move(what, stage.mysql_url, ROWS)
+    # The server may take a while to let go of what the dead have locked.
+    eventually(lambda: not move(what, stage.mysql_url, ROWS).busy, 60)
     books.check("after a pass in peace")
     with Oracle(stage.mysql_url) as oracle:
         if what == "steps":

@@ -167,7 +167,7 @@ class BackfillOptions:
         delete_missing: reconcile: keys that no source has go to zero.
         grace_s: reconcile: seconds after its end at which a bucket counts as closed.
         wait_s: reconcile: seconds to wait for what is in the streams.
-        jobs: how many job processes to use; 0: none.
+        jobs: how many processes count big files; 1: this one alone.
         rate: lines per second at most; None: as fast as it goes.
         count_repeats: lines of a source count that another source has, too.
         max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.
@@ -183,7 +183,7 @@ class BackfillOptions:
     delete_missing: bool = False
     grace_s: float = 900.0
     wait_s: float = 60.0
-    jobs: int = 0
+    jobs: int = 1
     rate: float | None = None
     count_repeats: bool = False
     max_rejects: int | None = None
@@ -206,7 +206,7 @@ class Progress:
         done, size: bytes of all sources as they lie on disk, while correcting buckets; size is None
             where it is not known.
         lines, counted, filtered, rejected: lines so far, in this run.
-        jobs: job processes at work.
+        jobs: child processes at work.
     """
 
     doing: str

@@ -22,7 +22,6 @@ from countersink.backfill.count.task import (
     LineRate,
     ProgressWatch,
     Task,
-    Team,
     Work,
     refuse,
     require_unique,
@@ -66,12 +65,11 @@ class BackfillRun:
     """One run of a backfill, from its options to its report.
 
     Attributes:
-        mysql_url, redis_url, on_progress, on_notice: as given to
+        redis_url, on_progress, on_notice: as given to
             :func:`countersink.backfill.run.backfill`.
         work: what is asked for, as of no run yet.
     """
 
-    mysql_url: str
     redis_url: str | None
     work: Work
     on_progress: Callable[[Progress], object]
@@ -131,7 +129,7 @@ class BackfillRun:
     def _correct(self, run: int, t0: int) -> Corrected:
         change = compare if self.work.options.dry_run else reconcile.correct
         return change(
-            self.mysql_url,
+            self.work.mysql_url,
             run,
             self.work.options,
             t0,
@@ -182,12 +180,12 @@ class BackfillRun:
         self, run: int, reports: Sequence[SourceReport], extra: Iterable[RejectedLine]
     ) -> Iterator[str]:
         """Write the rejected lines to a file, if there are any; a sentence on it."""
-        options = self.work.options
+        options, mysql_url = self.work.options, self.work.mysql_url
         extra = list(extra)
         if not extra and not any(each.rejected > 0 for each in reports):
             return
         kept = None if options.dry_run else run
-        with open_tables(self.mysql_url) as session, RejectsFile(options.rejects, kept) as file:
+        with open_tables(mysql_url) as session, RejectsFile(options.rejects, kept) as file:
             file.write(chain(history.rejects(session, run), extra))
             yield from file.notices()
 
@@ -197,7 +195,7 @@ class BackfillRun:
         """
         with (
             contextlib.suppress(StoreError),
-            PatientSession(partial(open_tables, self.mysql_url), lambda: True).open() as link,
+            PatientSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
         ):
             if self.work.options.dry_run:
                 link.run(forget_dry_run, run)
@@ -215,7 +213,6 @@ def backfill(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
-    team: Team | None = None,
 ) -> BackfillReport:
     """Count what was missed. Safe to run again, and beside itself.
 
@@ -228,7 +225,6 @@ def backfill(
             has these sentences among its notices as well.
         stop: asked between two chunks; true once it should end: what was counted stays counted, and
             running it again goes on.
-        team: the job processes; None: everything is counted here.
 
     Raises:
         WrongOption: the file for rejected lines must not be written; nothing was read.
@@ -248,6 +244,7 @@ def backfill(
         options = link.run(_filling, options)
         in_force = link.run(_in_force, options)
         work = Work(
+            mysql_url=mysql_url,
             options=options,
             link=link,
             task=Task(dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed),
@@ -255,16 +252,11 @@ def backfill(
             pace=LineRate(options.rate, stop),
             watch=ProgressWatch(on_progress, found),
             stop=stop,
-            team=team if options.jobs else None,
         )
         if not found:
             return report(options, None, "failed", failed)
         whole = BackfillRun(
-            mysql_url=mysql_url,
-            redis_url=redis_url,
-            work=work,
-            on_progress=on_progress,
-            on_notice=on_notice,
+            redis_url=redis_url, work=work, on_progress=on_progress, on_notice=on_notice
         )
         try:
             if options.dry_run and options.mode == "add":

@@ -122,10 +122,7 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
         _metric(
             "countersink_jobs_state", "1 for the state that the job process is in, else 0.", "state"
         ),
-        _metric(
-            "countersink_jobs_runs_started_total",
-            "Jobs that it took from RQ's queue: runs and pieces of backfills.",
-        ),
+        _metric("countersink_jobs_runs_started_total", "Runs that it took from RQ's queue."),
     ],
     "tail": [
         _metric(

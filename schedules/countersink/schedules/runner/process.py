@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import time
-from functools import partial
 from typing import Final
 
 import redis
@@ -23,7 +22,6 @@ from countersink.schedules.report import (
     ScheduleAction,
     adopt,
 )
-from countersink.schedules.runner import backfill_jobs
 from countersink.schedules.runner.rq import Process, RunWorker, connect_queue, install
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, mapped
@@ -96,10 +94,9 @@ def run(
 
 def _preload(registry: Registry, log: Log) -> None:
     """Import the jobs now, once, and not in every work horse."""
-    loaders = {name: partial(load, kind) for name, kind in registry.items()}
-    for name, importing in (loaders | {"backfill": partial(backfill_jobs.load)}).items():
+    for name, kind in registry.items():
         try:
-            importing()
+            load(kind)
         except (ImportError, AttributeError) as error:
             log(
                 ScheduleAction.CRASHED,

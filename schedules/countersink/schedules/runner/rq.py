@@ -1,4 +1,4 @@
-"""RQ's queue and worker: its name, functions that may be called and refusals of others, how long
+"""RQ's queue and worker: its name, the function that may be called and refusals of others, how long
 results are kept, when a silent RQ job is lost, polling, killing of runs, no Redis Cluster.
 
 MySQL says which runs there are and which attempt of each is due; RQ carries them to a process and
@@ -11,42 +11,32 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from ctypes import c_double
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import redis
 from rq import Queue, Worker
-from rq.exceptions import DeserializationError, InvalidJobOperation, NoSuchJobError, StopRequested
+from rq.exceptions import DeserializationError, NoSuchJobError, StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from rq.timeouts import BaseTimeoutException
-from rq.utils import import_attribute
 
 from countersink.runtime.log import Log
-from countersink.runtime.pace import pause
 from countersink.runtime.process import SIGNALS, Stop
-from countersink.runtime.retry import Outage, retry
+from countersink.runtime.retry import Outage
 from countersink.schedules.errors import NotOurs, RunFailed
 from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import ProcessHeartbeat, ProcessVitals, ScheduleAction
 from countersink.schedules.runner.heartbeat import shared_moment
-from countersink.store.sessions import passes
 from countersink.stream.connection import check_single, connect, mapped
 
-Result = TypeVar("Result")
 QUEUE: Final = "countersink"
 FUNCTION: Final = "countersink.schedules.runner.run.perform"
 """What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
-PIECES: Final = "countersink.schedules.runner.backfill_jobs.perform"
-"""What RQ calls to count pieces of a backfill."""
-_ALLOWED: Final = (FUNCTION, PIECES)
-"""Functions that may be called."""
 TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 """Of a planned time in RQ's queue."""
 RESULT_TTL_S: Final = 600
@@ -58,10 +48,10 @@ SILENT_S: Final = 60.0
 
 
 class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
-    """An RQ job that can only be a run of ours, or pieces of a backfill.
+    """An RQ job that can only be a run of ours.
 
     RQ calls whatever function a job names, so whoever can write to its Redis could run anything
-    here, JSON or not: this refuses all functions but those two, callbacks and webhooks included.
+    here, JSON or not: this refuses all functions but one, callbacks and webhooks included.
     """
 
     def restore(self, raw_data: Any) -> Any:
@@ -84,26 +74,16 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
 
     def perform(self) -> Any:
         """Run it, if it is one of ours."""
-        if self.func_name not in _ALLOWED or self.instance is not None:
+        if self.func_name != FUNCTION or self.instance is not None:
             raise NotOurs(f"{self.id} is no run of countersink: refused")
         return super().perform()
 
-    @property
-    def func(self) -> Any:
-        """What RQ calls, its module imported now."""
-        return import_attribute(self.func_name)
+    def execute_success_callback(self, *_: object, **__: object) -> None:
+        """Nothing: runs have no callbacks and no webhooks."""
 
-    def execute_success_callback(self, *_: object) -> None:
-        """Nothing: runs have none."""
-
-    def execute_failure_callback(self, *_: object) -> None:
-        """Nothing: runs have none."""
-
-    def execute_stopped_callback(self, *_: object) -> None:
-        """Nothing: runs have none."""
-
-    def send_webhooks(self, *_: object, **__: object) -> None:
-        """Nothing: runs have none."""
+    execute_failure_callback = execute_success_callback
+    execute_stopped_callback = execute_success_callback
+    send_webhooks = execute_success_callback
 
 
 def run_id(job: str, planned_at: datetime) -> str:
@@ -124,16 +104,6 @@ def connect_queue(url: str, *, client_name: str) -> redis.Redis:
 def make_queue(client: redis.Redis) -> Any:
     """RQ's queue, with JSON: pickles would run code of whoever writes to Redis."""
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, job_class=RunJob)
-
-
-def enqueue(queue: Any, function: str, **call: Any) -> None:
-    """Put a call into RQ's queue; ``call``: of its ``enqueue_call``.
-
-    Raises:
-        StreamError: it may be in the queue or not.
-    """
-    with mapped():
-        queue.enqueue_call(function, result_ttl=RESULT_TTL_S, failure_ttl=FAILURE_TTL_S, **call)
 
 
 class RunQueue:
@@ -161,14 +131,16 @@ class RunQueue:
         Raises:
             StreamError: it may be in the queue or not.
         """
-        enqueue(
-            self._queue,
-            FUNCTION,
-            args=(job, planned_at.strftime(TIME_FORMAT), attempt, limit_s),
-            timeout=limit_s,
-            description=f"{job} of {planned_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt}",
-            job_id=run_id(job, planned_at),
-        )
+        with mapped():
+            self._queue.enqueue_call(
+                FUNCTION,
+                args=(job, planned_at.strftime(TIME_FORMAT), attempt, limit_s),
+                timeout=limit_s,
+                result_ttl=RESULT_TTL_S,
+                failure_ttl=FAILURE_TTL_S,
+                description=f"{job} of {planned_at:%Y-%m-%d %H:%M:%S} UTC, attempt {attempt}",
+                job_id=run_id(job, planned_at),
+            )
         self._vitals.runs += 1
 
     def waiting(self) -> set[str]:
@@ -186,34 +158,21 @@ class RunQueue:
         Raises:
             StreamError: Redis does not serve.
         """
-        name = run_id(job, planned_at)
-        with mapped():
-            found = fetched(self._client, name)
-            try:
-                return (
-                    found is not None
-                    and found.args[2] >= attempt
-                    and waits_or_works(found, waiting)
-                )
-            except (DeserializationError, LookupError, TypeError, ValueError, AttributeError):
-                return False  # not as we wrote it: enqueue it anew
+        try:
+            with mapped():
+                found = RunJob.fetch(run_id(job, planned_at), self._client, JSONSerializer)
+            return found.args[2] >= attempt and _waits_or_works(found, waiting)
+        except (NoSuchJobError, DeserializationError):
+            return False
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return False  # not as we wrote it: enqueue it anew
 
 
-def fetched(client: redis.Redis, name: str) -> Any:
-    """The RQ job of this id; None if there is none that can be read."""
-    try:
-        return RunJob.fetch(name, client, JSONSerializer)
-    except (NoSuchJobError, InvalidJobOperation, DeserializationError):
-        return None
-
-
-def waits_or_works(job: Any, waiting: set[str]) -> bool:
+def _waits_or_works(job: Any, waiting: set[str]) -> bool:
     """Whether an RQ job, as it was just fetched, will start, or is at work."""
     status = str(job.get_status(refresh=False).value)
-    if status == "queued":
-        return job.id in waiting
     if status != "started":
-        return status in ("scheduled", "deferred")
+        return status in ("scheduled", "deferred") or (status == "queued" and job.id in waiting)
     beat: datetime | None = job.last_heartbeat
     # By the clock of the job process: a skew makes for an enqueue that starts nothing.
     return beat is not None and datetime.now(UTC) - beat < timedelta(seconds=SILENT_S)
@@ -251,31 +210,6 @@ class Process:
     def ending(self) -> bool:
         """Whether a work horse is to end; an orphan is, too."""
         return self.told or os.getppid() != self.pid
-
-    def retried(
-        self, work: Callable[[], Result], enough: Callable[[], bool], awake: Callable[[], bool]
-    ) -> Result:
-        """The result of ``work``, which needs MySQL and waits for it.
-
-        Args:
-            work: called until it succeeds.
-            enough: asked after each failure: whether to stop waiting.
-            awake: ends a pause between two tries.
-
-        Raises:
-            GivenUp: it is enough.
-            StoreError: an error that does not pass.
-        """
-        outage = Outage("MySQL", self.log)
-        result = retry(
-            work,
-            passes=passes,
-            enough=enough,
-            failed=outage.failed,
-            pause=lambda seconds: pause(seconds, awake),
-        )
-        outage.over()
-        return result
 
 
 _process: Process | None = None
@@ -435,15 +369,3 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
 
     def _install_signal_handlers(self) -> None:
         """Nothing: the process has its own."""
-
-
-def is_timeout(error: BaseException) -> bool:
-    """Whether RQ's time limit is behind an error: the driver may have met it first, and wrapped
-    it.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, BaseTimeoutException):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False

@@ -9,19 +9,23 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
+from rq.timeouts import BaseTimeoutException
+
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import MAX_ERROR, error_text
+from countersink.runtime.pace import pause
 from countersink.runtime.process import process_name
+from countersink.runtime.retry import Outage, retry
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
 from countersink.schedules.jobs import Context, load
 from countersink.schedules.report import ScheduleAction, say_failing
 from countersink.schedules.runner.heartbeat import RunHeartbeat
-from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed, is_timeout
+from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
 from countersink.store.connection import rerun
 from countersink.store.errors import StoreError
-from countersink.store.sessions import lease_session
+from countersink.store.sessions import lease_session, passes
 from countersink.stream.errors import StreamError
 
 LOOK_EVERY_S: Final = 0.2
@@ -144,11 +148,24 @@ class _Run:
         return Begun.BUSY if left_out else Begun.NOTHING
 
     def _waited(self, work: Callable[[], Result]) -> Result:
-        process = self._process
         try:
-            return process.retried(work, self._to_stop, lambda: process.ending)
+            return self._retried(work, self._to_stop)
         except (GivenUp, StoreError) as error:
             raise RunFailed(f"MySQL did not do its part: {error_text(error)}") from None
+
+    def _retried(self, work: Callable[[], Result], stop: Callable[[], bool]) -> Result:
+        """The result of ``work``, which needs MySQL and waits for it until it is to ``stop``.
+
+        Raises:
+            GivenUp: it was to stop.
+            StoreError: an error that does not pass.
+        """
+        outage = Outage("MySQL", self._process.log)
+        result = retry(
+            work, passes=passes, enough=stop, failed=outage.failed, pause=partial(pause, stop=stop)
+        )
+        outage.over()
+        return result
 
     def _started(self) -> str:
         self._log(ScheduleAction.RUN_STARTED, "a run begins", attempt=self._attempt.number)
@@ -217,7 +234,7 @@ class _Run:
             return self._failed(error)
 
     def _failed(self, error: BaseException) -> _Ended:
-        if is_timeout(error):
+        if _is_timeout(error):
             text = f"it took longer than its limit of {self._limit_s} s"
             return _Ended(text, said=text)
         if isinstance(error, StoreError | StreamError | JobFailed):
@@ -243,9 +260,7 @@ class _Run:
         """
         try:
             # As long as it is surely its own run.
-            written = self._process.retried(
-                lambda: rerun(write), lambda: heartbeat.lost, lambda: False
-            )
+            written = self._retried(lambda: rerun(write), lambda: heartbeat.lost)
         except (GivenUp, StoreError) as failure:
             self._log(
                 ScheduleAction.RUN_LOST,
@@ -282,3 +297,15 @@ class _Run:
             return  # only what is said of it is missing
         for job in found:
             say_failing(self._process.log, job.job, job.times, error)
+
+
+def _is_timeout(error: BaseException) -> bool:
+    """Whether RQ's time limit is behind an error: the driver may have met it first, and wrapped
+    it.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseTimeoutException):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

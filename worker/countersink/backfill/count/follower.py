@@ -1,5 +1,5 @@
 """Follows one source while others may do the same: counts its planned chunks, plans chunks of its
-new lines, and counts these here or leaves them to job processes.
+new lines, and counts these here or leaves them to child processes.
 """
 
 import time
@@ -38,6 +38,9 @@ class Follower:
         work: whose source it is.
         opened: the source.
         settled: which source it is.
+
+    Attributes:
+        held_to: up to where the content is known to be that source's.
     """
 
     def __init__(self, work: Work, opened: OpenSource, settled: Settled) -> None:
@@ -46,7 +49,7 @@ class Follower:
         self._reader = opened.reader
         self._wanted = opened.wanted
         self._source = settled.source
-        self._held_to = settled.to
+        self.held_to = settled.to
         self._ended = settled.ended
         self._last: ReadChunk | None = None
         self._scope = opened.wanted.scope
@@ -80,7 +83,7 @@ class Follower:
 
     def _waiting(self) -> list[Chunk]:
         found = self._work.link.run(chunks.to_be_counted, source=self._source)
-        return [chunk for chunk in found if chunk.end_at <= self._held_to]
+        return [chunk for chunk in found if chunk.end_at <= self.held_to]
 
     def _count(self, chunk: Chunk) -> bool:
         """Count a chunk, if it is to be had."""
@@ -100,6 +103,18 @@ class Follower:
         work.pace.note(counted.lines)
         return True
 
+    def as_planned(self, end: int) -> None:
+        """Count chunks before ``end`` as another process plans them, until told to stop.
+
+        Raises:
+            As :meth:`planned`.
+        """
+        while not self._work.stop():
+            # Whether the bytes are those that were planned is seen when they are read.
+            self.held_to = min(self._look().read_to, end)
+            self.planned(undone=False)
+            time.sleep(LOOK_S)
+
     def new(self) -> None:
         """Count what stands behind all chunks, up to the end.
 
@@ -110,7 +125,7 @@ class Follower:
         work = self._work
         while not (self._ended or work.stop()):
             source = self._look()
-            if source.read_to > self._held_to:
+            if source.read_to > self.held_to:
                 self._verify(source)
                 continue
             start = work.link.run(start_of_next, source, self._content)
@@ -135,7 +150,7 @@ class Follower:
                 )
             except Overtaken:
                 continue
-            self._held_to = found.span.end
+            self.held_to = found.span.end
             work.watch.add(counted)
             work.pace.note(counted.lines)
 
@@ -159,7 +174,7 @@ class Follower:
         link = self._work.link
         try:
             source = self._look()
-            if source.read_to > self._held_to:
+            if source.read_to > self.held_to:
                 self._verify(source)
         except SourceDiffers:
             return True  # others have to look again which it is
@@ -171,7 +186,7 @@ class Follower:
             return finished
         if not link.run(self._insert, source, start, spans):
             return False  # somebody was faster: what is there now decides
-        self._held_to = spans[-1].end
+        self.held_to = spans[-1].end
         return finished
 
     def _measured(self, start: Start) -> tuple[list[Span], bool]:
@@ -210,7 +225,7 @@ class Follower:
     def _take_over(self, session: Session) -> None:
         with session.transaction():
             sources.read(session, self._source, lock=True)
-            chunks.take_over(session, self._source, self._held_to, self._work.task.run)
+            chunks.take_over(session, self._source, self.held_to, self._work.task.run)
             self._hold_run(session)
 
     def _hold_run(self, session: Session) -> None:
@@ -260,17 +275,17 @@ class Follower:
         source = self._work.link.run(sources.read, self._source)
         if source is None or source.recipe != self._wanted.recipe:
             raise SourceDiffers
-        if source.read_to < self._held_to and not self._ended:
+        if source.read_to < self.held_to and not self._ended:
             raise SourceDiffers
         return source
 
     def _verify(self, source: Source) -> None:
         """Look at what others have counted of the source meanwhile."""
-        if (read := self._last) is not None and read.start.at == self._held_to:
+        if (read := self._last) is not None and read.start.at == self.held_to:
             # What was read here and counted by another, or in a transaction whose end was unknown.
-            following = self._work.link.run(_chunk_digest, source, self._held_to)
+            following = self._work.link.run(_chunk_digest, source, self.held_to)
             if following == (read.span.end, read.span.digest):
-                self._held_to = read.span.end
+                self.held_to = read.span.end
                 return
         work = self._work
         held = work.link.run(
@@ -278,10 +293,10 @@ class Follower:
             self._content,
             source,
             self._wanted.head,
-            self._held_to,
+            self.held_to,
             work.watch.look,
         )
-        self._held_to = held.to
+        self.held_to = held.to
         if held.verdict == "older":
             self._ended = True  # another process has a newer copy, and has read on in it
         elif held.verdict != "same":

@@ -1,60 +1,57 @@
-"""Counting a large source by job processes: from which size on (``LEAST_BYTES``), how chunks are
-planned, how long no progress is waited for, and the notices when it is counted here instead.
+"""``--jobs``: counting a large source by child processes: from which size on (``LEAST_BYTES``), how
+far ahead chunks are planned, and the notices when this process counts on alone.
 
-The jobs count what is planned (:mod:`countersink.backfill.count.job`). What is counted is in the
-tables, whoever has counted it. So whatever becomes of the jobs, what they leave pending is counted
-by whoever reads on in the source. This process itself does so at once where nobody helps it: no job
-process is there, the queue's Redis does not serve, the jobs cannot read the file, or nothing comes
-of them.
-
-Whoever has planned a chunk owns it no more than anybody else: it is counted by whoever comes first.
+This process plans the chunks, and its children count them (``_count``). What is counted is in the
+tables, whoever has counted it. So whatever becomes of a child, another one counts its chunk; and
+whatever becomes of this process, another run of the same command does.
 """
 
+import multiprocessing
+import signal
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from countersink.backfill import run_state
 from countersink.backfill.count.follower import Follower
 from countersink.backfill.count.sources import Settled
-from countersink.backfill.count.task import LOOK_S, JobTerms, Team, Work
+from countersink.backfill.count.targets import target_of
+from countersink.backfill.count.task import LOOK_S, LineRate, ProgressWatch, Task, Work, opened
+from countersink.backfill.errors import BackfillError, SourceChanged, SourceDiffers
 from countersink.backfill.input.content import Content
-from countersink.backfill.run_state import LineCounts
+from countersink.backfill.input.files import Input
+from countersink.backfill.options import BackfillOptions
 from countersink.store.connection import Session
-from countersink.stream.errors import StreamError
+from countersink.store.counters import policies
+from countersink.store.errors import StoreError
+from countersink.store.sessions import PatientSession, open_tables
 
 LEAST_BYTES: Final = 64 * 1024 * 1024
-"""Fewer bytes are counted in the time that it takes to ask for help."""
-PATIENCE_S: Final = 10.0
-"""Seconds in which the jobs must have counted a chunk."""
-_ASK_S: Final = 0.5
-"""Seconds between two looks at the queue."""
+"""Fewer bytes are counted in the time that it takes to start processes."""
 _IN_VAIN: Final = 3
-"""Jobs, per process that is to work, that may end without anything having been counted."""
+"""Children, per process that is to count, that may end without anything having been counted."""
 _AHEAD: Final = 1000
 """Chunks, per process, that are planned before some are counted."""
+_SPAWN: Final = multiprocessing.get_context("spawn")
 
 
-@dataclass(frozen=True, slots=True)
-class _Left:
-    """What of a source is to be counted, and is."""
-
-    pending: int
-    done: int
-    done_bytes: int
-
-
-def count_by_jobs(
-    work: Work, team: Team, content: Content, follower: Follower, settled: Settled
+def count_by_children(
+    work: Work, source: Input, content: Content, follower: Follower, settled: Settled
 ) -> tuple[str, ...]:
-    """Have job processes count what is not counted of a source, if that is worth while and they do.
+    """Have child processes count what is not counted of a source, if they are asked for and it is
+    worth while.
 
-    Whatever of it is not counted afterwards is for the caller to count, as if nobody had helped.
+    Whatever of it is not counted afterwards is for the caller to count.
 
     Args:
         work: whose source it is.
-        team: the job processes.
-        content: of the source.
+        source: where its content is.
+        content: its bytes.
         follower: of the source; plans its chunks.
         settled: which source it is.
 
@@ -67,106 +64,153 @@ def count_by_jobs(
         StoreError: MySQL did not do its part; what was counted is counted.
     """
     size = content.size
-    if not content.plain or size is None or settled.ended:
+    if work.options.jobs < 2 or not content.plain or size is None or settled.ended:
         return ()
-    left = work.link.run(_left, settled.source)
-    if size - left.done_bytes < LEAST_BYTES:
+    _, counted = work.link.run(_left, settled.source, size)
+    if size - counted < LEAST_BYTES:
         return ()
-    try:
-        notice = _Together(work, team, content, follower, settled.source).run()
-    except StreamError as error:
-        notice = f"the queue of the job processes does not serve ({error}): counted here"
-    return (notice,) if notice else ()
+    with closing(_Children(work, source, settled, size)) as children:
+        return _supervise(work, children, content, follower, settled.source)
+
+
+def _left(session: Session, source: int, end: int) -> tuple[int, int]:
+    """How many chunks of a source before ``end`` are pending, and how many bytes are counted."""
+    ((pending, counted),) = session.query(
+        "SELECT COALESCE(SUM(state = 'pending'), 0),"
+        " COALESCE(SUM(IF(state = 'done', end_at - start_at, 0)), 0) FROM backfill_chunk"
+        " WHERE source = %s AND end_at <= %s",
+        (source, end),
+    )
+    return int(pending), int(counted)
+
+
+def _supervise(
+    work: Work, children: "_Children", content: Content, follower: Follower, source: int
+) -> tuple[str, ...]:
+    """Plan, and see to it that children count, until all is counted; or notices why not all is."""
+    run, jobs = work.task.run, work.options.jobs
+    figures = work.link.run(run_state.figures, run)
+    follower.take_over()
+    planned = False
+    while not work.stop():
+        work.link.run(run_state.require_running, run)
+        pending, counted = work.link.run(_left, source, follower.held_to)
+        before, figures = figures, work.link.run(run_state.figures, run)
+        if figures != before:
+            children.in_vain = 0
+        content.seek(counted)  # its place is what is shown as done
+        work.watch.add(figures - before)
+        if notices := children.fill(min(jobs, pending)):
+            return notices
+        if not planned and pending < jobs * _AHEAD:
+            planned = follower.plan()
+        elif pending:
+            time.sleep(LOOK_S)
+        else:
+            break
+    return ()
 
 
 @dataclass(slots=True)
-class _Together:
-    """One source that is counted by jobs."""
+class _Children:
+    """The child processes that count a source.
+
+    Attributes:
+        in_vain: how many were started since something was counted.
+    """
 
     _work: Work
-    _team: Team
-    _content: Content
-    _follower: Follower
-    _source: int
-    _asked: int = 0
-    _in_vain: int = 0
-    _next_look: float = 0.0
-    _figures: LineCounts = field(default_factory=LineCounts)
+    _source: Input
+    _settled: Settled
+    _end: int
+    in_vain: int = 0
+    _children: list[tuple[Connection, SpawnProcess]] = field(default_factory=list)
 
-    def run(self) -> str:
-        """Plan, and wait until all is counted; why not all of it, '' if it is.
+    def close(self) -> None:
+        """End them, each after the chunk at hand."""
+        for pipe, _process in self._children:
+            pipe.close()
+        for _pipe, process in self._children:
+            process.join()
+        self._work.watch.jobs = 0
 
-        Raises:
-            StreamError: the queue's Redis does not serve.
-        """
-        if not self._team.processes():
-            return (
-                "no job process is there to help (start some with `countersink jobs`): counted here"
-            )
-        work, run, planned = self._work, self._work.task.run, False
-        self._figures = work.link.run(run_state.figures, run)
-        self._follower.take_over()
-        most = _AHEAD * work.options.jobs
-        counted, counted_at = -1, time.monotonic()
-        while not work.stop():
-            left = work.link.run(_left, self._source)
-            if not planned and left.pending < most:
-                planned = self._follower.plan()
-            elif not left.pending:
-                self._show(left, 0)
-                return ""
-            else:
-                time.sleep(LOOK_S)
-            work.link.run(run_state.require_running, run)
-            now = time.monotonic()
-            if left.done != counted or not left.pending:
-                counted, counted_at, self._in_vain = left.done, now, 0
-            elif now - counted_at > PATIENCE_S:
-                return "the job processes have not counted anything for a while: counted here, too"
-            if left.pending and now >= self._next_look:
-                self._next_look = now + _ASK_S
-                if why := self._ask(left):
-                    return why
-        return ""
+    def fill(self, wanted: int) -> tuple[str, ...]:
+        """Start children until so many are there; or notices why they are of no use."""
+        for child in [*self._children]:
+            pipe, process = child
+            if pipe.poll():
+                self._children.remove(child)
+                why = ""
+                with pipe, suppress(EOFError, OSError):  # it says nothing if it was killed
+                    why = pipe.recv()
+                process.join()
+                if why:
+                    return (f"the child processes do not count all of it ({why}): counted here",)
+        missing = wanted - len(self._children)
+        if missing > 0 and self.in_vain >= _IN_VAIN * self._work.options.jobs:
+            return ("the child processes end without having counted anything: counted here",)
+        for _ in range(missing):
+            self._children.append(self._start())
+            self.in_vain += 1
+        self._work.watch.jobs = len(self._children)
+        return ()
 
-    def _ask(self, left: _Left) -> str:
-        """See to it that enough jobs are there; why they are of no use, or ''."""
-        team, run, options = self._team, self._work.task.run, self._work.options
-        alive = team.alive(run)
-        if alive < self._asked and (said := team.said(run)):
-            return f"the job processes do not count all of it ({'; '.join(said)}): counted here"
-        if not team.processes():
-            return "no job process is there any more: counted here"
-        wanted = min(options.jobs, left.pending)
-        if alive < wanted and self._in_vain >= _IN_VAIN * options.jobs:
-            return "the jobs end without having counted anything (see their log): counted here"
-        terms = JobTerms(
-            rate=None if options.rate is None else options.rate / options.jobs,
-            max_rejects=options.rejects_allowed,
-        )
-        for _ in range(wanted - alive):
-            team.enqueue(run, self._asked, terms)
-            self._asked += 1
-            self._in_vain += 1
-        self._show(left, max(alive, wanted))
-        return ""
-
-    def _show(self, left: _Left, jobs: int) -> None:
-        """Say how far the jobs are."""
+    def _start(self) -> tuple[Connection, SpawnProcess]:
         work = self._work
-        found = work.link.run(run_state.figures, work.task.run)
-        before, self._figures = self._figures, found
-        # The content's place is what is shown as done.
-        self._content.seek(left.done_bytes)
-        work.watch.add(found - before)
-        work.watch.say(jobs=jobs)
+        ours, theirs = _SPAWN.Pipe()
+        with theirs:
+            process = _SPAWN.Process(
+                target=_count,
+                args=(
+                    *(theirs, work.mysql_url, work.options, work.task.run),
+                    *(self._source, self._settled, self._end),
+                ),
+                daemon=True,
+            )
+            resource_tracker.ensure_running()  # here: it changes what is blocked
+            # For good in the child: a terminal's Ctrl-C is for this process, which tells it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        return ours, process
 
 
-def _left(session: Session, source: int) -> _Left:
-    ((pending, done, done_bytes),) = session.query(
-        "SELECT COALESCE(SUM(state = 'pending'), 0), COALESCE(SUM(state = 'done'), 0),"
-        " COALESCE(SUM(IF(state = 'done', end_at - start_at, 0)), 0) FROM backfill_chunk"
-        " WHERE source = %s",
-        (source,),
-    )
-    return _Left(int(pending), int(done), int(done_bytes))
+def _count(
+    pipe: Connection,
+    mysql_url: str,
+    options: BackfillOptions,
+    run: int,
+    source: Input,
+    settled: Settled,
+    end: int,
+) -> None:
+    """What a child does: counts what is planned before ``end``, and says into the pipe why it
+    cannot, until the other end of the pipe is closed, by its parent or the parent's death.
+    """
+    stop = pipe.poll
+    rate = None if options.rate is None else options.rate / options.jobs
+    target = target_of(run, options.counter, options.mode)
+    with (
+        suppress(StoreError, SourceDiffers),  # the parent finds it as well
+        PatientSession(partial(open_tables, mysql_url), stop).open() as link,
+    ):
+        work = Work(
+            mysql_url=mysql_url,
+            options=options,
+            link=link,
+            task=Task(run, options.counter, target, options.rejects_allowed),
+            in_force=link.run(policies.load),
+            pace=LineRate(rate, stop),
+            watch=ProgressWatch(lambda progress: None, [source]),
+            stop=stop,
+        )
+        try:
+            with opened(work, source) as at_hand:
+                if at_hand is None:
+                    raise SourceChanged(f"{source.name} is empty by now")
+                Follower(work, at_hand, settled).as_planned(end)
+        except BackfillError as error:
+            with suppress(OSError):  # the parent is gone
+                pipe.send(str(error))

@@ -6,7 +6,7 @@ from typing import Final
 
 from countersink.backfill.count import chunks, sources
 from countersink.backfill.count.follower import Follower
-from countersink.backfill.count.parallel import count_by_jobs
+from countersink.backfill.count.parallel import count_by_children
 from countersink.backfill.count.sources import Settled, settle
 from countersink.backfill.count.task import OpenSource, Work, opened
 from countersink.backfill.errors import BackfillError, RunEnded, SourceDiffers, TooManyInChunk
@@ -95,8 +95,7 @@ class _Counting:
                 self._before[settled.source] = own
             at_hand.reader.look_back(content.read_at, settled.to)  # a pipe cannot go back later
             follower = Follower(work, at_hand, settled)
-            if work.team is not None:
-                self._notices += count_by_jobs(work, work.team, content, follower, settled)
+            self._notices += count_by_children(work, self._input, content, follower, settled)
             try:
                 follower.planned()
                 content.keep(False)

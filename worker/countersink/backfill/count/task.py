@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
-from typing import Final, Protocol, TypedDict
+from typing import Final
 
 from countersink.backfill.count import targets
 from countersink.backfill.count.sources import KNOWN_BYTES, WantedSource
@@ -121,48 +121,6 @@ def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...]
     return kept_of(session, counter_of(counter)) if recipe.visitor else None
 
 
-class JobTerms(TypedDict):
-    """The terms on which a job process counts: arguments of :mod:`countersink.backfill.count.job`.
-
-    Attributes:
-        rate: lines per second at most; None: as fast as it goes.
-        max_rejects: more rejected lines than this end the run; None: any number may be.
-    """
-
-    rate: float | None
-    max_rejects: int | None
-
-
-class Team(Protocol):
-    """Job processes, and the queue from which they take work. For one thread.
-
-    Every method may raise :class:`countersink.stream.errors.StreamError`: the queue's Redis does
-    not serve.
-    """
-
-    def processes(self) -> int:
-        """How many job processes are there."""
-        ...
-
-    def enqueue(self, run: int, number: int, terms: JobTerms) -> None:
-        """Ask for one more process to count what is pending of a run.
-
-        Args:
-            run: its number.
-            number: from 0; no other job of this run and process has it.
-            terms: on which it counts.
-        """
-        ...
-
-    def alive(self, run: int) -> int:
-        """How many of the jobs that were enqueued here for a run wait or work."""
-        ...
-
-    def said(self, run: int) -> list[str]:
-        """Why jobs that have ended counted no more, a sentence each; none: there was no more."""
-        ...
-
-
 class LineRate:
     """Pauses between chunks.
 
@@ -202,6 +160,9 @@ class ProgressWatch:
     Args:
         on_progress: told.
         sources: all that are read.
+
+    Attributes:
+        jobs: child processes at work.
     """
 
     def __init__(self, on_progress: Callable[[Progress], object], sources: Sequence[Input]) -> None:
@@ -214,6 +175,7 @@ class ProgressWatch:
         self._content: Content | None = None
         self._counted = LineCounts()
         self._said = 0.0
+        self.jobs = 0
 
     def begin(self, source: Input, content: Content) -> None:
         """A source is opened."""
@@ -232,7 +194,7 @@ class ProgressWatch:
         if time.monotonic() - self._said >= INTERVAL:
             self.say()
 
-    def say(self, *, jobs: int = 0) -> None:
+    def say(self) -> None:
         """Say how far it is."""
         self._said = time.monotonic()
         within = 0 if self._content is None else self._content.position
@@ -246,7 +208,7 @@ class ProgressWatch:
             counted=self._counted.counted,
             filtered=self._counted.filtered,
             rejected=self._counted.rejected,
-            jobs=jobs,
+            jobs=self.jobs,
         )
         self._on_progress(progress)
 
@@ -259,9 +221,10 @@ class ProgressWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a running backfill works with: options, connection, task, pace, progress, job processes.
+    """What a running backfill works with: database, options, connection, task, pace, progress.
 
     Attributes:
+        mysql_url: the database.
         options: as asked.
         link: the connection.
         task: what its chunks have in common.
@@ -269,9 +232,9 @@ class Work:
         pace: how fast to go.
         watch: says how far it is.
         stop: true once it should end.
-        team: the job processes; None: none are to be used.
     """
 
+    mysql_url: str = field(repr=False)
     options: BackfillOptions
     link: PatientSession
     task: Task
@@ -279,7 +242,6 @@ class Work:
     pace: LineRate
     watch: ProgressWatch
     stop: Callable[[], bool]
-    team: Team | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,10 @@ _STRAYS_SHOWN: Final = 20
 @click.command("backfill", cls=settings.Command)
 @backfill_options.options
 @settings.output_format("table", "json")
-@settings.jobs_redis_url
 @settings.redis_url
 @settings.mysql_url
 def command(
     format: str,
-    jobs_redis_url: str | None,
     redis_url: str | None,
     mysql_url: str | None,
     allow_rejects: Allowance | None,
@@ -62,12 +60,9 @@ def command(
     url = settings.needed(mysql_url, "mysql")
     if options.mode == "reconcile":
         settings.needed(redis_url, "redis")
-    queue_url = None
-    if options.jobs and not options.dry_run:
-        queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
     as_json = format == "json"
     with progress.stopped_by_signals() as asked:
-        call = _Call(url, redis_url, queue_url, asked, allow_rejects or Allowance(), as_json)
+        call = _Call(url, redis_url, asked, allow_rejects or Allowance(), as_json)
         if options.recipe.counter_column:
             return call.run_each_counter(options)
         report = call.run(options)
@@ -89,7 +84,6 @@ class _Call:
 
     url: str
     redis_url: str | None
-    queue_url: str | None
     asked: progress.StopRequest
     allowed: Allowance
     as_json: bool
@@ -130,14 +124,7 @@ class _Call:
             told.append(notice)
             self.say(notice)
 
-        with ExitStack() as opened:
-            team = None
-            if self.queue_url is not None:
-                # RQ takes a while to import
-                from countersink.schedules.runner.backfill_jobs import BackfillJobs
-
-                team = opened.enter_context(BackfillJobs(self.queue_url))
-            show = opened.enter_context(progress.backfill(as_json=self.as_json))
+        with progress.backfill(as_json=self.as_json) as show:
             try:
                 report = backfill(
                     self.url,
@@ -146,7 +133,6 @@ class _Call:
                     on_progress=show,
                     on_notice=tell,
                     stop=self.asked,
-                    team=team,
                 )
             except WrongOption as error:
                 raise Misuse(str(error)) from error

@@ -206,11 +206,10 @@ _DOING: Final = (
     ),
     settings.setting(
         "--jobs",
-        type=click.IntRange(0, 256),
+        type=click.IntRange(1, 256),
         default=_DEFAULTS.jobs,
         metavar="N",
-        help="Number of job processes (countersink jobs) that count big files; without any, this"
-        " process counts them.",
+        help="Number of processes that count big files.",
     ),
     settings.setting(
         "--rate",
