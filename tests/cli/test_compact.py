@@ -94,7 +94,7 @@ def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -
     assert compact("--counter", "v") == (0, 0)
     assert compact("--threshold", "2") == (5, 2)
     unknown = servers.call("compact", "--counter", "nothing")
-    assert "nothing was ever counted as 'nothing'" in one_sentence(unknown, 1)
+    assert "there is no counter 'nothing'" in one_sentence(unknown, 1)
 
 
 def test_on_a_terminal_a_bar_shows_how_far_it_is(

@@ -180,7 +180,7 @@ REFUSED = {
     },
     "scheduler": {
         "--compact-cron '61 * * * *'": "bad minute",
-        "--time-zone Mars/Olympus": "not a time zone",
+        "--time-zone Mars/Olympus": "is no time zone",
         "--look-every-s 0": "seconds above 0",
         "--jobs-redis-url redis+cluster://h:1": "RQ cannot",
         "--jobs-redis-url valkeys+cluster://h:1": "RQ cannot",

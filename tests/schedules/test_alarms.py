@@ -114,6 +114,9 @@ def test_a_job_that_has_not_succeeded_for_a_day(context: Context) -> None:
     plan(context, "prune", 23, "failed")  # not for so long
     plan(context, "retention", 700, "done")  # no run since: once a month, say
     plan(context, "left_out", 50, "failed", cron="off")
+    plan(context, "paused", 50, "failed")
+    with connect(context.mysql_url) as session:
+        session.execute("UPDATE job SET paused = 1 WHERE name = 'paused'")
     plan(context, "alarms", 50, "failed")
     plan(context, "skipped", 50, "skipped")
     for ago in (10, 5, 1):

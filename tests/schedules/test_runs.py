@@ -228,6 +228,17 @@ def test_a_run_that_waited_for_hours_makes_way_for_later_ones(session: Session) 
     assert begun(session, attempt(moment=young, holder="g")) is Begun.STARTED
 
 
+def test_a_run_that_is_late_makes_way_at_once_while_another_is_going(session: Session) -> None:
+    plan(session)
+    assert begun(session, attempt()) is Begun.STARTED
+    session.execute(
+        "INSERT INTO job_run (job, planned_at, state) VALUES"
+        " ('j', UTC_TIMESTAMP() - INTERVAL 2 HOUR, 'planned')"
+    )
+    (late,) = (run.planned_at for run in open_runs(session) if run.state == "planned")
+    assert begun(session, attempt(moment=late, holder="g")) is Begun.STALE
+
+
 def test_a_run_that_is_put_back_starts_again_once_as_the_same_attempt(session: Session) -> None:
     plan(session)
     one = attempt()

@@ -9,9 +9,10 @@ Monday, it loses the day whose midnight is left out, and stands still in a repea
 
 from datetime import UTC, datetime
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+
+from countersink.store.counters.buckets import zone
 
 OFF: Final = "off"
 """The expression of a job that is not planned."""
@@ -40,7 +41,6 @@ class Cron:
 
     def __init__(self, text: str, time_zone: str = "UTC") -> None:
         self.text = text
-        self.time_zone = time_zone
         self._zone = UTC if time_zone == "UTC" else zone(time_zone)
         self._fields = _MACROS.get(text.lower(), text)
         if len(text) > MAX_LENGTH:
@@ -62,9 +62,6 @@ class Cron:
                 return at
         return None
 
-    def __repr__(self) -> str:
-        return f"Cron({self.text!r}, {self.time_zone!r})"
-
 
 def parse(text: str, time_zone: str = "UTC") -> Cron | None:
     """The expression; None for ``off``.
@@ -77,17 +74,3 @@ def parse(text: str, time_zone: str = "UTC") -> Cron | None:
         zone(time_zone)
         return None
     return Cron(cleaned, time_zone)
-
-
-def zone(name: str) -> ZoneInfo:
-    """The time zone of that IANA name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(
-            f"{name!r} is not a time zone: use an IANA name such as Europe/Berlin"
-        ) from None

@@ -277,11 +277,11 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
         if attempt.number > most:
             _end_planned(session, attempt, "failed", WORN.format(most))
             return Begun.WORN, None
-        if others := open_runs(session, running=attempt.job):
-            return Begun.BUSY, others[0]
         if attempt.number == 1 and _is_stale(session, attempt):
             _end_planned(session, attempt, "skipped", STALE)
             return Begun.STALE, None
+        if others := open_runs(session, running=attempt.job):
+            return Begun.BUSY, others[0]
         session.execute(
             "UPDATE job_run SET state = 'running', attempts = %s, holder = %s,"
             " started_at = UTC_TIMESTAMP(3), heartbeat_at = UTC_TIMESTAMP(3), ended_at = NULL,"

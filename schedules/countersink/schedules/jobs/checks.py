@@ -124,7 +124,8 @@ def _jobs(session: Session) -> Iterator[str]:
         "SELECT name, MIN(run.planned_at) AS since FROM job JOIN job_run AS run ON run.job = name"
         " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"
         " GROUP BY job) AS done ON done.job = name"
-        " WHERE cron <> 'off' AND name <> 'alarms' AND (at IS NULL OR run.planned_at > at)"
+        " WHERE cron <> 'off' AND NOT paused AND name <> 'alarms'"
+        " AND (at IS NULL OR run.planned_at > at)"
         " GROUP BY name HAVING since < UTC_TIMESTAMP() - INTERVAL %s HOUR ORDER BY name",
         (UNSUCCESSFUL_HOURS,),
     )

@@ -17,14 +17,10 @@ from typing import Final, Self
 from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, PassDone, open_tables
-from countersink.schedules.jobs.ranges import (
-    counters,
-    now_and_policies,
-    page,
-    require_counter,
-)
+from countersink.schedules.jobs.ranges import counters, now_and_policies, page
 from countersink.store.connection import Connect
 from countersink.store.counters.breakdowns import counter_of, names_of
+from countersink.store.counters.settings import require
 from countersink.store.ledger import postings
 from countersink.store.sql import day_label
 
@@ -205,7 +201,7 @@ class Pass:
         name = self._what.counter
         if name is None:
             return self.mover.run(counters)
-        self.mover.run(lambda session: require_counter(session, name))
+        self.mover.run(partial(require, name=name))
         return sorted([name, *self.mover.run(partial(names_of, counter=name))])
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:

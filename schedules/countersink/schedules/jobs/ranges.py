@@ -15,7 +15,6 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies, load
-from countersink.store.errors import UnknownCounter
 from countersink.store.sql import COMPACTED, NOW_MS, label_of, label_text, label_time, marks
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
@@ -127,23 +126,6 @@ def counters(session: Session) -> list[str]:
     """The counters that have slot rows, whether or not they are in the ledger."""
     # A loose scan: from each counter the index is entered anew for the next one.
     return [name for (name,) in session.query(f"SELECT DISTINCT counter FROM {_ROWS}")]
-
-
-def require_counter(session: Session, counter: str) -> None:
-    """Check that a counter was counted, be it 0, or made by hand.
-
-    Raises:
-        UnknownCounter: neither.
-    """
-    found = session.query(
-        "(SELECT counter FROM counter_ledger WHERE counter = %s LIMIT 1)"
-        " UNION (SELECT counter FROM counter_slot WHERE counter = %s LIMIT 1)"
-        " UNION (SELECT name FROM counter WHERE name = %s)",
-        (counter, counter, counter),
-    )
-    # Compared here: the columns take 'views ' for 'views'.
-    if (counter,) not in found:
-        raise UnknownCounter(f"nothing was ever counted as {counter!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,33 +113,30 @@ class _RollUp:
         """By counter the label before which its buckets are looked at, once it is on record up to
         when they are gone.
         """
-        ends: dict[str, int] = {}
         for counter, keep_days, day, steps in self._mover.run(_kept):
             if self._pass.pace.stopped:
                 break
             with self._by_itself():
                 if keep_days is not None:
-                    day = self._announced(counter, keep_days, day)
+                    self._announce(counter, keep_days, day)
                 own = self._pass.policies.of(counter)
                 if keep_steps.due(own, keep_steps.stored(steps), self._pass.now // 60):
                     self._mover.run(partial(_announce_wider, counter=counter))
-            if day is not None:
-                # A bucket's label and its local day may lie a day apart.
-                self._limits[counter], ends[counter] = day, day_label(day) + 2 * DAY_S
-        self._pass.look_again(anew=True)  # with what was put on record
+        self._read_anew()  # with what was put on record
+        # A bucket's label and its local day may lie a day apart.
+        ends = {counter: day_label(day) + 2 * DAY_S for counter, day in self._limits.items()}
         for counter, rolled_to in self._mover.run(_rolled_to):
             ends[counter] = max(label_of(rolled_to), ends.get(counter, 0))
         return dict(sorted(ends.items()))
 
-    def _announced(self, counter: str, keep_days: int, day: date | None) -> date | None:
-        """The first day that stays, once it is on record."""
+    def _announce(self, counter: str, keep_days: int, day: date | None) -> None:
+        """Put on record which days are gone, up to ``day`` so far."""
         policy = self._pass.policies.at(counter, self._pass.now // 60)
         today = local_day(policy.time_zone, "hour", self._pass.now // 60 * 60)
         cutoff = today - timedelta(days=min(keep_days, today.toordinal() - date.min.toordinal()))
-        if day is not None and day >= cutoff:
-            return day
-        announce = partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
-        return self._mover.run(announce)
+        if day is None or day < cutoff:
+            announce = partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
+            self._mover.run(announce)
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
         """Move its buckets; False where they are to be looked for again, as the policies of some
@@ -155,16 +152,15 @@ class _RollUp:
                 try:  # a month may be of several policies
                     self._mover.move_all(counter, sorted(label for _, label in some), to)
                 except Outdated:
-                    self._read_anew(counter)
+                    self._read_anew()
                     return False
         return True
 
-    def _read_anew(self, counter: str) -> None:
-        """Read what says where the buckets of a counter go to."""
+    def _read_anew(self) -> None:
+        """Read what says where buckets go to."""
         self._pass.look_again(anew=True)
-        self._limits.pop(counter, None)
-        if (day := self._mover.run(partial(_on_record, counter=counter))) is not None:
-            self._limits[counter] = day
+        kept = self._mover.run(_kept)
+        self._limits = {counter: day for counter, _, day, _ in kept if day is not None}
 
     def _goal(self, counter: str, label: int) -> Month | Wider | None:
         """Where a bucket goes to; None if it stays."""
@@ -217,14 +213,13 @@ def _kept(session: Session) -> list[tuple[str, int | None, date | None, str | No
     )
 
 
-def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> date | None:
-    """Put on record that days before ``cutoff`` are gone; what is on record then."""
+def _announce(session: Session, counter: str, keep_days: int, cutoff: date) -> None:
+    """Put on record that days before ``cutoff`` are gone."""
     session.execute(
         "UPDATE counter SET rolled_up_to = %s"
         " WHERE name = %s AND keep_days = %s AND (rolled_up_to IS NULL OR rolled_up_to < %s)",
         (cutoff, counter, keep_days, cutoff),
     )
-    return _on_record(session, counter)
 
 
 def _rolled_to(session: Session) -> list[tuple[str, datetime]]:
@@ -251,13 +246,6 @@ def _announce_wider(session: Session, counter: str) -> None:
                     " AND (rolled_to IS NULL OR rolled_to < %s)",
                     (label_time(minute * 60), counter, number, label_time(minute * 60)),
                 )
-
-
-def _on_record(session: Session, counter: str) -> date | None:
-    """The day before which days of a counter are gone."""
-    found = session.query("SELECT rolled_up_to FROM counter WHERE name = %s", (counter,))
-    on_record: date | None = found[0][0] if found else None
-    return on_record
 
 
 def _days(policy: Policy, label: int) -> tuple[date, date]:

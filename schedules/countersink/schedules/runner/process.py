@@ -9,10 +9,9 @@ from typing import Final
 
 import redis
 
-from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log
 from countersink.runtime.process import Stop, process_name, stop_by_signals
-from countersink.runtime.retry import Outage, retry
+from countersink.runtime.retry import Outage
 from countersink.schedules.jobs import JOBS, Registry, load
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import (
@@ -24,8 +23,8 @@ from countersink.schedules.report import (
 )
 from countersink.schedules.runner.rq import Process, RunWorker, connect_queue, install
 from countersink.store.settings import Settings
-from countersink.stream.connection import connect, mapped
-from countersink.stream.errors import StreamError, translate
+from countersink.stream.connection import connect
+from countersink.stream.errors import translate
 from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
@@ -69,7 +68,8 @@ def run(
     ):
         process = Process(options, registry, log, os.getpid())
         install(process)
-        _preload(registry, log)
+        for kind in registry.values():
+            load(kind)  # imported once, and not in every work horse
         supervisor = _Supervisor(name, stop, process, ProcessHeartbeat(hasty, "jobs", name, vitals))
         try:
             with stop_by_signals(
@@ -92,21 +92,6 @@ def run(
     return DONE
 
 
-def _preload(registry: Registry, log: Log) -> None:
-    """Import the jobs now, once, and not in every work horse."""
-    for name, kind in registry.items():
-        try:
-            load(kind)
-        except (ImportError, AttributeError) as error:
-            log(
-                ScheduleAction.CRASHED,
-                "a job cannot be loaded",
-                level=logging.ERROR,
-                bug=error,
-                job=name,
-            )
-
-
 class _Supervisor:
     """Keeps an RQ worker at work."""
 
@@ -119,39 +104,23 @@ class _Supervisor:
         self.ended = False
         self._outage = Outage("Redis", process.log)
         self._worker: RunWorker | None = None
-        self._ready = False
 
     def work(self, client: redis.Redis) -> None:
         """Let one RQ worker work, until it has to stop or Redis is away."""
-
-        def make() -> RunWorker:
-            self.figures.publish("waiting")
-            with mapped():
-                return RunWorker(
-                    client,
-                    f"{self._name}-{secrets.token_hex(4)}",  # RQ refuses a name that is still there
-                    self._process,
-                    self._stop,
-                    self._outage,
-                    self.figures,
-                )
-
+        self.figures.publish("waiting")
         try:
-            worker = retry(
-                make,
-                passes=lambda error: isinstance(error, StreamError),
-                enough=lambda: self._stop.requested,
-                failed=self._outage.failed,
-                pause=self._stop.wait,
+            worker = RunWorker(
+                client,
+                f"{self._name}-{secrets.token_hex(4)}",  # RQ refuses a name that is still there
+                self._process,
+                self._stop,
+                self._outage,
+                self.figures,
             )
-        except GivenUp:
-            return
-        self._outage.over()
-        self._worker = worker
-        if not self._ready:
-            self._ready = True
-            self._log(ScheduleAction.READY, "waiting for runs")
-        try:
+            self._outage.over()
+            if self._worker is None:
+                self._log(ScheduleAction.READY, "waiting for runs")
+            self._worker = worker
             worker.work(logging_level=None)
         except Exception as error:
             # RQ's farewell to a Redis that is away; whatever else it is, a new worker helps.

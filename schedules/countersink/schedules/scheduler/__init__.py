@@ -1,1 +1,1 @@
-"""The scheduler: one process has the lease and plans the runs that are due."""
+"""The scheduler process: plans the runs that are due; any number of them are equal."""

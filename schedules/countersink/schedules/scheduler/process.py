@@ -13,7 +13,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from countersink.runtime.log import Log, error_text
@@ -30,15 +29,13 @@ from countersink.schedules.report import (
 from countersink.schedules.runner.rq import RunQueue, connect_queue
 from countersink.schedules.scheduler.planner import Planner
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import lease_session, passes
+from countersink.store.sessions import lease_session
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
 from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
 FAILED: Final = 1
-_SLICE_S: Final = 0.5
-"""Seconds after which a stop is noticed that no signal tells of."""
 
 
 def run(
@@ -97,24 +94,19 @@ def _looked(
 ) -> int:
     """Look until stopped; the exit status."""
     outage = Outage("MySQL", log)
-    looked: float | None = None
     while not stop.requested:
         try:
             alarm.ring_in(planner.look())
             outage.over()
-            if looked is None:
+            if figures.vitals.looked is None:
                 log(ScheduleAction.READY, "planning")
-            looked = time.time()
-            figures.publish("planning", looked=looked)
-        except SchemaMismatch as error:
-            if not passes(error):
+            figures.publish("planning", looked=time.time())
+        except StoreError as error:
+            if isinstance(error, SchemaMismatch) and error.newer:
                 log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
                 return FAILED
             outage.failed(error)
-            figures.publish("waiting", looked=looked)
-        except StoreError as error:
-            outage.failed(error)
-            figures.publish("waiting", looked=looked)
+            figures.publish("waiting", looked=figures.vitals.looked)
         except Exception as error:
             log(
                 ScheduleAction.CRASHED,
@@ -123,10 +115,7 @@ def _looked(
                 bug=error,
             )
             return FAILED
-        until = time.monotonic() + options.look_every_s
-        while not stop.requested and not alarm.rings(min(_SLICE_S, until - time.monotonic())):
-            if time.monotonic() >= until:
-                break
+        alarm.rings(options.look_every_s)
     return DONE
 
 
@@ -135,11 +124,8 @@ class _Alarm:
 
     def __init__(self) -> None:
         self._awake = threading.Event()
-        self._timer = BackgroundScheduler(
-            timezone=UTC,
-            executors={"default": ThreadPoolExecutor(1)},
-            job_defaults={"misfire_grace_time": None, "coalesce": True},
-        )
+        # However late: a host that was frozen looks at once.
+        self._timer = BackgroundScheduler(timezone=UTC, job_defaults={"misfire_grace_time": None})
         self._timer.start()
 
     def ring_in(self, seconds: float) -> None:
@@ -151,11 +137,10 @@ class _Alarm:
         """Wake now; from any thread."""
         self._awake.set()
 
-    def rings(self, seconds: float) -> bool:
-        """Wait for so long at most; whether to wake up."""
-        awake = self._awake.wait(max(0.0, seconds))
+    def rings(self, seconds: float) -> None:
+        """Wait until then, for so long at most."""
+        self._awake.wait(seconds)
         self._awake.clear()
-        return awake
 
     def close(self) -> None:
         """Wake nobody any more."""
