@@ -15,7 +15,7 @@ from countersink.schedules.report import LOGGER
 from countersink.schedules.runner.rq import RunQueue
 from countersink.schedules.scheduler.planner import Planner
 from countersink.store.connection import Session
-from countersink.store.sessions import lease_session
+from countersink.store.sessions import brief_session
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
@@ -52,7 +52,7 @@ class SchedulerAt:
             },
             **options,
         )
-        self.session = lease_session(mysql_url, idle_seconds=600)
+        self.session = brief_session(mysql_url, idle_seconds=600)
         log = Log(LOGGER, process="a-1-x")
         self.planner = Planner(self.session, RunQueue(client), self.options, log)
 

@@ -1,5 +1,5 @@
 """Sessions kept and opened again: idle pool of readers (how many), waiting while the database
-is away (``PATIENCE_S``, pauses), timeouts of leases, and cancelling reads."""
+is away (``PATIENCE_S``, pauses), short time-outs, and cancelling reads."""
 
 import math
 import os
@@ -36,10 +36,10 @@ PATIENT_ATTEMPTS: Final = 20
 """How often some work is tried where others are in the way."""
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
-LEASE_READ_TIMEOUT_S: Final = 3.0
-"""Seconds that MySQL has to answer where a lease is at stake."""
-LEASE_LOCK_WAIT_S: Final = 2
-"""Seconds that others may hold up a statement on a lease, or on a row that one guards."""
+BRIEF_READ_TIMEOUT_S: Final = 3.0
+"""Seconds that MySQL has to answer where whoever waits for it loses its turn."""
+BRIEF_LOCK_WAIT_S: Final = 2
+"""Seconds that others may hold up such a statement."""
 
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
@@ -182,14 +182,14 @@ class PatientSession:
                 pause = min(2.0 * pause, _LONGEST_PAUSE_S)
 
 
-def lease_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) -> KeptSession:
-    """A session for leases and for what they guard: a server that hangs soon counts as gone."""
+def brief_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) -> KeptSession:
+    """A session with short time-outs: a server that hangs soon counts as gone."""
 
     connect = partial(
         open_tables,
         where,
-        read_timeout=LEASE_READ_TIMEOUT_S,
-        lock_wait=LEASE_LOCK_WAIT_S,
+        read_timeout=BRIEF_READ_TIMEOUT_S,
+        lock_wait=BRIEF_LOCK_WAIT_S,
         idle_seconds=idle_seconds,
     )
     return KeptSession(connect, idle_seconds=idle_seconds)

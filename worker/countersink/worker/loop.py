@@ -23,7 +23,7 @@ from countersink.store.connection import Session
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
 from countersink.store.migrate import require_schema
-from countersink.store.sessions import LEASE_READ_TIMEOUT_S, open_tables, passes
+from countersink.store.sessions import BRIEF_READ_TIMEOUT_S, open_tables, passes
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError
@@ -139,7 +139,7 @@ class Loop:
         self._redis = Patience("Redis", _is_stream_error, self._stop, self._log, self._note)
         self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note_and_publish)
         # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
-        brief = partial(open_tables, self._settings, read_timeout=LEASE_READ_TIMEOUT_S)
+        brief = partial(open_tables, self._settings, read_timeout=BRIEF_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
         self._salts = SaltPublisher(brief, self._hasty, self._log)
         self._losses = LossWatch(brief, self._hasty, self._log)

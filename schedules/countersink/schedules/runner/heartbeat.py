@@ -14,7 +14,7 @@ from countersink.schedules import runs
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.runs import Attempt
 from countersink.store.errors import StoreError
-from countersink.store.sessions import lease_session
+from countersink.store.sessions import brief_session
 
 
 def shared_moment() -> ctypes.c_double:
@@ -65,7 +65,7 @@ class RunHeartbeat:
         self._held_until.value = inf
 
     def _run(self) -> None:
-        session = lease_session(self._options.mysql_url)
+        session = brief_session(self._options.mysql_url)
         while not self._ended.wait(self._options.beat_every_s):
             begun = time.monotonic()
             with suppress(StoreError):  # again soon; `lost` says when it is too late

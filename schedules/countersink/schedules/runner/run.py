@@ -25,7 +25,7 @@ from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
 from countersink.store.connection import rerun
 from countersink.store.errors import StoreError
-from countersink.store.sessions import lease_session, passes
+from countersink.store.sessions import brief_session, passes
 from countersink.stream.errors import StreamError
 
 LOOK_EVERY_S: Final = 0.2
@@ -80,7 +80,7 @@ class _Run:
         self._options = process.options
         self._attempt = attempt
         self._log = partial(process.log, job=attempt.job, at=attempt.planned_at)
-        self._session = lease_session(process.options.mysql_url)
+        self._session = brief_session(process.options.mysql_url)
         # A little earlier than RQ's own limit, which is an exception in the midst of something.
         self._deadline = time.monotonic() + limit_s - min(_LONGEST_MARGIN_S, _MARGIN * limit_s)
         self._limit_s = limit_s

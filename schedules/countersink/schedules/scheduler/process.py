@@ -29,7 +29,7 @@ from countersink.schedules.report import (
 from countersink.schedules.runner.rq import RunQueue, connect_queue
 from countersink.schedules.scheduler.planner import Planner
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import lease_session
+from countersink.store.sessions import brief_session
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
 from countersink.stream.progress import TIMEOUT_S
@@ -72,7 +72,7 @@ def run(
         vitals = vitals or ProcessVitals()
         figures = ProcessHeartbeat(hasty, "scheduler", name, vitals)
         log(ScheduleAction.STARTED, "a scheduler starts", pid=os.getpid())
-        session = lease_session(options.mysql_url)
+        session = brief_session(options.mysql_url)
         planner = Planner(session, RunQueue(client, vitals), options, log)
         try:
             status = _looked(planner, options, figures, alarm, stop, log)
