@@ -16,7 +16,7 @@ from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.errors import UnknownCounter
+from countersink.store.errors import UnknownCounter, UnknownZone
 from tests.schedules.tables import DAY, LABEL, MAX, Tables, spread
 from tests.store.helpers import entry, minute
 from tests.support.proxies import MySQLProxy
@@ -135,6 +135,26 @@ def test_rows_of_an_unknown_policy_stay_and_are_named(tables: Tables) -> None:
     assert done.unknown == [BucketKey("v", LABEL + 7)]
     assert (done.rows_before, done.finished) == (2, True)
     assert len(tables.slots()) == 3
+
+
+def test_a_time_zone_that_is_unknown_here_leaves_out_its_counter_alone(tables: Tables) -> None:
+    tables.run(
+        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
+        " VALUES ('m', 0, '1970-01-01', 'Mars/Phobos', 'day')"
+    )
+    tables.plant((name, DAY, b"a", slot, 1) for name in ("a", "m", "z") for slot in (1, 2))
+    with pytest.raises(UnknownZone, match="Mars/Phobos"):
+        run(tables.url)
+    assert [len(tables.slots(name)) for name in ("a", "m", "z")] == [1, 2, 1]
+
+
+def test_many_buckets_of_an_unknown_policy_are_each_named_once(tables: Tables) -> None:
+    first = datetime(2019, 1, 1, second=7)  # noqa: DTZ001 (as in the tables)
+    tables.plant(
+        ("v", str(first + timedelta(minutes=number)), b"a", 1, 1) for number in range(3000)
+    )
+    done = run(tables.url)
+    assert len(done.unknown) == len(set(done.unknown)) == 3000
 
 
 def test_overflowing_keys_stay_and_are_named_at_every_pass(tables: Tables) -> None:

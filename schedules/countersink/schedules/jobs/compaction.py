@@ -8,7 +8,8 @@ can be stopped or killed at any point: what is left is found by the next.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -21,6 +22,7 @@ from countersink.schedules.jobs.ranges import counters, now_and_policies, page
 from countersink.store.connection import Connect
 from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.counters.settings import require
+from countersink.store.errors import UnknownZone
 from countersink.store.ledger import postings
 from countersink.store.sql import day_label
 
@@ -141,6 +143,7 @@ class Pass:
         self.pace = Pace(what.share, stop)
         self.mover = Mover(connect, self.pace, what.rows)
         self.done = self.mover.done
+        self._unknown_zone: UnknownZone | None = None
         self.now, self.policies = self.mover.run(now_and_policies)
 
     def __enter__(self) -> Self:
@@ -184,15 +187,34 @@ class Pass:
             first = found.first if beyond is None else first
             beyond = found.beyond
             for name, label, most in found.buckets:
-                self._bucket(name, label, most)
+                if self.pace.stopped:
+                    break
+                with self.by_itself():
+                    self._bucket(name, label, most)
             done += found.counters
             within = 0.0 if beyond is None else (beyond - first) / max(self.now - first, 1)
             self.done.share = (done + min(within, 1.0)) / len(names)
             self._rest()
         self._postings()
 
+    @contextmanager
+    def by_itself(self) -> Iterator[None]:
+        """A time zone of one counter that is unknown on this machine is told at the end, once the
+        others have had their turn.
+        """
+        try:
+            yield
+        except UnknownZone as error:
+            self._unknown_zone = self._unknown_zone or error
+
     def end(self) -> PassDone:
-        """What it did in all."""
+        """What it did in all.
+
+        Raises:
+            UnknownZone: of a counter that was left out; the others are done.
+        """
+        if self._unknown_zone is not None:
+            raise self._unknown_zone
         self.done.seconds = time.monotonic() - self._began
         self.done.finished = not self.pace.stopped
         return self.done
@@ -228,11 +250,10 @@ class Pass:
     def _postings(self) -> None:
         """Move what applications have posted for buckets that are over to the ledger of all."""
         for name, label in self.mover.run(postings.buckets):
-            try:
+            over = False
+            with self.by_itself(), suppress(LookupError):
                 asked = self._what.counter in (None, counter_of(name))
                 over = asked and self._is_whole(name, label)
-            except LookupError:
-                continue
             after: int | None = -1 if over else None
             while after is not None and not self.pace.stopped:
                 after = self.mover.run(

@@ -306,10 +306,12 @@ class PassDone:
     seconds: float = 0.0
     share: float = 0.0
     finished: bool = False
+    _noted: set[BucketKey] = field(default_factory=set, repr=False)
 
     def note(self, places: list[BucketKey], counter: str, label: int) -> None:
         """Add a bucket to those left, once."""
-        if (place := BucketKey(counter, label)) not in places:
+        if (place := BucketKey(counter, label)) not in self._noted:
+            self._noted.add(place)
             places.append(place)
 
     @property

@@ -170,22 +170,23 @@ def page(
     where, values = _of(counters, start, end)
     order = "ORDER BY counter, bucket, counter_key, slot LIMIT 1"
     look = f"SELECT counter, bucket FROM {_ROWS} WHERE {where} {order}"
-    for name, bucket in session.query(f"{look} OFFSET {rows:d}", values):
-        done = bisect_left(counters, name)
-        if not done:
-            first, beyond = label_of(session.query(look, values)[0][1]), label_of(bucket)
-            if first == beyond:
-                return Page(0, [(name, first, None)], first, first + 1)
-        where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
-    numbers = policies.shared_numbers(counters[: max(1, done)])
-    other = f"SECOND(bucket) NOT IN ({', '.join(map(str, numbers))})" if numbers else "TRUE"
-    found = session.query(
-        "SELECT counter, bucket, MAX(n) FROM ("
-        f"SELECT counter, bucket, COUNT(IF(slot > 0, 1, NULL)) AS n FROM {_ROWS}"
-        f" WHERE ({where}) AND (slot > 0 OR {other}) GROUP BY counter, bucket, counter_key"
-        ") AS of_keys GROUP BY counter, bucket ORDER BY counter, bucket",
-        values,
-    )
+    with session.transaction(snapshot=True):
+        for name, bucket in session.query(f"{look} OFFSET {rows:d}", values):
+            done = bisect_left(counters, name)
+            if not done:
+                first, beyond = label_of(session.query(look, values)[0][1]), label_of(bucket)
+                if first == beyond:
+                    return Page(0, [(name, first, None)], first, first + 1)
+            where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
+        numbers = policies.shared_numbers(counters[: max(1, done)])
+        other = f"SECOND(bucket) NOT IN ({', '.join(map(str, numbers))})" if numbers else "TRUE"
+        found = session.query(
+            "SELECT counter, bucket, MAX(n) FROM ("
+            f"SELECT counter, bucket, COUNT(IF(slot > 0, 1, NULL)) AS n FROM {_ROWS}"
+            f" WHERE ({where}) AND (slot > 0 OR {other}) GROUP BY counter, bucket, counter_key"
+            ") AS of_keys GROUP BY counter, bucket ORDER BY counter, bucket",
+            values,
+        )
     buckets = [(name, label_of(bucket), int(most)) for name, bucket, most in found]
     return Page(done, buckets, first, beyond)
 

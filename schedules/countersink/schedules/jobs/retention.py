@@ -9,8 +9,7 @@ buckets finer than days: the policy whose buckets they become says at first up t
 (``rolled_to``).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import groupby
@@ -32,7 +31,6 @@ from countersink.store.connection import Connect, Session
 from countersink.store.counters import keep_steps
 from countersink.store.counters.buckets import WIDTH, in_one_day, local_day, policy_number
 from countersink.store.counters.policies import Policy, load_own
-from countersink.store.errors import Refused
 from countersink.store.sql import NOW_MS, day_label, label_of, label_time
 
 _TOGETHER: Final = 256
@@ -55,7 +53,7 @@ def roll_up(
 
     Raises:
         Unavailable: the server is away, or was lost several times.
-        Refused: this machine does not know the time zone of a counter; the others are done.
+        UnknownZone: this machine does not know that of a counter; the others are done.
         StoreError: as any query. What was done so far stays done.
     """
     with Pass(connect, CompactOptions(rows=rows), stop) as one:
@@ -85,7 +83,6 @@ class _RollUp:
         self._mover = one.mover
         self._done = one.done
         self._limits: dict[str, date] = {}
-        self._refused: Refused | None = None
 
     def run(self) -> None:
         ends = list(self._ends().items())
@@ -96,18 +93,6 @@ class _RollUp:
                 self._pass.look_again()
                 some = [one for one in some if not self._counter(one[0], labels.get(one[0], []))]
         self._done.counters = len(ends)
-        if self._refused is not None:
-            raise self._refused
-
-    @contextmanager
-    def _by_itself(self) -> Iterator[None]:
-        """What is refused of one counter, such as for a time zone that is unknown here, is told
-        once the others have had their turn.
-        """
-        try:
-            yield
-        except Refused as error:
-            self._refused = self._refused or error
 
     def _ends(self) -> dict[str, int]:
         """By counter the label before which its buckets are looked at, once it is on record up to
@@ -116,7 +101,7 @@ class _RollUp:
         for counter, keep_days, day, steps in self._mover.run(_kept):
             if self._pass.pace.stopped:
                 break
-            with self._by_itself():
+            with self._pass.by_itself():
                 if keep_days is not None:
                     self._announce(counter, keep_days, day)
                 own = self._pass.policies.of(counter)
@@ -142,7 +127,7 @@ class _RollUp:
         """Move its buckets; False where they are to be looked for again, as the policies of some
         counter were changed meanwhile.
         """
-        with self._by_itself():
+        with self._pass.by_itself():
             goals = [(self._goal(counter, label), label) for label in labels]
             # Those of one policy behind each other, and of these those that go to the same place.
             goals.sort(key=lambda one: policy_number(one[1]))
