@@ -187,8 +187,6 @@ class Pass:
             first = found.first if beyond is None else first
             beyond = found.beyond
             for name, label, most in found.buckets:
-                if self.pace.stopped:
-                    break
                 with self.by_itself():
                     self._bucket(name, label, most)
             done += found.counters
@@ -228,6 +226,8 @@ class Pass:
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:
         """Compact a bucket that is over, or the crowded keys of one that is not."""
+        if self.pace.stopped:
+            return
         try:
             whole = self._is_whole(name, label)
         except LookupError:
