@@ -236,11 +236,7 @@ def own_mysql_server(servers_directory: Path, server_kind: Kind) -> Iterator[MyS
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Save what `make coverage` has seen here: a process that takes long to end may be killed, and
-    in the midst of a second save it would leave a file that cannot be read.
-    """
+    """Save what `make coverage` has seen here: a process that takes long to end may be killed."""
     measured = coverage.Coverage.current()
     if measured is not None:
-        measured.stop()
         measured.save()
-        measured._auto_save = False

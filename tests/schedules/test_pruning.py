@@ -33,7 +33,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def context(redis_url: str, mysql_url: str) -> Context:
-    """What a run works with: guards are kept for three days, and nobody rests."""
+    """Context of a run: guards are kept for three days, and no pauses."""
     options = JobOptions(ledger_days=3, compact_share=1.0)
     return Context(mysql_url=mysql_url, redis_url=redis_url, options=options, stop=lambda: False)
 

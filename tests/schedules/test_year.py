@@ -83,7 +83,7 @@ class World:
                 self.at_work.append((attempt, self.now + self.random.randrange(90) * SECOND))
 
     def work(self) -> None:
-        """What lives gives its sign of life, or ends well."""
+        """Signs of life of the attempts at work; those whose time is over end well."""
         going = []
         for attempt, until in self.at_work:
             if until > self.now:
@@ -95,7 +95,7 @@ class World:
         self.at_work = going
 
     def thaw(self) -> None:
-        """What was frozen goes on: its run is another's, or was its own all the time."""
+        """Frozen attempts go on: the run is another's by now, or still their own."""
         for attempt in self.frozen:
             if not runs.beat(self.session, attempt):
                 self.told["thawed too late"] += 1

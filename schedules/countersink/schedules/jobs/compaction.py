@@ -117,7 +117,7 @@ def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOpt
 
 
 class Pass:
-    """One pass over the buckets; a context manager, for one thread.
+    """A pass over the buckets; a context manager, for one thread.
 
     Args:
         connect, what, stop, progress: as for :func:`compact`.
@@ -206,7 +206,7 @@ class Pass:
             self._unknown_zone = self._unknown_zone or error
 
     def end(self) -> PassDone:
-        """What it did in all.
+        """The result of the whole pass.
 
         Raises:
             UnknownZone: of a counter that was left out; the others are done.

@@ -274,7 +274,7 @@ def open_tables(mysql_url: str) -> Session:
 
 @dataclass(slots=True, kw_only=True)
 class PassDone:
-    """What a pass did, so far or in all, and what it left as it is.
+    """Result of a pass, so far or in all: rows moved, and places left as they are.
 
     Attributes:
         rows_before: rows of the keys that were compacted.
@@ -316,7 +316,7 @@ class PassDone:
 
     @property
     def left(self) -> dict[str, list[BucketKey]]:
-        """What was left, by why it was."""
+        """Places left as they are, by the reason."""
         every = {
             "keys left for the next run, as others held them": self.busy,
             "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
@@ -327,8 +327,8 @@ class PassDone:
         return {why: places for why, places in every.items() if places}
 
     def outcome(self, said: str) -> JobOutcome:
-        """Of the job: ``said``, what was left, how many and the first of them, and whether the
-        pass ended.
+        """Result of the job: ``said``, then for each reason the number of places left and the
+        first of them, and whether the pass was stopped.
         """
         for why, places in self.left.items():
             said += f"; {why}: {len(places):,}, first {places[0]}"

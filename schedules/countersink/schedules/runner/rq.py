@@ -162,9 +162,9 @@ class RunQueue:
             with mapped():
                 found = RunJob.fetch(run_id(job, planned_at), self._client, JSONSerializer)
             return found.args[2] >= attempt and _waits_or_works(found, waiting)
-        except (NoSuchJobError, DeserializationError):
+        except NoSuchJobError:
             return False
-        except (LookupError, TypeError, ValueError, AttributeError):
+        except (DeserializationError, LookupError, TypeError, ValueError, AttributeError):
             return False  # not as we wrote it: enqueue it anew
 
 

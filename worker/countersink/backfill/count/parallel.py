@@ -186,8 +186,8 @@ def _count(
     settled: Settled,
     end: int,
 ) -> None:
-    """What a child does: counts what is planned before ``end``, and says into the pipe why it
-    cannot, until the other end of the pipe is closed, by its parent or the parent's death.
+    """Main function of a child: counts planned chunks before ``end`` until the other end of the
+    pipe is closed, by its parent or the parent's death; sends the reason where it cannot.
     """
     stop = pipe.poll
     rate = None if options.rate is None else options.rate / options.jobs

@@ -221,7 +221,7 @@ class ProgressWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a running backfill works with: database, options, connection, task, pace, progress.
+    """Parts of a running backfill: database, options, connection, task, pace, progress.
 
     Attributes:
         mysql_url: the database.
