@@ -74,7 +74,8 @@ def compacted_beside_writers_and_readers(
     stopping.set()
     for thread in threads:
         thread.join(60)
-    assert not failures, failures
+    for error in failures:
+        raise error
     moved = sum(one.rows_before - one.rows_after for one in passes)
     assert moved > 0
     assert sum(one.rolled_up for one in passes) > 0

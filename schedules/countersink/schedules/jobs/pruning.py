@@ -7,13 +7,14 @@ after it was first sent cannot be told from what was counted: it goes to the dea
 ``too_old``.
 """
 
+from functools import partial
 from typing import Final
 
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.store.apply import dead, guards, key_caps
-from countersink.store.connection import LOCK_WAIT, Session
+from countersink.store.connection import LOCK_WAIT, Session, rerun
 from countersink.store.sessions import open_tables
 from countersink.stream import progress
 from countersink.stream.clock import earliest_us
@@ -93,14 +94,13 @@ def delete_runs(
     Raises:
         StoreError: as any statement.
     """
-    deleted = 0
+    deleted, seconds = 0, round(min(days, _MOST_DAYS) * 86_400)
+    delete = (
+        "DELETE FROM job_run WHERE state IN ('done', 'failed', 'skipped')"
+        " AND planned_at < UTC_TIMESTAMP() - INTERVAL %s SECOND ORDER BY planned_at LIMIT %s"
+    )
     while True:
-        gone = session.execute(
-            "DELETE FROM job_run WHERE state IN ('done', 'failed', 'skipped')"
-            " AND planned_at < UTC_TIMESTAMP() - INTERVAL %s SECOND"
-            " ORDER BY planned_at LIMIT %s",
-            (round(min(days, _MOST_DAYS) * 86_400), chunk),
-        )
+        gone = rerun(partial(session.execute, delete, (seconds, chunk)))
         deleted += gone
         if gone < chunk or pace.stopped:
             return deleted, gone < chunk

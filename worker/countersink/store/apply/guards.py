@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from countersink.store.apply.control import EXCLUSIVE_ATTEMPTS, Control, exclusive, read_control
-from countersink.store.connection import Session
+from countersink.store.connection import Session, rerun
 from countersink.store.errors import Refused
 from countersink.store.sql import insert_rows, marks, parts
 
@@ -110,11 +110,9 @@ def prune(
         pause=pause,
     )
     deleted = 0
+    delete = "DELETE FROM applied_entry WHERE keep_from < %s ORDER BY keep_from LIMIT %s"
     while True:
-        gone = session.execute(
-            "DELETE FROM applied_entry WHERE keep_from < %s ORDER BY keep_from LIMIT %s",
-            (before, chunk),
-        )
+        gone = rerun(partial(session.execute, delete, (before, chunk)), pause=pause)
         deleted += gone
         if gone < chunk or stop():
             return Pruned(before, deleted, finished=gone < chunk)

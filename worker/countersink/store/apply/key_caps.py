@@ -35,11 +35,12 @@ its own slot, where nobody waits for it.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from functools import partial
 from typing import Final, TypeVar
 
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
-from countersink.store.connection import Session
+from countersink.store.connection import Session, rerun
 from countersink.store.counters.breakdowns import counter_of, is_stored
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
@@ -459,6 +460,11 @@ def prune_overflown(
         StoreError: as any statement.
     """
     deleted = 0
+    # By the index by which workers lock, so that nobody waits in a circle.
+    delete = (
+        "DELETE counter_keys FROM counter_keys FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s AND day = %s"
+    )
     while True:
         found = session.query(
             "SELECT DISTINCT counter, day FROM counter_keys"
@@ -468,12 +474,7 @@ def prune_overflown(
         for counter, day in found:
             if stop():
                 return deleted, False
-            deleted += session.execute(
-                # By the index by which workers lock, so that nobody waits in a circle.
-                "DELETE counter_keys FROM counter_keys FORCE INDEX (PRIMARY)"
-                " WHERE counter = %s AND day = %s",
-                (counter, day),
-            )
+            deleted += rerun(partial(session.execute, delete, (counter, day)))
         if len(found) < _DAYS_PER_QUERY:
             return deleted, True
         rest()
