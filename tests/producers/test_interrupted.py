@@ -47,11 +47,12 @@ def interrupting(
 
         return local
 
+    before = sys.gettrace()
     sys.settrace(tracer)
     try:
         yield seen
     finally:
-        sys.settrace(None)
+        sys.settrace(before)  # that of `make coverage`
 
 
 def interrupt() -> None:
