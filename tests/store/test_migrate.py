@@ -1,20 +1,11 @@
-"""Migrations: equal to the schema file, safe to run twice, at once, and after a crash midway."""
+"""Migrations: safe to run twice, at once, and after a crash midway."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import UTC, date, datetime
-from functools import partial
-from importlib import resources
 
 import pytest
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
-from countersink.store import Store
 from countersink.store import migrate as module
-from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured, Refused, SchemaMismatch
 from countersink.store.migrate import (
@@ -26,32 +17,11 @@ from countersink.store.migrate import (
     split_statements,
 )
 from countersink.store.settings import Settings
-from countersink.store.verify import verify
-from tests.store.app import open_app
-from tests.store.helpers import entry, minute, row, together
+from tests.store.helpers import together
 from tests.support.examples import MANY
-from tests.support.ledger import held, posted
 from tests.support.waiting import eventually
 
-ALL = [
-    "0001_initial",
-    "0002_schedules",
-    "0003_transactions",
-    "0004_backfill",
-    "0005_front_doors",
-    "0006_own_slots",
-    "0007_checksums",
-    "0008_notes",
-    "0009_backfill_lines",
-    "0010_seals",
-    "0011_backfill_seals",
-    "0012_galera",
-    "0013_windows",
-    "0014_breakdowns",
-    "0015_visitors",
-    "0016_daily",
-    "0017_sightings",
-]
+ALL = ["0001_schema"]
 _TABLES = """
     SELECT table_name, table_type FROM information_schema.tables
     WHERE table_schema = DATABASE() AND table_name <> 'schema_version' ORDER BY table_name
@@ -69,23 +39,6 @@ def _schema(session: Session) -> dict[str, str]:
         text = re.sub(r" AUTO_INCREMENT=\d+", "", text)
         found[name] = text.replace(f"`{database}`.", "")
     return found
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_the_migrated_schema_is_the_schema_file(mysql_url: str, session: Session) -> None:
-    sql = (resources.files("countersink.store") / "migrations" / "schema.sql").read_text("utf-8")
-    settings = Settings.parse(mysql_url)
-    other = f"{settings.database}_file"
-    session.execute(f"CREATE DATABASE {other} CHARACTER SET latin1")
-    try:
-        with connect(replace(settings, database=other)) as written:
-            for statement in split_statements(sql):
-                written.execute(statement)
-            assert _schema(written) == _schema(session)
-            assert written.query("SELECT * FROM control") == session.query("SELECT * FROM control")
-    finally:
-        session.execute(f"DROP DATABASE {other}")
-    assert len(_schema(session)) == 39
 
 
 def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str) -> None:
@@ -144,24 +97,43 @@ def test_a_crash_after_any_statement_is_made_good(
     empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings.parse(empty_mysql_url)
-    first, *_ = migrations()
+    (schema,) = migrations()
     wanted: dict[str, str] = {}
-    with connect(settings, database=False) as server, monkeypatch.context() as alone:
-        alone.setattr(module, "migrations", lambda: (first,))
-        for done in range(len(first.statements) + 1):
+    with connect(settings, database=False) as server:
+        for done in range(len(schema.statements) + 1):
             server.execute(f"DROP DATABASE IF EXISTS {settings.database}")
             server.execute(f"CREATE DATABASE {settings.database}")
             with connect(settings) as session:
-                for statement in first.statements[:done]:
+                for statement in schema.statements[:done]:
                     session.execute(statement)
-                assert migrate(empty_mysql_url) == ALL[:1]
+                assert migrate(empty_mysql_url) == ALL
+                require_schema(session)
                 wanted = wanted or _schema(session)
                 assert _schema(session) == wanted, done
                 assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
-    assert migrate(empty_mysql_url) == ALL[1:]
-    with connect(settings) as session:
+    assert len(wanted) == 39
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_later_version_is_applied_to_tables_that_have_rows(
+    mysql_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = module.Migration(
+        2,
+        "later",
+        (
+            "ALTER TABLE control ADD COLUMN later INT NOT NULL DEFAULT 7",
+            "UPDATE control SET later = 8",
+        ),
+    )
+    monkeypatch.setattr(module, "migrations", lambda: (*migrations(), later))
+    with pytest.raises(SchemaMismatch, match="have version 1, this countersink needs version 2"):
         require_schema(session)
-        assert len(_schema(session)) == 39
+    session.execute(later.statements[0])  # a run that was killed got as far as this
+    assert migrate(mysql_url) == ["0002_later"]
+    assert migrate(mysql_url) == []
+    require_schema(session)
+    assert session.query("SELECT later FROM control") == [(8,)]
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -176,88 +148,6 @@ def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Ses
         module._run(session, statement)
     with pytest.raises(Refused):
         module._run(session, "ALTER TABLE control ADD COLUMN x NONSENSE")
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_rows_of_backfill_leave_the_slots_that_connections_have_now(
-    mysql_url: str, session: Session
-) -> None:
-    session.execute("DELETE FROM schema_version WHERE version = 6")
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('views', '2026-11-21', '/', 14202, 5), ('views', '2026-11-21', '/', 700, 1)"
-    )
-    session.execute(
-        "INSERT INTO counter_ledger VALUES ('views', 14202, 5, 0, 0), ('views', 700, 1, 0, 0)"
-    )
-    assert migrate(mysql_url) == ["0006_own_slots"]
-    assert session.query("SELECT slot, amount FROM counter_slot ORDER BY amount") == [
-        (700, 1),
-        (640 + 14202 % 384, 5),
-    ]
-    assert [found for found in verify(session).differences if found.problem == "sum"] == []
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_checksums_begin_with_the_rows_there_are_and_go_on_from_them(
-    empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of workers, of compaction, of applications, and months; of bytes and of hours."""
-    first = migrations()[:6]
-    with monkeypatch.context() as older:
-        older.setattr(module, "migrations", lambda: first)
-        assert migrate(empty_mysql_url) == ALL[:6]
-    with connect(empty_mysql_url, isolation="REPEATABLE READ") as session:
-        session.execute(
-            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
-            " VALUES ('views', 30, '2026-04-01', '2026-01-01')"
-        )
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
-            " ('views', '2026-11-20', '/a', 0, 7), ('views', '2026-11-21', '/a', 3, -9),"
-            " ('views', '2026-11-21', X'C3A4FF', 3, 9223372036854775807),"
-            " ('views', '2026-11-21', '', 700, 5), ('views', '2026-11-21', '/a', 300, 2),"
-            " ('orders', '2026-11-21', 'paid', 300, 4), ('orders', '2026-11-21', 'paid', 1030, 8),"
-            " ('orders', '2026-11-20', 'sent', 1031, -3)"
-        )
-        session.execute(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount) VALUES"
-            " ('views', '2026-03-01', '/a', 60), ('views', '2026-02-01', '/b', -1)"
-        )
-        session.execute(
-            "INSERT INTO counter_ledger (counter, slot, amount) VALUES ('views', 0, 66),"
-            " ('views', 3, 9223372036854775798), ('views', 700, 5), ('gone', 4, 0)"
-        )
-        assert migrate(empty_mysql_url) == ALL[6:]
-
-        def require_equal() -> None:
-            rows = held(session)
-            said = posted(session)
-            assert {name: said.get(name) for name in rows} == rows
-            assert {sums for name, sums in said.items() if name not in rows} <= {(0, 0, 0)}
-            assert verify(session).differences == []
-
-        require_equal()
-        opened = partial(open_tables, empty_mysql_url)
-        with Store(empty_mysql_url) as store, open_app(empty_mysql_url) as app:
-            applier = Applier(empty_mysql_url, 3)
-            applier.apply([entry([row("/a", 5), (1, "gone", "/c", minute(), 1)])])
-            applier.close()
-            require_equal()
-            store.increment_many(
-                app, "orders", {"paid": 2, "sent": 1}, at=datetime(2026, 11, 21, tzinfo=UTC)
-            )
-            app.commit()
-            require_equal()
-            for act in (
-                lambda: compact(opened, CompactOptions(before=date(2027, 1, 1))),
-                lambda: store.counters.set("orders", keep_days=1),
-                lambda: roll_up(opened),
-                lambda: store.counters.delete("views", "/a"),
-                lambda: store.counters.delete("orders", "paid"),
-            ):
-                act()
-                require_equal()
 
 
 def test_newer_tables_are_left_alone(mysql_url: str, session: Session) -> None:

@@ -1,7 +1,7 @@
 """Applies migrations, one process at a time: DDL timeouts, waiting, and the messages when the
-tables' version does not fit; the SQL is in ``store/migrations/``.
+tables' version does not fit; the SQL is in ``store/schema.sql``.
 
-Migrations are numbered SQL files. DDL commits by itself, so a crash can leave one half done: every
+That file is version 1, and each later version a numbered one beside it. DDL commits by itself, so a crash can leave one half done: every
 statement can be run again, and the number is recorded last. Two programs that migrate at once take
 turns on a row lock, held by a connection of its own: it goes away with whoever held it.
 """
@@ -59,7 +59,7 @@ _ALREADY_DONE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file ``NNNN_name.sql``."""
+    """``schema.sql``, or a file ``NNNN_name.sql``."""
 
     version: int
     name: str
@@ -70,12 +70,11 @@ class Migration:
 def migrations() -> tuple[Migration, ...]:
     """All migrations that this program knows, in order."""
     found = []
-    for file in (resources.files("countersink.store") / "migrations").iterdir():
-        named = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
+    for file in resources.files("countersink.store").iterdir():
+        named = re.fullmatch(r"(?:(\d{4})_)?(\w+)\.sql", file.name)
         if named:
-            found.append(
-                Migration(int(named[1]), named[2], split_statements(file.read_text("utf-8")))
-            )
+            statements = split_statements(file.read_text("utf-8"))
+            found.append(Migration(int(named[1] or 1), named[2], statements))
     return tuple(sorted(found, key=lambda migration: migration.version))
 
 
@@ -132,7 +131,7 @@ def migrate(where: Settings | str) -> list[str]:
     """Create the database and bring its tables up to date. Run it again, or twice at once: safe.
 
     Returns:
-        what was applied, such as ``["0001_initial"]``; empty where there was nothing to do.
+        what was applied, such as ``["0001_schema"]``; empty where there was nothing to do.
 
     Raises:
         SchemaMismatch: the tables are newer than this program.

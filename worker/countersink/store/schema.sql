@@ -1,10 +1,10 @@
--- The whole schema, as the migrations leave it; a test holds the two equal. Read this one, run those.
+-- The tables, version 1; a later version is a file NNNN_name.sql beside this one. Each statement can be run again.
 --
--- Not here: schema_version, which the migrations themselves create.
+-- Not here: schema_version, which whoever migrates creates first.
 
 -- The queue's counts, one row per (counter, bucket, key) and slot. A slot is who wrote it: it spares writers each
 -- other's locks and means nothing to a reader, who sums over all of them.
-CREATE TABLE counter_slot (
+CREATE TABLE IF NOT EXISTS counter_slot (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day, or the UTC start of the hour, quarter or minute; its seconds: counter_policy.number',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
@@ -16,7 +16,7 @@ CREATE TABLE counter_slot (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- All that was ever counted, by slot. Never compacted: slots and months are checked against it and app_ledger.
-CREATE TABLE counter_ledger (
+CREATE TABLE IF NOT EXISTS counter_ledger (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     slot    SMALLINT UNSIGNED NOT NULL,
     amount  DECIMAL(38, 0) NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE counter_ledger (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The ledger of what applications count in their own transactions, until the bucket is over and a job moves it.
-CREATE TABLE app_ledger (
+CREATE TABLE IF NOT EXISTS app_ledger (
     counter  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket   DATETIME NOT NULL COMMENT 'once it is over, its rows are moved to counter_ledger',
     slot     SMALLINT UNSIGNED NOT NULL COMMENT 'of the connection: 1024 and up',
@@ -37,7 +37,7 @@ CREATE TABLE app_ledger (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One guard row per stream entry that was counted, in the transaction that counted it.
-CREATE TABLE applied_entry (
+CREATE TABLE IF NOT EXISTS applied_entry (
     entry_id  BINARY(16) NOT NULL,
     keep_from BIGINT NOT NULL COMMENT 'Unix ms; may be pruned once control.pruned_before is above it',
     PRIMARY KEY (entry_id),
@@ -45,7 +45,7 @@ CREATE TABLE applied_entry (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One row, read with a share lock by every transaction that applies entries.
-CREATE TABLE control (
+CREATE TABLE IF NOT EXISTS control (
     id            TINYINT UNSIGNED NOT NULL,
     pruned_before BIGINT NOT NULL COMMENT 'Unix ms; guards of entries older than this may be gone. Only grows',
     policy_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of counter or counter_policy',
@@ -56,10 +56,10 @@ CREATE TABLE control (
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-INSERT INTO control (id, pruned_before, pruned_seal, version_seal) VALUES (1, 0, 0, 0);
+INSERT IGNORE INTO control (id, pruned_before, pruned_seal, version_seal) VALUES (1, 0, 0, 0);
 
 -- What could not be counted, with the reason.
-CREATE TABLE dead_row (
+CREATE TABLE IF NOT EXISTS dead_row (
     entry_id  BINARY(16) NOT NULL,
     position  INT NOT NULL COMMENT 'of the row in its entry from 0; -1 for the whole entry',
     stream    VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -79,7 +79,7 @@ CREATE TABLE dead_row (
 
 -- Rows that were not kept in dead_row, as it has its most of their reason and counter. The row without a counter is
 -- also the lock by which those who set rows of a reason aside take turns.
-CREATE TABLE dead_group (
+CREATE TABLE IF NOT EXISTS dead_group (
     reason   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     counter  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'empty: entries as a whole, rows without a valid counter, and those of all counters but the first 20',
     not_kept BIGINT UNSIGNED NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE dead_group (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What was last seen in the streams, by which the next look tells entries that were applied from lost ones.
-CREATE TABLE queue_look (
+CREATE TABLE IF NOT EXISTS queue_look (
     id        TINYINT UNSIGNED NOT NULL,
     version   BIGINT UNSIGNED NOT NULL COMMENT 'grows with each look: of two processes that look at once, one writes',
     looked_at BIGINT NOT NULL COMMENT 'Unix ms; 0: look again, as something is missing',
@@ -97,7 +97,7 @@ CREATE TABLE queue_look (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Entries that were lost from a stream before they were applied: a row per stream and UTC day.
-CREATE TABLE queue_loss (
+CREATE TABLE IF NOT EXISTS queue_loss (
     stream     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     day        DATE NOT NULL COMMENT 'UTC; when it was noticed',
     entries    BIGINT UNSIGNED NOT NULL COMMENT 'known to be lost, at least; 0: none is known',
@@ -109,7 +109,7 @@ CREATE TABLE queue_loss (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Who may do what until when. The token grows with every change of hands and is never reset.
-CREATE TABLE lease (
+CREATE TABLE IF NOT EXISTS lease (
     name       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     holder     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     token      BIGINT UNSIGNED NOT NULL,
@@ -118,7 +118,7 @@ CREATE TABLE lease (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Counters somebody has made by hand; all others have the defaults.
-CREATE TABLE counter (
+CREATE TABLE IF NOT EXISTS counter (
     name         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     keep_days    INT UNSIGNED NULL COMMENT 'buckets of days longer ago roll up to months; NULL: never',
     max_keys     INT UNSIGNED NULL COMMENT 'keys that workers make per day; what is beyond goes to __overflow__; NULL: as control says',
@@ -136,7 +136,7 @@ CREATE TABLE counter (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- How a counter's events go into buckets, by event time. A counter without rows here counts UTC days.
-CREATE TABLE counter_policy (
+CREATE TABLE IF NOT EXISTS counter_policy (
     counter    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     number     TINYINT UNSIGNED NOT NULL COMMENT '0-59: the seconds of the buckets that were counted under it',
     valid_from DATETIME NOT NULL COMMENT 'UTC; events from this minute on, until the next one begins',
@@ -149,7 +149,7 @@ CREATE TABLE counter_policy (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Buckets that retention rolled up, by month of the counter's own time zone.
-CREATE TABLE counter_month (
+CREATE TABLE IF NOT EXISTS counter_month (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'the first day of the month, at 0:00',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
@@ -160,7 +160,7 @@ CREATE TABLE counter_month (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- How the members of a counter's events are hashed, by event time. Workers make salts, forget them, and publish them.
-CREATE TABLE visitor_salt (
+CREATE TABLE IF NOT EXISTS visitor_salt (
     number  INT UNSIGNED NOT NULL AUTO_INCREMENT COMMENT 'is sent with the hashes',
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     begins  BIGINT NOT NULL COMMENT 'Unix minutes; -2147483648: from the beginning',
@@ -172,7 +172,7 @@ CREATE TABLE visitor_salt (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The different members of a row of counter_slot: moved and deleted with it, and locked by whoever holds it.
-CREATE TABLE visitor_slot (
+CREATE TABLE IF NOT EXISTS visitor_slot (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'as in counter_slot',
     counter_key VARBINARY(255) NOT NULL COMMENT 'as in counter_slot',
@@ -184,7 +184,7 @@ CREATE TABLE visitor_slot (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The same of a row of counter_month.
-CREATE TABLE visitor_month (
+CREATE TABLE IF NOT EXISTS visitor_month (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'as in counter_month',
     counter_key VARBINARY(255) NOT NULL COMMENT 'as in counter_month',
@@ -195,7 +195,7 @@ CREATE TABLE visitor_month (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The jobs and when they run next. Written by any scheduler: who moves next_at on has planned that time.
-CREATE TABLE job (
+CREATE TABLE IF NOT EXISTS job (
     name      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     cron      VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'off: not planned',
     time_zone VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'of the cron expression',
@@ -205,7 +205,7 @@ CREATE TABLE job (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Every run of a job, once. Written before the run is enqueued.
-CREATE TABLE job_run (
+CREATE TABLE IF NOT EXISTS job_run (
     job          VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     planned_at   DATETIME NOT NULL COMMENT 'UTC',
     state        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'planned, running, done, failed or skipped',
@@ -223,7 +223,7 @@ CREATE TABLE job_run (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Sequences: one row that hands out values, in one statement.
-CREATE TABLE sequence (
+CREATE TABLE IF NOT EXISTS sequence (
     name       VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
     period     DATETIME NOT NULL COMMENT 'local midnight that begins the day, month or year; 1970-01-01: all time',
     value      BIGINT NOT NULL COMMENT 'the last one handed out',
@@ -237,7 +237,7 @@ CREATE TABLE sequence (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The options of every sequence that was used or configured. Whoever hands out a value holds a share lock on its row.
-CREATE TABLE sequence_option (
+CREATE TABLE IF NOT EXISTS sequence_option (
     name      VARBINARY(255) NOT NULL,
     start     BIGINT NULL COMMENT 'first value of each period; NULL: the step',
     step      BIGINT NOT NULL,
@@ -252,14 +252,14 @@ CREATE TABLE sequence_option (
 -- Counters that applications count in their own transactions. Each such transaction holds a share lock on the row, so
 -- whoever changes what the counter's buckets are raises its version: that waits for them, and later ones see the change.
 -- It is never deleted.
-CREATE TABLE app_counter (
+CREATE TABLE IF NOT EXISTS app_counter (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     version BIGINT UNSIGNED NOT NULL COMMENT 'at first control.policy_version; raised with each change of what the counter counts by',
     PRIMARY KEY (counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Tables whose rows are counted by triggers.
-CREATE TABLE tracked_table (
+CREATE TABLE IF NOT EXISTS tracked_table (
     counter      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     table_schema VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     table_name   VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -274,7 +274,7 @@ CREATE TABLE tracked_table (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One row per `countersink backfill`.
-CREATE TABLE backfill_run (
+CREATE TABLE IF NOT EXISTS backfill_run (
     id          BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     mode        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'add, reconcile, or dry-run of a reconcile, while it lasts',
@@ -300,13 +300,13 @@ CREATE TABLE backfill_run (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Whoever decides which source a file is holds its counter's row alone.
-CREATE TABLE backfill_counter (
+CREATE TABLE IF NOT EXISTS backfill_counter (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     PRIMARY KEY (counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- A file, known by its content. Whoever reads on in it holds its row alone.
-CREATE TABLE backfill_source (
+CREATE TABLE IF NOT EXISTS backfill_source (
     id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
     counter    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     truth_of   BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'the run that set totals to what it says; 0: it was added',
@@ -324,7 +324,7 @@ CREATE TABLE backfill_source (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What of a source was counted, or is to be: each byte belongs to one chunk.
-CREATE TABLE backfill_chunk (
+CREATE TABLE IF NOT EXISTS backfill_chunk (
     source     BIGINT UNSIGNED NOT NULL,
     start_at   BIGINT UNSIGNED NOT NULL COMMENT 'uncompressed bytes',
     end_at     BIGINT UNSIGNED NOT NULL,
@@ -345,7 +345,7 @@ CREATE TABLE backfill_chunk (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What a chunk added, so that it can be taken back.
-CREATE TABLE backfill_journal (
+CREATE TABLE IF NOT EXISTS backfill_journal (
     source   BIGINT UNSIGNED NOT NULL,
     start_at BIGINT UNSIGNED NOT NULL,
     piece    SMALLINT UNSIGNED NOT NULL,
@@ -355,7 +355,7 @@ CREATE TABLE backfill_journal (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Samples of the lines of a chunk, by which they are known again in other sources.
-CREATE TABLE backfill_sample (
+CREATE TABLE IF NOT EXISTS backfill_sample (
     sample   BINARY(8) NOT NULL COMMENT 'keyed hash of a line',
     source   BIGINT UNSIGNED NOT NULL,
     start_at BIGINT UNSIGNED NOT NULL COMMENT 'the chunk',
@@ -364,7 +364,7 @@ CREATE TABLE backfill_sample (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Lines that could not be counted.
-CREATE TABLE backfill_reject (
+CREATE TABLE IF NOT EXISTS backfill_reject (
     source   BIGINT UNSIGNED NOT NULL,
     start_at BIGINT UNSIGNED NOT NULL COMMENT 'the chunk',
     line     BIGINT UNSIGNED NOT NULL COMMENT 'from 1',
@@ -376,7 +376,7 @@ CREATE TABLE backfill_reject (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Reconcile: what the sources of a run say, in all.
-CREATE TABLE backfill_truth (
+CREATE TABLE IF NOT EXISTS backfill_truth (
     run         BIGINT UNSIGNED NOT NULL,
     bucket      DATETIME NOT NULL,
     counter_key VARBINARY(255) NOT NULL,
@@ -385,7 +385,7 @@ CREATE TABLE backfill_truth (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Reconcile: what was corrected.
-CREATE TABLE backfill_drift (
+CREATE TABLE IF NOT EXISTS backfill_drift (
     run         BIGINT UNSIGNED NOT NULL,
     bucket      DATETIME NOT NULL,
     counter_key VARBINARY(255) NOT NULL,
@@ -396,7 +396,7 @@ CREATE TABLE backfill_drift (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Buckets that a source was the whole truth for: what was accepted before and comes after is in it already.
-CREATE TABLE reconciled_bucket (
+CREATE TABLE IF NOT EXISTS reconciled_bucket (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL,
     run         BIGINT UNSIGNED NOT NULL,
@@ -406,7 +406,7 @@ CREATE TABLE reconciled_bucket (
 
 -- Keys of the HTTP interface; rows stay when a key is revoked: once there was a key, one is needed. Links, each of which
 -- shows one counter until it ends; they are no keys in this.
-CREATE TABLE api_key (
+CREATE TABLE IF NOT EXISTS api_key (
     id           VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the public part of the key',
     name         VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'for people',
     hash         BINARY(32) NOT NULL COMMENT 'SHA-256 of the secret part, which has 256 random bits',
@@ -422,7 +422,7 @@ CREATE TABLE api_key (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Browsers that have logged in to the dashboard.
-CREATE TABLE web_session (
+CREATE TABLE IF NOT EXISTS web_session (
     token_hash BINARY(32) NOT NULL COMMENT 'SHA-256 of the cookie, which has 256 random bits',
     api_key    VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the key it logged in with; the session ends with it',
     created    DATETIME(3) NOT NULL COMMENT 'UTC',
@@ -432,7 +432,7 @@ CREATE TABLE web_session (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What people have written on days, to be shown with the numbers.
-CREATE TABLE day_note (
+CREATE TABLE IF NOT EXISTS day_note (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'empty: all counters',
     day     DATE NOT NULL COMMENT 'of the time zone of the counter',
     note    VARCHAR(500) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -442,7 +442,7 @@ CREATE TABLE day_note (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- How many keys a day of a counter has that has a cap, and how much went to __overflow__, by who counted it (slot).
-CREATE TABLE counter_keys (
+CREATE TABLE IF NOT EXISTS counter_keys (
     counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     day       DATE NOT NULL COMMENT 'of the time zone of the counter',
     slot      SMALLINT UNSIGNED NOT NULL COMMENT '0: whoever makes keys holds this row; others: overflown only',
@@ -454,7 +454,7 @@ CREATE TABLE counter_keys (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Which node of a Galera cluster takes countersink's writes. Empty on all other servers.
-CREATE TABLE writer_fence (
+CREATE TABLE IF NOT EXISTS writer_fence (
     number   SMALLINT UNSIGNED NOT NULL COMMENT 'a transaction writes one of these rows; who changes the node writes all',
     node     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'UUID of the node in the group',
     address  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'where its clients find it; empty: not known',
@@ -464,7 +464,7 @@ CREATE TABLE writer_fence (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What transactions of applications write on Galera, so that none that goes by a counter's former settings is committed on another node.
-CREATE TABLE app_fence (
+CREATE TABLE IF NOT EXISTS app_fence (
     counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     number  SMALLINT UNSIGNED NOT NULL COMMENT 'a transaction writes one of the counter''s rows; who changes its settings writes all',
     uses    BIGINT UNSIGNED NOT NULL COMMENT 'transactions that have written the row',
@@ -475,7 +475,7 @@ CREATE TABLE app_fence (
 -- without what is in counter_month). The key stays as it is in the table: converted
 -- to text it would be compared by a collation, in which '/Home' equals '/home', and no index could find it.
 -- Breakdowns (visits#1) are left out: their events are in their counters already.
-CREATE SQL SECURITY INVOKER VIEW counter_daily AS
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW counter_daily AS
 SELECT counter,
        CAST(bucket AS DATE) AS day,
        counter_key,
