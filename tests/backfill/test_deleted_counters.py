@@ -71,7 +71,7 @@ def fill(logs: Logs) -> None:
             (COUNTER,),
         )
         # On the row of the ledger that a backfill would have posted it to.
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6, 0, 0)", (COUNTER,))
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6, 0, NULL)", (COUNTER,))
         post_planted(session)
         session.execute(
             "INSERT INTO reconciled_bucket VALUES (%s, '2026-03-14', %s, 1),"

@@ -29,9 +29,6 @@ def test_when_all_agrees_it_says_of_how_many(servers: Servers) -> None:
 
 def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
     count(servers)
-    with connect(servers.mysql_url) as session:
-        ((bucket,),) = session.query("SELECT DISTINCT bucket FROM counter_slot")
-    day = f"{bucket:%Y-%m-%d}"
     servers.execute("UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
     servers.execute("DELETE FROM counter_slot WHERE counter = 'views' AND counter_key = '/b'")
     done = servers.call("verify", "--format", "json")
@@ -40,23 +37,20 @@ def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
         {
             "counter": "clicks",
             "problem": "sum",
-            "day": day,
-            "key": "/a",
+            "day": None,
             "in_tables": 7,
             "in_ledger": 5,
             "difference": 2,
-            "detail": f"the tables hold +2 against the ledger: in key '/a' of {day}",
+            "detail": "the tables hold +2 against the ledger",
         },
         {
             "counter": "views",
             "problem": "sum",
-            "day": day,
-            "key": None,
+            "day": None,
             "in_tables": 5,
             "in_ledger": 10,
             "difference": -5,
-            "detail": f"the tables hold -5 against the ledger: in a key of {day} that is gone,"
-            " or in several",
+            "detail": "the tables hold -5 against the ledger",
         },
     ]
     table = servers.call("verify")

@@ -183,7 +183,7 @@ def test_a_user_who_may_not_make_the_row_of_a_new_counter_has_it_made(
     user = f"{database}_app"[-32:]
     session.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'shop'")
     try:
-        for table in ("counter_slot", "app_ledger"):
+        for table in ("counter_slot", "counter_ledger"):
             session.execute(f"GRANT SELECT, INSERT, UPDATE ON {database}.{table} TO '{user}'@'%'")
         for table in ("app_counter", "counter_policy"):
             session.execute(f"GRANT SELECT ON {database}.{table} TO '{user}'@'%'")

@@ -6,7 +6,7 @@ from datetime import date, datetime
 from typing import Any
 
 from countersink.store.sql import label_of
-from tests.support.ledger import checks, held, posted
+from tests.support.ledger import checksum, held, posted
 from tests.support.oracle import connect
 
 MAX = 2**63 - 1
@@ -29,13 +29,11 @@ class Tables:
     def plant(self, rows: Iterable[Slotted]) -> None:
         """Insert slot rows, and book them in the ledger as their writers would have done."""
         planted = list(rows)
-        posts: dict[bool, dict[tuple[object, ...], list[int]]] = {False: {}, True: {}}
+        posts: dict[tuple[str, int], list[int]] = {}
         for counter, bucket, key, slot, amount in planted:
-            app = 256 <= slot <= 511 or slot >= 1024
-            place = (counter, bucket, slot) if app else (counter, slot)
-            sums = posts[app].setdefault(place, [0, 0, 0])
-            for n, each in enumerate((amount, *checks(bucket, key, amount))):
-                sums[n] += each
+            sums = posts.setdefault((counter, slot), [0, 0])
+            sums[0] += amount
+            sums[1] += checksum(bucket, key, amount)
         with self.connection.cursor() as cursor:
             self.connection.begin()
             cursor.executemany(
@@ -43,16 +41,12 @@ class Tables:
                 " VALUES (%s, %s, %s, %s, %s)",
                 planted,
             )
-            for app, sums_of in posts.items():
-                into, more = ("app_ledger (counter, bucket,", "%s, ") if app else (
-                    "counter_ledger (counter,", "")  # fmt: skip
-                cursor.executemany(
-                    f"INSERT INTO {into} slot, amount, checksum, moment)"
-                    f" VALUES ({more}%s, %s, %s, %s, %s)"
-                    " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount),"
-                    " checksum = checksum + VALUES(checksum), moment = moment + VALUES(moment)",
-                    [(*place, *sums) for place, sums in sums_of.items()],
-                )
+            cursor.executemany(
+                "INSERT INTO counter_ledger (counter, slot, amount, checksum)"
+                " VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE"
+                " amount = amount + VALUES(amount), checksum = checksum + VALUES(checksum)",
+                [(*place, *sums) for place, sums in posts.items()],
+            )
             self.connection.commit()
 
     def run(self, sql: str, *args: object) -> list[tuple[Any, ...]]:

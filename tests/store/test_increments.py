@@ -206,7 +206,7 @@ def test_nothing_is_counted_where_its_posting_alone_fails_and_the_transaction_co
     ((number,),) = run(app, "SELECT CONNECTION_ID()")
     with connect(mysql_url) as holder, ThreadPoolExecutor(1) as pool:
         holder.begin()
-        assert len(holder.query("SELECT amount FROM app_ledger FOR UPDATE")) == 1
+        assert len(holder.query("SELECT amount FROM counter_ledger FOR UPDATE")) == 1
         counting = pool.submit(
             store.increment_many, app, "orders", {"paid": 4, "new": 8, "sent": -2}, at=NOON
         )

@@ -1,9 +1,11 @@
-"""The ledgers are equal to the rows, in sums and checksums, whatever anybody does."""
+"""The ledger is equal to the rows, in sums and checksums, whatever anybody does."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Event
 
 import pytest
 
@@ -14,13 +16,15 @@ from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
-from countersink.store.ledger.postings import buckets, move
+from countersink.store.connection import Session, rerun
+from countersink.store.in_app.connection import own_slot
+from countersink.store.ledger.postings import fold, foldable
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import NOON, add, line, options, write
-from tests.store.app import open_app
+from tests.store.app import open_app, run
 from tests.store.helpers import entry
 from tests.support.ledger import held, posted
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -76,6 +80,8 @@ class Play:
         if self.draw.random() < 0.3:
             self.store.delete(self.app, self.counter(), keys[0])
         self.app.rollback() if self.draw.random() < 0.3 else self.app.commit()
+        with open_tables(self.url) as session:
+            session.execute("UPDATE counter_ledger SET posted_at = posted_at - INTERVAL 1 HOUR")
 
     def compact(self) -> None:
         before = self.draw.choice((None, date(2026, 3, 20), date(2027, 1, 1)))
@@ -133,23 +139,87 @@ class Play:
         )
 
 
-def test_a_posting_that_an_open_transaction_adds_to_is_moved_after_its_commit(
-    mysql_url: str, store: Store
+def test_rows_that_no_application_has_touched_for_an_hour_are_folded(
+    mysql_url: str, store: Store, session: Session
 ) -> None:
-    with open_app(mysql_url) as other, open_app(mysql_url) as app, open_tables(mysql_url) as moving:
-        for connection in (other, app):
+    """But for one that an open transaction adds to, and those of the last hour."""
+    with open_app(mysql_url) as idle, open_app(mysql_url) as app, open_app(mysql_url) as busy:
+        for connection in (idle, app):
             store.increment(connection, "views", "/a", 5, at=NOON)
             connection.commit()
+        session.execute("UPDATE counter_ledger SET posted_at = posted_at - INTERVAL 61 MINUTE")
+        store.increment(busy, "views", "/a", 100, at=NOON)
+        busy.commit()
         store.increment(app, "views", "/a", 7, at=NOON)
-        [(counter, label)] = buckets(moving)
-        of_other = move(moving, counter, label, -1)
-        assert of_other is not None
-        assert move(moving, counter, label, -1) is None
+        opened = partial(open_tables, mysql_url)
+        compact(opened, CompactOptions())
+        assert _amounts(session) == [(0, 5), (1, 5), (1, 100)]
+        assert posted(session) == held(session)
         app.commit()
-        assert move(moving, counter, label, -1) != of_other
-        assert buckets(moving) == []
-        assert posted(moving) == held(moving)
-    assert store.totals.total("views") == 17
+        compact(opened, CompactOptions())
+        assert _amounts(session) == [(0, 5), (1, 12), (1, 100)]
+        assert foldable(session) == []
+    with open_app(mysql_url) as again:
+        store.increment(again, "views", "/a", 1, at=NOON)
+        again.commit()
+    assert posted(session) == held(session)
+    assert store.totals.total("views") == 118
+
+
+def _amounts(session: Session) -> list[tuple[int, int]]:
+    """Of rows of the ledger, those of slot 0 first."""
+    found = session.query("SELECT slot > 0, amount FROM counter_ledger ORDER BY 1, 2")
+    return [(int(own), int(amount)) for own, amount in found]
+
+
+def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store) -> None:
+    """Every connection is a new one, whose row is old at once."""
+    stopping = Event()
+
+    def count() -> int:
+        done = 0
+        while not stopping.is_set():
+            with open_app(mysql_url) as app:
+                store.increment(app, "views", f"/{done % 3}", 1, at=NOON)
+                run(
+                    app,
+                    "UPDATE counter_ledger SET posted_at = '2026-01-01'"
+                    f" WHERE counter = 'views' AND slot = {own_slot()}",
+                )
+                app.commit()
+            done += 1
+        return done
+
+    def fold_all() -> int:
+        folded = 0
+        with open_tables(mysql_url) as session:
+            while not stopping.is_set():
+                after: int | None = -1
+                while after is not None:
+                    after = rerun(partial(fold, session, "views", after))
+                    folded += after is not None
+        return folded
+
+    with ThreadPoolExecutor(4) as pool:
+        counting = [pool.submit(count) for _ in range(2)]
+        folding = [pool.submit(fold_all) for _ in range(2)]
+        eventually(lambda: any(map(Future.done, (*counting, *folding))) or _folded(mysql_url) > 50)
+        stopping.set()
+        counted = sum(each.result(60) for each in counting)
+        assert all(each.result(60) for each in folding)
+    with open_session(mysql_url) as session:
+        assert posted(session) == held(session) != {}
+        assert verify(session).differences == []
+    assert store.totals.total("views") == counted
+
+
+def _folded(mysql_url: str) -> int:
+    """What was folded, of counts of 1."""
+    with open_session(mysql_url) as session:
+        ((found,),) = session.query(
+            "SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE slot = 0"
+        )
+    return int(found)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +237,7 @@ def test_random_acts_keep_rows_and_ledgers_equal(
         act()
         rows, said = held(session), posted(session)
         for counter in rows.keys() | said.keys():
-            assert rows.get(counter, (0, 0, 0)) == said.get(counter, (0, 0, 0)), act
+            assert rows.get(counter, (0, 0)) == said.get(counter, (0, 0)), act
     with open_session(mysql_url) as verifying:
         assert verify(verifying).differences == []
     assert play.reconciled

@@ -42,7 +42,7 @@ def _fill(session: Session) -> None:
     one that has months.
     """
     for counter in ("a", "b", "b1", "b2", "c"):
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0)", (counter,))
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL)", (counter,))
         for index in range(DAYS):
             values: list[object] = []
             for number in range(KEYS):

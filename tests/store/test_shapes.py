@@ -41,7 +41,7 @@ def planted(request: pytest.FixtureRequest, session: Session, applier: Applier) 
         "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
         " VALUES ('c', '2026-02-01', 'b', 40)"
     )
-    session.execute("INSERT INTO counter_ledger VALUES ('c', 99, 43, 0, 0)")
+    session.execute("INSERT INTO counter_ledger VALUES ('c', 99, 43, 0, NULL)")
 
 
 @pytest.mark.usefixtures("planted")

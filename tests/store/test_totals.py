@@ -32,7 +32,7 @@ def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d"))
     session.execute("DELETE FROM counter_ledger")
     for counter in counters:
         session.execute(
-            "INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0), (%s, 2, 0, 0, 0)", (counter,) * 2
+            "INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL), (%s, 2, 0, 0, NULL)", (counter,) * 2
         )
     for (counter, day, key), amount in cells.items():
         for slot, part in ((0, amount + 7), (3, -10), (300, 3)):
@@ -128,7 +128,7 @@ def test_every_question_against_brute_force(
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_sums_beyond_bigint_are_exact(session: Session, totals: Totals) -> None:
-    session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0, 0, 0)")
+    session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0, 0, NULL)")
     session.execute(
         "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
         " VALUES ('c', '2026-11-21', 'k', 1, %s),"
@@ -151,7 +151,7 @@ def test_more_keys_than_fit_one_query(session: Session, totals: Totals, applier:
 
 def test_many_counters(session: Session, totals: Totals) -> None:
     for number in range(450):
-        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, 0)", (f"c{number}",))
+        session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL)", (f"c{number}",))
         session.execute(
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES (%s, '2026-11-21', '', 1, %s)",

@@ -260,9 +260,9 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
         (name, "2026-01-01", b"", 4)
         for name in ("months", "months_wrong", "months_alone", "rolled_up", "rolled_up_wrong")
     ]
-    wrong = [("less", 1, 5, 0, 0), ("months_wrong", 1, 1, 0, 0), ("more_as_much", 1, -5, 0, 0)]
-    wrong += [("ledger_alone", 1, 5, 0, 0), ("rolled_up_wrong", 1, 1, 0, 0)]
-    zero = [("ledger_alone_zero", 1, 5, 0, 0), ("ledger_alone_zero", 2, -5, 0, 0)]
+    wrong = [("less", 1, 5, 0, None), ("months_wrong", 1, 1, 0, None), ("more_as_much", 1, -5, 0, None)]
+    wrong += [("ledger_alone", 1, 5, 0, None), ("rolled_up_wrong", 1, 1, 0, None)]
+    zero = [("ledger_alone_zero", 1, 5, 0, None), ("ledger_alone_zero", 2, -5, 0, None)]
     slots += [("exchanged", day, key, 1, amount) for key, amount in ((b"a", 1), (b"b", 2))]
     plant(session, "counter_slot", slots)
     plant(session, "counter_month", months)
@@ -441,7 +441,7 @@ def test_it_stops_between_two_tables_when_told_to(
 @pytest.mark.parametrize("counter", [None, "views"])
 def test_a_lost_row_of_control_is_named(mysql_url: str, counter: str | None) -> None:
     with connect(mysql_url) as session:
-        session.execute("INSERT INTO counter_ledger VALUES ('views', 0, 0, 0, 0)")
+        session.execute("INSERT INTO counter_ledger VALUES ('views', 0, 0, 0, NULL)")
         session.execute("DELETE FROM control")
     with open_session(mysql_url) as session, pytest.raises(Refused, match="control has lost its"):
         verify(session, counter)

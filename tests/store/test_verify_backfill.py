@@ -81,7 +81,7 @@ def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Sessi
             "backfill",
             490,
             500,
-            "the ledger of slots 512 and up holds +10 against what backfills wrote down; the chunks"
+            "the ledger of slots 512 to 1023 holds +10 against what backfills wrote down; the chunks"
             f" of 1 sources, such as {source}, do not cover what was read of them; source {source}"
             f" was changed by hand; the chunk of source {source} from byte 0 on was changed by"
             " hand",
@@ -98,7 +98,7 @@ def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Sessi
         (run, run),
     )
     assert found(verifying) == []  # of a counter that was never counted
-    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4, 0, 0)", (COUNTER,))
+    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4, 0, NULL)", (COUNTER,))
     assert found(verifying) == [("backfill", 3, 4), ("sum", 0, 4)][::-1]
     session.execute("UPDATE counter_ledger SET amount = 3")
     assert [problem for problem, _, _ in found(verifying)] == ["sum"]

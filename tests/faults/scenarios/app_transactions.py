@@ -175,6 +175,6 @@ def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:
 
 def _forget(oracle: Oracle) -> None:
     """For whoever plays another scenario on the same stage."""
-    for table in ("counter_slot", "counter_ledger", "app_ledger"):
+    for table in ("counter_slot", "counter_ledger"):
         oracle.rows(f"DELETE FROM {table} WHERE counter = '{COUNTER}'")
     oracle.rows(f"DELETE FROM counter WHERE name = '{COUNTER}'")

@@ -16,7 +16,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.verify import open_session, verify
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
-from tests.support.ledger import checks
+from tests.support.ledger import checksum
 from tests.support.oracle import Oracle, connect
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase, Request
@@ -53,15 +53,13 @@ LEDGER = """
     SELECT counter, CAST(SUM(amount) AS CHAR) FROM (
         SELECT counter, amount FROM counter_slot
         UNION ALL SELECT counter, amount FROM counter_month
-        UNION ALL SELECT counter, -amount FROM counter_ledger
-        UNION ALL SELECT counter, -amount FROM app_ledger) AS all_rows
+        UNION ALL SELECT counter, -amount FROM counter_ledger) AS all_rows
     GROUP BY counter HAVING SUM(amount) <> 0
 """
 TABLES = (
     "counter_slot",
     "counter_month",
     "counter_ledger",
-    "app_ledger",
     "counter",
     "counter_policy",
 )
@@ -189,13 +187,18 @@ class Books:
                 ],
             )
             cursor.executemany(
-                "INSERT INTO app_ledger VALUES (%s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE"
-                " amount = amount + VALUES(amount), checksum = checksum + VALUES(checksum),"
-                " moment = moment + VALUES(moment)",
+                "INSERT INTO counter_ledger (counter, slot, amount, checksum, posted_at)"
+                " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
+                " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount),"
+                " checksum = checksum + VALUES(checksum)",
                 [
-                    (counter, bucket, slot, amount, *checks(bucket, key.encode(), amount))
+                    (
+                        counter,
+                        1024 + slot,
+                        amount,
+                        checksum(self._bucket(minute), key.encode(), amount),
+                    )
                     for counter, key, minute, amount in rows
-                    for bucket in (self._bucket(minute),)
                 ],
             )
             app.commit()

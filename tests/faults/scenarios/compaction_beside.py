@@ -20,7 +20,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.verify import open_session, verify
 from tests.faults.scenarios.compaction import LEDGER, TOTALS, totals
 from tests.faults.stage import Stage
-from tests.support.ledger import checks
+from tests.support.ledger import checksum
 from tests.support.oracle import Oracle, connect
 from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
 
@@ -161,11 +161,12 @@ def _count_in_app(stage: Stage, stopping: threading.Event, committed: list[int])
                     " ON DUPLICATE KEY UPDATE amount = amount + 1",
                     (counter, day_of(minute), key.encode(), 256 + random.randrange(4), amount),
                 )
-                sums = (amount, *checks(f"{day_of(minute)} 00:00:00", key.encode(), amount))
+                sums = (amount, checksum(f"{day_of(minute)} 00:00:00", key.encode(), amount))
                 cursor.execute(
-                    "INSERT INTO app_ledger VALUES (%s, %s, %s, %s, %s, %s) ON DUPLICATE KEY UPDATE"
-                    " amount = amount + %s, checksum = checksum + %s, moment = moment + %s",
-                    (counter, day_of(minute), 5000, *sums * 2),
+                    "INSERT INTO counter_ledger (counter, slot, amount, checksum, posted_at)"
+                    " VALUES (%s, 5000, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
+                    " ON DUPLICATE KEY UPDATE amount = amount + %s, checksum = checksum + %s",
+                    (counter, *sums * 2),
                 )
                 app.commit()
             committed.append(1)

@@ -15,25 +15,14 @@ CREATE TABLE IF NOT EXISTS counter_slot (
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- All that was ever counted, by slot. Never compacted: slots and months are checked against it and app_ledger.
+-- All that was ever counted, by slot: what slots and months are checked against. Rows of buckets are compacted, these are not.
 CREATE TABLE IF NOT EXISTS counter_ledger (
-    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    slot    SMALLINT UNSIGNED NOT NULL,
-    amount  DECIMAL(38, 0) NOT NULL,
-    checksum DECIMAL(38, 0) NOT NULL COMMENT 'of the rows: each amount by weights of its key and of its bucket, added up; right modulo 2147483647',
-    moment  DECIMAL(38, 0) NOT NULL COMMENT 'the same by the number of the bucket as well: where one bucket alone is wrong, it tells which',
+    counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    slot      SMALLINT UNSIGNED NOT NULL COMMENT 'as in counter_slot; 1024 and up: a connection of an application, whose rows are added to slot 0 later',
+    amount    DECIMAL(38, 0) NOT NULL,
+    checksum  DECIMAL(38, 0) NOT NULL COMMENT 'of the rows: each amount by weights of its key and of its bucket, added up; right modulo 2147483647',
+    posted_at DATETIME(3) NULL COMMENT 'UTC; when an application last added to its row; NULL: it is no application''s',
     PRIMARY KEY (counter, slot)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- The ledger of what applications count in their own transactions, until the bucket is over and a job moves it.
-CREATE TABLE IF NOT EXISTS app_ledger (
-    counter  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    bucket   DATETIME NOT NULL COMMENT 'once it is over, its rows are moved to counter_ledger',
-    slot     SMALLINT UNSIGNED NOT NULL COMMENT 'of the connection: 1024 and up',
-    amount   DECIMAL(38, 0) NOT NULL,
-    checksum DECIMAL(38, 0) NOT NULL,
-    moment   DECIMAL(38, 0) NOT NULL,
-    PRIMARY KEY (counter, bucket, slot)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One guard row per stream entry that was counted, in the transaction that counted it.

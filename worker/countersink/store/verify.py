@@ -1,8 +1,8 @@
 """What ``verify`` compares (counters with the ledger, settings, sequences, backfills, tracked
-tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; where they are
-(day, key): ``ledger/balance.py``; output and exit status: ``cli/commands/repair/verify.py``.
+tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; output and exit
+status: ``cli/commands/repair/verify.py``.
 
-For every counter: slots + months = what was posted to the ledgers, in amounts and in checksums, by
+For every counter: slots + months = what was posted to the ledger, in amounts and in checksums, by
 which it is noticed that a key, a day or two amounts were exchanged (see
 :mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
@@ -37,7 +37,7 @@ from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference as Difference
 from countersink.store.ledger import seals
-from countersink.store.ledger.balance import CounterWindow, Sides, balance, locate, read, window
+from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
 from countersink.store.sql import label_of, label_text, label_time, marks, parts
@@ -123,7 +123,7 @@ def verify(
     if table is not None:
         tracked = _tracked_as(session, tracked, table)
     elif counter is not None:
-        require(session, counter, ("app_ledger", "backfill_source"))
+        require(session, counter, ("backfill_source",))
         tracked = [each for each in tracked if each.counter == counter]
     if table is None and counter is None:
         done = _verify_all(session, stop, looking)
@@ -233,7 +233,7 @@ def _wrong(
     for part in parts(names, _AT_ONCE):
         for name, sides in read(session, part).items():
             rows += sides.rows
-            differences += _differences(session, name, sides, policies)
+            differences += _differences(name, sides, policies)
     for part in parts(backfilled, _AT_ONCE):
         differences += seals.mismatches(session, part)
     return rows, differences
@@ -257,13 +257,11 @@ def _tracked_as(
     return found
 
 
-def _differences(
-    session: Session, name: str, sides: Sides, policies: Policies
-) -> Iterator[Difference]:
+def _differences(name: str, sides: Sides, policies: Policies) -> Iterator[Difference]:
     """What is wrong with a counter."""
     amounts = sides.held.amount, sides.posted.amount
     if name not in policies.tracked:
-        yield from _against_ledger(session, name, sides)
+        yield from _against_ledger(name, sides)
     last = max(sides.months, default=None)
     if last is not None:
         month, up_to = label_time(last).date(), sides.rolled_up_to
@@ -315,13 +313,12 @@ def _never_rolled(name: str, sides: Sides, had: dict[int, Policy]) -> Iterator[D
                 yield Difference(name, "no_rollup", *amounts, detail, day=first.date())
 
 
-def _against_ledger(session: Session, name: str, sides: Sides) -> Iterator[Difference]:
+def _against_ledger(name: str, sides: Sides) -> Iterator[Difference]:
     held, posted = sides.held, sides.posted
     if sides.rows and not sides.postings:
         detail = f"{sides.rows:,} rows, though nothing was ever applied to this counter"
         yield Difference(name, "no_ledger", held.amount, 0, detail)
     elif held != posted:
-        found = locate(session, name, sides)
         if held.amount != posted.amount:
             detail = f"the tables hold {held.amount - posted.amount:+,} against the ledger"
         else:
@@ -331,9 +328,7 @@ def _against_ledger(session: Session, name: str, sides: Sides) -> Iterator[Diffe
             "sum" if held.amount != posted.amount else "checksum",
             held.amount,
             posted.amount,
-            f"{detail}: {found.detail}",
-            found.day,
-            found.key,
+            detail,
         )
 
 

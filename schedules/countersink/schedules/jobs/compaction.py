@@ -2,14 +2,14 @@
 in which order, sizes of a pass, and the sentence of its result.
 
 Buckets that are over are compacted whole, also again when late events came; of those that are not,
-the keys that have gathered many rows. Totals do not change, and so nothing is posted; what
-applications have posted for buckets that are over is moved from their ledger to that of all. A pass
-can be stopped or killed at any point: what is left is found by the next.
+the keys that have gathered many rows. Totals do not change, and so nothing is posted; rows of the
+ledger that applications have not touched for an hour are folded into one. A pass can be stopped or
+killed at any point: what is left is found by the next.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -193,7 +193,7 @@ class Pass:
             within = 0.0 if beyond is None else (beyond - first) / max(self.now - first, 1)
             self.done.share = (done + min(within, 1.0)) / len(names)
             self._rest()
-        self._postings()
+        self._fold()
 
     @contextmanager
     def by_itself(self) -> Iterator[None]:
@@ -247,18 +247,12 @@ class Pass:
             return policy.local_day(label) < self._what.before
         return policy.ends_at(label) + self._what.grace_s <= self.now
 
-    def _postings(self) -> None:
-        """Move what applications have posted for buckets that are over to the ledger of all."""
-        for name, label in self.mover.run(postings.buckets):
-            over = False
-            with self.by_itself(), suppress(LookupError):
-                asked = self._what.counter in (None, counter_of(name))
-                over = asked and self._is_whole(name, label)
-            after: int | None = -1 if over else None
+    def _fold(self) -> None:
+        """Fold what applications have posted, of those that have been idle for long."""
+        for name in self.mover.run(postings.foldable):
+            after: int | None = -1 if self._what.counter in (None, counter_of(name)) else None
             while after is not None and not self.pace.stopped:
-                after = self.mover.run(
-                    partial(postings.move, counter=name, label=label, after=after)
-                )
+                after = self.mover.run(partial(postings.fold, counter=name, after=after))
                 self._rest()
 
     def _rest(self) -> None:

@@ -209,7 +209,7 @@ def known(session: Session, names: Iterable[str]) -> set[str]:
         rows = session.query(
             f"SELECT name FROM counter WHERE name IN ({marks(part)})"
             f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks(part)})"
-            # Counted in the application's own transactions, and not compacted yet.
+            # The row count of a tracked table, which is not in the ledger.
             " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY)"
             f" WHERE counter IN ({marks(part)}) GROUP BY counter",
             (*part, *part, *part),

@@ -44,7 +44,6 @@ ATTEMPTS: Final = 20
 _LONGEST_PAUSE: Final = 0.2
 _ABOUT_A_COUNTER: Final = (
     "counter_ledger",
-    "app_ledger",
     "counter_policy",
     "counter_keys",
     "day_note",

@@ -129,7 +129,7 @@ class Increments:
     def _post(self, connection: AppConnection, counter: str, label: int, rows: Amounts) -> None:
         total = sum(amount for _, amount in rows)
         weighed = sum(amount * key_weight(key) for key, amount in rows)
-        post_in(connection, self._database, counter, label, Posting.of(label, total, weighed))
+        post_in(connection, self._database, counter, Posting.of(label, total, weighed))
 
     def _add(
         self, connection: AppConnection, counter: str, rows: Amounts, minute: int
@@ -346,7 +346,6 @@ def delete_rows(
         for table, column in (("counter_slot", "slot"), ("counter_month", "0"))
     }
     # On a row of this connection: nobody waits for this transaction.
-    first = min((label for rows in found.values() for label, _, _ in rows), default=0)
     for table, rows in found.items():
         month = table == "counter_month"
         gone = BucketSums(month=month)
@@ -360,7 +359,7 @@ def delete_rows(
             beside = "visitor_month" if month else "visitor_slot"
             _delete(connection, f"{database}.{beside}", conditions)
         for posting in gone.postings().values():
-            post_in(connection, database, counter, first, -posting)
+            post_in(connection, database, counter, -posting)
 
 
 def _delete(connection: AppConnection, table: str, conditions: Sequence[str]) -> None:

@@ -1,11 +1,10 @@
 """The ledger, sums and checksums of all that was added to counters, and seals of settings and
 backfills; kinds of problems that comparing with them finds (``Problem``).
 
-A *posting* is three numbers: the sum of some amounts, and two checksums of the same rows. Whoever
-adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``; an
-application's own transaction does so to ``app_ledger``, on a row of its connection, from which a
-scheduled job moves it. So for every counter, in any snapshot: the rows in slots and months, as one
-posting, are equal to the sum of both ledgers.
+A *posting* is two numbers: the sum of some amounts, and a checksum of the same rows. Whoever
+adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``, on rows of its
+own slot. So for every counter, in any snapshot: the rows in slots and months, as one posting, are
+equal to the sum of the ledger's.
 """
 
 from dataclasses import dataclass
@@ -47,11 +46,10 @@ class Difference:
         in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
             ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
             days; ``sketch``: how many sketches are wrong.
-        in_ledger: sum of the ledgers; ``sequence``, ``control``: the number there should be;
-            ``backfill``: of slots 512 and up; ``breakdown``: the counter's.
+        in_ledger: sum of the ledger; ``sequence``, ``control``: the number there should be;
+            ``backfill``: of slots 512 to 1023; ``breakdown``: the counter's.
         detail: a sentence for people.
         day: of the bucket that is wrong, where that could be told.
-        key: the key that is wrong, where that could be told.
     """
 
     counter: str
@@ -60,7 +58,6 @@ class Difference:
     in_ledger: int
     detail: str
     day: date | None = None
-    key: str | None = None
 
     @property
     def difference(self) -> int:

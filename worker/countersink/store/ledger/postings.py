@@ -1,5 +1,5 @@
-"""Writes to ``counter_ledger`` and ``app_ledger`` in the transaction that changes rows: the
-checksums, in Python and in SQL.
+"""Writes to ``counter_ledger`` in the transaction that changes rows, its checksums in Python and in
+SQL; folds applications' rows of it into one.
 
 Checksums of rows add up: in Python and, equal to it, in SQL. That of some rows is the sum of
 ``amount * key weight * bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one: CRC
@@ -8,14 +8,13 @@ keys or days that are alike cancels out. Whoever changes rows without the checks
 for one in two thousand million; whoever looks for keys of equal weight finds some: a checksum is no
 signature.
 
-The moment is the same sum with the bucket's number as a further factor. Where checksums differ and
-all that is wrong is in one bucket, the quotient of the two differences is the number of that
-bucket. An amount of 0 adds nothing to either.
+An amount of 0 adds nothing.
 
-In ``app_ledger`` each connection of an application posts to rows of its own, so that no transaction
-waits for another one here, whatever it counts. Rows of buckets that are over are moved to
-``counter_ledger`` by a scheduled job: rows of a bucket that is still counted may be part of an open
-transaction's snapshot, which some servers would not let it change any more.
+Each connection of an application posts to rows of its own, so that no transaction waits for another
+one here, whatever it counts. A job adds those that were not touched for an hour to the row of slot
+0, so that they do not become as many as there are connections. On a server that lets no transaction
+change a row that was changed since its snapshot (MariaDB's ``innodb_snapshot_isolation``), only one
+that is older than that fails by it, and can be run again.
 """
 
 from collections import defaultdict
@@ -28,8 +27,8 @@ from zlib import crc32
 
 from countersink.store import sql
 from countersink.store.connection import Session
-from countersink.store.in_app.connection import AppConnection, execute, own_slot
-from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks
+from countersink.store.in_app.connection import FIRST_OWN, AppConnection, execute, own_slot
+from countersink.store.sql import insert_rows, label_text, marks
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
@@ -37,18 +36,16 @@ BucketSum = tuple[str, int, int, int]
 _ROWS_PER_STATEMENT: Final = 500
 
 
-ROWS_PER_MOVE: Final = 1000
-"""Rows of a bucket that are moved in one transaction."""
+ROWS_PER_FOLD: Final = 1000
+"""Rows of a counter that are folded in one transaction."""
+_UNTOUCHED: Final = f"slot >= {FIRST_OWN:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+"""Which rows are folded: an open transaction has hardly been idle for so long."""
 
 
 MODULUS: Final = 2**31 - 1
 """A prime: all but 0 can be divided by. Products of two remainders fit BIGINT."""
 MONTH_TAG: Final = "month "
 """In front of a month's text, so that its weight is not that of the day that begins it."""
-
-_QUARTER_S: Final = 900
-_SHIFT: Final = 1000
-"""Added to the number of a bucket, so that none is below 1: the first are of 1969."""
 
 _KEY: Final = f"CAST((CRC32(counter_key) * CRC32(counter_key) + 1) MOD {MODULUS:d} AS SIGNED)"
 _DAY_TEXT: Final = "bucket"
@@ -75,12 +72,11 @@ class Posting:
 
     Attributes:
         amount: the sum of the amounts.
-        checksum, moment: as the module has them.
+        checksum: as the module has it.
     """
 
     amount: int = 0
     checksum: int = 0
-    moment: int = 0
 
     @staticmethod
     def of(label: int, amount: int, key_sum: int, *, month: bool = False) -> "Posting":
@@ -95,18 +91,13 @@ class Posting:
         Raises:
             OverflowError: the label is beyond the year 9999.
         """
-        checksum = key_sum * bucket_weight(label, month) % MODULUS
-        return Posting(amount, checksum, checksum * bucket_number(label, month) % MODULUS)
+        return Posting(amount, key_sum * bucket_weight(label, month) % MODULUS)
 
     def __add__(self, other: "Posting") -> "Posting":
-        return Posting(
-            self.amount + other.amount,
-            (self.checksum + other.checksum) % MODULUS,
-            (self.moment + other.moment) % MODULUS,
-        )
+        return Posting(self.amount + other.amount, (self.checksum + other.checksum) % MODULUS)
 
     def __neg__(self) -> "Posting":
-        return Posting(-self.amount, -self.checksum % MODULUS, -self.moment % MODULUS)
+        return Posting(-self.amount, -self.checksum % MODULUS)
 
     def __sub__(self, other: "Posting") -> "Posting":
         return self + -other
@@ -151,75 +142,73 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
         postings: by counter.
     """
     rows = [
-        (counter, slot, one.amount, one.checksum, one.moment)
+        (counter, slot, one.amount, one.checksum)
         for counter, one in sorted(postings, key=itemgetter(0))
     ]
-    into = "counter_ledger (counter, slot, amount, checksum, moment)"
-    clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum", "moment")
+    into = "counter_ledger (counter, slot, amount, checksum)"
+    clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum")
     insert_rows(session, into, rows, sql.per_statement(session, _ROWS_PER_STATEMENT), clause)
 
 
-def post_in(
-    connection: AppConnection, database: str, counter: str, label: int, posting: Posting
-) -> None:
+def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:
     """Post in the application's transaction.
 
     Args:
         connection: in a transaction.
         database: where the tables are, quoted.
         counter: the counter; its name was checked.
-        label: of the bucket of the rows, or of one of them.
         posting: what to post.
 
     Raises:
         The driver's own errors, as they are.
     """
-    amount, checksum, moment = posting.amount, posting.checksum, posting.moment
+    amount, checksum = posting.amount, posting.checksum
     execute(
         connection,
-        f"INSERT INTO {database}.app_ledger (counter, bucket, slot, amount, checksum, moment)"
-        f" VALUES ('{counter}', '{label_text(label)}', {own_slot()},"
-        f" {amount:d}, {checksum:d}, {moment:d}) ON DUPLICATE KEY UPDATE"
-        f" amount = amount + {amount:d}, checksum = checksum + {checksum:d},"
-        f" moment = moment + {moment:d}",
+        f"INSERT INTO {database}.counter_ledger (counter, slot, amount, checksum, posted_at)"
+        f" VALUES ('{counter}', {own_slot()}, {amount:d}, {checksum:d}, UTC_TIMESTAMP(3))"
+        f" ON DUPLICATE KEY UPDATE amount = amount + {amount:d},"
+        f" checksum = checksum + {checksum:d}, posted_at = UTC_TIMESTAMP(3)",
     )
 
 
-def buckets(session: Session) -> list[tuple[str, int]]:
-    """(counter, label) of the buckets that something was posted for, in order."""
-    found = session.query(
-        "SELECT DISTINCT counter, bucket FROM app_ledger ORDER BY counter, bucket"
-    )
-    return [(counter, label_of(bucket)) for counter, bucket in found]
+def foldable(session: Session) -> list[str]:
+    """The counters of which rows can be folded, in order."""
+    return [
+        name
+        for (name,) in session.query(
+            f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNTOUCHED} ORDER BY counter"
+        )
+    ]
 
 
-def move(session: Session, counter: str, label: int, after: int) -> int | None:
-    """Move the next rows of a bucket to ``counter_ledger``; the last slot of them, None where there
+def fold(session: Session, counter: str, after: int) -> int | None:
+    """Add the next rows of applications to that of slot 0; the last slot of them, None where there
     are none. Rows that others hold are left where they are.
 
     Args:
         session: outside a transaction.
         counter: the counter.
-        label: of the bucket.
         after: the last slot of the rows before.
     """
-    place = (counter, label_time(label))
+    # No gaps are locked, into which connections insert their rows.
+    session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     with session.transaction():
         found = session.query(
-            "SELECT slot, amount, checksum, moment FROM app_ledger"
-            " WHERE counter = %s AND bucket = %s AND slot > %s"
-            f" ORDER BY slot LIMIT {ROWS_PER_MOVE:d} FOR UPDATE SKIP LOCKED",
-            (*place, after),
+            "SELECT slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
+            f" WHERE counter = %s AND slot > %s AND {_UNTOUCHED}"
+            f" ORDER BY slot LIMIT {ROWS_PER_FOLD:d} FOR UPDATE SKIP LOCKED",
+            (counter, after),
         )
         if not found:
             return None
-        slots, *columns = zip(*found, strict=True)
+        slots, amounts, checksums = zip(*found, strict=True)
         session.execute(
-            "DELETE app_ledger FROM app_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s AND bucket = %s AND slot IN ({marks(slots)})",
-            (*place, *slots),
+            "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
+            f" WHERE counter = %s AND slot IN ({marks(slots)})",
+            (counter, *slots),
         )
-        post(session, 0, [(counter, Posting(*(sum(map(int, column)) for column in columns)))])
+        post(session, 0, [(counter, Posting(sum(map(int, amounts)), sum(map(int, checksums))))])
     return int(slots[-1])
 
 
@@ -239,28 +228,3 @@ def bucket_weight(label: int, month: bool = False) -> int:
     text = label_text(label)
     crc = crc32((MONTH_TAG + text if month else text).encode())
     return (crc * crc + 1) % MODULUS
-
-
-def bucket_number(label: int, month: bool = False) -> int:
-    """A bucket's factor of the moment: quarters of an hour, those of months counted backwards."""
-    number = label // _QUARTER_S + _SHIFT
-    return MODULUS - number if month else number
-
-
-def label_of_number(number: int) -> tuple[int, bool]:
-    """A label of a bucket with this number (without the seconds of its policy), and whether it is
-    that of a month.
-    """
-    month = number > MODULUS // 2
-    return ((MODULUS - number if month else number) - _SHIFT) * _QUARTER_S, month
-
-
-def quotient(dividend: int, divisor: int) -> int:
-    """The quotient of two checksums, moments or amounts, of which the second is not 0.
-
-    Raises:
-        ZeroDivisionError: it is.
-    """
-    if divisor % MODULUS == 0:
-        raise ZeroDivisionError("a multiple of the modulus")
-    return dividend * pow(divisor, -1, MODULUS) % MODULUS

@@ -28,6 +28,7 @@ from countersink.runtime.limits import key_text
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import counter_of, is_breakdown
+from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.ledger import Difference
 from countersink.store.sql import marks
 
@@ -284,8 +285,8 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
     in_ledger = dict.fromkeys(names, 0)
     for name, amount in session.query(
         "SELECT counter, SUM(amount) FROM counter_ledger"
-        f" WHERE counter IN ({marks(names)}) AND slot >= %s GROUP BY counter",
-        (*names, FIRST_SLOT),
+        f" WHERE counter IN ({marks(names)}) AND slot BETWEEN %s AND %s GROUP BY counter",
+        (*names, FIRST_SLOT, FIRST_OWN - 1),
     ):
         in_ledger[name] = int(amount)
     uncovered = _broken_sources(session, names)
@@ -297,8 +298,8 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
         details = []
         if said != held:
             details.append(
-                f"the ledger of slots {FIRST_SLOT} and up holds {held - said:+,} against what"
-                " backfills wrote down"
+                f"the ledger of slots {FIRST_SLOT} to {FIRST_OWN - 1} holds {held - said:+,}"
+                " against what backfills wrote down"
             )
         if sources := uncovered.get(name):
             some = ", ".join(map(str, sources[:_EXAMPLES]))

@@ -190,10 +190,6 @@ def _ranges(scope: Scope) -> object:
 
 _COUNTERS_PER_QUERY: Final = 500
 
-_BESIDE_THE_LEDGER: Final = (
-    "SELECT counter FROM app_counter UNION SELECT counter FROM tracked_table"
-)
-
 
 def counters(session: Session, selection: Selection, known: Iterable[str] = ()) -> dict[str, int]:
     """The totals of all counters that are visible, and of those the caller knows of, by name."""
@@ -232,10 +228,9 @@ def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
 def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
     """What :func:`totals_of` gives, by the ledger: a row per slot instead of all rows.
 
-    What applications and triggers have counted comes into it with compaction only, so the rows of
-    their counters are added up.
+    Triggers post nothing, so the rows of tracked tables' counters are added up.
     """
-    beside = {name for (name,) in session.query(_BESIDE_THE_LEDGER)}
+    beside = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
     totals = dict.fromkeys(names, 0)
     totals |= totals_of(session, [name for name in names if name in beside])
     plain = [name for name in names if name not in beside]

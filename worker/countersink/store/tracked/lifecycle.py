@@ -266,8 +266,7 @@ def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
         return False
     for table in TABLES:
         delete_rows(session, table, "counter = %s", (tracked.counter,), recount.EVERYTHING)
-    for ledger in ("counter_ledger", "app_ledger"):
-        session.execute(f"DELETE FROM {ledger} WHERE counter = %s", (tracked.counter,))
+    session.execute("DELETE FROM counter_ledger WHERE counter = %s", (tracked.counter,))
     definitions.delete(session, tracked.counter)
     bump(session)
     return True

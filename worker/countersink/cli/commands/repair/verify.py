@@ -96,9 +96,7 @@ def _wrong(store: Store, found: Verified) -> set[str]:
     return wrong
 
 
-_SUM: Final = (
-    *("counter", "problem", "day", "key", "in_tables", "in_ledger", "difference", "detail"),
-)
+_SUM: Final = ("counter", "problem", "day", "in_tables", "in_ledger", "difference", "detail")
 _ROW_COUNT: Final = ("problem", "day", "key", "in_counter", "in_table", "difference", "detail")
 _REPAIRED: Final = ("rows", "triggers", "corrected", "difference")
 
