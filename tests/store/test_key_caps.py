@@ -26,14 +26,9 @@ OVER = OVERFLOW.encode()
 TODAY = date(2026, 11, 21)
 
 
-def overflown(session: Session, counter: str = "views") -> dict[date, int]:
-    """Rows that had no room, by day."""
-    found = session.query(
-        "SELECT day, SUM(overflown) FROM counter_keys WHERE counter = %s GROUP BY day"
-        " HAVING SUM(overflown) > 0",
-        (counter,),
-    )
-    return {day: int(number) for day, number in found}
+def overflown(store: Store) -> dict[date, int]:
+    """What had no room, by day."""
+    return {day: total for day, total in store.totals.daily("views", key=OVERFLOW) if total}
 
 
 def number_of_keys(session: Session, counter: str = "views") -> int:
@@ -53,10 +48,10 @@ def test_rows_of_new_keys_beyond_the_cap_go_to_one_key(
 ) -> None:
     store.counters.set("views", max_keys=2)
     content = rows(("/a", 1), ("/b", 2), ("/c", 4), ("/d", 8), ("/c", 16))
-    assert applier.apply([entry(content)]) == Applied(applied=1, rows=5, cells=3, overflown=3)
+    assert applier.apply([entry(content)]) == Applied(applied=1, rows=5, cells=3, overflown=2)
     assert keys(session) == {b"/a": 1, b"/b": 2, OVER: 28}
     assert ledger(session) == {"views": 31}
-    assert overflown(session) == {TODAY: 3}
+    assert overflown(store) == {TODAY: 28}
 
 
 def test_keys_that_are_there_go_on_being_counted(
@@ -69,7 +64,6 @@ def test_keys_that_are_there_go_on_being_counted(
     other.apply([entry(rows(("/b", 1000), ("/a", 10000)))])
     other.close()
     assert keys(session) == {b"/a": 10011, OVER: 1100}
-    assert overflown(session) == {TODAY: 2}
 
 
 def test_each_day_has_its_own(store: Store, session: Session, applier: Applier) -> None:
@@ -83,7 +77,6 @@ def test_each_day_has_its_own(store: Store, session: Session, applier: Applier) 
         (tomorrow, b"/b"): 4,
         (tomorrow, OVER): 8,
     }
-    assert overflown(session) == {TODAY: 1, tomorrow: 1}
 
 
 @pytest.mark.parametrize("resolution", ["day", "hour", "quarter"])
@@ -98,7 +91,7 @@ def test_a_day_is_that_of_the_counters_time_zone_however_many_buckets_it_has(
     fresh.apply([entry(at(TODAY, ("/c", 1), ("/d", 1), ("/e", 1), of_day=900))])
     fresh.close()
     assert keys(session) == {b"/a": 2, b"/b": 1, b"/c": 1, b"/d": 1, OVER: 2}
-    assert overflown(session) == {TODAY: 1, TODAY + timedelta(days=1): 1}
+    assert overflown(store) == {TODAY: 1, TODAY + timedelta(days=1): 1}
 
 
 def test_other_counters_are_left_alone_and_cost_nothing(
@@ -135,7 +128,6 @@ def test_a_declared_key_is_one_and_the_key_of_the_rest_is_none(
     store.counters.set("views", max_keys=2)
     applier.apply([entry(rows((OVERFLOW, 5), ("", 0), ("/a", 0), ("/b", 0)))])
     assert keys(session) == {b"": 0, b"/a": 0, OVER: 5}
-    assert overflown(session) == {TODAY: 1}
 
 
 def test_a_change_of_the_cap_is_followed_at_once_whatever_is_there(
@@ -177,14 +169,14 @@ def test_keys_of_the_applications_own_transactions_are_there_too(
     assert keys(session) == {b"x": 1, b"y": 1, b"z": 2, OVER: 1}
 
 
-def test_a_deleted_key_makes_room_and_a_deleted_counter_leaves_nothing(
+def test_a_deleted_key_gives_no_room_back_and_a_deleted_counter_leaves_nothing(
     store: Store, session: Session, applier: Applier
 ) -> None:
     store.counters.set("views", max_keys=2)
     applier.apply([entry(rows(("a", 1), ("b", 1), ("c", 1)))])
     store.counters.delete("views", "a")
     applier.apply([entry(rows(("c", 1), ("a", 1)))])
-    assert keys(session) == {b"b": 1, b"c": 1, OVER: 2}
+    assert keys(session) == {b"b": 1, OVER: 3}
     store.counters.delete("views")
     assert session.query("SELECT * FROM counter_keys") == []
     applier.apply([entry(rows(*((f"{n}", 1) for n in range(5))))])
@@ -198,9 +190,8 @@ def test_rows_that_the_server_refuses_take_no_room_and_do_not_count_as_overflown
     store.counters.set("views", max_keys=1)
     content = rows(("\udc80", 1), ("k" * 256, 1), ("a", 1), ("b", MAX), ("c", 5))
     applied = applier.apply([entry(content)])
-    assert (applied.dead, applied.rows, applied.overflown) == (3, 2, 1)
+    assert (applied.dead, applied.rows, applied.overflown) == (3, 2, 2)
     assert keys(session) == {b"a": 1, OVER: MAX}
-    assert overflown(session) == {TODAY: 1}
     (letter,) = dead.list_rows(session, reason="out_of_range")
     assert b'"c"' in letter.payload  # under its own name
 
@@ -217,7 +208,6 @@ def test_retried_dead_letters_keep_to_the_cap(
         assert retry(own, slot=9, decode=decode_payload).retried == 3
     assert sum(keys(session).values()) == 7
     assert number_of_keys(session) == 1
-    assert overflown(session) == {TODAY: 2}
 
 
 class _Lost(Exception):
@@ -243,7 +233,7 @@ def test_dying_at_any_point_leaves_room_exact(
     other.apply(batch)
     other.apply([entry(rows(("d", 8), ("b", 16)))])
     assert keys(session) == {b"a": 1, b"b": 18, OVER: 12}
-    assert overflown(session) == {TODAY: 2}
+    assert session.query("SELECT made FROM counter_keys") == [(2,)]
     other.close()
 
 
@@ -322,10 +312,8 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
         assert pauses == []
     found: Counter[tuple[str, date]] = Counter()
     recorded = {
-        (counter, day): int(number)
-        for counter, day, number in session.query(
-            "SELECT counter, day, number FROM counter_keys WHERE slot = 0"
-        )
+        (counter, day): int(made)
+        for counter, day, made in session.query("SELECT counter, day, made FROM counter_keys")
     }
     for counter, bucket, key in session.query(
         "SELECT DISTINCT counter, bucket, counter_key FROM counter_slot"
@@ -382,7 +370,7 @@ def test_memory_of_keys_is_bounded_and_forgets_what_was_asked_for_longest_ago() 
     assert memory.of("c", TODAY) == {"1", "2", "3"}
 
 
-def test_records_of_old_days_are_forgotten_and_made_again(
+def test_records_of_days_that_are_rolled_up_are_forgotten_and_made_again(
     store: Store, session: Session, applier: Applier
 ) -> None:
     store.counters.set("views", max_keys=2)
@@ -390,17 +378,15 @@ def test_records_of_old_days_are_forgotten_and_made_again(
     for days in (0, 8, 50):
         day = today - timedelta(days=days)
         applier.apply([entry(at(day, ("a", 1), ("b", 1), ("c", 1)))])
-    assert key_caps.prune_overflown(session, 40) == (2, True)
-    assert key_caps.prune_overflown(session, 40, stop=lambda: True) == (0, True)
-    left = {day for (day,) in session.query("SELECT DISTINCT day FROM counter_keys")}
+    session.execute("UPDATE counter SET rolled_up_to = %s", (today - timedelta(days=40),))
+    assert key_caps.prune(session, stop=lambda: True) == (0, False)
+    assert key_caps.prune(session) == (1, True)
+    assert key_caps.prune(session) == (0, True)
+    left = {day for (day,) in session.query("SELECT day FROM counter_keys")}
     assert left == {today, today - timedelta(days=8)}
     applier.apply([entry(at(today - timedelta(days=50), ("d", 1), ("a", 1)))])
     assert number_of_keys(session) == 2
     assert key_caps.overflown_by_counter(session) == {"views": 1}
-    assert key_caps.overflown_by_day(session, since=today - timedelta(days=8)) == {
-        ("views", today): 1,
-        ("views", today - timedelta(days=8)): 1,
-    }
     shown = store.counters.show("views")
     assert (shown.max_keys, shown.most_keys, shown.overflown) == (2, 2, 1)
 

@@ -32,7 +32,8 @@ def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d"))
     session.execute("DELETE FROM counter_ledger")
     for counter in counters:
         session.execute(
-            "INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL), (%s, 2, 0, 0, NULL)", (counter,) * 2
+            "INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL), (%s, 2, 0, 0, NULL)",
+            (counter,) * 2,
         )
     for (counter, day, key), amount in cells.items():
         for slot, part in ((0, amount + 7), (3, -10), (300, 3)):

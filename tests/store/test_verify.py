@@ -260,7 +260,11 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
         (name, "2026-01-01", b"", 4)
         for name in ("months", "months_wrong", "months_alone", "rolled_up", "rolled_up_wrong")
     ]
-    wrong = [("less", 1, 5, 0, None), ("months_wrong", 1, 1, 0, None), ("more_as_much", 1, -5, 0, None)]
+    wrong = [
+        ("less", 1, 5, 0, None),
+        ("months_wrong", 1, 1, 0, None),
+        ("more_as_much", 1, -5, 0, None),
+    ]
     wrong += [("ledger_alone", 1, 5, 0, None), ("rolled_up_wrong", 1, 1, 0, None)]
     zero = [("ledger_alone_zero", 1, 5, 0, None), ("ledger_alone_zero", 2, -5, 0, None)]
     slots += [("exchanged", day, key, 1, amount) for key, amount in ((b"a", 1), (b"b", 2))]

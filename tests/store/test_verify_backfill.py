@@ -81,10 +81,10 @@ def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Sessi
             "backfill",
             490,
             500,
-            "the ledger of slots 512 to 1023 holds +10 against what backfills wrote down; the chunks"
-            f" of 1 sources, such as {source}, do not cover what was read of them; source {source}"
-            f" was changed by hand; the chunk of source {source} from byte 0 on was changed by"
-            " hand",
+            "the ledger of slots 512 to 1023 holds +10 against what backfills wrote down;"
+            f" the chunks of 1 sources, such as {source}, do not cover what was read of them;"
+            f" source {source} was changed by hand; the chunk of source {source} from byte 0 on was"
+            " changed by hand",
         )
     ]
 

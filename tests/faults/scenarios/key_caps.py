@@ -23,7 +23,6 @@ OVER = OVERFLOW.encode()
 OWN_POINTS = (
     Point("after locking a day", "day", Phase.AFTER),
     Point("after taking room", "room", Phase.AFTER),
-    Point("after writing down what had none", "overflown", Phase.AFTER),
 )
 ALL_POINTS = (*OWN_POINTS, *worker_deaths.POINTS)
 FIRST_CAP = 3
@@ -81,10 +80,9 @@ def attacked_with_new_keys(stage: Stage, entries: int = 1000) -> None:
     with Oracle(stage.mysql_url) as oracle:
         found = _by_key(oracle, ATTACKED)[day]
         ((rows,),) = oracle.rows(f"SELECT COUNT(*) FROM counter_slot WHERE counter = '{ATTACKED}'")
-        ((overflown,),) = oracle.rows("SELECT SUM(overflown) FROM counter_keys")
     assert len(found.keys() - {OVER}) == MOST_KEYS
     assert found.total() == entries * ROWS
-    assert found[OVER] == int(overflown) == entries * ROWS - MOST_KEYS
+    assert found[OVER] == entries * ROWS - MOST_KEYS
     assert rows <= (MOST_KEYS + 1) * len(workers)
     _rebook(stage, ATTACKED, day, found)
     stage.finish("after an attack")

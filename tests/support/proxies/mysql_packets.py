@@ -46,7 +46,6 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("policy", r"SELECT\s.*?\bcounter_policy\b"),
         ("day", r"SELECT\s.*?\bcounter_keys\b.*?FOR UPDATE"),
         ("room", r"UPDATE\s.*?\bcounter_keys\b"),
-        ("overflown", r"INSERT\s+INTO\s+counter_keys\b"),
         ("counter", r"INSERT\s.*?\bcounter\b"),
         ("lease", r"(INSERT|UPDATE|DELETE|SELECT)\s.*?\blease\b"),
         ("select", r"SELECT\b"),

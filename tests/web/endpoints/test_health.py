@@ -152,7 +152,7 @@ def test_what_is_not_known_has_no_sample(shared: Web) -> None:
     unknown = {
         "countersink_dead_rows",
         "countersink_dead_rows_not_kept",
-        "countersink_overflown_rows",
+        "countersink_overflown",
         "countersink_schedulers_in_charge",
         "countersink_job_runs",
     }

@@ -374,7 +374,7 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
     for reason, rows in (document["dead_not_kept"] or {}).items():
         yield Sample("countersink_dead_rows_not_kept", rows, {"reason": reason})
     if document["overflown"] is not None:
-        yield Sample("countersink_overflown_rows", document["overflown"]["rows"])
+        yield Sample("countersink_overflown", document["overflown"]["amount"])
         yield Sample("countersink_overflown_counters", document["overflown"]["counters"])
     if document["lost"] is not None:
         yield Sample("countersink_entries_lost_total", document["lost"]["entries"])

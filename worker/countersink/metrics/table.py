@@ -77,9 +77,8 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             "outcome",
         ),
         _metric(
-            "countersink_worker_rows_overflown_total",
-            "Rows, of those applied, that went to the key __overflow__: of new keys beyond"
-            " max_keys.",
+            "countersink_worker_keys_overflown_total",
+            "New keys of batches that were counted as __overflow__, beyond max_keys.",
         ),
         _metric(
             "countersink_worker_cells_total",
@@ -224,11 +223,11 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
             "reason",
         ),
         _metric(
-            "countersink_overflown_rows",
-            "Rows of yesterday and today (UTC) that went to the key __overflow__, since their"
-            " counters had max_keys keys.",
+            "countersink_overflown",
+            "What of yesterday and today (UTC) went to the key __overflow__, since its counters had"
+            " max_keys keys.",
         ),
-        _metric("countersink_overflown_counters", "Counters that these rows belong to."),
+        _metric("countersink_overflown_counters", "Counters of which something went there."),
         _metric(
             "countersink_entries_lost_total",
             "Entries, at least, that Redis has lost before anybody applied them: it was emptied or"

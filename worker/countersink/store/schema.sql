@@ -430,15 +430,12 @@ CREATE TABLE IF NOT EXISTS day_note (
     PRIMARY KEY (counter, day)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- How many keys a day of a counter has that has a cap, and how much went to __overflow__, by who counted it (slot).
+-- How many keys were made of a day of a counter that has a cap. Whoever makes keys holds the row.
 CREATE TABLE IF NOT EXISTS counter_keys (
-    counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    day       DATE NOT NULL COMMENT 'of the time zone of the counter',
-    slot      SMALLINT UNSIGNED NOT NULL COMMENT '0: whoever makes keys holds this row; others: overflown only',
-    number    INT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'keys of the day, or as many as it may have; right for that version',
-    version   BIGINT UNSIGNED NULL COMMENT 'control.policy_version under which number was counted; NULL: it was not',
-    overflown BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'rows that went to __overflow__ instead',
-    PRIMARY KEY (counter, day, slot),
+    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    day     DATE NOT NULL COMMENT 'of the time zone of the counter',
+    made    INT UNSIGNED NULL COMMENT 'keys; only grows; NULL: to be counted first',
+    PRIMARY KEY (counter, day),
     KEY by_day (day)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -55,7 +55,7 @@ class WorkerFigures:
         cells: distinct (counter, bucket, key) upserted, summed over batches.
         dead: rows sent to the dead letters.
         too_old: entries sent there, being older than the pruning watermark.
-        overflown: rows, of those applied, of new keys beyond their counter's cap.
+        overflown: new keys of batches beyond their counter's cap.
         lost: entries trimmed from a stream before anyone applied them.
         last_batch: when the last batch was acknowledged.
         last_batch_ms: how long its transaction took, in ms.
@@ -198,17 +198,17 @@ class BatchReport:
         self._overflow()
 
     def _overflow(self) -> None:
-        """Say how many rows went to the key of the rest since the last time, once a minute."""
-        rows, clock = self._figures.overflown - self._overflown, time.monotonic()
-        if not rows or clock < self._say_overflown:
+        """Say how many keys went to that of the rest since the last time, once a minute."""
+        keys, clock = self._figures.overflown - self._overflown, time.monotonic()
+        if not keys or clock < self._say_overflown:
             return
         self._overflown, self._say_overflown = self._figures.overflown, clock + PROGRESS_EVERY_S
         self._log(
             WorkerAction.OVERFLOW,
-            f"rows of new keys went to {OVERFLOW}, as their counters have their most keys of the"
+            f"new keys went to {OVERFLOW}, as their counters have their most keys of the"
             " day: see `countersink counter list`",
             level=logging.WARNING,
-            rows=rows,
+            keys=keys,
         )
 
     def progress(self) -> None:

@@ -17,9 +17,7 @@ a lock of the gap (as INSERT ... ON DUPLICATE KEY UPDATE has it at READ COMMITTE
 What goes into a month or a wider bucket goes there by what the counter was when the pass looked at
 it. So that is looked at again under the share lock of control that applying transactions take as
 well, before any other lock: whoever deletes a counter, or gives it another policy, holds that row
-alone. If there is a cap on its keys, those that the day of a month still has are to be counted
-anew: the row by which makers of keys take turns is held from then on, which comes before the rows
-that are moved for them, too. A wider bucket is of the same day, whose keys stay what they are.
+alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +38,6 @@ from countersink.schedules.jobs.ranges import (
     small_ones,
 )
 from countersink.store import sessions, sql
-from countersink.store.apply import key_caps
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.errors import (
@@ -107,8 +104,6 @@ def move(session: Session, part: BucketRange) -> Moved:
     with session.transaction():
         if part.to is not None:
             _check(session, part.counter, part.to)
-        if isinstance(part.to, Month) and part.to.capped_day is not None:
-            key_caps.count_anew(session, (part.counter, part.to.capped_day))
         keys = _lock(session, part)
         moving = [one for one in keys if one.moving]
         moved = sum(one.moving for one in moving)

@@ -50,10 +50,7 @@ def prune(context: Context) -> JobOutcome:
             rest=pace.rest,
         )
         runs, no_more_runs = delete_runs(session, context.options.runs_days, pace)
-        days = round(min(context.options.runs_days, _MOST_DAYS))
-        records, no_more_records = key_caps.prune_overflown(
-            session, days, stop=context.stop, rest=pace.rest
-        )
+        records, no_more_records = key_caps.prune(session, stop=context.stop, rest=pace.rest)
         dead_days = min(context.options.dead_days, _MOST_DAYS)
         letters, no_more_letters = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
     finished = pruned.finished and no_more_runs and no_more_records and no_more_letters

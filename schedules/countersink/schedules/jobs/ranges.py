@@ -31,13 +31,11 @@ class Month:
         label: of the first of the month.
         rolled_up_to: the first day of the counter that stays, as the pass knows it.
         version: of the policies that the pass goes by.
-        capped_day: the day of the bucket, if the counter has a cap on the keys of its days.
     """
 
     label: int
     rolled_up_to: date
     version: int
-    capped_day: date | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,12 +159,8 @@ class _RollUp:
             first, last = _days(policy, label)
             if last < rolled_up_to:
                 if (first.year, first.month) == (last.year, last.month):
-                    return Month(
-                        day_label(first.replace(day=1)),
-                        rolled_up_to,
-                        self._pass.policies.version,
-                        None if self._pass.policies.cap(counter) is None else first,
-                    )
+                    month = day_label(first.replace(day=1))
+                    return Month(month, rolled_up_to, self._pass.policies.version)
                 self._done.note(self._done.astride, counter, label)
                 return None
         return self._wider(counter, policy, label)

@@ -37,7 +37,7 @@ from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts
 from countersink.runtime.dead_letter import DeadReason
 from countersink.runtime.dimensions import RowKey
-from countersink.store.apply import cells, key_caps
+from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
@@ -316,8 +316,6 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
             if why.reason == DeadReason.NO_SKETCHES:
                 raise BackfillError(str(why)) from error
         raise BadCells(_of_lines(error, amounts, found)) from error
-    if capped.moved:
-        key_caps.write_overflown(session, cells.slot_of(session), capped.cells())
     if start.goes_on:
         # What is rejected of the line now is kept here.
         rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)

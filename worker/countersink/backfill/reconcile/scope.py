@@ -160,7 +160,7 @@ def _refuse_overflown(session: Session, view: View, labels: Iterable[int]) -> No
     Raises:
         BackfillError: some do.
     """
-    held = key_caps.overflow_labels(session, view.counter)
+    held = {label for _, label in key_caps.overflown(session, [view.counter])}
     if days := held.intersection(labels):
         raise BackfillError(
             f"{view.counter} had more keys than it may have on {_days(view, days)}: what is in the"

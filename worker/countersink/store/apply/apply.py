@@ -45,7 +45,7 @@ class Applied:
         cells: rows of counter_slot that were written: one per (counter, bucket, key).
         dead: rows, and entries as a whole, that could not be counted.
         too_old: entries put among the dead rows because they may have been counted before.
-        overflown: rows, of those counted, of new keys beyond their counter's cap.
+        overflown: new keys beyond their counter's cap, those of each bucket.
         not_kept: of the dead ones, those that are only a number, as there is no room for more.
     """
 

@@ -5,7 +5,7 @@ In a transaction that the caller began. What the server will never take is set a
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -21,9 +21,8 @@ from countersink.store import sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
 from countersink.store.apply.dead import DeadRow
-from countersink.store.apply.key_caps import OVERFLOW, Capped, Place
+from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
-from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadCells, BadData
 from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
@@ -171,7 +170,6 @@ class Upserts:
     Attributes:
         merged: the rows as cells.
         dead: the rows that were refused, in arrival order of their cells.
-        overflown: rows of new keys that there was no room for; known after :meth:`apply_ledger`.
     """
 
     def __init__(
@@ -181,7 +179,6 @@ class Upserts:
         self._policies = policies
         self._slot = slot
         self._refused: list[_Fate] = []
-        self.overflown = 0
         self._begin(entries)
 
     def _begin(self, entries: Sequence[Incoming]) -> None:
@@ -198,6 +195,11 @@ class Upserts:
     def dead(self) -> list[DeadRow]:
         """The refused rows as dead rows."""
         return [dead_row(entry, row, error) for entry, row, error in self._refused + self._failed]
+
+    @property
+    def overflown(self) -> int:
+        """How many new keys there was no room for, those of each bucket."""
+        return self._capped.keys
 
     @property
     def rows(self) -> int:
@@ -257,34 +259,13 @@ class Upserts:
             ]
 
     def apply_ledger(self) -> None:
-        """Add to the ledger what :meth:`apply` applied, one row per counter, and write down what
-        had no room.
-        """
+        """Add to the ledger what :meth:`apply` applied, one row per counter."""
         self._writer.post()
-        if self._capped.moved:
-            rows = self._overflown_rows()
-            self.overflown = sum(rows.values())
-            key_caps.write_overflown(self._session, self._writer.slot, rows)
 
     def remember(self) -> None:
         """Note which keys are there now; to be called once the transaction is committed."""
         for place, keys in self._capped.made.items():
             self._policies.made.add(*place, keys)
-
-    def _overflown_rows(self) -> dict[Place, int]:
-        """How many rows have gone to another key than theirs, by the day."""
-        moved, days = self._capped.moved, self._capped.days
-        counters = {counter_of(counter) for counter, _ in moved}
-        refused = {(id(entry), row[0]) for entry, row, _ in self._failed}
-        found: Counter[Place] = Counter()
-        for entry in self._entries:
-            for position, counter, key, minute, _ in entry.rows:
-                if counter not in counters or (id(entry), position) in refused:
-                    continue
-                for name, label, own in self._policies.cells(counter, key, minute):
-                    if own in moved.get((name, label), ()):
-                        found[name, days[name, label]] += 1
-        return found
 
     def _row_by_row(self, cell: Cell, error: BadData) -> None:
         counter, bucket, key, _ = cell

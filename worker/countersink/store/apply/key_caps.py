@@ -1,20 +1,17 @@
 """``--max-keys``: at most how many keys a day of a counter may have, how that is counted and
-locked, rows that go to ``__overflow__`` instead, and how many did: from yesterday on in UTC
+locked; what goes to ``__overflow__`` instead, and how much that is: from yesterday on in UTC
 (``info``, metrics, ``doctor``), or today (``counter list``).
 
 In the transaction that counts, before anything is added. Keys that are there already go on being
 counted, so whatever is not remembered as being there is looked up. Whoever has new keys to make
-holds the day's row of ``counter_keys`` (slot 0) from then on until the end of its transaction:
-under that lock it looks once more, takes what room is left, and writes down how many keys there are
-now. So there are never more of them than may be, whoever is killed when, or runs again.
+holds the day's row of ``counter_keys`` from then on until the end of its transaction: under that
+lock it looks once more, takes what room is left, and writes down how many keys were made by now. So
+there are never more of them than may be, whoever is killed when, or runs again. Once a day is full
+it stays so, and nobody asks for the lock any more: not for an attack of a million keys either.
 
-Once a day is full, that is so until somebody changes something (the policies' version), and nobody
-asks for the lock any more: not for an attack of a million keys either.
-
-The number belongs to a version of the policies, under another one the keys are counted anew. Every
-change of a cap is a new version, so it takes effect at once and exactly. They are counted anew as
-well where retention has moved keys of the day to its month, which gives their room back
-(:func:`count_anew`).
+The number only grows: a key that is deleted, or rolled up to its month, gives no room back. A
+change of a cap deletes the rows, and the keys that there are then are counted (:func:`forget`):
+those of before had no cap. The rows of a day go once it is rolled up.
 
 The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
 waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
@@ -27,12 +24,9 @@ key that is moved in between is met in one or the other, as both change in one t
 ``rolled_up_to`` before it.
 
 Sessions are at READ COMMITTED: each look has to see what was committed before it.
-
-How many rows found no room is written down by day. Each writer adds to a row of ``counter_keys`` in
-its own slot, where nobody waits for it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
@@ -44,7 +38,7 @@ from countersink.store.connection import Session, rerun
 from countersink.store.counters.breakdowns import counter_of, is_stored
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
-from countersink.store.sql import day_label, insert_rows, label_of, label_time, marks, parts
+from countersink.store.sql import EPOCH, day_label, label_of, label_time, marks, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
 
@@ -54,14 +48,12 @@ Cells = tuple[str, int]
 """(counter, label of the bucket)."""
 Result = TypeVar("Result")
 
-_LOCK_SLOT: Final = 0
-"""Of the row of ``counter_keys`` that whoever makes keys holds."""
 _ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
-"""By the other index others than one would lock its entries, and the row after them: MariaDB takes
-it for an UPDATE of a small table. Two that come by different indexes wait in a circle."""
+"""By the index by which workers lock, so that nobody waits in a circle: MariaDB takes the other one
+for an UPDATE of a small table."""
 _PLACES_PER_QUERY: Final = 200
-_ROWS_PER_STATEMENT: Final = 200
 _DAYS_PER_QUERY: Final = 1000
+_COUNTERS_PER_QUERY: Final = 500
 
 
 class _RowsMissing(Exception):
@@ -78,21 +70,13 @@ class Capped:
 
     Attributes:
         moved: the keys that have gone to :data:`OVERFLOW`, by counter and bucket.
-        days: the day of each such bucket.
+        keys: how many of them.
         made: the keys that are new, by (counter, day): there once the transaction is committed.
     """
 
     moved: dict[Cells, set[str]] = field(default_factory=dict)
-    days: dict[Cells, date] = field(default_factory=dict)
+    keys: int = 0
     made: dict[Place, list[str]] = field(default_factory=dict)
-
-    def cells(self) -> dict[Place, int]:
-        """How many cells were moved, by (counter, day)."""
-        found: dict[Place, int] = {}
-        for (counter, label), keys in self.moved.items():
-            place = counter, self.days[counter, label]
-            found[place] = found.get(place, 0) + len(keys)
-        return found
 
 
 def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
@@ -130,8 +114,8 @@ def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
             keys = gone & amounts.of(counter)[label].keys()
             if keys:
                 amounts.move(counter, label, keys, OVERFLOW)
+                capped.keys += len(keys)
                 capped.moved[counter, label] = keys
-                capped.days[counter, label] = place[1]
     return capped
 
 
@@ -139,8 +123,7 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
     """Make the rows by which makers of keys take turns; each in a transaction of its own."""
     for counter, day in sorted(places):
         session.execute(
-            "INSERT IGNORE INTO counter_keys (counter, day, slot) VALUES (%s, %s, %s)",
-            (counter, day, _LOCK_SLOT),
+            "INSERT IGNORE INTO counter_keys (counter, day) VALUES (%s, %s)", (counter, day)
         )
 
 
@@ -153,15 +136,17 @@ def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
             make_rows(session, error.places)
 
 
-def count_anew(session: Session, place: Place) -> None:
-    """Have the keys of a day counted anew by whoever makes the next one.
-
-    Takes the lock that makers of keys take, until the transaction ends: to be called before any row
-    of the day is locked that has an amount.
+def forget(session: Session, counter: str | None = None) -> None:
+    """Have the keys of all days counted anew, of a counter and its breakdowns or of all: with a
+    change of their cap, in its transaction, which keeps everybody from counting.
     """
+    if counter is None:
+        session.execute("DELETE FROM counter_keys")
+        return
     session.execute(
-        f"UPDATE {_ROWS} SET version = NULL WHERE counter = %s AND day = %s AND slot = %s",
-        (*place, _LOCK_SLOT),
+        f"DELETE counter_keys FROM {_ROWS} WHERE counter = %s"
+        " OR counter IN (SELECT name FROM counter WHERE breakdown_of = %s)",
+        (counter, counter),
     )
 
 
@@ -240,21 +225,17 @@ class _Deciding:
         Nobody else makes keys of that day until this transaction ends.
         """
         session, policies, most = self._session, self._policies, self._most(place)
-        number = self._lock(place)
-        # Once more, if others have had the lock since it was looked which keys are there. Where
-        # retention was at the day, another number may have come to be the same.
-        same = (
-            number is not None and number == self._seen[place] and not _is_rolled_up(session, place)
-        )
+        made = self._lock(place)
+        # Once more, if others have had the lock since it was looked which keys are there.
+        same = made is not None and made == self._seen[place]
         new = list(keys) if same else _missing_keys(session, policies, place, keys)
-        counted = _count_keys(session, policies, place, most) if number is None else number
+        counted = _count_keys(session, policies, place, most) if made is None else made
         room = max(0, most - counted)
         granted, refused = new[:room], new[room:]
-        if number is None or granted:
+        if made is None or granted:
             session.execute(
-                f"UPDATE {_ROWS} SET number = %s, version = %s"
-                " WHERE counter = %s AND day = %s AND slot = %s",
-                (counted + len(granted), policies.version, *place, _LOCK_SLOT),
+                f"UPDATE {_ROWS} SET made = %s WHERE counter = %s AND day = %s",
+                (counted + len(granted), *place),
             )
         return granted, refused
 
@@ -266,32 +247,27 @@ class _Deciding:
     def _states(self, places: Collection[Place]) -> dict[Place, int | None]:
         """How many keys the days have, as far as there are rows that say so; None: not counted.
 
-        Without a lock: a number grows, or is of no worth any more.
+        Without a lock: a number only grows.
         """
         found: dict[Place, int | None] = {}
         ordered = sorted(places)
         for part in parts(ordered, _PLACES_PER_QUERY):
-            where = " OR ".join(["(counter = %s AND day = %s AND slot = %s)"] * len(part))
-            for counter, day, number, version in self._session.query(
-                f"SELECT counter, day, number, version FROM counter_keys WHERE {where}",
-                [value for place in part for value in (*place, _LOCK_SLOT)],
+            where = " OR ".join(["(counter = %s AND day = %s)"] * len(part))
+            for counter, day, made in self._session.query(
+                f"SELECT counter, day, made FROM counter_keys WHERE {where}",
+                [value for place in part for value in place],
             ):
-                found[counter, day] = self._valid(number, version)
+                found[counter, day] = made
         return found
 
     def _lock(self, place: Place) -> int | None:
         """Hold a day's row; how many keys it has, None if that was not counted."""
-        rows = self._session.query(
-            f"SELECT number, version FROM {_ROWS}"
-            " WHERE counter = %s AND day = %s AND slot = %s FOR UPDATE",
-            (*place, _LOCK_SLOT),
+        rows: list[tuple[int | None]] = self._session.query(
+            f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
         )
         if not rows:
             raise Conflict("a row of counter_keys was there, and then was not")
-        return self._valid(*rows[0])
-
-    def _valid(self, number: int, version: int | None) -> int | None:
-        return int(number) if version == self._policies.version else None
+        return rows[0][0]
 
 
 _KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of them
@@ -391,90 +367,65 @@ def _hex(key: str) -> str | None:
     return encoded.hex() if len(encoded) <= _MOST_BYTES else None
 
 
-def write_overflown(session: Session, slot: int, rows: Mapping[Place, int]) -> None:
-    """Write down how many rows went to :data:`OVERFLOW`, at the end of the transaction that counts
-    them.
+def overflown(
+    session: Session, names: Iterable[str], since: datetime = EPOCH
+) -> dict[tuple[str, int], int]:
+    """What went to :data:`OVERFLOW` of these counters and breakdowns, by counter and bucket's
+    label; of the buckets from ``since`` on alone.
     """
-    clause = session.dialect.upsert_add("counter_keys", "overflown")
-    found = [(*place, slot, number) for place, number in sorted(rows.items()) if number]
-    into = "counter_keys (counter, day, slot, overflown)"
-    insert_rows(session, into, found, _ROWS_PER_STATEMENT, clause)
-
-
-def overflown_by_day(
-    session: Session, *, since: date, counter: str | None = None
-) -> dict[Place, int]:
-    """Rows that went to :data:`OVERFLOW` of a counter or of its breakdowns, by (counter, day), of
-    the days from ``since`` on.
-    """
-    one, args = "", tuple[object, ...]((since,))
-    if counter is not None:
-        one = " AND counter IN (SELECT %s UNION SELECT name FROM counter WHERE breakdown_of = %s)"
-        args = (since, counter, counter)
-    found: dict[Place, int] = {}
-    for name, day, number in session.query(
-        "SELECT counter, day, SUM(overflown) FROM counter_keys"
-        f" WHERE day >= %s{one} GROUP BY counter, day HAVING SUM(overflown) > 0",
-        args,
-    ):
-        place = counter_of(name), day
-        found[place] = found.get(place, 0) + int(number)
+    found: dict[tuple[str, int], int] = {}
+    for part in parts(sorted(names), _COUNTERS_PER_QUERY):
+        rows = session.query(
+            "SELECT counter, bucket, SUM(amount) FROM counter_slot FORCE INDEX (by_key)"
+            f" WHERE counter IN ({marks(part)}) AND counter_key = %s AND bucket >= %s"
+            " GROUP BY counter, bucket HAVING SUM(amount) <> 0",
+            (*part, OVERFLOW.encode(), since),
+        )
+        found |= {(name, label_of(bucket)): int(amount) for name, bucket, amount in rows}
     return found
 
 
+def overflown_lately(session: Session) -> dict[tuple[str, int], int]:
+    """The same of all counters, of the buckets from yesterday (in UTC) on."""
+    ((yesterday,),) = session.query("SELECT CAST(UTC_DATE() - INTERVAL 1 DAY AS DATETIME)")
+    names = session.query("SELECT DISTINCT counter FROM counter_keys WHERE day >= %s", (yesterday,))
+    return overflown(session, (name for (name,) in names), yesterday)
+
+
 def overflown_by_counter(session: Session) -> dict[str, int]:
-    """The same by counter, of all days from yesterday (in UTC) on; the most first."""
-    found = session.query(
-        "SELECT counter, SUM(overflown) FROM counter_keys"
-        " WHERE day >= UTC_DATE() - INTERVAL 1 DAY GROUP BY counter HAVING SUM(overflown) > 0"
-    )
+    """The same by the counter whose, or whose breakdowns', it is; the most first."""
     sums: dict[str, int] = {}
-    for name, number in found:
-        sums[counter_of(name)] = sums.get(counter_of(name), 0) + int(number)
+    for (name, _), amount in overflown_lately(session).items():
+        sums[counter_of(name)] = sums.get(counter_of(name), 0) + amount
     return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def overflow_labels(session: Session, counter: str) -> set[int]:
-    """The labels of a counter's buckets in which something is in :data:`OVERFLOW`."""
-    rows = session.query(
-        "SELECT bucket FROM counter_slot FORCE INDEX (by_key)"
-        " WHERE counter = %s AND counter_key = %s GROUP BY bucket HAVING SUM(amount) <> 0",
-        (counter, OVERFLOW.encode()),
-    )
-    return {label_of(bucket) for (bucket,) in rows}
-
-
-def prune_overflown(
+def prune(
     session: Session,
-    days: int,
     *,
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Forget the records of days more than ``days`` ago; of how many, and whether these were all.
+    """Forget how many keys the days had that are rolled up by now; of how many days, and whether
+    these were all.
 
-    Whoever counts such a day later has its keys counted anew. Each record is deleted in a
-    transaction of its own, as workers hold several, in another order.
+    Each row is deleted in a transaction of its own, as workers hold several, in another order.
 
     Raises:
         StoreError: as any statement.
     """
     deleted = 0
-    # By the index by which workers lock, so that nobody waits in a circle.
-    delete = (
-        "DELETE counter_keys FROM counter_keys FORCE INDEX (PRIMARY)"
-        " WHERE counter = %s AND day = %s"
-    )
+    delete = f"DELETE counter_keys FROM {_ROWS} WHERE counter = %s AND day = %s"
     while True:
         found = session.query(
-            "SELECT DISTINCT counter, day FROM counter_keys"
-            " WHERE day < UTC_DATE() - INTERVAL %s DAY ORDER BY day LIMIT %s",
-            (days, _DAYS_PER_QUERY),
+            "SELECT counter, day FROM counter_keys JOIN counter ON name = counter"
+            " WHERE day < rolled_up_to LIMIT %s",
+            (_DAYS_PER_QUERY,),
         )
-        for counter, day in found:
+        for place in found:
             if stop():
                 return deleted, False
-            deleted += rerun(partial(session.execute, delete, (counter, day)))
+            deleted += rerun(partial(session.execute, delete, place))
         if len(found) < _DAYS_PER_QUERY:
             return deleted, True
         rest()

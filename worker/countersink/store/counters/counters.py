@@ -6,6 +6,7 @@ from datetime import date, datetime
 from functools import partial
 from typing import TypeVar
 
+from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
 from countersink.store.counters import breakdowns as declared
@@ -220,6 +221,7 @@ class Counters:
         def switch(session: Session, control: Control) -> None:
             if load(session).default_cap != wanted:
                 session.execute("UPDATE control SET max_keys = %s WHERE id = 1", (wanted,))
+                key_caps.forget(session)
                 bump(session)
 
         self._alone(switch)

@@ -2,7 +2,9 @@
 dimensions are in ``breakdowns.py``): limits, checks with error messages, from when a change may be
 in force, and its SQL. Its policies never change for the past, once a counter has been counted."""
 
+from collections import Counter as Counts
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Literal
@@ -12,7 +14,7 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
 from countersink.store.counters import breakdowns, buckets, keep_steps
-from countersink.store.counters.breakdowns import Breakdown, Dimensioned
+from countersink.store.counters.breakdowns import Breakdown, Dimensioned, counter_of
 from countersink.store.counters.buckets import MAX_MINUTE, WIDTH, Resolution
 from countersink.store.counters.keep_steps import Steps
 from countersink.store.counters.policies import Policy, counting, first_free, load, load_own
@@ -39,7 +41,7 @@ class Counter:
         keep_days: days that its days are kept before they roll up to months; None: for ever.
         max_keys: its own cap on the keys of a day; None: it has none of its own.
         most_keys: the cap that is in force for it; None: a day may have any number.
-        overflown: rows of today, in its time zone, that went to ``__overflow__`` of it, or of one
+        overflown: what of today, in its time zone, went to ``__overflow__`` of it, or of one
             of its breakdowns.
         app_slots: over how many slots the application's own transactions spread.
         rolled_up_to: days before this one are in months; None: no day is.
@@ -115,10 +117,10 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
             args,
         )
     }
-    overflown = key_caps.overflown_by_day(
-        session, since=_utc_day(minute) - buckets.ONE_DAY, counter=name
-    )
-    overflowing = {each for each, _ in overflown}
+    overflown: Counts[tuple[str, date]] = Counts()
+    for (each, label), amount in key_caps.overflown_lately(session).items():
+        with suppress(Refused, LookupError):  # verify tells of the latter
+            overflown[counter_of(each), policies.day(each, label)] += amount
     found = []
     for each in [name] if name is not None else counter_names(session):
         keep_days, max_keys, app_slots, rolled_up_to, steps = made.get(each, _NOT_MADE)
@@ -133,9 +135,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 keep_days=keep_days,
                 max_keys=max_keys,
                 most_keys=policies.cap(each),
-                overflown=(
-                    overflown.get((each, _today(in_force, minute)), 0) if each in overflowing else 0
-                ),
+                overflown=overflown[each, _today(in_force, minute)] if overflown else 0,
                 app_slots=app_slots,
                 rolled_up_to=rolled_up_to,
                 made=each in made,
@@ -152,11 +152,7 @@ def _today(policy: Policy, minute: int) -> date:
     try:
         return buckets.date_at(policy.known_zone(), minute * 60)
     except Refused:
-        return _utc_day(minute)
-
-
-def _utc_day(minute: int) -> date:
-    return buckets.date_at("UTC", minute * 60)
+        return buckets.date_at("UTC", minute * 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +233,8 @@ def _set_options(session: Session, wanted: SettingsChange) -> bool:
             " VALUES (%s, %s, %s, %s, %s, UTC_TIMESTAMP(3))",
             (wanted.name, *after),
         )
+        if after[1] is not None:
+            key_caps.forget(session, wanted.name)
         return True
     if after == before:
         return False
@@ -245,6 +243,8 @@ def _set_options(session: Session, wanted: SettingsChange) -> bool:
         " WHERE name = %s",
         (*after, wanted.name),
     )
+    if after[1] != before[1]:
+        key_caps.forget(session, wanted.name)
     return True
 
 

@@ -232,7 +232,7 @@ _SETTINGS: Final = object_schema(
         "keep_days": {"type": ["integer", "null"]},
         "max_keys": {"type": ["integer", "null"], "description": "its own; null: as for all"},
         "most_keys": {"type": ["integer", "null"], "description": "in force; null: any number"},
-        "overflown": {"type": "integer", "description": "rows of today in the key __overflow__"},
+        "overflown": {"type": "integer", "description": "of today in the key __overflow__"},
         "app_slots": {"type": "integer"},
         "rolled_up_to": {"type": ["string", "null"], "format": "date"},
         "made": {"type": "boolean"},

@@ -475,4 +475,4 @@ def _most(counter: Counter) -> str:
 def _overflown(counter: Counter) -> str:
     if not counter.overflown:
         return "none"
-    return f"{counter.overflown:,} row{'s' * (counter.overflown > 1)}, in the key {OVERFLOW}"
+    return f"{counter.overflown:,}, in the key {OVERFLOW}"

@@ -85,7 +85,7 @@ def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
 
 
 def _set_aside(session: Session) -> dict[str, Any]:
-    """Dead rows, those of yesterday and today (UTC) that went to ``__overflow__``, and entries that
+    """Dead rows, what of yesterday and today (UTC) went to ``__overflow__``, and entries that
     Redis has lost. No counter is named: whoever may see this may not see all of them.
     """
     by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
@@ -93,7 +93,7 @@ def _set_aside(session: Session) -> dict[str, Any]:
         "dead": sum(by_reason.values()),
         "dead_by_reason": by_reason,
         "dead_not_kept": dead.not_kept_by_reason(session),
-        "overflown": {"rows": sum(by_counter.values()), "counters": len(by_counter)},
+        "overflown": {"amount": sum(by_counter.values()), "counters": len(by_counter)},
         "lost": {
             "entries": queue_losses.total(session),
             "recent": [
@@ -197,11 +197,11 @@ def _lost(found: Mapping[str, Any]) -> str:
 
 def _overflown(found: Mapping[str, Any]) -> str:
     over = found["overflown"]
-    if not over or not over["rows"]:
+    if not over or not over["counters"]:
         return ""
     counters = "a counter" if over["counters"] == 1 else f"{over['counters']:,} counters"
     return (
-        f"{over['rows']:,} rows of {counters} since yesterday, with more keys than a day may have:"
+        f"{over['amount']:,} of {counters} since yesterday, with more keys than a day may have:"
         " see countersink counter list"
     )
 

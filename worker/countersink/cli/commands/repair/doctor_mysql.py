@@ -58,7 +58,7 @@ _PROBES: Final = (
 _UPDATES: Final = (
     "UPDATE counter_slot SET amount = amount WHERE FALSE",
     "UPDATE counter_ledger SET amount = amount WHERE FALSE",
-    "UPDATE counter_keys SET number = number WHERE FALSE",
+    "UPDATE counter_keys SET made = made WHERE FALSE",
     "UPDATE lease SET token = token WHERE FALSE",
     "UPDATE queue_look SET version = version WHERE FALSE",
     "UPDATE queue_loss SET entries = entries WHERE FALSE",
@@ -422,7 +422,7 @@ def _overflow(session: Session) -> Finding:
     if found:
         named = ", ".join(list(found)[:_NAMED]) + (", …" if len(found) > _NAMED else "")
         return DoctorCheck("keys per day").warn(
-            f"{sum(found.values()):,} rows of {named} went to {key_caps.OVERFLOW} since yesterday",
+            f"{sum(found.values()):,} of {named} went to {key_caps.OVERFLOW} since yesterday",
             "see what makes so many keys, or countersink counter set NAME --max-keys N",
         )
     return DoctorCheck("keys per day").ok("within the caps of all counters")

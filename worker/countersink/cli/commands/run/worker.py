@@ -81,7 +81,7 @@ def _samples(vitals: Vitals) -> Samples:
         yield Sample("countersink_worker_entries_total", entries, {"outcome": outcome})
     yield Sample("countersink_worker_rows_total", figures.rows, {"outcome": "applied"})
     yield Sample("countersink_worker_rows_total", figures.dead, {"outcome": "dead"})
-    yield Sample("countersink_worker_rows_overflown_total", figures.overflown)
+    yield Sample("countersink_worker_keys_overflown_total", figures.overflown)
     yield Sample("countersink_worker_cells_total", figures.cells)
     yield Sample(
         "countersink_worker_batch_duration_seconds",
