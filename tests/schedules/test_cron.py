@@ -264,3 +264,31 @@ def test_every_ten_minutes_stays_every_ten_minutes_across_clock_changes(
     times = list(between(cron, start, start + timedelta(days=2)))
     assert len(times) == 2 * 144
     assert {b - a for a, b in pairwise(times)} == {timedelta(minutes=10)}
+
+
+@pytest.mark.parametrize("text", ["15 */12 * * *", "45 * * * *", "10 */5 * * *", "*/7 */2 * * *"])
+@pytest.mark.parametrize(
+    "start", [datetime(2026, 4, 3, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC)]
+)
+def test_no_time_is_lost_where_clocks_are_changed_by_half_an_hour(
+    text: str, start: datetime
+) -> None:
+    zone = ZoneInfo("Australia/Lord_Howe")
+    minutes, hours = (
+        {number for number in range(most) if _is_in(field, number)}
+        for field, most in zip(text.split(), (60, 24), strict=False)
+    )
+    every = [start + timedelta(minutes=number) for number in range(1, 4 * 1440 + 1)]
+    wanted = [
+        each
+        for each in every
+        if (local := each.astimezone(zone)).minute in minutes and local.hour in hours
+    ]
+    assert list(between(Cron(text, str(zone)), start, every[-1])) == wanted
+
+
+def _is_in(field: str, number: int) -> bool:
+    """Whether a number is one of those of a field without lists and ranges."""
+    return field == "*" or (
+        number % int(field[2:]) == 0 if field.startswith("*/") else number == int(field)
+    )

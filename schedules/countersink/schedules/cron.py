@@ -8,11 +8,12 @@ Monday, it loses the day whose midnight is left out, and stands still in a repea
 """
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 from cronsim import CronSim, CronSimError
 
-from countersink.store.counters.buckets import zone
+from countersink.store.counters.buckets import offsets, zone
 
 OFF: Final = "off"
 """The expression of a job that is not planned."""
@@ -56,7 +57,22 @@ class Cron:
 
     def after(self, moment: datetime) -> datetime | None:
         """The first time after ``moment``; None if there is none."""
-        for found in CronSim(self._fields, moment.astimezone(self._zone)):
+        first = self._after(moment, moment)
+        if first is None or self._zone is UTC:
+            return first
+        # Where clocks are changed by half an hour, cronsim loses times after it: it begins anew
+        # there, and where the next hour begins.
+        stretches = offsets(str(self._zone), int(moment.timestamp()), int(first.timestamp()))
+        for (_, _, before), (begin, _, offset) in pairwise(stretches):
+            for start in (begin, begin - (begin + offset) % -3600):
+                if (offset - before) % 3600:
+                    found = self._after(datetime.fromtimestamp(start - 1, UTC), moment)
+                    first = first if found is None else min(first, found)
+        return first
+
+    def _after(self, start: datetime, moment: datetime) -> datetime | None:
+        """The first time after ``moment`` that cronsim comes to from ``start`` on."""
+        for found in CronSim(self._fields, start.astimezone(self._zone)):
             # In an hour that is repeated, times that have been come first.
             if (at := found.astimezone(UTC)) > moment:
                 return at

@@ -98,6 +98,7 @@ class _RollUp:
         """By counter the label before which its buckets are looked at, once it is on record up to
         when they are gone.
         """
+        anew = False
         for counter, keep_days, day, steps in self._mover.run(_kept):
             if self._pass.pace.stopped:
                 break
@@ -107,7 +108,8 @@ class _RollUp:
                 own = self._pass.policies.of(counter)
                 if keep_steps.due(own, keep_steps.stored(steps), self._pass.now // 60):
                     self._mover.run(partial(_announce_wider, counter=counter))
-        self._read_anew()  # with what was put on record
+                    anew = True
+        self._read(anew=anew)  # with what was put on record
         # A bucket's label and its local day may lie a day apart.
         ends = {counter: day_label(day) + 2 * DAY_S for counter, day in self._limits.items()}
         for counter, rolled_to in self._mover.run(_rolled_to):
@@ -128,22 +130,20 @@ class _RollUp:
         counter were changed meanwhile.
         """
         with self._pass.by_itself():
-            goals = [(self._goal(counter, label), label) for label in labels]
+            goals = [(to, label) for label in labels if (to := self._goal(counter, label))]
             # Those of one policy behind each other, and of these those that go to the same place.
             goals.sort(key=lambda one: policy_number(one[1]))
             for to, some in groupby(goals, key=itemgetter(0)):
-                if to is None:
-                    continue
                 try:  # a month may be of several policies
                     self._mover.move_all(counter, sorted(label for _, label in some), to)
                 except Outdated:
-                    self._read_anew()
+                    self._read(anew=True)
                     return False
         return True
 
-    def _read_anew(self) -> None:
-        """Read what says where buckets go to."""
-        self._pass.look_again(anew=True)
+    def _read(self, *, anew: bool) -> None:
+        """Read what says where buckets go to, the policies if they were changed, or ``anew``."""
+        self._pass.look_again(anew=anew)
         kept = self._mover.run(_kept)
         self._limits = {counter: day for counter, _, day, _ in kept if day is not None}
 
