@@ -1,6 +1,7 @@
 """Backfills and breakdowns: what is counted goes into them, and what is taken back comes out."""
 
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,22 @@ def test_what_is_before_a_breakdown_is_not_added_to_it(declared: str, tmp_path: 
     assert totals(declared, f"{COUNTER}#3") == {}
     undo(declared, run_of(report))
     assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+
+
+def test_a_line_without_its_end_leaves_nothing_in_a_breakdown_that_was_declared_since(
+    declared: str, tmp_path: Path
+) -> None:
+    """It was counted in the counter alone: so it is corrected there alone."""
+    at = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
+    whole = f"at,country\n{at},DE\n{at},Austria\n".encode()
+    given = {**COLUMNS, "key_column": "", "dimensions": (("country", "country"),)}
+    source = write(tmp_path / "a.csv", whole[:-5])
+    assert add(declared, source, **given).amount == 2
+    set_counter(declared, breakdowns=["page", "page,country", "country"])
+    write(source, whole)
+    add(declared, source, **given)
+    assert totals(declared, f"{COUNTER}#3") == {}
+    assert sum(totals(declared).values()) == 2
 
 
 def test_a_counter_with_breakdowns_is_not_reconciled(declared: str, tmp_path: Path) -> None:

@@ -24,12 +24,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.breakdowns import (
-    Breakdown,
-    Dimensioned,
-    counter_of,
-    read_dimensioned,
-)
+from countersink.store.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.store.counters.buckets import Resolution
 from countersink.store.errors import Refused, UnknownZone
 from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks, parts
@@ -321,7 +316,7 @@ class Policies:
         """
         policy = self.at(counter, minute)
         label = policy.label(minute)
-        own = self.dimensioned.get(counter_of(counter))
+        own = self.dimensioned.get(counter)
         if own is None or not own.breakdowns:
             return label
         return label + 60 * own.begun(policy.starts_at(label) // 60, minute)
@@ -335,7 +330,7 @@ class Policies:
         """Whether a breakdown holds the events of a :meth:`part` of its counter."""
         label = self.bucket_of(counter, part)
         start = self.numbered(counter, label).starts_at(label) // 60
-        own = self.dimensioned[counter_of(counter)]
+        own = self.dimensioned[counter]
         return own.begun(start, breakdown.since) <= (part - label) // 60
 
     def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
