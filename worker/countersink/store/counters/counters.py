@@ -98,8 +98,8 @@ class Counters:
             dimensions: names that increments may have, at most 8; ``[]``: none, as at first.
             breakdowns: all combinations of them of which totals are to be kept, each as
                 ``"page,country"``, or by its names in order. A new one holds the events from its
-                ``since`` on: all, if the counter was never counted. One that is left out is deleted
-                with its counts.
+                ``since`` on: the counter's first midnight at least ten minutes ahead; all, if the
+                counter was never counted. One that is left out is deleted with its counts.
             salt_days: count its different members, too, hashed with a salt that is another one
                 every so many days of its time zone, 1 to 366; 0: always the same.
 

@@ -203,10 +203,10 @@ def set_command(
     they change only with --from, a time at least one minute ahead: earlier events keep their days.
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
 
-    A breakdown that is added to a counter which was counted already holds the events from a time
-    on, which is shown. One that --breakdowns does not name any more is deleted with its counts;
-    the command asks first, unless --yes is given. Increments that have other dimensions are dead
-    letters.
+    A breakdown that is added to a counter which was counted already holds the events from the next
+    midnight on that is at least ten minutes ahead; it is shown. One that --breakdowns does not name
+    any more is deleted with its counts; the command asks first, unless --yes is given. Increments
+    that have other dimensions are dead letters.
     """
     if more and not breakdowns:
         raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
