@@ -1,6 +1,7 @@
 """Backfills and breakdowns: what is counted goes into them, and what is taken back comes out."""
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,48 @@ def test_what_is_before_a_breakdown_is_not_added_to_it(declared: str, tmp_path: 
     assert totals(declared, f"{COUNTER}#3") == {}
     undo(declared, run_of(report))
     assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_lines_are_added_to_a_breakdown_from_the_minute_on_at_which_it_begins(
+    declared: str, tmp_path: Path
+) -> None:
+    """It begins at a midnight of UTC, in the midst of a day of Tokyo, whose days there are by
+    then.
+    """
+    add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+    with Store(declared) as store:
+        found = store.counters.set(COUNTER, breakdowns=["page", "page,country", "country"])
+        begins = datetime.fromtimestamp(found.breakdowns[-1].since * 60, UTC)
+        start = begins - timedelta(minutes=6)
+        store.counters.set(COUNTER, time_zone="Asia/Tokyo", start=start)
+    times = [begins + timedelta(minutes=minutes) for minutes in (-5, -1, 0, 5, 300)]
+    rows = "".join(f"{at:%Y-%m-%dT%H:%MZ},{at.minute}\n" for at in times)
+    given = {**COLUMNS, "key_column": "", "dimensions": (("country", "minute"),)}
+    report = add(declared, write(tmp_path / "b.csv", f"at,minute\n{rows}".encode()), **given)
+    label = f"{begins:%Y-%m-%d} 00:00:01"
+    assert totals(declared) == {(DAY, ""): 3, (label, ""): 5}
+    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3, (label, ""): 5}
+    assert totals(declared, f"{COUNTER}#3") == {(label, "0"): 2, (label, "5"): 1}
+    undo(declared, run_of(report))
+    assert totals(declared) == totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+    assert totals(declared, f"{COUNTER}#3") == {}
+
+
+def test_a_line_without_its_end_leaves_nothing_in_a_breakdown_that_was_declared_since(
+    declared: str, tmp_path: Path
+) -> None:
+    """It was counted in the counter alone: so it is corrected there alone."""
+    at = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
+    whole = f"at,country\n{at},DE\n{at},Austria\n".encode()
+    given = {**COLUMNS, "key_column": "", "dimensions": (("country", "country"),)}
+    source = write(tmp_path / "a.csv", whole[:-5])
+    assert add(declared, source, **given).amount == 2
+    set_counter(declared, breakdowns=["page", "page,country", "country"])
+    write(source, whole)
+    add(declared, source, **given)
+    assert totals(declared, f"{COUNTER}#3") == {}
+    assert sum(totals(declared).values()) == 2
 
 
 def test_a_counter_with_breakdowns_is_not_reconciled(declared: str, tmp_path: Path) -> None:

@@ -111,14 +111,10 @@ def test_three_children_count_all_of_it_and_once(logs: Logs) -> None:
     assert logs.totals() == wanted
 
 
-def test_children_fill_a_breakdown_with_what_is_before_it(logs: Logs, source: Path) -> None:
-    set_counter(logs.url, dimensions=["page"])
-    logs.add(source, dimensions=(("page", "path"),))
-    set_counter(logs.url, breakdowns=["page"])
+def test_children_count_breakdowns(logs: Logs, source: Path) -> None:
+    set_counter(logs.url, dimensions=["page"], breakdowns=["page"])
     seen: list[Progress] = []
-    report = logs.add(
-        source, dimensions=(("page", "path"),), breakdown="page", jobs=2, on_progress=seen.append
-    )
+    report = logs.add(source, dimensions=(("page", "path"),), jobs=2, on_progress=seen.append)
     assert (report.counted, max(one.jobs for one in seen)) == (LINES, 2)
     assert logs.totals(f"{COUNTER}#1") == keys_of(LINES)
     assert logs.totals() == {(DAY, ""): LINES}

@@ -2,8 +2,6 @@
 
 from datetime import date
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,6 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.stream.entry import new_entry_id
-from tests.backfill.helpers import add, write
 from tests.backfill.truths import (
     DAY,
     NEXT,
@@ -186,23 +183,3 @@ def test_a_counter_that_is_a_tables_by_now_is_left_alone(scene: Scene, run: int)
     with pytest.raises(BackfillError, match="tracked table"):
         undo(scene.url, run)
     assert scene.totals() == before
-
-
-def test_what_a_breakdown_was_filled_with_is_not_taken_back(scene: Scene, tmp_path: Path) -> None:
-    """Its counter would differ from it."""
-    scene.count({(DAY, ""): 5})
-    number = scene.said_by({(DAY, ""): 2})
-    scene.correct(number, delete_missing=True)
-    scene.session.execute("UPDATE backfill_run SET state = 'done'")
-    scene.store.counters.set("views", dimensions=["page"])
-    scene.store.counters.set("views", breakdowns=["page"])
-    source = write(tmp_path / "a.csv", f"at,page\n{DAY}T12:00Z,/a\n{DAY}T13:00Z,/b\n".encode())
-    csv: dict[str, Any] = {"input_format": "csv", "time_column": "at"}
-    add(scene.url, source, **csv, dimensions=(("page", "page"),), breakdown="page")
-    scene.store.counters.set("views", breakdown_since={"page": DAY})
-    with pytest.raises(BackfillError, match="the breakdown page was filled"):
-        undo(scene.url, number)
-    assert scene.store.totals.total("views") == 2
-    scene.store.counters.set("views", breakdowns=[])
-    undo(scene.url, number)
-    assert scene.store.totals.total("views") == 5

@@ -13,24 +13,14 @@ from tests.cli.command import Servers, one_sentence
 from tests.producers.tailing import append, line, write
 
 
-def declare(servers: Servers) -> Servers:
+@pytest.fixture
+def declared(servers: Servers) -> Servers:
     done = servers.call(
         *("counter", "set", "views", "--dimensions", "page,country,status"),
         *("--breakdowns", "page,country", "--breakdowns", "status,page"),
     )
     assert done.status == 0, done.err
     return servers
-
-
-@pytest.fixture
-def declared(servers: Servers) -> Servers:
-    return declare(servers)
-
-
-@pytest.fixture(scope="module")
-def refusing(module_servers: Servers) -> Servers:
-    """For what changes nothing."""
-    return declare(module_servers)
 
 
 def queued(client: redis.Redis) -> dict[RowKey, int]:
@@ -95,7 +85,7 @@ def test_a_log_reaches_the_breakdowns(declared: Servers, log: Path) -> None:
     ]
 
 
-def test_a_backfill_fills_the_breakdowns_from_fields_and_columns(
+def test_a_backfill_counts_the_breakdowns_from_fields_and_columns(
     declared: Servers, log: Path, tmp_path: Path
 ) -> None:
     write(log, "/a", "/a", "/b")
@@ -119,65 +109,3 @@ def test_a_backfill_fills_the_breakdowns_from_fields_and_columns(
         {"page": "/b", "total": 1},
     ]
     assert declared.call("verify").status == 0
-
-
-def test_a_breakdown_that_was_declared_later_is_filled_and_begins_earlier(
-    declared: Servers, log: Path
-) -> None:
-    write(log, "/a", "/a", "/b")
-    counting = (str(log), "--counter", "views", "--dimension", "page=path")
-    assert declared.call("backfill", *counting).status == 0
-    breakdowns = ("--breakdowns", "page,country", "status,page", "page")
-    assert declared.call("counter", "set", "views", *breakdowns).status == 0
-    filling = ("backfill", *counting, "--breakdown", "page")
-    dry = declared.call(*filling, "--dry-run")
-    assert dry.out.endswith("views by page: would add 3.\n")
-    done = declared.call(*filling, "--format", "json")
-    assert done.status == 0, done.err
-    assert (done.json["counter"], done.json["breakdown"]) == ("views", "page")
-    assert (done.json["counted"], done.json["amount"]) == (3, 3)
-    assert "the breakdown page holds the events from" in done.err
-    run = str(done.json["run"])
-    listed = declared.json("backfills", "list", "--counter", "views")
-    first, before = listed["runs"]
-    assert (str(first["run"]), first["counter"], first["amount"]) == (run, "views", 3)
-    assert (first["options"]["breakdown"], before["counter"]) == ("page", "views")
-    assert "views by page" in declared.call("backfills", "list").out
-    assert "--breakdown page" in declared.call("backfills", "show", run).out
-    said = one_sentence(declared.call("counter", "set", "views", "--breakdown-since", "page=day"))
-    assert "not NAME,…=DAY, such as page,country=2026-01-01" in said
-    undone = declared.call("backfills", "undo", run)
-    assert "views by page changed by -3" in undone.out
-    begins = ("counter", "set", "views", "--breakdown-since", "page=2015-01-01")
-    assert "it holds 0, and views 3 under the key ''" in one_sentence(declared.call(*begins))
-    assert declared.call(*filling).status == 0
-    done = declared.call(*begins, "--format", "json")
-    assert done.status == 0, done.err
-    assert {"dimensions": ["page"], "since": "2015-01-01T00:00Z"} in done.json["breakdowns"]
-    assert declared.rows("views", "--by", "page") == [
-        {"page": "/a", "total": 2},
-        {"page": "/b", "total": 1},
-    ]
-    assert declared.rows("views", "--by", "total") == [{"total": 3}]
-    assert declared.call("verify").status == 0
-    said = one_sentence(declared.call("backfills", "undo", run))
-    assert "undone already" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("page,country",), "needs the values of country"),
-        (("page,country", "--dimension", "country=host"), "holds all events of views"),
-        (("page",), "has no breakdown page"),
-    ],
-)
-def test_what_cannot_be_filled_is_refused(
-    refusing: Servers, log: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    write(log, "/a")
-    page = ("--dimension", "page=path", "--breakdown")
-    done = refusing.call("backfill", str(log), "--counter", "views", *page, *arguments)
-    assert said in one_sentence(done)
-    assert done.status in (1, 2)
-    assert refusing.call("backfills", "list").out == "There was no backfill so far.\n"

@@ -25,12 +25,6 @@ REFUSED = {
         "verify --counter 'no name'": "use 1 to 64 characters",
         "verify clicks --counter clicks": "a table or --counter, not both",
     },
-    "backfill access.log": {
-        "--counter views --breakdown page": "--dimension NAME=FIELD",
-        "--counter views --breakdown 'page country' --dimension page=path": "is not one breakdown",
-        "--counter views --breakdown page --dimension page=path --mode reconcile": "a reconcile",
-        "--counter-column c --breakdown page --dimension page=path": "give --counter",
-    },
     "backfill access.log --counter views": {
         "--delete-missing": "--delete-missing is for --mode reconcile",
         "--grace 5": "--grace is for --mode reconcile",

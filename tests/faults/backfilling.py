@@ -37,14 +37,11 @@ REJECTS = """
 
 
 class Backfills:
-    """Backfills of one counter, or of one that has a number among its breakdowns; ``books`` is what
-    they must have added to the stage's traffic.
-    """
+    """Backfills of one counter; ``books`` is what they must have added to the stage's traffic."""
 
-    def __init__(self, stage: Stage, counter: str = COUNTER, breakdown: int = 0) -> None:
+    def __init__(self, stage: Stage, counter: str = COUNTER) -> None:
         self.stage = stage
         self.counter = counter
-        self.holder = f"{counter}#{breakdown}" if breakdown else counter
         self.kills = 0
         self._rejects = stage.directory / f"{counter}-rejects.ndjson"
 
@@ -195,7 +192,7 @@ class Backfills:
     def enter(self, book: Book) -> None:
         """What is in the log belongs into the tables."""
         for (day, key), count in book.hits.items():
-            self.stage.traffic.expected[self.holder, day, key] += count
+            self.stage.traffic.expected[self.counter, day, key] += count
         self.stage.traffic.increments += book.counted
 
     def check(self, note: str) -> None:
@@ -216,7 +213,7 @@ class Backfills:
     def check_rejects(self, book: Book) -> None:
         """The lines on record as rejected are those of the log."""
         with Oracle(self.stage.mysql_url) as oracle, oracle.connection.cursor() as cursor:
-            cursor.execute(REJECTS, (self.holder,))
+            cursor.execute(REJECTS, (self.counter,))
             lines = [int(line) for (line,) in cursor.fetchall()]
         assert lines == book.rejected
 
@@ -233,7 +230,7 @@ class Backfills:
         assert not differences, f"{note} (seed {self.stage.seed}): {differences}"
 
     def _own(self, totals: dict[Cell, int]) -> dict[Cell, int]:
-        return {cell: count for cell, count in totals.items() if cell[0] == self.holder}
+        return {cell: count for cell, count in totals.items() if cell[0] == self.counter}
 
 
 def compressed(path: Path, directory: Path | None = None) -> Path:

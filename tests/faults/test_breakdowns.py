@@ -22,5 +22,6 @@ def test_servers_are_killed_while_breakdowns_are_counted(own_stage: Callable[[],
 
 
 @pytest.mark.random
-def test_killed_while_a_breakdown_is_filled(stage: Stage) -> None:
-    scenarios.killed_while_filled(stage, lines=70_000 if MANY else 5_000, kills=3 if MANY else 1)
+def test_backfills_are_killed_while_breakdowns_are_counted(stage: Stage) -> None:
+    lines, kills = (70_000, 3) if MANY else (5_000, 1)
+    scenarios.backfills_killed_with_breakdowns(stage, lines, kills)

@@ -3,7 +3,7 @@ come."""
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ from countersink.store.verify import verify
 from tests.store.helpers import entry, minute
 
 PAGE: RowKey = (("country", "DE"), ("page", "/a"))
+LATEST = minute(date(2149, 12, 31))
+"""Unix minutes, before the times for which something is counted far ahead."""
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def test_totals_of_a_range_before_a_later_breakdown_are_refused(
     count(applier, PAGE[:1], 7)
     late = store.counters.set("views", breakdowns=["country"]).breakdowns[0].since
     since = datetime.fromtimestamp(late * 60, UTC)
-    count(applier, PAGE[:1], 2, late + (0 if resolution == "minute" else 1440))
+    count(applier, PAGE[:1], 2, late)
     totals, where = store.totals, {"country": "DE"}
     earlier: tuple[dict[str, Any], ...] = ({}, {"start": since - timedelta(days=1)})
     for asked in earlier:
@@ -83,7 +85,7 @@ def test_totals_of_a_range_before_a_later_breakdown_are_refused(
             with pytest.raises(IncompleteBreakdown, match="country of 'views'") as caught:
                 question()
             assert caught.value.since == since
-    begins = since if resolution == "minute" else since.date() + timedelta(days=1)
+    begins = since if resolution == "minute" else since.date()
     assert totals.by("views", ["country"], start=begins) == [(("DE",), 2)]
     assert totals.total("views", where=where, start=begins) == 2
     if resolution == "day":
@@ -124,31 +126,67 @@ def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_c
 
 
 @pytest.mark.parametrize(
-    ("zone", "now", "planned"),
+    ("zone", "now", "begins"),
     [
-        ("UTC", datetime(2026, 11, 24, 23, 30, tzinfo=UTC), datetime(2026, 11, 25, 17, tzinfo=UTC)),
+        ("UTC", datetime(2026, 11, 24, 23, 30, tzinfo=UTC), datetime(2026, 11, 26, tzinfo=UTC)),
         # 20:30 of the 24th; what is counted for the 25th has a label before the 25th, 01:30 UTC.
         (
             "America/New_York",
             datetime(2026, 11, 25, 1, 30, tzinfo=UTC),
-            datetime(2026, 11, 25, 17, tzinfo=UTC),
+            datetime(2026, 11, 26, 5, tzinfo=UTC),
         ),
     ],
 )
 def test_a_breakdown_begins_behind_the_day_for_which_something_was_counted(
-    store: Store, session: Session, applier: Applier, zone: str, now: datetime, planned: datetime
+    store: Store, session: Session, applier: Applier, zone: str, now: datetime, begins: datetime
 ) -> None:
     store.counters.set("views", time_zone=zone, dimensions=["country"])
-    count(applier, PAGE[:1], 7, int(planned.timestamp()) // 60)
-    since = policies.first_free(session, "views", int(now.timestamp()) * 1000)
-    assert since > int(planned.timestamp()) // 60
+    count(applier, PAGE[:1], 7, minute(date(2026, 11, 25), 17 * 60))
+    assert next_midnight(session, now) == begins
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "begins"),
+    [
+        ("UTC", "2026-11-24T08:00:00Z", "2026-11-25T00:00Z"),
+        ("UTC", "2026-11-24T23:50:00Z", "2026-11-25T00:00Z"),
+        ("UTC", "2026-11-24T23:50:01Z", "2026-11-26T00:00Z"),
+        ("Asia/Kathmandu", "2026-11-24T18:05:00Z", "2026-11-24T18:15Z"),
+        ("Asia/Kathmandu", "2026-11-24T18:06:00Z", "2026-11-25T18:15Z"),
+        # Of 25 hours; and one that begins at 01:00, as midnight is left out.
+        ("Europe/Berlin", "2026-10-25T08:00:00+01:00", "2026-10-26T00:00+01:00"),
+        ("Africa/Cairo", "2026-04-23T20:00:00+02:00", "2026-04-24T01:00+03:00"),
+    ],
+)
+def test_a_breakdown_begins_at_the_first_midnight_that_is_ten_minutes_ahead(
+    store: Store, session: Session, zone: str, now: str, begins: str
+) -> None:
+    store.counters.set("views", time_zone=zone, resolution="quarter", dimensions=["country"])
+    found = next_midnight(session, datetime.fromisoformat(now))
+    assert found == datetime.fromisoformat(begins)
+
+
+def test_the_midnight_at_which_a_breakdown_begins_is_that_of_the_time_zone_of_then(
+    store: Store, session: Session, applier: Applier
+) -> None:
+    count(applier, "a key", 1)
+    noon = datetime(2037, 1, 1, 12, tzinfo=UTC)
+    store.counters.set("views", time_zone="Asia/Tokyo", start=noon)
+    assert next_midnight(session, noon - timedelta(hours=4)) == noon + timedelta(hours=3)
+    assert next_midnight(session, noon - timedelta(hours=13)) == noon - timedelta(hours=12)
+
+
+def next_midnight(session: Session, now: datetime) -> datetime:
+    """When a breakdown of the counter begins that is declared at a time."""
+    found = policies.next_midnight(session, "views", round(now.timestamp() * 1000))
+    return datetime.fromtimestamp(found * 60, UTC)
 
 
 def test_what_has_keys_does_not_delay_a_breakdown(store: Store, applier: Applier) -> None:
     store.counters.set("views", dimensions=["country"])
     count(applier, "a key", 1, int(datetime(2150, 1, 1, tzinfo=UTC).timestamp()) // 60)
     changed = store.counters.set("views", breakdowns=["country"])
-    assert changed.breakdowns[0].since < time.time() / 60 + 10
+    assert changed.breakdowns[0].since < LATEST
 
 
 def test_what_was_counted_far_ahead_is_named_with_what_takes_it_back(
@@ -164,7 +202,7 @@ def test_what_was_counted_far_ahead_is_named_with_what_takes_it_back(
     assert store.counters.show("views").breakdowns == ()
     count(applier, "", -7, int(datetime(2150, 1, 1, tzinfo=UTC).timestamp()) // 60)
     changed = store.counters.set("views", breakdowns=["country"])
-    assert 0 < changed.breakdowns[0].since < time.time() / 60 + 10
+    assert 0 < changed.breakdowns[0].since < LATEST
     assert store.totals.total("views") == 0
 
 
@@ -189,4 +227,4 @@ def test_rows_by_hand_that_are_in_no_bucket_keep_no_breakdown_from_beginning(
         (label,),
     )
     changed = store.counters.set("views", breakdowns=["country"])
-    assert 0 < changed.breakdowns[0].since < time.time() / 60 + 10
+    assert 0 < changed.breakdowns[0].since < LATEST

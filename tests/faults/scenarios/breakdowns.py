@@ -43,42 +43,31 @@ def servers_killed_with_breakdowns(stage: Stage) -> None:
         assert verify(session).differences == []
 
 
-def killed_while_filled(stage: Stage, lines: int, kills: int = 2) -> None:
-    """SIGKILL of backfills that fill a breakdown of what was counted before, and of their undo;
-    then it begins earlier.
-    """
+def backfills_killed_with_breakdowns(stage: Stage, lines: int, kills: int = 2) -> None:
+    """SIGKILL of backfills of a counter with a breakdown, and of their undo."""
     book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    by_path = "--dimension", "page=path"
     with Store(stage.mysql_url) as store:
-        store.counters.set(LOG, dimensions=["page"])
-        Backfills(stage).run(book.path, *by_path)
-        for (day, _), count in book.hits.items():
-            stage.traffic.expected[LOG, day, b""] += count
-        stage.traffic.increments += book.counted
-        store.counters.set(LOG, breakdowns=["page"])
-    filling = Backfills(stage, breakdown=1)
-    filling.enter(book)
-    arguments = book.path, *by_path, "--breakdown", "page"
+        store.counters.set(LOG, dimensions=["page"], breakdowns=["page"])
+    for (day, page), count in book.hits.items():
+        stage.traffic.expected[LOG, day, b""] += count
+        stage.traffic.expected[f"{LOG}#1", day, page] += count
+    stage.traffic.increments += book.counted
+    backfills = Backfills(stage)
+    arguments = book.path, "--dimension", "page=path"
     for number in range(10 * kills):
-        if filling.kills >= kills:
+        if backfills.kills >= kills:
             break
-        filling.kill(*arguments)
-        filling.check_not_above(f"after {filling.kills} kills, {number + 1} runs")
-    first = filling.run(*arguments)
-    filling.check("filled")
-    filling.check_rejects(book)
-    filling.known(*arguments)
-    filling.undo(first["run"], kills=1)
-    filling.run(*arguments)
-    filling.check("filled again")
-    with Store(stage.mysql_url) as store:
-        first_day = min(day for day, _ in book.hits)
-        store.counters.set(LOG, breakdown_since={"page": first_day})
-        assert store.totals.total(LOG) == sum(
-            total for _, total in store.totals.by(LOG, ["page"], start=first_day)
-        )
-    filling.known(*arguments)
-    stage.finish("a breakdown is filled among deaths")
+        backfills.kill(*arguments)
+        backfills.check_not_above(f"after {backfills.kills} kills, {number + 1} runs")
+    last = backfills.run(*arguments)
+    backfills.check("counted")
+    backfills.check_rejects(book)
+    backfills.known(*arguments)
+    backfills.undo(last["run"], kills=1)
+    backfills.verify("undone")
+    backfills.run(*arguments)
+    backfills.known(*arguments)
+    stage.finish("a counter with a breakdown is backfilled among deaths")
 
 
 def _entry(stage: Stage, rows: int = 20) -> Sealed:

@@ -28,7 +28,7 @@ class Run:
 
     Attributes:
         id: its number.
-        counter: as asked; of a run that filled a breakdown the name of the breakdown's counter.
+        counter: as asked.
         mode: ``add``, ``reconcile``, or ``dry-run`` of a reconcile, while it lasts.
         state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
             ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
@@ -140,10 +140,10 @@ _RUN: Final = (
 
 
 def runs(session: Session, counter: str | None = None) -> list[Run]:
-    """All runs, or those of one counter and its breakdowns; the latest first."""
+    """All runs, or those of one counter; the latest first."""
     where, args = "", tuple[str, ...]()
     if counter is not None:
-        where, args = " WHERE SUBSTRING_INDEX(counter, '#', 1) = %s", (counter,)
+        where, args = " WHERE counter = %s", (counter,)
     return [_run(row) for row in session.query(f"{_RUN}{where} ORDER BY id DESC", args)]
 
 

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from countersink.producers.access_log.formats import LOG_FORMATS, LogFormatName
 from countersink.producers.access_log.template import Condition
-from countersink.store.counters.breakdowns import counter_of
 
 Mode = Literal["add", "reconcile"]
 InputFormat = Literal["auto", "log-format", LogFormatName, "csv", "ndjson"]
@@ -47,8 +46,6 @@ class Recipe:
             the format's own (access logs: ``{path}``).
         dimensions: (name, field) pairs: lines have the values of these dimensions, and no key.
         visitor: fields that together say who was seen, of a counter of different visitors.
-        breakdown: its dimensions, as ``page,country``: what is before its beginning is counted in
-            this breakdown alone. '': lines are counted in the counter, and in its breakdowns.
         key_column, time_column, amount_column: CSV: names in the header; NDJSON: paths; '': the
             format's own. Without an amount column each line counts 1.
         more_time_columns: what is joined to the time column, with spaces between, such as a time of
@@ -75,7 +72,6 @@ class Recipe:
     key: str = ""
     dimensions: tuple[tuple[str, str], ...] = ()
     visitor: tuple[str, ...] = ()
-    breakdown: str = ""
     key_column: str = ""
     time_column: str = ""
     more_time_columns: tuple[str, ...] = ()
@@ -249,7 +245,6 @@ class BackfillReport:
     Attributes:
         run: its number; None of a dry run.
         counter, mode: as asked.
-        breakdown: the only one that was counted into; '': the counter was.
         state: ``done``, ``stopped`` (asked to, or too many rejects) or ``failed`` (of some source).
         sources: one for each.
         lines, counted, filtered, rejected, amount: sums; reconcile: amount is that of the
@@ -272,7 +267,6 @@ class BackfillReport:
     rejected: int = 0
     amount: int = 0
     known_lines: int = 0
-    breakdown: str = ""
     by_day: tuple[tuple[str, int], ...] = ()
     corrections: int = 0
     drift: "tuple[Drift, ...]" = ()
@@ -297,7 +291,7 @@ def report(
     """
     return BackfillReport(
         run=run,
-        counter=counter_of(options.counter),
+        counter=options.counter,
         mode=options.mode,
         state=state,
         sources=tuple(sources),
@@ -307,7 +301,6 @@ def report(
         rejected=sum(each.rejected for each in sources) + uncounted_rejects,
         amount=sum(each.amount for each in sources),
         known_lines=known_lines,
-        breakdown=options.recipe.breakdown,
         by_day=tuple(by_day),
         notices=tuple(notices),
     )

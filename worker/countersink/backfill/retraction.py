@@ -242,21 +242,6 @@ def _take_back(session: Session, counter: str, run: int) -> tuple[int, int]:
         ) from error
 
 
-def read_corrections(session: Session, counter: str, run: int) -> Amounts:
-    """What a run's corrections added to the events that breakdowns hold: those of the key ``''``.
-
-    Raises:
-        StoreError: as any query.
-    """
-    found = Amounts()
-    for bucket, had, should_be in session.query(
-        "SELECT bucket, had, should_be FROM backfill_drift WHERE run = %s AND counter_key = ''",
-        (run,),
-    ):
-        found.add(counter, sql.label_of(bucket), "", int(should_be) - int(had))
-    return found
-
-
 def _attempt(session: Session, counter: str, run: int, slot: int, _: int) -> tuple[int, int]:
     with session.transaction():
         read_control(session)  # its lock keeps the counter from becoming a tracked table's

@@ -45,16 +45,9 @@ from countersink.backfill.rejects import RejectsFile
 from countersink.runtime.limits import check_counter
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
-from countersink.store.counters.breakdowns import (
-    Dimensioned,
-    check_breakdowns,
-    read_dimensioned,
-    require_declared,
-)
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import StoreError, UnknownDimension
+from countersink.store.errors import StoreError
 from countersink.store.sessions import PatientSession, open_tables
-from countersink.store.sql import label_time
 
 _UNSEEN: Final = "seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 """Each chunk that is read, and each range that is corrected, is a sign of life."""
@@ -241,7 +234,6 @@ def backfill(
     if options.rejects is not None:
         rejects.check_file(options.rejects, found)
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        options = link.run(_filling, options)
         in_force = link.run(_in_force, options)
         work = Work(
             mysql_url=mysql_url,
@@ -260,61 +252,10 @@ def backfill(
         )
         try:
             if options.dry_run and options.mode == "add":
-                said = dry_run.add(work, found, failed)
-            else:
-                said = whole.run(found, failed)
+                return dry_run.add(work, found, failed)
+            return whole.run(found, failed)
         except ReconcileStopped:
             return report(options, None, "stopped", failed)
-        return replace(said, notices=(*_left_out(options, in_force), *said.notices))
-
-
-def _filling(session: Session, options: BackfillOptions) -> BackfillOptions:
-    """The options of a run that fills a breakdown, by the name of the breakdown's counter; others
-    as they are.
-
-    Raises:
-        BackfillError: it cannot be filled so.
-    """
-    recipe, counter = options.recipe, options.counter
-    if not recipe.breakdown:
-        return options
-    if options.mode != "add":
-        raise BackfillError("a breakdown is filled by adding: --breakdown goes with --mode add")
-    try:
-        wanted = check_breakdowns(recipe.breakdown)
-        own = read_dimensioned(session, counter).get(counter, Dimensioned(counter, ()))
-        if len(wanted) != 1:
-            raise ValueError(f"{recipe.breakdown!r}: name one breakdown, such as page,country")
-        breakdown = own.named(wanted[0])
-        for name, _ in recipe.dimensions:
-            require_declared(counter, own.dimensions, name)
-    except (ValueError, UnknownDimension) as error:
-        raise BackfillError(str(error)) from error
-    given = {name for name, _ in recipe.dimensions}
-    if missing := [name for name in breakdown.dimensions if name not in given]:
-        raise BackfillError(
-            f"the breakdown {breakdown.text} needs the values of {', '.join(missing)}: say where"
-            f" they are, with --dimension {missing[0]}=FIELD"
-        )
-    if not breakdown.since:
-        raise BackfillError(
-            f"the breakdown {breakdown.text} holds all events of {counter}: there is nothing to"
-            " fill"
-        )
-    return replace(
-        options, counter=breakdown.name, recipe=replace(recipe, breakdown=breakdown.text)
-    )
-
-
-def _left_out(options: BackfillOptions, in_force: Policies) -> Iterator[str]:
-    """What to say of lines that a run which fills a breakdown leaves out."""
-    if options.recipe.breakdown:
-        since = targets.breakdown_of(in_force, options.counter).since
-        yield (
-            f"the breakdown {options.recipe.breakdown} holds the events from"
-            f" {label_time(since * 60):%Y-%m-%dT%H:%M}Z on: lines of these were left out, and are"
-            " among those that were filtered"
-        )
 
 
 def _in_force(session: Session, options: BackfillOptions) -> Policies:

@@ -21,10 +21,8 @@ from countersink.backfill.count import chunks, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
-from countersink.store.apply.control import read_control
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
-from countersink.store.counters.breakdowns import counter_of
 from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession, open_tables
 
@@ -38,7 +36,6 @@ class Undone:
     Attributes:
         run: its number.
         counter, mode: of the run.
-        breakdown: the only one that the run counted into; '': it counted into the counter.
         state: ``undone``, or ``undoing`` where it was told to stop: run again, it goes on.
         chunks: that were taken back now: pieces of sources; of a reconcile, ranges of corrections.
         cells: (key, bucket) that were changed.
@@ -53,7 +50,6 @@ class Undone:
     chunks: int
     cells: int
     amount: int
-    breakdown: str = ""
     notices: tuple[str, ...] = ()
 
 
@@ -115,9 +111,8 @@ def undo(
             link.run(_finish, begun)
     return Undone(
         run=run,
-        counter=counter_of(begun.counter),
+        counter=begun.counter,
         mode=begun.mode,
-        breakdown=begun.recipe.breakdown,
         state="undone" if back.finished else "undoing",
         chunks=back.chunks,
         cells=back.cells,
@@ -138,8 +133,6 @@ def _notices(session: Session, run: Run, labels: frozenset[int]) -> tuple[str, .
 def _begin(session: Session, number: int) -> Run:
     """Let nothing of a run be committed any more."""
     with session.transaction():
-        # Whoever moves the beginning of a breakdown holds it alone.
-        read_control(session)
         run = history.run(session, number, lock=True)
         if run.mode == run_state.DRY_RUN:
             raise BackfillError(
@@ -156,8 +149,6 @@ def _begin(session: Session, number: int) -> Run:
                 f"backfill {number} is gone with its counter {run.counter}, which was deleted:"
                 " there is nothing to take back"
             )
-        if run.state != "undoing":
-            _refuse_divided(session, run)
         session.execute(
             seals.update(
                 "backfill_run",
@@ -168,30 +159,6 @@ def _begin(session: Session, number: int) -> Run:
             (number,),
         )
     return run
-
-
-def _refuse_divided(session: Session, run: Run) -> None:
-    """See that taking a run back parts no breakdown that was filled from its counter. None is made
-    to begin earlier from then on while the run is ``undoing``.
-
-    Raises:
-        BackfillError: it would; or its journal is damaged.
-    """
-    in_force = policies.load(session)
-    own = in_force.dimensioned.get(counter_of(run.counter))
-    if own is None or not any(each.since for each in own.breakdowns):
-        return
-    if run.mode == "reconcile":
-        corrections = retraction.read_corrections(session, run.counter, run.id)
-        targets.refuse_divided(in_force, run.counter, run.id, corrections)
-        return
-    for source, start_at in session.query(
-        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'done'"
-        " ORDER BY source, start_at",
-        (run.id,),
-    ):
-        amounts = targets.read_journal(session, run.counter, int(source), int(start_at))
-        targets.refuse_divided(in_force, run.counter, run.id, amounts)
 
 
 def _take_back(

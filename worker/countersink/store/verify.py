@@ -18,14 +18,12 @@ And for every tracked table, in a snapshot of its own: the rows that its counter
 has, which is what stands for a ledger there.
 """
 
-import json
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import partial
 from typing import Final
 
 from countersink.store.apply.control import read_control
@@ -43,8 +41,7 @@ from countersink.store.settings import Settings
 from countersink.store.sql import label_of, label_text, label_time, marks, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
-from countersink.store.visitors.rows import SketchTable, faults, sketched, stored
-from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion
+from countersink.store.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
@@ -370,133 +367,6 @@ def _breakdown_differences(
             yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
 
 
-def require_filled(
-    session: Session, policies: Policies, counter: str, breakdown: Breakdown, first: date
-) -> None:
-    """Check that a breakdown which was declared later holds what its counter does, day by day from
-    ``first`` to the day on which it begins; months where days were rolled up to them.
-
-    Args:
-        session: in a transaction in which nobody counts, or in a snapshot.
-        policies: those in force.
-        counter: its name.
-        breakdown: it.
-        first: a day of the counter.
-
-    Raises:
-        ValueError: it does not, the message names the first day; or it cannot be told.
-        LookupError, OverflowError: there are buckets that cannot be.
-        Refused: this machine does not know the counter's time zone.
-        StoreError: as any query.
-    """
-    rolled = _rolled_up_to(session, [counter, breakdown.name]).values()
-    cut = max(filter(None, rolled), default=date.min)
-    if first < cut and first.day != 1:
-        raise ValueError(
-            f"{first} is in the midst of a month whose days were rolled up, and cannot be compared:"
-            " name the first day of a month"
-        )
-    last = policies.day(counter, policies.bucket(counter, breakdown.since))
-    found = []
-    for name, where in (counter, _WHOLE), (breakdown.name, "TRUE"):
-        units: Counter[date] = Counter()
-        days = _days(session, name, policies, f"{where} AND bucket >= %s", first - buckets.ONE_DAY)
-        for day, amount in days.items():
-            units[day if day >= cut else day.replace(day=1)] += amount
-        for month, amount in session.query(
-            f"SELECT bucket, SUM(amount) FROM counter_month WHERE counter = %s AND {where}"
-            " AND bucket >= %s GROUP BY bucket",
-            (name, first.replace(day=1)),
-        ):
-            units[month.date()] += int(amount)
-        found.append(units)
-    whole, held = found
-    for unit in sorted({*whole, *held}):
-        if first <= unit <= last and whole[unit] != held[unit]:
-            when = f"on {unit}" if unit >= cut else f"in {unit:%Y-%m}"
-            raise ValueError(
-                f"the breakdown {breakdown.text} cannot begin on {first}: {when} it holds"
-                f" {held[unit]:,}, and {counter} {whole[unit]:,} under the key ''. Fill what it"
-                " lacks (`countersink backfill --breakdown`), or undo the backfill that counted too"
-                " much (`countersink backfills list`), and try again"
-            )
-    if counter in policies.salt_days:
-        _require_members(session, policies, counter, breakdown, first, last, cut)
-
-
-def _require_members(
-    session: Session,
-    policies: Policies,
-    counter: str,
-    breakdown: Breakdown,
-    first: date,
-    last: date,
-    cut: date,
-) -> None:
-    """The same of different members: each day of the breakdown has those of the counter, and none
-    of its keys has members that were undone, or lacks some, by what backfills filled it.
-
-    Raises:
-        ValueError: they differ, or that cannot be told.
-        StoreError: as any query; NoSketches, DamagedSketch.
-    """
-    anew = (
-        f"remove the breakdown (`countersink counter set {counter} --breakdowns` without it),"
-        " declare and fill it again"
-    )
-    without = []
-    for run, state, options in session.query(
-        "SELECT id, state, options FROM backfill_run WHERE counter = %s AND counted > 0"
-        " ORDER BY id",
-        (breakdown.name,),
-    ):
-        if "visitor" not in json.loads(options):
-            without += [] if state == "undone" else [run]
-        elif state == "undone":
-            raise ValueError(
-                f"backfill {run} of the breakdown {breakdown.text} was undone, which takes none of"
-                f" its different members away: {anew}"
-            )
-    whole = _members(session, counter, policies, f" AND {_WHOLE}", first, cut)
-    held = _members(session, breakdown.name, policies, "", first, cut)
-    units = [unit for unit in sorted({*whole, *held}) if first <= unit <= last]
-    if units and without:
-        raise ValueError(
-            f"backfill {without[0]} has filled the breakdown {breakdown.text} without different"
-            f" members, which {counter} has: undo it, and fill again with --visitor"
-        )
-    for unit in units:
-        if not whole[unit].same_as(held[unit]):
-            when = f"on {unit}" if unit >= cut else f"in {unit:%Y-%m}"
-            raise ValueError(
-                f"the breakdown {breakdown.text} cannot begin on {first}: {when} its different"
-                f" members are not those of {counter} under the key ''. Fill it with --visitor as"
-                f" that was counted ({anew}); members of a backfill of {counter} that was undone"
-                " are there for good"
-            )
-
-
-def _members(
-    session: Session, name: str, policies: Policies, where: str, first: date, cut: date
-) -> defaultdict[date, SketchUnion]:
-    """The different members of days, or of months up to ``cut``, of some rows of a counter."""
-    # Of more members their registers are compared.
-    found: defaultdict[date, SketchUnion] = defaultdict(partial(SketchUnion, MOST_EXACT))
-    index = "by_key" if where else "PRIMARY"
-    # Months last: what is moved there meanwhile is met twice, and not missed.
-    since: tuple[tuple[SketchTable, date], ...] = (
-        ("visitor_slot", first - buckets.ONE_DAY),
-        ("visitor_month", first.replace(day=1)),
-    )
-    for table, begins in since:
-        for sketch in stored(session, table, name, f"{where} AND bucket >= %s", (begins,), index):
-            day = label_time(sketch.label).date()
-            if not sketch.of_month:
-                day = policies.day(name, sketch.label)
-            sketch.add_to(found[day if day >= cut else day.replace(day=1)])
-    return found
-
-
 def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | None]:
     found = session.query(
         f"SELECT name, rolled_up_to FROM counter WHERE name IN ({marks(names)})", names
@@ -504,16 +374,14 @@ def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | No
     return dict.fromkeys(names) | dict(found)
 
 
-def _days(
-    session: Session, name: str, policies: Policies, where: str = "TRUE", *args: object
-) -> Counter[date]:
+def _days(session: Session, name: str, policies: Policies, where: str = "TRUE") -> Counter[date]:
     """The sums of the days of a counter, in its own time zones, of some of its rows."""
-    index = "by_key" if where.startswith(_WHOLE) else "PRIMARY"
+    index = "by_key" if where == _WHOLE else "PRIMARY"
     days: Counter[date] = Counter()
     for bucket, amount in session.query(
         f"SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX ({index})"
         f" WHERE counter = %s AND {where} GROUP BY bucket",
-        (name, *args),
+        (name,),
     ):
         days[policies.day(name, label_of(bucket))] += int(amount)
     return days

@@ -24,14 +24,8 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import breakdowns, policies
-from countersink.store.counters.breakdowns import (
-    Breakdown,
-    Dimensioned,
-    counter_of,
-    is_breakdown,
-)
+from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies, Policy, counting, load_own
-from countersink.store.errors import UnknownDimension
 from countersink.store.ledger import seals
 from countersink.store.ledger.seals import JournalEntry
 from countersink.store.sql import label_of, label_time
@@ -242,78 +236,6 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
             f"{counter} has breakdowns, which a reconcile cannot set: add with --mode add, or"
             f" remove its breakdowns first (`countersink counter set {counter} --breakdowns none`)"
         )
-
-
-def breakdown_of(in_force: Policies, name: str) -> Breakdown:
-    """The breakdown that a run fills, by the name of its counter.
-
-    Raises:
-        BackfillError: there is none any more.
-    """
-    own = in_force.dimensioned.get(counter_of(name))
-    try:
-        return (own or Dimensioned(counter_of(name), ())).stored(name)
-    except UnknownDimension as error:
-        raise BackfillError(f"{error}: it was removed") from error
-
-
-def refuse_held(in_force: Policies, name: str, parts: Iterable[int]) -> None:
-    """See that a breakdown is filled with events of before it begins only.
-
-    Args:
-        in_force: the policies; they stay so until the transaction ends.
-        name: of its counter.
-        parts: of buckets, as of :meth:`countersink.store.counters.policies.Policies.part`.
-
-    Raises:
-        BackfillError: it begins earlier by now, or is gone.
-    """
-    breakdown = breakdown_of(in_force, name)
-    if any(in_force.holds(name, breakdown, part) for part in parts):
-        raise BackfillError(
-            f"the breakdown {breakdown.text} was made to begin earlier while the sources were read:"
-            " run it again, which counts what is before that"
-        )
-
-
-def refuse_divided(in_force: Policies, counter: str, number: int, amounts: Amounts) -> None:
-    """See that a counter and its breakdowns go on to agree where some amounts of a chunk, or of a
-    reconcile, are taken back.
-
-    Args:
-        in_force: the policies.
-        counter: of the run, or the name of the breakdown's that it fills.
-        number: of the run.
-        amounts: what is to be taken back.
-
-    Raises:
-        BackfillError: a breakdown that was declared later, and has been filled, holds the same
-            events.
-    """
-    own = in_force.dimensioned.get(counter_of(counter))
-    for each in own.breakdowns if own is not None else ():
-        if not each.since:
-            continue
-        held = amounts.of(each.name)
-        filling = counter == each.name
-        if not filling and counter != counter_of(each.name):
-            continue
-        whole = amounts.of(counter)
-        for label, keys in whole.items():
-            if in_force.numbered(counter, label).starts_at(label) // 60 < each.since:
-                continue
-            lost = sum(keys.values()) if filling else keys.get("", 0)
-            kept = 0 if filling else sum(held.get(label, {}).values())
-            if lost != kept:
-                day = day_of(in_force, counter, label_time(label))
-                raise BackfillError(
-                    f"the breakdown {each.text} was filled, and holds all events from"
-                    f" {label_time(each.since * 60):%Y-%m-%d %H:%M} UTC on, such as those that"
-                    f" backfill {number} counted on {day}: without them it and its counter would"
-                    " differ. Remove the breakdown first (`countersink counter set"
-                    f" {counter_of(counter)} --breakdowns` without it), and declare and fill it"
-                    " again afterwards"
-                )
 
 
 def truth_labels(session: Session, run: int) -> list[int]:

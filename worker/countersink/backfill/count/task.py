@@ -24,7 +24,6 @@ from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import policies
-from countersink.store.counters.breakdowns import counter_of, is_breakdown
 from countersink.store.counters.buckets import MAX_MINUTE
 from countersink.store.counters.policies import Policies
 from countersink.store.sessions import PatientSession
@@ -72,8 +71,6 @@ class Task:
         if found is None or found.version != control.policy_version:
             found = self._policies = policies.load(session)
         refuse(session, found, self.counter)
-        if is_breakdown(self.counter):
-            targets.breakdown_of(found, self.counter)
         if self.target.truth_of:
             targets.refuse_breakdowns(session, self.counter)
         return found
@@ -101,16 +98,15 @@ def refuse(session: Session, in_force: Policies, counter: str) -> None:
 
 
 def require_unique(in_force: Policies, counter: str) -> None:
-    """Check that a counter, or that of a breakdown, counts its different visitors.
+    """Check that a counter counts its different visitors.
 
     Raises:
         BackfillError: it does not.
     """
-    name = counter_of(counter)
-    if name not in in_force.salt_days:
+    if counter not in in_force.salt_days:
         raise BackfillError(
-            f"{name} does not count different visitors: `countersink counter set {name} --unique`"
-            " first, or leave out --visitor"
+            f"{counter} does not count different visitors: `countersink counter set {counter}"
+            " --unique` first, or leave out --visitor"
         )
 
 
@@ -118,7 +114,7 @@ def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...]
     """The salts for the visitors of a counter, read after the policies by which it is counted, as
     their periods change with these; None: the recipe has no visitors.
     """
-    return kept_of(session, counter_of(counter)) if recipe.visitor else None
+    return kept_of(session, counter) if recipe.visitor else None
 
 
 class LineRate:
@@ -299,7 +295,7 @@ def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> 
 
     Args:
         recipe: how.
-        counter: whose lines count; that of a breakdown: those of before it begins.
+        counter: whose lines count.
         in_force: the policies.
         head: how the content begins.
 
@@ -316,9 +312,4 @@ def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> 
         if recipe.end is not None and recipe.end < date.max:
             until = begins(recipe.end + timedelta(days=1))
         minutes = first, max(first, until)
-    if is_breakdown(counter):
-        # What the breakdown holds already is left out.
-        first, until = minutes or (0, MAX_MINUTE + 1)
-        until = min(until, targets.breakdown_of(in_force, counter).since)
-        minutes = min(first, until), until
-    return make_reader(recipe, head, minutes, begins, counter_of(counter))
+    return make_reader(recipe, head, minutes, begins, counter)

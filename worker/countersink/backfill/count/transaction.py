@@ -41,7 +41,6 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
-from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.buckets import ONE_DAY
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import BadCells, BadData
@@ -298,8 +297,6 @@ def path_of(session: Session, source: int) -> str:
 
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
     """Add a chunk, read by the policies in force, and keep its rejected lines."""
-    if is_breakdown(task.counter):
-        targets.refuse_held(found.in_force, task.counter, found.amounts)
     if found.salts is not None:
         require_unique(found.in_force, task.counter)
     amounts = BucketAmounts(task.counter, found.amounts, found.in_force)

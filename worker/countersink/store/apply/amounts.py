@@ -9,7 +9,7 @@ from typing import Any, Final
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
 from countersink.store.apply.dead import DeadRow
-from countersink.store.counters.breakdowns import Dimensioned, counter_of
+from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.policies import Policies
 
 Row = tuple[int, str, RowKey, int, int]
@@ -194,26 +194,23 @@ _Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]
 
 
 class BucketAmounts(Amounts):
-    """The amounts of some buckets of one counter, those of its breakdowns included; or of one
-    breakdown alone.
+    """The amounts of some buckets of one counter, those of its breakdowns included.
 
     Args:
-        counter: its name, or that of the breakdown.
+        counter: its name.
         parts: part of a bucket (:meth:`countersink.store.counters.policies.Policies.part`) → key or
             dimensions → amount.
         policies: those in force.
 
     Raises:
-        UnknownDimension: the counter has not declared a dimension, or there is no such breakdown.
+        UnknownDimension: the counter has not declared a dimension.
     """
 
     def __init__(
         self, counter: str, parts: Mapping[int, Mapping[Any, int]], policies: Policies
     ) -> None:
         super().__init__()
-        of = counter_of(counter)
-        self._own = policies.dimensioned.get(of, Dimensioned(of, ()))
-        self._counter = counter
+        self._own = policies.dimensioned.get(counter, Dimensioned(counter, ()))
         self._policies = policies
         for part, keys in parts.items():
             if not self._own.dimensions and set(map(type, keys)) <= {str}:
@@ -227,13 +224,9 @@ class BucketAmounts(Amounts):
 
     def cells_of(self, part: int, key: RowKey) -> Iterator[tuple[str, str]]:
         """The (counter, key) of each cell that a key or dimensions of a part are counted in."""
-        if self._own.counter != self._counter:
-            breakdown = self._own.stored(self._counter)
-            yield breakdown.name, breakdown.key(key)
-            return
-        yield self._counter, key if isinstance(key, str) else ""
+        yield self._own.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):
             return
         for breakdown in self._own.breakdowns:
-            if self._policies.holds(self._counter, breakdown, part):
+            if self._policies.holds(self._own.counter, breakdown, part):
                 yield breakdown.name, breakdown.key(key)

@@ -101,32 +101,6 @@ class Dimensioned:
             if minute >= each.since:
                 yield each, each.key(key)
 
-    def named(self, dimensions: Sequence[str]) -> Breakdown:
-        """The breakdown of some dimensions, in this order.
-
-        Raises:
-            UnknownDimension: there is none.
-        """
-        for each in self.breakdowns:
-            if each.dimensions == tuple(dimensions):
-                return each
-        there = ", ".join(each.text for each in self.breakdowns) or "none"
-        raise UnknownDimension(
-            f"{self.counter!r} has no breakdown {','.join(dimensions)} (it has: {there}): declare"
-            f" it with `countersink counter set {self.counter} --breakdowns`"
-        )
-
-    def stored(self, name: str) -> Breakdown:
-        """The breakdown whose counter has this name.
-
-        Raises:
-            UnknownDimension: there is none.
-        """
-        for each in self.breakdowns:
-            if each.name == name:
-                return each
-        raise UnknownDimension(f"{self.counter!r} has no breakdown {name!r} any more")
-
     def begun(self, start: int, minute: int) -> int:
         """How many times there are at which breakdowns begin, after ``start`` and up to ``minute``,
         both Unix minutes.
@@ -290,16 +264,6 @@ def removed(session: Session, counter: str) -> list[str]:
         (counter,),
     )
     return [name for (name,) in found]
-
-
-def begin_at(session: Session, breakdown: str, since: int) -> None:
-    """Let a breakdown hold the events from a Unix minute on, in a transaction in which nobody
-    counts.
-    """
-    session.execute(
-        "UPDATE counter SET since = %s WHERE name = %s",
-        (label_time(since * 60) if since else None, breakdown),
-    )
 
 
 def remove_all(session: Session, counter: str) -> None:

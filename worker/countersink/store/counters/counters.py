@@ -1,8 +1,8 @@
 """``Counters`` for programs: list, show, set, delete, strict mode, default number of keys; checks
 of the values and their messages are in ``settings.py``."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -11,11 +11,7 @@ from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
 from countersink.store.counters import breakdowns as declared
 from countersink.store.counters import buckets, deletion, keep_steps, settings
-from countersink.store.counters.breakdowns import (
-    Dimensioned,
-    check_breakdowns,
-    check_dimensions,
-)
+from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.policies import load
@@ -24,8 +20,6 @@ from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
 from countersink.store.sessions import Pool
-from countersink.store.sql import label_time
-from countersink.store.verify import require_filled
 from countersink.store.visitors.salts import check_salt_days
 
 __all__ = ["Counter", "Counters", "Deleted"]
@@ -80,7 +74,6 @@ class Counters:
         dimensions: Sequence[str] | None = None,
         breakdowns: "Sequence[str | Sequence[str]] | None" = None,
         salt_days: int | None = None,
-        breakdown_since: Mapping[str, date] | None = None,
     ) -> Counter:
         """Make a counter, or change what is given of one; what is not given stays.
 
@@ -106,14 +99,10 @@ class Counters:
             dimensions: names that increments may have, at most 8; ``[]``: none, as at first.
             breakdowns: all combinations of them of which totals are to be kept, each as
                 ``"page,country"``, or by its names in order. A new one holds the events from its
-                ``since`` on: all, if the counter was never counted. One that is left out is deleted
-                with its counts.
+                ``since`` on: the counter's first midnight at least ten minutes ahead; all, if the
+                counter was never counted. One that is left out is deleted with its counts.
             salt_days: count its different members, too, hashed with a salt that is another one
                 every so many days of its time zone, 1 to 366; 0: always the same.
-            breakdown_since: for breakdowns that were declared later, and have been filled by a
-                backfill, each as ``"page,country"``: the first day, of the counter, of which they
-                hold all events by now. Of each day from then on the sum of the breakdown must be
-                that of its counter. While they are compared nobody counts.
 
         Returns:
             the counter as it is now.
@@ -138,21 +127,7 @@ class Counters:
             None if breakdowns is None else check_breakdowns(breakdowns),
             None if salt_days is None else check_salt_days(salt_days),
         )
-        earlier = [
-            (dimensions, day)
-            for text, day in (breakdown_since or {}).items()
-            for dimensions in check_breakdowns([text])
-        ]
-
-        def work(session: Session, control: Control) -> Counter:
-            if earlier:
-                settings.require(session, name)
-            changed = settings.change(wanted, session, control)
-            for dimensions, day in earlier:
-                _begin_earlier(session, name, dimensions, day)
-            return settings.read(session, name)[0] if earlier else changed
-
-        found = self._alone(work, name)
+        found = self._alone(partial(settings.change, wanted), name)
         if breakdowns is not None:
             with self._connect() as session:
                 self._delete_removed(session, name)
@@ -244,47 +219,6 @@ class Counters:
 
     def __repr__(self) -> str:
         return "Counters()"
-
-
-def _begin_earlier(session: Session, name: str, dimensions: Sequence[str], first: date) -> None:
-    """Let a breakdown that has been filled hold the events from the beginning of a day on, while
-    nobody is counting.
-
-    Raises:
-        ValueError: it does not hold them; or there is no such breakdown.
-    """
-    policies = load(session)
-    own = policies.dimensioned.get(name, Dimensioned(name, ()))
-    breakdown = own.named(dimensions)
-    since = policies.first_minute(name, first)
-    if since > breakdown.since:
-        begins = f"{label_time(breakdown.since * 60):%Y-%m-%dT%H:%M}Z" if breakdown.since else ""
-        raise ValueError(
-            f"{first} is too late: the breakdown {breakdown.text} holds all events"
-            + (f" from {begins} on already" if begins else " already")
-        )
-    undone = session.query(
-        "SELECT id FROM backfill_run WHERE counter IN (%s, %s) AND state = 'undoing'",
-        (name, breakdown.name),
-    )
-    if undone:
-        raise ValueError(
-            f"backfill {undone[0][0]} is undone in part: `countersink backfills undo"
-            f" {undone[0][0]}` first"
-        )
-    if since == breakdown.since:
-        return
-    try:
-        require_filled(session, policies, name, breakdown, first)
-    except (LookupError, OverflowError) as error:
-        raise ValueError(
-            f"{name} cannot be compared with its breakdown {breakdown.text} ({error}): `countersink"
-            f" verify --counter {name}` says what is wrong"
-        ) from error
-    sealed = seals.begin(session, breakdown.name)
-    declared.begin_at(session, breakdown.name, since)
-    seals.renew(session, breakdown.name, sealed)
-    bump(session)
 
 
 def _remove_breakdowns(session: Session, control: Control, *, name: str) -> bool:

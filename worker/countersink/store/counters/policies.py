@@ -24,12 +24,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.breakdowns import (
-    Breakdown,
-    Dimensioned,
-    counter_of,
-    read_dimensioned,
-)
+from countersink.store.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.store.counters.buckets import Resolution
 from countersink.store.errors import Refused, UnknownZone
 from countersink.store.sql import insert_rows, label_of, label_text, label_time, marks, parts
@@ -321,7 +316,7 @@ class Policies:
         """
         policy = self.at(counter, minute)
         label = policy.label(minute)
-        own = self.dimensioned.get(counter_of(counter))
+        own = self.dimensioned.get(counter)
         if own is None or not own.breakdowns:
             return label
         return label + 60 * own.begun(policy.starts_at(label) // 60, minute)
@@ -335,7 +330,7 @@ class Policies:
         """Whether a breakdown holds the events of a :meth:`part` of its counter."""
         label = self.bucket_of(counter, part)
         start = self.numbered(counter, label).starts_at(label) // 60
-        own = self.dimensioned[counter_of(counter)]
+        own = self.dimensioned[counter]
         return own.begun(start, breakdown.since) <= (part - label) // 60
 
     def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
@@ -537,17 +532,18 @@ def unmark_buckets(session: Session, counter: str, run: int) -> int:
     )
 
 
-_NOTICE_MS: Final = 60_000
+_NOTICE_MS: Final = 600_000
 """Milliseconds ahead, at the least, at which a breakdown begins of what was counted already: for
-what producers count now, and clocks that are ahead."""
+what applications count by the settings that they remember, and clocks that are ahead."""
 
 
-def first_free(session: Session, name: str, now_ms: int) -> int:
-    """The Unix minute from which on nothing of a counter is counted yet: one that is still to come,
-    behind its buckets of such times.
+def next_midnight(session: Session, name: str, now_ms: int) -> int:
+    """The first midnight of a counter, in Unix minutes, that is so far ahead and behind all of its
+    buckets in which something is counted already: a breakdown that begins then has whole days.
 
     Raises:
-        ValueError: it lies more than a day ahead; the message names the bucket that keeps it there.
+        ValueError: something is counted more than a day ahead; the message names the bucket.
+        UnknownZone: this machine does not know the counter's time zone.
     """
     since = -(-(now_ms + _NOTICE_MS) // 60_000)
     policies = load(session)
@@ -572,7 +568,8 @@ def first_free(session: Session, name: str, now_ms: int) -> int:
             raise ValueError(_too_far(name, begins, int(amount)))
         if begins > now_ms // 1000:
             since = max(since, ends // 60)
-    return min(since, buckets.MAX_MINUTE)
+    day = buckets.date_at(policies.at(name, since).known_zone(), since * 60 - 1)
+    return policies.first_minute(name, day + buckets.ONE_DAY)
 
 
 _MOST_AHEAD_S: Final = 86_400

@@ -17,7 +17,7 @@ from countersink.store.counters import breakdowns, buckets, keep_steps
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, counter_of
 from countersink.store.counters.buckets import MAX_MINUTE, WIDTH, Resolution
 from countersink.store.counters.keep_steps import Steps
-from countersink.store.counters.policies import Policy, counting, first_free, load, load_own
+from countersink.store.counters.policies import Policy, counting, load, load_own, next_midnight
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
 from countersink.store.ledger import seals
@@ -201,7 +201,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     broken_down = {each: seals.begin(session, each) for each in breakdowns.names_of(session, name)}
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         used = is_used(session, name)
-        since = first_free(session, name, control.now) if used else 0
+        since = next_midnight(session, name, control.now) if used else 0
         changed |= breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
     if changed:
         for each in breakdowns.names_of(session, name):

@@ -12,22 +12,20 @@ was (:func:`update`). Rows of before there were seals have NULL, and keep it.
 
 What backfills add goes into slots of their own. So for each counter, in any snapshot: the ledger of
 these slots = the sum of the chunks that were added and not taken back + the corrections of its
-reconciles that were not; of a breakdown, which a run of its own has filled, + what the journals of
-its counter's chunks say that was added to it. And the chunks of a source cover what was read of it,
-every byte once. :func:`mismatches` holds what they wrote down against that.
+reconciles that were not. And the chunks of a source cover what was read of it, every byte once.
+:func:`mismatches` holds what they wrote down against that.
 """
 
 import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from countersink.runtime.limits import key_text
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
-from countersink.store.counters.breakdowns import counter_of, is_breakdown
+from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.ledger import Difference
 from countersink.store.sql import marks
@@ -280,7 +278,7 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
         names,
     )
     written_down = dict.fromkeys(names, 0)
-    for name, amount in (*added, *corrected, *_broken_down(session, names)):
+    for name, amount in (*added, *corrected):
         written_down[name] += int(amount)
     in_ledger = dict.fromkeys(names, 0)
     for name, amount in session.query(
@@ -310,26 +308,6 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
         details += garbled[name][:_EXAMPLES]
         if details:
             yield Difference(name, "backfill", said, held, "; ".join(details))
-
-
-def _broken_down(session: Session, names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """What backfills of their counters added to breakdowns that were filled as well."""
-    for counter in sorted({counter_of(name) for name in names if is_breakdown(name)}):
-        for source, start_at in session.query(
-            "SELECT c.source, c.start_at FROM backfill_source AS s JOIN backfill_chunk AS c"
-            " ON c.source = s.id WHERE s.counter = %s AND s.truth_of = 0 AND c.state = 'done'"
-            " ORDER BY c.source, c.start_at",
-            (counter,),
-        ):
-            for (piece,) in session.query(
-                "SELECT cells FROM backfill_journal WHERE source = %s AND start_at = %s",
-                (source, start_at),
-            ):
-                # A damaged one does not fit its seal.
-                with suppress(ValueError, TypeError, zlib.error, RecursionError):
-                    for _, _, amount, *breakdown in journal_entries(piece):
-                        if breakdown and breakdown[0] in names:
-                            yield breakdown[0], amount
 
 
 def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[int]]:

@@ -92,8 +92,7 @@ def require_whole(session: Session, view: BreakdownView) -> Selection:
     if since is not None:
         raise IncompleteBreakdown(
             f"the breakdown {view.breakdown.text} of {view.counter!r} holds the events from"
-            f" {_text(since)} on: ask for a range that begins then or later, or fill it with"
-            " `countersink backfill --breakdown`",
+            f" {_text(since)} on: ask for a range that begins then or later",
             since=since,
         )
     return wanted

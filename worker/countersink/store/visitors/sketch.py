@@ -143,17 +143,6 @@ class SketchUnion:
             return _EXACT + _bytes_of(sorted(self._hashes))
         return _HLL + _image(self._result())
 
-    def same_as(self, other: "SketchUnion") -> bool:
-        """Whether two unions have the same members, as far as registers tell.
-
-        Raises:
-            NoSketches: as :meth:`sketch`.
-        """
-        one, two = self.sketch(), other.sketch()
-        if one[:1] != _HLL or two[:1] != _HLL:
-            return one == two
-        return registers(one) == registers(two)
-
     def visitors(self) -> Visitors:
         """How many members there are.
 

@@ -53,8 +53,8 @@ def command(
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
     gzip, bzip2, zstd or xz. If a run is interrupted, run it again: it goes on. Lines that cannot be
     counted are written to --rejects; the status is then 3, unless --allow-rejects covers them.
-    `countersink backfills undo` undoes a run; --breakdown fills a breakdown that was declared
-    later. Details and examples of each format: docs/backfill.md.
+    `countersink backfills undo` undoes a run. Details and examples of each format:
+    docs/backfill.md.
     """
     options = backfill_options.read(given)
     url = settings.needed(mysql_url, "mysql")
@@ -171,8 +171,7 @@ def _document(report: BackfillReport) -> dict[str, Any]:
     """The result as JSON, without what was corrected."""
     by_day = [{"day": day, "amount": amount} for day, amount in report.by_day]
     sources = [asdict(one) for one in report.sources]
-    members = (*_MEMBERS, *backfills.BREAKDOWN) if report.breakdown else _MEMBERS
-    return output.document(report, members, by_day=by_day, sources=sources)
+    return output.document(report, _MEMBERS, by_day=by_day, sources=sources)
 
 
 def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
@@ -215,8 +214,7 @@ def _sentence(report: BackfillReport, would: bool) -> str:
         said = f"{verb} {report.corrections:,} totals, by {report.amount:+,} in all."
     else:
         said = f"{'would add' if would else 'added'} {report.amount:,}."
-    by = f" by {report.breakdown}" if report.breakdown else ""
-    said = f"{report.counter}{by}: {said}{known}"
+    said = f"{report.counter}: {said}{known}"
     if report.run is not None and (report.amount or report.corrections):
         said += f" Run {report.run}: countersink backfills undo {report.run} takes it back."
     return said

@@ -17,7 +17,6 @@ from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, DAY, SECONDS, TEXT, Checked, Finite
 from countersink.producers.access_log import template
 from countersink.producers.access_log.times import UNITS
-from countersink.store.counters.breakdowns import check_breakdowns
 
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
 
@@ -45,13 +44,6 @@ def _source_name(text: str) -> str:
     if not text.strip() or len(text) > _MAX_SOURCE_NAME:
         raise ValueError(f"a source's name has 1 to {_MAX_SOURCE_NAME} characters")
     return text
-
-
-def _breakdown(text: str) -> str:
-    found = check_breakdowns(text)
-    if len(found) != 1:
-        raise ValueError(f"{text!r} is not one breakdown, such as page,country")
-    return ",".join(found[0])
 
 
 _COLUMNS: Final = Checked("columns", _columns)
@@ -94,13 +86,6 @@ _READING: Final = (
     ),
     log_options.dimension(settings.one_off, "dimensions"),
     log_options.visitor(settings.one_off),
-    settings.one_off(
-        "--breakdown",
-        type=Checked("breakdown", _breakdown),
-        metavar="NAME,…",
-        help="Fill this breakdown, which was declared later: count what is before its beginning,"
-        " and into it alone; needs --dimension.",
-    ),
     settings.one_off(
         "--time-column",
         type=TEXT,
@@ -301,16 +286,6 @@ def _check(options: BackfillOptions) -> None:
         )
     if options.mode == "reconcile" and options.recipe.visitor:
         raise Misuse("--visitor is for --mode add: a reconcile sets totals, and no visitors")
-    if options.recipe.breakdown:
-        if options.mode == "reconcile":
-            raise Misuse("--breakdown is for --mode add: a reconcile cannot set breakdowns")
-        if not options.recipe.dimensions:
-            raise Misuse(
-                "--breakdown needs the values of its dimensions: say where they are, with"
-                " --dimension NAME=FIELD"
-            )
-        if options.recipe.counter_column:
-            raise Misuse("--breakdown is of one counter: give --counter, not --counter-column")
     if options.dry_run and _given("jobs"):
         raise Misuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
     if options.recipe.counter_column and options.rejects is not None:

@@ -17,7 +17,6 @@ from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER
 from countersink.store.connection import Session
-from countersink.store.counters.breakdowns import counter_of
 from countersink.store.sessions import open_tables
 
 RUN = click.IntRange(1)
@@ -112,18 +111,13 @@ def undo_command(run: int, format: str, mysql_url: str | None) -> int:
         )
     for notice in done.notices:
         click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
-    document = {
-        name: value for name, value in asdict(done).items() if value or name not in BREAKDOWN
-    }
-    output.write_result(format, document, _undone_sentence(done))
+    output.write_result(format, asdict(done), _undone_sentence(done))
     if done.state != "undone":
         click.echo("countersink backfills: stopped: run it again, and it goes on", err=True)
         return asked.status or Exit.FAILED
     return Exit.DONE
 
 
-BREAKDOWN: Final = ("breakdown",)
-"""Only of runs that fill one."""
 REJECTED: Final = ("source", "line", "reason", "text")
 FIGURES: Final = ("lines", "counted", "filtered", "rejected", "amount")
 """Of a run, and of what it read of a source."""
@@ -137,10 +131,7 @@ _SOURCE: Final = ("source", "name", "chunks", "pending", "undone", "bytes", *FIG
 def _document(run: Run) -> dict[str, Any]:
     """A run as JSON."""
     options = json.loads(run.recipe.to_json())
-    counter = counter_of(run.counter)
-    return output.document(
-        run, _RUN, run=run.id, counter=counter, bytes=run.size_bytes, options=options
-    )
+    return output.document(run, _RUN, run=run.id, bytes=run.size_bytes, options=options)
 
 
 def _source_document(one: RunSource) -> dict[str, Any]:
@@ -166,7 +157,7 @@ def _show_list(runs: Sequence[Run]) -> None:
         (
             (
                 str(run.id),
-                _counted(run.counter, run.recipe.breakdown),
+                run.counter,
                 run.mode,
                 run.state,
                 f"{run.started:%Y-%m-%dT%H:%M:%S}Z",
@@ -185,7 +176,7 @@ def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
     """A run for people, and what it read."""
     facts: dict[str, object] = {
         "run": str(run.id),
-        "counter": _counted(run.counter, run.recipe.breakdown),
+        "counter": run.counter,
         "mode": run.mode,
         "state": run.state,
         "began": f"{run.started:%Y-%m-%dT%H:%M:%S}Z, in {run.holder}",
@@ -229,16 +220,10 @@ def _undone_sentence(done: Undone) -> str:
     """What taking back did."""
     if done.state != "undone":
         return f"run {done.run}: taken back in part, {done.amount:+,} so far"
-    counted = _counted(done.counter, done.breakdown)
     return (
-        f"run {done.run} is taken back: {counted} changed by {done.amount:+,},"
+        f"run {done.run} is taken back: {done.counter} changed by {done.amount:+,},"
         f" in {done.cells:,} rows of {done.chunks:,} chunks"
     )
-
-
-def _counted(counter: str, breakdown: str) -> str:
-    """What a run counted into, for people."""
-    return f"{counter_of(counter)}{breakdown and f' by {breakdown}'}"
 
 
 def _few(sources: Sequence[str]) -> str:

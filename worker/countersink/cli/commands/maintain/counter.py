@@ -71,17 +71,6 @@ def _start(text: str) -> datetime | date:
     return moment
 
 
-def _since(text: str) -> tuple[str, date]:
-    name, _, day = text.rpartition("=")
-    if not name or _DAY.fullmatch(day) is None:
-        raise ValueError(f"{text!r} is not NAME,…=DAY, such as page,country=2026-01-01")
-    check_breakdowns([name])
-    try:
-        return name, date.fromisoformat(day)
-    except ValueError:
-        raise ValueError(f"there is no day {day}") from None
-
-
 DAYS: Final = _number_or(FOREVER, "days", check_keep_days)
 STEPS: Final = Checked("steps", lambda text: text_of(parse(text)))
 KEYS: Final = _number_or(NO_CAP, "keys", check_max_keys)
@@ -187,14 +176,6 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     help="The same with another salt every so many days: then nobody can tell which members of two"
     " such spans are the same, and there is no total over both.",
 )
-@settings.one_off(
-    "--breakdown-since",
-    multiple=True,
-    metavar="NAME,…=DAY",
-    type=Checked("breakdown", _since),
-    help="A breakdown that a backfill has filled (backfill --breakdown), and the first day of which"
-    " it holds all events by now; repeatable.",
-)
 @settings.one_off("--yes", is_flag=True, help="Do not ask before breakdowns are deleted.")
 @click.argument("more", nargs=-1, metavar="")
 @settings.of_mysql("table", "json")
@@ -211,7 +192,6 @@ def set_command(
     breakdowns: Sequence[str],
     unique: bool,
     salt_days: int | None,
-    breakdown_since: Sequence[tuple[str, date]],
     yes: bool,
     more: Sequence[str],
     format: str,
@@ -223,13 +203,10 @@ def set_command(
     they change only with --from, a time at least one minute ahead: earlier events keep their days.
     A day means its midnight in the counter's present time zone. Workers apply changes at once.
 
-    A breakdown that is added to a counter which was counted already holds the events from a time
-    on, which is shown. One that --breakdowns does not name any more is deleted with its counts;
-    the command asks first, unless --yes is given. Increments that have other dimensions are dead
-    letters.
-
-    --breakdown-since compares the breakdown with the counter for each day from then on, and changes
-    nothing if one differs; nothing is counted meanwhile.
+    A breakdown that is added to a counter which was counted already holds the events from the next
+    midnight on that is at least ten minutes ahead; it is shown. One that --breakdowns does not name
+    any more is deleted with its counts; the command asks first, unless --yes is given. Increments
+    that have other dimensions are dead letters.
     """
     if more and not breakdowns:
         raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
@@ -250,7 +227,6 @@ def set_command(
             dimensions=dimensions,
             breakdowns=wanted,
             salt_days=0 if unique and salt_days is None else salt_days,
-            breakdown_since=dict(breakdown_since),
         )
     _write(format, made)
 
