@@ -22,7 +22,6 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.counters import breakdowns
-from countersink.store.ledger import seals
 from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
     COUNTER,
@@ -76,9 +75,7 @@ def begins(mysql_url: str, name: str, at: datetime) -> None:
     """Let a breakdown begin at a time, as if it had been declared then."""
 
     def work(_: object) -> None:
-        sealed = seals.begin(session, name)
         breakdowns.begin_at(session, name, int(at.timestamp()) // 60)
-        seals.renew(session, name, sealed)
         bump(session)
 
     with open_tables(mysql_url) as session:

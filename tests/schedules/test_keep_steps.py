@@ -325,7 +325,7 @@ def test_what_is_kept_in_days_becomes_months_afterwards(tables: Kept) -> None:
     assert sum(amount for _, _, amount in tables.months()) == 81
     assert [amount for _, _, _, amount in tables.slots()] == [20, 5, 1]
     # Late rows of days that are gone go to their months at once, and what is wide with them.
-    tables.run("UPDATE counter SET keep_days = 15, seal = NULL")
+    tables.run("UPDATE counter SET keep_days = 15")
     tables.count({("a", now - 40 * 1440): 100, ("b", now - 20 * 1440): 1000})
     run(tables.url)
     assert sum(amount for _, _, amount in tables.months()) == 81 + 100 + 1020

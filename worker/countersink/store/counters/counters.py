@@ -21,7 +21,6 @@ from countersink.store.counters.policies import load
 from countersink.store.counters.settings import Counter, KeepDays, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
-from countersink.store.ledger import seals
 from countersink.store.sessions import Pool
 from countersink.store.sql import label_time
 from countersink.store.verify import require_filled
@@ -279,9 +278,7 @@ def _begin_earlier(session: Session, name: str, dimensions: Sequence[str], first
             f"{name} cannot be compared with its breakdown {breakdown.text} ({error}): `countersink"
             f" verify --counter {name}` says what is wrong"
         ) from error
-    sealed = seals.begin(session, breakdown.name)
     declared.begin_at(session, breakdown.name, since)
-    seals.renew(session, breakdown.name, sealed)
     bump(session)
 
 
@@ -290,10 +287,7 @@ def _remove_breakdowns(session: Session, control: Control, *, name: str) -> bool
     there are any to be deleted.
     """
     there = declared.names_of(session, name)
-    sealed = [(each, seals.begin(session, each)) for each in there]
     declared.remove_all(session, name)
-    for each, difference in sealed:
-        seals.renew(session, each, difference)
     if there:
         bump(session)
     return bool(there)
