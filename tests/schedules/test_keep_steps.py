@@ -653,21 +653,6 @@ def test_verify_finds_wider_buckets_of_times_that_were_never_said_to_be_rolled_u
     assert "no_rollup: 1 rows in buckets such as" in said
 
 
-def test_verify_finds_steps_and_policies_that_were_changed_by_hand(tables: Kept) -> None:
-    for change in (
-        "UPDATE counter SET keep_steps = 'minute=3d'",
-        "UPDATE counter SET keep_steps = NULL",
-        "UPDATE counter_policy SET rolls = NULL WHERE rolls = 0",
-        "UPDATE counter_policy SET rolls = 1 WHERE resolution = 'day'",
-    ):
-        tables.keep_minutes()
-        assert verified(tables.url) == []
-        tables.run(change)
-        (said,) = verified(tables.url)
-        assert said.startswith("settings: its time zones, resolutions, keep, keep_days")
-        tables.store.counters.delete("v")
-
-
 def test_minutes_of_a_counter_that_counts_quarters_are_found(tables: Kept) -> None:
     tables.store.counters.set("v", resolution="quarter")
     tables.count({("a", now_minute() // 15 * 15): 1})
