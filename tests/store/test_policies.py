@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -21,13 +20,6 @@ from tests.store.helpers import beside, entry, ledger
 from tests.support.forked import ForkedChildren
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def store(mysql_url: str) -> Iterator[Store]:
-    """The store, on tables that are put up by hand: verify would find that."""
-    with Store(mysql_url) as opened:
-        yield opened
 
 
 def later(minutes: int = 5) -> datetime:
