@@ -325,11 +325,11 @@ def test_a_chunk_that_another_has_at_hand_is_waited_for(logs: Logs) -> None:
     logs.small_chunks()
     file = logs.write("a.log", long_log(300))
     first = logs.add(file)
-    # Still there when it is undone, as chunks of another run are. Without seals, as rows of before.
-    logs.query("UPDATE backfill_chunk SET run = 0, seal = NULL WHERE start_at = 0")
-    logs.query("UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200, seal = NULL")
+    # Still there when it is undone, as chunks of another run are.
+    logs.query("UPDATE backfill_chunk SET run = 0 WHERE start_at = 0")
+    logs.query("UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200")
     logs.undo(first)
-    logs.query("UPDATE backfill_chunk SET state = 'pending', seal = NULL WHERE state = 'undone'")
+    logs.query("UPDATE backfill_chunk SET state = 'pending' WHERE state = 'undone'")
     looked = threading.Event()
     with MySQLProxy.to(logs.url) as proxy, open_tables(logs.url) as other:
         proxy.when(

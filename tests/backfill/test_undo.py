@@ -24,7 +24,6 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.counters import buckets
 from countersink.store.sql import label_of
-from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -87,13 +86,6 @@ def left_behind(mysql_url: str) -> dict[str, int]:
 
 def state(mysql_url: str, run: int) -> str:
     return str(query(mysql_url, "SELECT state FROM backfill_run WHERE id = %s", run)[0][0])
-
-
-def require_reported(mysql_url: str, what: str) -> None:
-    """Verify says that nothing is wrong but this."""
-    with open_session(mysql_url) as verifying:
-        (found,) = verify(verifying).differences
-    assert (found.problem, what in found.detail) == ("backfill", True), found
 
 
 def test_what_was_added_is_taken_back_and_nothing_is_left_of_it(logs: Logs) -> None:
@@ -355,13 +347,11 @@ def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
     pieces = map(zlib.compress, (b"[[", b"1", b'[[1,"a"]]'))
     for piece in (b"", b"x", b"x\x9c", *pieces):
         session.execute(change, (piece,))
-        require_reported(logs.url, "the journal of source")
         with pytest.raises(BackfillError, match=r"be read .* restore table backfill_journal"):
             logs.undo(run)
         session.execute(change, (good,))
         assert logs.totals() == day("/a", "/b"), piece
     session.execute("DELETE FROM backfill_journal")
-    require_reported(logs.url, "the journal of the chunk of source")
     with pytest.raises(BackfillError, match="says 0 where 2 was added: it is damaged"):
         logs.undo(run)
     assert logs.query("SELECT SUM(amount) FROM counter_slot") == [(2,)]

@@ -325,7 +325,7 @@ def test_what_is_kept_in_days_becomes_months_afterwards(tables: Kept) -> None:
     assert sum(amount for _, _, amount in tables.months()) == 81
     assert [amount for _, _, _, amount in tables.slots()] == [20, 5, 1]
     # Late rows of days that are gone go to their months at once, and what is wide with them.
-    tables.run("UPDATE counter SET keep_days = 15, seal = NULL")
+    tables.run("UPDATE counter SET keep_days = 15")
     tables.count({("a", now - 40 * 1440): 100, ("b", now - 20 * 1440): 1000})
     run(tables.url)
     assert sum(amount for _, _, amount in tables.months()) == 81 + 100 + 1020
@@ -648,21 +648,6 @@ def test_verify_finds_wider_buckets_of_times_that_were_never_said_to_be_rolled_u
     tables.run("UPDATE counter_policy SET rolled_to = '2020-01-01' WHERE rolls IS NOT NULL")
     (said,) = verified(tables.url)
     assert "no_rollup: 1 rows in buckets such as" in said
-
-
-def test_verify_finds_steps_and_policies_that_were_changed_by_hand(tables: Kept) -> None:
-    for change in (
-        "UPDATE counter SET keep_steps = 'minute=3d'",
-        "UPDATE counter SET keep_steps = NULL",
-        "UPDATE counter_policy SET rolls = NULL WHERE rolls = 0",
-        "UPDATE counter_policy SET rolls = 1 WHERE resolution = 'day'",
-    ):
-        tables.keep_minutes()
-        assert verified(tables.url) == []
-        tables.run(change)
-        (said,) = verified(tables.url)
-        assert said.startswith("settings: its time zones, resolutions, keep, keep_days")
-        tables.store.counters.delete("v")
 
 
 def test_minutes_of_a_counter_that_counts_quarters_are_found(tables: Kept) -> None:

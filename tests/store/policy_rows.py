@@ -28,9 +28,7 @@ def put_policies(session: Session, counter: str, changes: Sequence[Change]) -> N
     """Give a counter these policies, as changing it one by one would have."""
     policies = policies_of(changes)
     session.execute(
-        "INSERT INTO counter (name, created) VALUES (%s, UTC_TIMESTAMP(3))"
-        " ON DUPLICATE KEY UPDATE seal = NULL",
-        (counter,),
+        "INSERT IGNORE INTO counter (name, created) VALUES (%s, UTC_TIMESTAMP(3))", (counter,)
     )
     session.execute("DELETE FROM counter_policy WHERE counter = %s", (counter,))
     for policy, after in zip(policies, [*policies[1:], None], strict=True):
@@ -53,7 +51,6 @@ def put_policies(session: Session, counter: str, changes: Sequence[Change]) -> N
                 used_to,
             ),
         )
-    session.execute("INSERT IGNORE INTO counter (name, created) VALUES (%s, NOW(3))", (counter,))
     session.execute("UPDATE control SET policy_version = policy_version + 1")
 
 

@@ -405,16 +405,6 @@ def test_a_counter_has_dimensions_or_is_tracked(store: Store, session: Session, 
         session.execute("DROP TABLE orders")
 
 
-def test_changing_settings_by_hand_is_found(
-    session: Session, verifying: Session, store: Store, views: str
-) -> None:
-    session.execute("UPDATE counter SET dimensions = 'page' WHERE name = 'views'")
-    session.execute("UPDATE counter SET since = '2020-01-01' WHERE name = 'views#2'")
-    found = [(each.counter, each.problem) for each in verify(verifying).differences]
-    assert found == [("views", "settings"), ("views#2", "settings")]
-    store.counters.delete(views)
-
-
 def test_there_is_room_for_99_breakdowns_in_a_life(
     store: Store, session: Session, views: str
 ) -> None:

@@ -526,7 +526,7 @@ def _port(url: str) -> int:
 def test_statements_outside_a_transaction_are_checked_too(cluster: GaleraCluster) -> None:
     first, second, _ = cluster.nodes
     with connect(cluster.url(first)) as session:
-        add = "UPDATE control SET version_seal = version_seal WHERE id = 1"
+        add = "UPDATE control SET strict = strict WHERE id = 1"
         session.execute(add)  # changes no row: nothing to check
         hand_over(cluster, second)
         eventually(lambda: session.query("SELECT node FROM writer_fence")[0][0] != session.node)  # type: ignore[attr-defined]

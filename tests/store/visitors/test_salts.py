@@ -11,7 +11,6 @@ from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.sessions import open_tables
-from countersink.store.verify import verify
 from countersink.store.visitors import salts
 from tests.store.helpers import together
 from tests.store.policy_rows import put_policies
@@ -226,17 +225,6 @@ def test_months_and_renewal_exclude_each_other(store: Store, session: Session) -
 def test_what_is_no_number_of_days_is_refused(store_of_nowhere: Store, days: object) -> None:
     with pytest.raises(ValueError, match=r"salt_days is .*: a number of days from 1 to 366, or 0"):
         store_of_nowhere.counters.set("v", salt_days=days)  # type: ignore[arg-type]
-
-
-def test_settings_changed_by_hand_are_found(
-    store: Store, session: Session, verifying: Session
-) -> None:
-    store.counters.set("v", salt_days=0)
-    store.counters.set("w")
-    assert verify(verifying).agrees
-    session.execute("UPDATE counter SET salt_days = 1 WHERE name = 'v'")
-    (wrong,) = verify(verifying).differences
-    assert (wrong.counter, wrong.problem) == ("v", "settings")
 
 
 def test_nothing_is_published_of_counters_that_count_no_members(

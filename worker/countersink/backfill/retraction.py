@@ -25,7 +25,6 @@ from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters import policies
 from countersink.store.errors import BadCells
 from countersink.store.in_app.connection import FIRST_OWN
-from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession
 
 ROWS: Final = 1000
@@ -103,8 +102,7 @@ class ChunkUndo:
             _delete_empty(session, taken)
             chunks.delete(session, *self._at, tables=("backfill_journal", *chunks.LINE_TABLES))
             session.execute(
-                seals.update("backfill_chunk", "state = 'undone'")
-                + " WHERE source = %s AND start_at = %s",
+                "UPDATE backfill_chunk SET state = 'undone' WHERE source = %s AND start_at = %s",
                 self._at,
             )
             session.execute(

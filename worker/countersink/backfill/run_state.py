@@ -14,7 +14,6 @@ from countersink.backfill import rejects
 from countersink.backfill.errors import RunEnded, TooManyRejects
 from countersink.backfill.options import BackfillOptions, SourceReport
 from countersink.store.connection import Session
-from countersink.store.ledger import seals
 
 DRY_RUN: Final = "dry-run"
 """The mode of a reconcile that changes nothing: it is in the table while it lasts."""
@@ -101,9 +100,8 @@ def begin(session: Session, options: BackfillOptions, sources: Sequence[str], ho
     if not found:
         session.execute(
             "INSERT INTO backfill_run"
-            " (counter, mode, state, options, sources, holder, started, seen, seal)"
-            f" VALUES (%s, %s, 'running', %s, %s, %s, {_NOW}, {_NOW},"
-            f" {seals.seal('backfill_run')})",
+            " (counter, mode, state, options, sources, holder, started, seen)"
+            f" VALUES (%s, %s, 'running', %s, %s, %s, {_NOW}, {_NOW})",
             (
                 options.counter,
                 DRY_RUN if options.dry_run else options.mode,
@@ -126,13 +124,9 @@ def record(session: Session, run: int, counted: LineCounts, max_rejects: int | N
         TooManyRejects: more than ``max_rejects`` lines would be rejected: the same.
     """
     changed = session.execute(
-        seals.update(
-            "backfill_run",
-            "size_bytes = size_bytes + %s, lines_read = lines_read + %s, counted = counted + %s,"
-            " filtered = filtered + %s, rejected = rejected + %s, amount = amount + %s,"
-            f" seen = {_NOW}",
-        )
-        + " WHERE id = %s AND state = 'running'",
+        "UPDATE backfill_run SET size_bytes = size_bytes + %s, lines_read = lines_read + %s,"
+        " counted = counted + %s, filtered = filtered + %s, rejected = rejected + %s,"
+        f" amount = amount + %s, seen = {_NOW} WHERE id = %s AND state = 'running'",
         (
             counted.size_bytes,
             counted.lines,
@@ -181,8 +175,8 @@ def state_of(session: Session, run: int, *, lock: str = "") -> str:
 def end(session: Session, run: int, state: str, error: str = "") -> None:
     """Give a run that is running its last state."""
     session.execute(
-        seals.update("backfill_run", f"state = %s, error = %s, seen = {_NOW}, ended = {_NOW}")
-        + " WHERE id = %s AND state = 'running'",
+        f"UPDATE backfill_run SET state = %s, error = %s, seen = {_NOW}, ended = {_NOW}"
+        " WHERE id = %s AND state = 'running'",
         (state, printable(error)[:_LONGEST_ERROR] or None, run),
     )
 

@@ -23,7 +23,6 @@ from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import policies
-from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession, open_tables
 
 _PAGE: Final = 100
@@ -150,12 +149,8 @@ def _begin(session: Session, number: int) -> Run:
                 " there is nothing to take back"
             )
         session.execute(
-            seals.update(
-                "backfill_run",
-                "state = 'undoing', seen = UTC_TIMESTAMP(3),"
-                " ended = COALESCE(ended, UTC_TIMESTAMP(3))",
-            )
-            + " WHERE id = %s",
+            "UPDATE backfill_run SET state = 'undoing', seen = UTC_TIMESTAMP(3),"
+            " ended = COALESCE(ended, UTC_TIMESTAMP(3)) WHERE id = %s",
             (number,),
         )
     return run
@@ -215,8 +210,7 @@ def _finish(session: Session, run: Run) -> None:
     # Those of a reconcile were never counted themselves.
     states = "'pending', 'done'" if run.mode == "reconcile" else "'pending'"
     session.execute(
-        seals.update("backfill_chunk", "state = 'undone'")
-        + f" WHERE run = %s AND state IN ({states})",
+        f"UPDATE backfill_chunk SET state = 'undone' WHERE run = %s AND state IN ({states})",
         (run.id,),
     )
     for (source,) in session.query(
@@ -226,8 +220,8 @@ def _finish(session: Session, run: Run) -> None:
     ):
         rerun(partial(_forget, session, source))
     session.execute(
-        seals.update("backfill_run", "state = 'undone', seen = UTC_TIMESTAMP(3)")
-        + " WHERE id = %s AND state = 'undoing'",
+        "UPDATE backfill_run SET state = 'undone', seen = UTC_TIMESTAMP(3)"
+        " WHERE id = %s AND state = 'undoing'",
         (run.id,),
     )
 

@@ -40,12 +40,10 @@ CREATE TABLE IF NOT EXISTS control (
     policy_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of counter or counter_policy',
     strict        BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'rows of counters that nobody has made are refused',
     max_keys      INT UNSIGNED NULL COMMENT 'for counters without their own; NULL: no cap',
-    pruned_seal   BIGINT NULL COMMENT 'pruned_before, moved on beside it',
-    version_seal  BIGINT NULL COMMENT 'policy_version, counted on beside it',
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-INSERT IGNORE INTO control (id, pruned_before, pruned_seal, version_seal) VALUES (1, 0, 0, 0);
+INSERT IGNORE INTO control (id, pruned_before) VALUES (1, 0);
 
 -- What could not be counted, with the reason.
 CREATE TABLE IF NOT EXISTS dead_row (
@@ -114,7 +112,6 @@ CREATE TABLE IF NOT EXISTS counter (
     app_slots    SMALLINT UNSIGNED NOT NULL DEFAULT 16 COMMENT 'slots from 256 up that the application spreads over',
     rolled_up_to DATE NULL COMMENT 'days before this one are in counter_month, or on their way there',
     created      DATETIME(3) NOT NULL COMMENT 'UTC',
-    seal         DECIMAL(30, 0) NULL COMMENT 'checksum of its settings and policies; NULL: not known',
     keep_steps   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'how long buckets of each width are kept, such as minute=2d,hour=90d; NULL: for ever',
     dimensions   VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'names, separated by commas; of a breakdown those it holds, in the order of its keys, NULL: it is being deleted',
     breakdown_of VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'the counter whose events it breaks down; NULL: it is no breakdown',
@@ -219,8 +216,6 @@ CREATE TABLE IF NOT EXISTS sequence (
     min_value  BIGINT NULL,
     max_value  BIGINT NULL,
     updated_at DATETIME(3) NOT NULL COMMENT 'UTC',
-    handed     DECIMAL(30, 0) NULL COMMENT 'value, counted on beside it; NULL: not known',
-    handed_at  DATETIME(3) NULL COMMENT 'UTC; handed is right if this is updated_at: an older program writes that alone',
     PRIMARY KEY (name, period),
     CONSTRAINT sequence_limits CHECK (value BETWEEN min_value AND max_value)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -283,7 +278,6 @@ CREATE TABLE IF NOT EXISTS backfill_run (
     corrections BIGINT NOT NULL DEFAULT 0 COMMENT 'reconcile: (key, bucket) that differed',
     policies    JSON NULL COMMENT 'reconcile: of the counter, by which its truth was read',
     error       VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
-    seal BIGINT NULL COMMENT 'checksum of the row but for id and seen; NULL: not known',
     PRIMARY KEY (id),
     KEY by_counter (counter, id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -307,7 +301,6 @@ CREATE TABLE IF NOT EXISTS backfill_source (
     lines_to   BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'lines in them',
     open_at    BIGINT UNSIGNED NULL COMMENT 'where its last line begins, if it had no newline yet',
     count_repeats TINYINT NOT NULL DEFAULT 0 COMMENT '1: lines that other sources have count, too',
-    seal BIGINT NULL COMMENT 'checksum of the row but for id; NULL: not known',
     PRIMARY KEY (id),
     KEY by_head (counter, head(16))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -328,7 +321,6 @@ CREATE TABLE IF NOT EXISTS backfill_chunk (
     filtered   BIGINT NOT NULL DEFAULT 0,
     rejected   BIGINT NOT NULL DEFAULT 0,
     amount     DECIMAL(38, 0) NOT NULL DEFAULT 0,
-    seal BIGINT NULL COMMENT 'checksum of the row; NULL: not known',
     PRIMARY KEY (source, start_at),
     KEY by_run (run, state)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -339,7 +331,6 @@ CREATE TABLE IF NOT EXISTS backfill_journal (
     start_at BIGINT UNSIGNED NOT NULL,
     piece    SMALLINT UNSIGNED NOT NULL,
     cells    MEDIUMBLOB NOT NULL COMMENT 'zlib; JSON: array of [bucket, key, amount]',
-    seal BIGINT NULL COMMENT 'checksum of the row and of the number of pieces; NULL: not known',
     PRIMARY KEY (source, start_at, piece)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -380,7 +371,6 @@ CREATE TABLE IF NOT EXISTS backfill_drift (
     counter_key VARBINARY(255) NOT NULL,
     had         DECIMAL(38, 0) NOT NULL,
     should_be   DECIMAL(38, 0) NOT NULL,
-    seal BIGINT NULL COMMENT 'checksum of the row; NULL: not known',
     PRIMARY KEY (run, bucket, counter_key)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -1,4 +1,4 @@
-"""What ``verify`` compares (counters with the ledger, settings, sequences, backfills, tracked
+"""What ``verify`` compares (counters with the ledger, breakdowns, sketches, backfills, tracked
 tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; output and exit
 status: ``cli/commands/repair/verify.py``.
 
@@ -7,7 +7,7 @@ which it is noticed that a key, a day or two amounts were exchanged (see
 :mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
-:mod:`countersink.store.ledger.seals`.
+:mod:`countersink.store.ledger.backfills`.
 
 Of each day the sum of a breakdown = that of the events with dimensions in its counter, which are
 under the key ``''``. Left out are days that are in months of either, and those before the first
@@ -34,7 +34,7 @@ from countersink.store.counters.policies import Policies, Policy, load
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference as Difference
-from countersink.store.ledger import seals
+from countersink.store.ledger import backfills
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
@@ -168,7 +168,6 @@ def _verify_all(
         if time.monotonic() - begun < _QUICK_S:
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
-        differences += [*seals.counters(session), *seals.others(session)]
         policies = _policies(session, policies)
     for name in policies.dimensioned:
         if stop():
@@ -192,7 +191,6 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
         broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
         every = [*names, *broken_down]
         rows, differences = _wrong(session, policies, every, names)
-        differences += seals.counters(session, every) if every else []
         differences += _of_breakdowns(session, policies, names)
         for name in every:
             differences += _of_sketches(session, name)
@@ -232,7 +230,7 @@ def _wrong(
             rows += sides.rows
             differences += _differences(name, sides, policies)
     for part in parts(backfilled, _AT_ONCE):
-        differences += seals.mismatches(session, part)
+        differences += backfills.mismatches(session, part)
     return rows, differences
 
 

@@ -12,7 +12,6 @@ from countersink.backfill import rejects
 from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts, counted_of
 from countersink.store.connection import Session
-from countersink.store.ledger import seals
 
 _PAGE: Final = 1000
 _SHARED: Final = " LOCK IN SHARE MODE"
@@ -133,8 +132,7 @@ def insert(session: Session, source: int, run: int, span: Span, reads_from: int)
     """Plan a chunk."""
     session.execute(
         "INSERT INTO backfill_chunk (source, start_at, end_at, reads_from, first_line, digest,"
-        " state, run, seal) VALUES (%s, %s, %s, %s, %s, %s, 'pending', %s,"
-        f" {seals.seal('backfill_chunk')})",
+        " state, run) VALUES (%s, %s, %s, %s, %s, %s, 'pending', %s)",
         (source, span.start, span.end, reads_from, span.first_line, span.digest, run),
     )
 
@@ -148,8 +146,8 @@ def take_over(session: Session, source: int, end: int, run: int) -> None:
     )
     for (start_at,) in found:
         session.execute(
-            seals.update("backfill_chunk", "run = %s, state = 'pending'")
-            + " WHERE source = %s AND start_at = %s",
+            "UPDATE backfill_chunk SET run = %s, state = 'pending'"
+            " WHERE source = %s AND start_at = %s",
             (run, source, start_at),
         )
 
@@ -164,12 +162,9 @@ def update_done(
 ) -> None:
     """Note that a chunk was counted."""
     session.execute(
-        seals.update(
-            "backfill_chunk",
-            "state = 'done', run = %s, open_rejected = %s, lines_read = %s, counted = %s,"
-            " filtered = %s, rejected = %s, amount = %s",
-        )
-        + " WHERE source = %s AND start_at = %s",
+        "UPDATE backfill_chunk SET state = 'done', run = %s, open_rejected = %s, lines_read = %s,"
+        " counted = %s, filtered = %s, rejected = %s, amount = %s"
+        " WHERE source = %s AND start_at = %s",
         (
             *(run, open_rejected, counted.lines, counted.counted, counted.filtered),
             *(counted.rejected, counted.amount, source, start_at),

@@ -18,7 +18,6 @@ from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import Span, digest
 from countersink.backfill.options import Recipe
 from countersink.store.connection import Session, rerun
-from countersink.store.ledger import seals
 
 LONGEST_PATH: Final = 4096
 KNOWN_BYTES: Final = 4096
@@ -215,7 +214,7 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
             return None
         if wanted.count_repeats and not source.count_repeats:
             session.execute(
-                seals.update("backfill_source", "count_repeats = 1") + " WHERE id = %s",
+                "UPDATE backfill_source SET count_repeats = 1 WHERE id = %s",
                 (source.id,),
             )
         ended = held.verdict == "older"
@@ -228,7 +227,7 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
         if source.recipe != wanted.recipe:
             # What it leaves out is known from now on: no other run takes it for counted.
             session.execute(
-                seals.update("backfill_source", "options = %s") + " WHERE id = %s",
+                "UPDATE backfill_source SET options = %s WHERE id = %s",
                 (wanted.recipe.to_json(), source.id),
             )
         return Settled(source=source.id, to=held.to, ended=ended)
@@ -369,8 +368,8 @@ def insert(session: Session, wanted: WantedSource) -> int:
     """A source of which nothing was read yet; the caller holds its counter. Its number."""
     session.execute(
         "INSERT INTO backfill_source"
-        " (counter, truth_of, name, head, options, path, count_repeats, seal)"
-        f" VALUES (%s, %s, %s, %s, %s, %s, %s, {seals.seal('backfill_source')})",
+        " (counter, truth_of, name, head, options, path, count_repeats)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s)",
         (
             *(wanted.counter, wanted.truth_of, wanted.name, wanted.head),
             *(wanted.recipe.to_json(), wanted.path[:LONGEST_PATH], wanted.count_repeats),
@@ -383,8 +382,8 @@ def insert(session: Session, wanted: WantedSource) -> int:
 def advance(session: Session, source: Source) -> None:
     """Note how far a source is read."""
     session.execute(
-        seals.update("backfill_source", "read_to = %s, lines_to = %s, open_at = %s, head = %s")
-        + " WHERE id = %s",
+        "UPDATE backfill_source SET read_to = %s, lines_to = %s, open_at = %s, head = %s"
+        " WHERE id = %s",
         (source.read_to, source.lines_to, source.open_at, source.head, source.id),
     )
 
@@ -403,7 +402,7 @@ def moved(session: Session, source: Source, path: str) -> None:
     """Note where a source is now."""
     if source.path != path[:LONGEST_PATH]:
         session.execute(
-            seals.update("backfill_source", "path = %s") + " WHERE id = %s",
+            "UPDATE backfill_source SET path = %s WHERE id = %s",
             (path[:LONGEST_PATH], source.id),
         )
 
@@ -411,8 +410,8 @@ def moved(session: Session, source: Source, path: str) -> None:
 def begin_anew(session: Session, source: int, recipe: Recipe) -> None:
     """Let a source of which nothing was counted be read from its beginning, by another recipe."""
     session.execute(
-        seals.update("backfill_source", "options = %s, read_to = 0, lines_to = 0, open_at = NULL")
-        + " WHERE id = %s",
+        "UPDATE backfill_source SET options = %s, read_to = 0, lines_to = 0, open_at = NULL"
+        " WHERE id = %s",
         (recipe.to_json(), source),
     )
 

@@ -26,8 +26,7 @@ from countersink.store.connection import Session, rerun
 from countersink.store.counters import breakdowns, policies
 from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.policies import Policies, Policy, counting, load_own
-from countersink.store.ledger import seals
-from countersink.store.ledger.seals import JournalEntry
+from countersink.store.ledger.backfills import JournalEntry, journal_entries
 from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
 from countersink.store.visitors.rows import CellPlace
@@ -143,12 +142,10 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
         for some in amounts.chunks(_CELLS)
         for piece in _packed([_entry(cell) for cell in some], most)
     ]
-    seal = seals.seal("backfill_journal", more="%s")
     for number, piece in enumerate(pieces):
         session.execute(
-            "INSERT INTO backfill_journal (source, start_at, piece, cells, seal)"
-            f" VALUES (%s, %s, %s, %s, {seal})",
-            (source, start_at, number, piece, len(pieces)),
+            "INSERT INTO backfill_journal (source, start_at, piece, cells) VALUES (%s, %s, %s, %s)",
+            (source, start_at, number, piece),
         )
 
 
@@ -172,7 +169,7 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
         (source, start_at),
     ):
         try:
-            for bucket, key, amount, *breakdown in seals.journal_entries(piece):
+            for bucket, key, amount, *breakdown in journal_entries(piece):
                 amounts.add(breakdown[0] if breakdown else counter, bucket, key, amount)
         except (ValueError, TypeError, zlib.error, RecursionError) as error:
             raise BackfillError(
@@ -309,7 +306,7 @@ def _agreed(session: Session, run: int, own: str) -> object:
     found = session.query(ask, (run,))
     if found and found[0][0] is None:
         session.execute(
-            seals.update("backfill_run", "policies = %s") + " WHERE id = %s AND policies IS NULL",
+            "UPDATE backfill_run SET policies = %s WHERE id = %s AND policies IS NULL",
             (own, run),
         )
         found = session.query(ask, (run,))

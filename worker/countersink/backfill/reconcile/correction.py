@@ -39,7 +39,6 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
 from countersink.store.errors import BadCells, Conflict
 from countersink.store.in_app import settings_version
-from countersink.store.ledger import seals
 from countersink.store.sessions import PatientSession, open_tables
 from countersink.store.sql import label_time
 from countersink.store.totals.views import View
@@ -245,9 +244,9 @@ class Correction:
 
     def _write_down(self, session: Session, bucket: int, found: list[KeyDifference]) -> None:
         at = label_time(bucket)
-        values = ", ".join([f"(%s, %s, %s, %s, %s, {seals.seal('backfill_drift')})"] * len(found))
+        values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(found))
         session.execute(
-            "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be, seal)"
+            "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
             f" VALUES {values}",
             [value for one in found for value in (self.run, at, one.key, one.had, one.should_be)],
         )
@@ -255,11 +254,8 @@ class Correction:
     def _note(self, session: Session, found: list[KeyDifference]) -> None:
         require_running(session, self.run)
         session.execute(
-            seals.update(
-                "backfill_run",
-                "corrections = corrections + %s, amount = amount + %s, seen = UTC_TIMESTAMP(3)",
-            )
-            + " WHERE id = %s",
+            "UPDATE backfill_run SET corrections = corrections + %s, amount = amount + %s,"
+            " seen = UTC_TIMESTAMP(3) WHERE id = %s",
             (len(found), sum(one.should_be - one.had for one in found), self.run),
         )
 

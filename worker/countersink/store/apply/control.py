@@ -100,10 +100,7 @@ def exclusive(
 
 def bump(session: Session) -> None:
     """Let every worker see, before it counts again, that something has changed."""
-    session.execute(
-        "UPDATE control SET version_seal = version_seal + 1, policy_version = policy_version + 1"
-        " WHERE id = 1"
-    )
+    session.execute("UPDATE control SET policy_version = policy_version + 1 WHERE id = 1")
 
 
 def short_waits(session: Session) -> AbstractContextManager[None]:

@@ -132,9 +132,5 @@ def _move_watermark(
     if not_above_ms is not None:
         wanted = min(wanted, not_above_ms)
     before = max(control.watermark, wanted)
-    session.execute(
-        "UPDATE control SET pruned_seal = pruned_seal + (%s - pruned_before), pruned_before = %s"
-        " WHERE id = 1",
-        (before, before),
-    )
+    session.execute("UPDATE control SET pruned_before = %s WHERE id = 1", (before,))
     return before

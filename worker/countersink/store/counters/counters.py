@@ -18,7 +18,6 @@ from countersink.store.counters.policies import load
 from countersink.store.counters.settings import Counter, KeepDays, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
-from countersink.store.ledger import seals
 from countersink.store.sessions import Pool
 from countersink.store.visitors.salts import check_salt_days
 
@@ -226,10 +225,7 @@ def _remove_breakdowns(session: Session, control: Control, *, name: str) -> bool
     there are any to be deleted.
     """
     there = declared.names_of(session, name)
-    sealed = [(each, seals.begin(session, each)) for each in there]
     declared.remove_all(session, name)
-    for each, difference in sealed:
-        seals.renew(session, each, difference)
     if there:
         bump(session)
     return bool(there)

@@ -17,7 +17,6 @@ from typing import Final, Literal
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
-from countersink.store.ledger import seals
 from countersink.store.ledger.postings import BucketSums, Posting, post
 from countersink.store.sql import label_of
 from countersink.store.visitors import rows as sketches
@@ -174,12 +173,9 @@ _OF_CHUNKS: Final = (
 def end_runs(session: Session, counter: str) -> None:
     """Let no run of a counter commit anything more."""
     session.execute(
-        seals.update(
-            "backfill_run",
-            "state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
-            " error = COALESCE(error, %s)",
-        )
-        + " WHERE counter = %s AND state NOT IN ('undone', 'deleted')",
+        "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
+        " error = COALESCE(error, %s)"
+        " WHERE counter = %s AND state NOT IN ('undone', 'deleted')",
         (_REASON, counter),
     )
 
@@ -257,8 +253,8 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
         )
     # Nobody knows it by its head any more: it is no source to go on with.
     session.execute(
-        seals.update("backfill_source", "read_to = %s, lines_to = %s, open_at = NULL, head = %s")
-        + " WHERE id = %s",
+        "UPDATE backfill_source SET read_to = %s, lines_to = %s, open_at = NULL, head = %s"
+        " WHERE id = %s",
         (start_at, first_line - 1, bytes(32), source),
     )
     if not found[0][0]:

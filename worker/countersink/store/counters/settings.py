@@ -20,7 +20,6 @@ from countersink.store.counters.keep_steps import Steps
 from countersink.store.counters.policies import Policy, counting, load, load_own, next_midnight
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.in_app import settings_version
-from countersink.store.ledger import seals
 from countersink.store.sql import EPOCH, NOW_MS, label_of, label_time
 from countersink.store.totals.shapes import counter_names
 from countersink.store.visitors import salts
@@ -183,7 +182,6 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     """
     settings_version.refuse_tracked(session, wanted.name)
     name = wanted.name
-    sealed = seals.begin(session, name)
     changed = _set_options(session, wanted)
     own = load_own(session, name)
     policy = next_policy(wanted, own, is_used(session, name), control.now)
@@ -198,7 +196,6 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     if wanted.salt_days is not None:
         changed |= salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
     salts.check_months(session, name)
-    broken_down = {each: seals.begin(session, each) for each in breakdowns.names_of(session, name)}
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         used = is_used(session, name)
         since = next_midnight(session, name, control.now) if used else 0
@@ -206,8 +203,6 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     if changed:
         for each in breakdowns.names_of(session, name):
             breakdowns.copy_settings(session, name, each)
-            seals.renew(session, each, broken_down.get(each, 0))
-        seals.renew(session, name, sealed)
         bump(session)
     return read(session, name)[0]
 

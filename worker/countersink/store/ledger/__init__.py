@@ -1,5 +1,5 @@
-"""The ledger, sums and checksums of all that was added to counters, and seals of settings and
-backfills; kinds of problems that comparing with them finds (``Problem``).
+"""The ledger, sums and checksums of all that was added to counters; kinds of problems that a
+comparison with it finds (``Problem``).
 
 A *posting* is two numbers: the sum of some amounts, and a checksum of the same rows. Whoever
 adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``, on rows of its
@@ -19,9 +19,6 @@ Problem = Literal[
     "no_bucket",
     "no_rollup",
     "breakdown",
-    "settings",
-    "sequence",
-    "control",
     "backfill",
     "sketch",
 ]
@@ -37,17 +34,16 @@ class Difference:
             or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
             counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
             are rows at times at which no bucket begins; ``no_rollup``: there are months of days, or
-            wider buckets of times, that were never said to be rolled up; ``settings``: its settings
-            were changed by hand; ``sequence``: the value of a sequence was, whose name ``counter``
-            is then; ``control``: a number in that table was; ``backfill``: what its backfills wrote
-            down does not fit the ledger, or itself; ``breakdown``: a breakdown holds other sums of
-            some days than the counter; ``sketch``: different members are not what was written, or
-            lie beside no row, or are missing.
-        in_tables: sum of slots and months; ``sequence``, ``control``: the number there is;
-            ``backfill``: what its backfills wrote down; ``breakdown``: the breakdown's sum of those
-            days; ``sketch``: how many sketches are wrong.
-        in_ledger: sum of the ledger; ``sequence``, ``control``: the number there should be;
-            ``backfill``: of slots 512 to 1023; ``breakdown``: the counter's.
+            wider buckets of times, that were never said to be rolled up; ``backfill``: what its
+            backfills wrote down does not fit the ledger, or does not cover what was read of their
+            sources; ``breakdown``: a breakdown holds other sums of some days than the counter;
+            ``sketch``: different members are not what was written, or lie beside no row, or are
+            missing.
+        in_tables: sum of slots and months; ``backfill``: what its backfills wrote down;
+            ``breakdown``: the breakdown's sum of those days; ``sketch``: how many sketches are
+            wrong.
+        in_ledger: sum of the ledger; ``backfill``: of slots 512 to 1023; ``breakdown``: the
+            counter's.
         detail: a sentence for people.
         day: of the bucket that is wrong, where that could be told.
     """

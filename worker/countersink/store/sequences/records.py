@@ -96,14 +96,12 @@ def hand_out(tables: SequenceTables, name: bytes, place: PeriodSql, asked: Value
     """
     first = f"CAST(LAST_INSERT_ID({_block_end(_begin(asked), asked)}) AS SIGNED)"
     return (
-        f"INSERT INTO {tables.values} (name, period, value, min_value, max_value, updated_at,"
-        f" handed, handed_at) SELECT o.name, {place.expression}, {first}, o.minimum, o.maximum,"
-        f" UTC_TIMESTAMP(3), {_block_end(_begin(asked), asked)}, UTC_TIMESTAMP(3)"
+        f"INSERT INTO {tables.values} (name, period, value, min_value, max_value, updated_at)"
+        f" SELECT o.name, {place.expression}, {first}, o.minimum, o.maximum, UTC_TIMESTAMP(3)"
         f" FROM {tables.options} AS o"
         f" WHERE {_options(name, place, asked)} LOCK IN SHARE MODE"
-        f" ON DUPLICATE KEY UPDATE {_handed(tables.values, asked)},"
-        f" value = {_added(f'{tables.values}.value', asked)}, min_value = o.minimum,"
-        " max_value = o.maximum, updated_at = UTC_TIMESTAMP(3)"
+        f" ON DUPLICATE KEY UPDATE value = {_added(f'{tables.values}.value', asked)},"
+        " min_value = o.minimum, max_value = o.maximum, updated_at = UTC_TIMESTAMP(3)"
     )
 
 
@@ -111,8 +109,7 @@ def go_on(tables: SequenceTables, name: bytes, place: PeriodSql, asked: ValueReq
     """As :func:`hand_out`, only where there is a row."""
     return (
         f"UPDATE {tables.options} AS o JOIN {tables.values} AS s ON s.name = o.name"
-        f" SET {_handed('s', asked)},"
-        f" s.value = {_added('s.value', asked)}, s.min_value = o.minimum,"
+        f" SET s.value = {_added('s.value', asked)}, s.min_value = o.minimum,"
         " s.max_value = o.maximum, s.updated_at = UTC_TIMESTAMP(3)"
         f" WHERE {_options(name, place, asked)} AND s.period = {place.expression}"
     )
@@ -167,29 +164,18 @@ def _times(n: int, asked: ValueRequest) -> str:
 
 
 def _added(value: str, asked: ValueRequest) -> str:
-    added = f"CAST(LAST_INSERT_ID({value} + {_times(asked.n, asked)}) AS SIGNED)"
-    return _cycled(value, asked, "CAST(LAST_INSERT_ID({}) AS SIGNED)", added)
-
-
-def _handed(row: str, asked: ValueRequest) -> str:
-    """Counts ``handed`` on, from what it was, so that a ``value`` that was changed by hand stays
-    another one. Before all other columns: by what they were. It has more digits than a value, and
-    is never an error.
+    """The value after a block, as the insert id: where it would be beyond the limits of a sequence
+    that cycles, the end of the first block.
     """
-    known = f"IF({row}.handed_at = {row}.updated_at, {row}.handed, {row}.value)"
-    added = f"CAST({known} AS DECIMAL(30)) + {_times(asked.n, asked)}"
-    handed = _cycled(f"{row}.value", asked, "{}", added)
-    return f"{row}.handed = {handed}, {row}.handed_at = UTC_TIMESTAMP(3)"
-
-
-def _cycled(value: str, asked: ValueRequest, form: str, added: str) -> str:
-    """What comes after a value: where it is beyond the limits of a sequence that cycles, the end of
-    the first block, in a form; else ``added``.
-    """
-    wide = f"CAST({value} AS DECIMAL(20)) + {_times(asked.n, asked)}"
+    step = _times(asked.n, asked)
+    wide = f"CAST({value} AS DECIMAL(20)) + {step}"
     # Within the limits, as configure() has seen to, whatever step this caller takes.
-    again = form.format(_block_end("COALESCE(o.start, o.step)", asked))
-    return f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum), {again}, {added})"
+    again = _block_end("COALESCE(o.start, o.step)", asked)
+    return (
+        f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum),"
+        f" CAST(LAST_INSERT_ID({again}) AS SIGNED),"
+        f" CAST(LAST_INSERT_ID({value} + {step}) AS SIGNED))"
+    )
 
 
 def _integer(value: int) -> str:
@@ -345,14 +331,12 @@ def set_value(session: Session, tables: SequenceTables, name: bytes, value: int)
             f"{value} is not within the limits of {name_text(name)!r}, {limits(options)}: configure"
             " others first"
         )
-    kept = (value, options.minimum, options.maximum, value)
+    kept = (value, options.minimum, options.maximum)
     session.execute(
-        "INSERT INTO sequence"
-        " (name, period, value, min_value, max_value, handed, updated_at, handed_at)"
-        f" VALUES (%s, {current(session, options.scheme).expression}, %s, %s, %s, %s,"
-        " UTC_TIMESTAMP(3), UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
-        " value = %s, min_value = %s, max_value = %s, handed = %s,"
-        " updated_at = UTC_TIMESTAMP(3), handed_at = UTC_TIMESTAMP(3)",
+        "INSERT INTO sequence (name, period, value, min_value, max_value, updated_at)"
+        f" VALUES (%s, {current(session, options.scheme).expression}, %s, %s, %s,"
+        " UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
+        " value = %s, min_value = %s, max_value = %s, updated_at = UTC_TIMESTAMP(3)",
         (name, *kept, *kept),
     )
 
