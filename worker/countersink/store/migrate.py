@@ -1,9 +1,10 @@
 """Applies migrations, one process at a time: DDL timeouts, waiting, and the messages when the
 tables' version does not fit; the SQL is in ``store/schema.sql``.
 
-That file is version 1, and each later version a numbered one beside it. DDL commits by itself, so a crash can leave one half done: every
-statement can be run again, and the number is recorded last. Two programs that migrate at once take
-turns on a row lock, held by a connection of its own: it goes away with whoever held it.
+That file is version 1, and each later version a numbered one beside it. DDL commits by itself, so a
+crash can leave one half done: every statement can be run again, and the number is recorded last.
+Two programs that migrate at once take turns on a row lock, held by a connection of its own: it goes
+away with whoever held it.
 """
 
 import re
