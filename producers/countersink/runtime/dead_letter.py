@@ -1,5 +1,5 @@
 """``DeadReason``: every reason of a dead letter with its code, headline, explanation, remedy, and
-whether it may have been counted; the checks of a row's items (``row_fault``). Which row gets one is
+whether it may have been counted; the checks of a row's items (``row_fault``); which row gets one is
 decided in ``stream/decode.py`` and ``store/apply/refusals.py``.
 
 Here are all of them: those of the decoder (``stream.decode``), of the rules of counters
