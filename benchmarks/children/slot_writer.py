@@ -54,7 +54,7 @@ def main() -> None:
     while not stop.is_set():
         rows = next(prepared)
         now = int(time.time() * 1000)
-        entry = Incoming(now.to_bytes(6, "big") + os.urandom(10), now, rows)
+        entry = Incoming(now.to_bytes(6, "big") + os.urandom(10), now, rows, checked=True)
         while True:
             try:
                 applier.apply([entry])

@@ -242,53 +242,33 @@ def test_a_recipe_that_cannot_be_is_refused(logs: Logs) -> None:
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_lines_whose_total_would_leave_64_bits_are_rejected(logs: Logs) -> None:
-    file = logs.write(
-        "a.csv",
-        csv(("a", 1), ("big", MAX), ("small", MIN), ("big", 1), ("b", 2), ("small", 0), ("z", MAX)),
-    )
+def test_lines_whose_totals_pass_64_bits_are_counted_beside_the_others(logs: Logs) -> None:
+    rows = [("a", 1), ("big", MAX), ("small", MIN), ("big", MAX), ("b", 2), ("small", MIN)]
+    sums = {(DAY, "a"): 1, (DAY, "b"): 2, (DAY, "big"): 2 * MAX, (DAY, "small"): 2 * MIN}
+    file = logs.write("a.csv", csv(*rows))
     report = logs.add(file, **CSV)
-    assert (report.counted, report.rejected) == (5, 2)
-    assert [(number, "64 bits" in reason) for number, reason, _ in rejected(logs.url)] == [
-        (3, True),
-        (5, True),
-    ]
-    assert rejected(logs.url)[0][2] == f"{DAY}T12:00Z,big,{MAX}".encode()
-    assert logs.totals() == {
-        (DAY, "a"): 1,
-        (DAY, "b"): 2,
-        (DAY, "small"): MIN,
-        (DAY, "z"): MAX,
-    }
+    assert (report.counted, report.rejected, report.amount) == (6, 0, sum(sums.values()))
+    assert logs.totals() == sums
+    more = logs.write("b.csv", csv(("c", 1), *rows))
+    again = logs.add(more, **CSV, count_repeats=True)
+    assert again.amount == sum(sums.values()) + 1
+    assert logs.totals() == {**{place: 2 * amount for place, amount in sums.items()}, (DAY, "c"): 1}
+    logs.undo(again)
+    assert logs.totals() == sums
 
 
-def test_a_line_that_was_rejected_for_its_total_is_not_taken_back_when_it_goes_on(
-    logs: Logs,
-) -> None:
-    file = logs.write("a.csv", csv(("k", MAX), ("x", 1)))
-    logs.add(file, **CSV)
-    # All in the slot of one connection: the total of k is full in it.
-    slot = logs.query("SELECT MIN(slot) FROM counter_slot")[0][0]
-    for other in range(512, 640):
-        if other != slot:
-            logs.query(
-                "INSERT INTO counter_slot SELECT counter, bucket, counter_key, %s, amount, 0"
-                " FROM counter_slot WHERE slot = %s AND counter_key = 'k'",
-                other,
-                slot,
-            )
-    content = csv(("k", MAX), ("x", 1), ("k", 1))[:-1]
-    write(file, content)
-    assert logs.add(file, **CSV).rejected == 1
-    # Now there is room.
-    logs.query("DELETE FROM counter_slot WHERE counter_key = 'k'")
-    write(file, content + b"0\n")
-    report = logs.add(file, **CSV)
-    assert (report.counted, report.rejected) == (1, 0)
-    assert logs.query("SELECT SUM(amount) FROM counter_slot") == [(1 + 10,)]
-    assert rejected(logs.url) == []
-    figures = logs.query("SELECT SUM(lines_read), SUM(counted), SUM(rejected) FROM backfill_run")
-    assert figures == [(4, 3, 0)]
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_line_with_an_impossible_key_is_rejected_alone(logs: Logs) -> None:
+    impossible = [b'{"key": "\\ud800"', b'{"key": {"a": "b"}', b'{"key": ["a"]']
+    rest = f', "time": "{DAY}T12:00Z"}}\n'.encode()
+    good = [b'{"key": "%d"' % n for n in range(2000)]
+    for at, head in enumerate(impossible):
+        good.insert(500 * at, head)
+    file = logs.write("a.ndjson", b"".join(head + rest for head in good))
+    report = logs.add(file, input_format="ndjson", key_column="key", time_column="time")
+    assert (report.counted, report.rejected) == (2000, 3)
+    assert [number for number, _, _ in rejected(logs.url)] == [1, 501, 1001]
+    assert logs.totals() == day(*map(str, range(2000)))
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from countersink.store.apply import cells
-from tests.backfill.helpers import DAY, Logs, keys_of, long_log, rejected, require_verified, write
-from tests.store.helpers import MAX
+from tests.backfill.helpers import DAY, Logs, keys_of, long_log, rejected, write
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 HEAD = "time,key,n\n"
@@ -15,12 +13,6 @@ HEAD = "time,key,n\n"
 def row(key: str, amount: object = 1) -> str:
     """A row at noon, with its newline."""
     return f"{DAY}T12:00Z,{key},{amount}\n"
-
-
-@pytest.fixture
-def one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the connection, one row takes all of a cell."""
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
 
 
 def test_a_bad_line_is_said_beside_one_that_is_not_bad_any_more(logs: Logs) -> None:
@@ -85,44 +77,3 @@ def test_a_part_that_is_counted_again_is_not_rejected_for_good(logs: Logs, endin
         assert (each.lines, each.counted, each.rejected) == (2, 2, 0)
     assert [number for number, _, _ in rejected(logs.url)] == bad
     assert logs.totals() == keys_of(3)
-
-
-@pytest.mark.usefixtures("one_slot")
-def test_a_part_that_was_counted_is_taken_back_though_the_whole_is_too_large(logs: Logs) -> None:
-    logs.add(logs.write("other.csv", (HEAD + row("a", 100)).encode()), **CSV)
-    start = HEAD + row("x")
-    file = logs.write("a.csv", (start + row("a", MAX // 100)[:-1]).encode())
-    assert logs.add(file, **CSV).counted == 2
-    write(file, (start + row("a", MAX)).encode())
-    report = logs.add(file, **CSV)
-    assert (report.counted, report.rejected) == (0, 1)
-    assert [(number, "64 bits" in reason) for number, reason, _ in rejected(logs.url)] == [
-        (3, True)
-    ]
-    assert logs.totals() == {(DAY, "a"): 100, (DAY, "x"): 1}
-
-
-@pytest.mark.usefixtures("one_slot")
-def test_a_part_that_no_row_could_take_stays_what_it_was_when_it_is_counted_again(
-    logs: Logs,
-) -> None:
-    full = logs.add(logs.write("other.csv", (HEAD + row("a", MAX)).encode()), **CSV)
-    start = HEAD + row("x")
-    file = logs.write("a.csv", (start + row("a", 5)[:-1]).encode())
-    first = logs.add(file, **CSV)
-    assert (first.counted, first.rejected) == (1, 1)
-    logs.undo(full)
-    write(file, (start + row("a", 55)).encode())
-    logs.add(file, **CSV)
-    assert logs.totals() == {(DAY, "a"): 55, (DAY, "x"): 1}
-    for again in [1], [0], [0, 1]:
-        of_chunks = logs.query(
-            "SELECT run FROM backfill_chunk WHERE source = (SELECT MAX(id) FROM backfill_source)"
-            " ORDER BY start_at",
-        )
-        for number in again:
-            logs.undo(of_chunks[number][0])
-        logs.add(file, **CSV)
-        require_verified(logs.url)
-        assert logs.totals() == {(DAY, "a"): 55, (DAY, "x"): 1}
-        assert rejected(logs.url) == []

@@ -487,6 +487,80 @@ def test_lines_of_a_sketch_that_is_damaged_are_rejected(
 
 
 @pytest.mark.servers("mariadb", "mysql")
+def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(
+    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
+    set_counter(unique, dimensions=["page", "agent"], breakdowns=["page", "agent"])
+    recipe = {**CSV, "key_column": None, "dimensions": (("page", "page"), ("agent", "agent"))}
+    recipe["visitor"] = ("who",)
+    count(unique, csv(tmp_path / "a.csv", [Visit()]), **recipe)
+    query(unique, "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/'")
+    visits = [
+        Visit(NOON + timedelta(seconds=n), f"/{n % 7}", f"192.0.2.{n % 9}") for n in range(2000)
+    ]
+    visits[1200] = Visit(agent="wget")
+    report = count(unique, csv(tmp_path / "b.csv", visits), **recipe)
+    assert (report.counted, report.rejected) == (1999, 1)
+    assert [number for number, _, _ in rejected(unique)] == [1202]
+    sums = "SELECT counter, SUM(amount) FROM counter_slot GROUP BY counter ORDER BY counter"
+    own = [COUNTER, f"{COUNTER}#1", f"{COUNTER}#2"]
+    assert query(unique, sums) == [(name, 2000) for name in own]
+    agents = query(unique, f"SELECT counter_key FROM counter_slot WHERE counter = '{own[2]}'")
+    assert agents == [(b"curl/8.0",)]
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_part_whose_member_was_refused_stays_so_when_it_is_counted_again(
+    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool
+) -> None:
+    """Whatever has become of the sketch, the whole line says what is counted of it."""
+    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
+    damage = "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/'"
+    given: dict[str, Any] = {**CSV, "visitor": ("who",)}
+    count(unique, write(tmp_path / "a.csv", f"at,page,who\n{DAY}T12:00Z,/,ann\n".encode()), **given)
+    query(unique, damage)
+    text = f"at,page,who\n{DAY}T11:00Z,/x,bob\n{DAY}T11:00Z,/,carl"
+    source = write(tmp_path / "b.csv", text.encode())
+    first = count(unique, source, **given)
+    assert (first.counted, first.rejected) == (1, 1)
+    if repaired:
+        query(unique, damage)
+    write(source, f"{text}a\n".encode())
+    second = count(unique, source, **given)
+    assert second.counted == int(repaired)
+    amounts = "SELECT counter_key, SUM(amount) FROM counter_slot GROUP BY 1 ORDER BY 1"
+    of_chunks = (
+        "SELECT run FROM backfill_chunk WHERE source = (SELECT MAX(id) FROM backfill_source)"
+        " ORDER BY start_at"
+    )
+    for again in [], [1], [0], [0, 1]:
+        for run in [query(unique, of_chunks)[number][0] for number in again]:
+            undo(unique, run)
+        count(unique, source, **given)
+        assert [number for number, _, _ in rejected(unique)] == [] if repaired else [3]
+        assert query(unique, amounts) == [(b"/", 1 + int(repaired)), (b"/x", 1)]
+
+
+def test_a_sketch_that_is_damaged_later_ends_a_run_that_has_no_choice(
+    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of an undone chunk: a later one has counted the rest of it."""
+    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
+    given: dict[str, Any] = {**CSV, "visitor": ("who",)}
+    text = f"at,page,who\n{DAY}T11:00Z,/x,bob\n{DAY}T11:00Z,/,carl"
+    source = write(tmp_path / "b.csv", text.encode())
+    first = count(unique, source, **given)
+    write(source, f"{text}a\n".encode())
+    count(unique, source, **given)
+    undo(unique, run_of(first))
+    query(unique, "UPDATE visitor_slot SET sketch = X'01' WHERE counter_key = '/'")
+    report = count(unique, source, **given)
+    assert report.state == "failed"
+    assert "are not what was written" in details(report)
+
+
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_two_at_once_count_each_visitor_once(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

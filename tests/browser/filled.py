@@ -94,7 +94,7 @@ def spoil(web: Web) -> None:
     web.apply()
 
 
-def set_aside(web: Web, key: str, amount: int, *, reason: str = "out_of_range") -> str:
+def set_aside(web: Web, key: str, amount: int, *, reason: str = "bad_sketch") -> str:
     """A dead letter that nothing is wrong with any more; its ref."""
     now = int(datetime.now(UTC).timestamp() * 1000)
     payload = json.dumps(["orders", key, now // 60_000, amount]).encode()

@@ -140,7 +140,7 @@ def test_what_comes_after_the_list_is_not_retried(look: Look, system: Web) -> No
         set_aside(system, "unseen", 1)
         shown.click()
         expect(page.get_by_text("Counted 2 rows.").last).to_be_visible()
-    assert dead(system) == {"out_of_range": 1}
+    assert dead(system) == {"bad_sketch": 1}
 
 
 def test_what_may_be_counted_already_is_asked_about(look: Look, system: Web) -> None:

@@ -38,7 +38,7 @@ def dead(servers: Servers, redis_client: redis.Redis) -> dict[str, str]:
     return {"bad_key": f"{mixed}:1", "bad_minute": f"{mixed}:2", "newer_version": f"{newer}:-1"}
 
 
-def good_again(servers: Servers, *, reason: str = "out_of_range") -> str:
+def good_again(servers: Servers, *, reason: str = "bad_sketch") -> str:
     """A dead row that nothing is wrong with any more; its ref."""
     entry_id = new_entry_id(NOW)
     payload = json.dumps(["c", "again", MINUTE, 7]).encode()
@@ -125,13 +125,13 @@ def test_what_was_not_kept_is_told_everywhere(servers: Servers) -> None:
         {"reason": "bad_key", "counter": "views", "rows": 1200},
     ]
     assert servers.call("dead", "list").out.endswith(
-        "1 of 1 shown; by reason: out_of_range 1\n"
+        "1 of 1 shown; by reason: bad_sketch 1\n"
         "2 more were not kept: bad_key\n"
         "1,200 more of views were not kept: bad_key\n"
     )
     info = servers.json("info")
     assert (info["dead"], info["dead_not_kept"]) == (1, {"bad_key": 1202})
-    said = "1 (out_of_range 1), and 1,202 more that were not kept: see countersink dead list"
+    said = "1 (bad_sketch 1), and 1,202 more that were not kept: see countersink dead list"
     assert said in " ".join(servers.call("info").out.split())
     doctor = servers.call("doctor", "--format", "json")
     assert lines(doctor)["dead rows"]["found"].startswith("1,203 rows")

@@ -23,8 +23,8 @@ def test_dead_rows_of_a_flood_are_kept_or_counted_once_when_workers_die(stage: S
     scenarios.floods_and_deaths(stage)
 
 
-def test_sums_beyond_bigint_are_dead_letters(stage: Stage) -> None:
-    scenarios.sums_beyond_bigint(stage)
+def test_sums_beyond_64_bits_are_counted(stage: Stage) -> None:
+    scenarios.sums_beyond_64_bits(stage)
 
 
 def test_entries_older_than_the_watermark_are_dead_letters(stage: Stage) -> None:

@@ -58,7 +58,7 @@ class Tables:
     def slots(self, counter: str = "v") -> list[tuple[str, bytes, int, int]]:
         """(bucket, key, slot, amount) of every slot row, in order."""
         return [
-            (str(bucket), bytes(key), slot, amount)
+            (str(bucket), bytes(key), slot, int(amount))
             for bucket, key, slot, amount in self.run(
                 "SELECT bucket, counter_key, slot, amount FROM counter_slot WHERE counter = %s"
                 " ORDER BY bucket, counter_key, slot",
@@ -69,7 +69,7 @@ class Tables:
     def months(self, counter: str = "v") -> list[tuple[date, bytes, int]]:
         """(first of the month, key, amount) of every month row, in order."""
         return [
-            (bucket.date(), bytes(key), amount)
+            (bucket.date(), bytes(key), int(amount))
             for bucket, key, amount in self.run(
                 "SELECT bucket, counter_key, amount FROM counter_month WHERE counter = %s"
                 " ORDER BY bucket, counter_key",

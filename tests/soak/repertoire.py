@@ -319,7 +319,7 @@ REPERTOIRE = (
     Act(bad_entries.entries_without_id),
     Act(bad_entries.entries_without_id_and_deaths),
     Act(bad_entries.older_than_the_watermark),
-    Act(bad_entries.sums_beyond_bigint),
+    Act(bad_entries.sums_beyond_64_bits),
     Act(server_deaths.both_servers_killed, 20),
     Act(server_deaths.servers_frozen, 5),
     Act(replica_promoted),

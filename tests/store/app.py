@@ -1,6 +1,6 @@
 """An application's own connection, and what it and the tables are asked in tests."""
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import pymysql
@@ -10,6 +10,9 @@ from countersink.store.connection import Session
 from tests.support.waiting import eventually
 
 Connection: TypeAlias = "pymysql.Connection[Any]"
+
+MOST: Final = 10**27 - 1
+"""What an amount of the tables may be; a row that has so much fails the next increment, 1264."""
 
 
 def open_app(url: str, **options: Any) -> Connection:
@@ -30,6 +33,14 @@ def run(connection: Connection, sql: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
+
+
+def set_amount(connection: Connection, key: str, amount: int) -> None:
+    """Set the amount of a key's only row, as nothing but SQL by hand does."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE counter_slot SET amount = %s WHERE counter_key = %s", (amount, key.encode())
+        )
 
 
 def commit_one(store: Store, app: Connection, *counted: Any, **more: Any) -> None:

@@ -32,7 +32,7 @@ def test_rows_of_several_entries_become_one_row_per_cell(
 
 
 def test_the_bucket_is_the_utc_midnight_of_the_event(session: Session, applier: Applier) -> None:
-    days = [date(1970, 1, 1), date(2026, 11, 20), date(2026, 11, 21), date(9999, 12, 30)]
+    days = [date(1970, 1, 1), date(2026, 11, 20), date(2026, 11, 21), date(9999, 12, 25)]
     content = [
         (position, "views", "k", minute(day, of_day), 1)
         for position, (day, of_day) in enumerate((d, m) for d in days for m in (0, 1439))

@@ -7,7 +7,7 @@ import pytest
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
-from tests.store.app import Connection, commit_one
+from tests.store.app import MOST, Connection, commit_one, set_amount
 from tests.store.helpers import MAX, keys
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -60,11 +60,15 @@ def test_what_one_breakdown_refuses_is_counted_nowhere(
     app.begin()
     store.increment(app, "views", {"page": "/a"}, MAX)
     store.increment(app, "views", {"page": "/b"}, -MAX)
+    set_amount(app, "/a", MOST)
     with pytest.raises(Exception, match=r"(?i)out of range"):
         store.increment(app, "views", {"page": "/a", "country": "DE"}, 1)
+    set_amount(app, "/a", MAX)
     app.commit()
     assert keys(session) == {b"": 0}
     assert keys(session, "views#1") == {b"/a": MAX, b"/b": -MAX}
+    commit_one(store, app, "views", {"page": "/a"}, MAX)
+    assert keys(session, "views#1") == {b"/a": 2 * MAX, b"/b": -MAX}
 
 
 def test_a_change_of_the_breakdowns_is_followed_at_once(

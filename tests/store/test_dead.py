@@ -15,7 +15,8 @@ from countersink.store.apply.dead_retry import Decode, Retried, retry
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict
 from countersink.stream.decode import ReadRows, decode_payload
-from tests.store.helpers import MAX, entry, keys, ledger, minute, now_ms, rows, slots, together
+from tests.store.helpers import entry, keys, ledger, minute, now_ms, row, rows, slots, together
+from tests.store.test_tracked_refusals import track, untrack
 
 
 def _payload(*content: Row) -> bytes:
@@ -27,7 +28,7 @@ def _bury(session: Session, *buried: DeadRow) -> None:
         dead.insert(session, buried)
 
 
-def _row(number: int, *, reason: str = "out_of_range", payload: bytes | None = None) -> DeadRow:
+def _row(number: int, *, reason: str = "bad_sketch", payload: bytes | None = None) -> DeadRow:
     if payload is None:
         payload = json.dumps(["views", f"/{number}", minute(), 1]).encode()
     return DeadRow(number.to_bytes(16, "big"), 0, "s", 0, reason, "why", payload)
@@ -86,25 +87,24 @@ def test_a_retried_row_counts_in_slot_and_ledger(session: Session) -> None:
     assert retry(session, slot=9, decode=decode_payload) == Retried()
 
 
-def test_what_fails_again_stays_with_its_new_reason(session: Session, applier: Applier) -> None:
-    applier.apply([entry(rows(("/full", MAX)))])
-    full = json.dumps(["views", "/full", minute(), 1]).encode()
+def test_what_fails_again_stays_with_its_new_reason(session: Session) -> None:
+    undeclared = json.dumps(["views", {"page": "/a"}, minute(), 1]).encode()
     _bury(
         session,
         _row(1),
-        _row(2, payload=full),
+        _row(2, payload=undeclared),
         _row(3, payload=b'["views","k",9]'),
         _row(4, payload=b"nonsense", reason="other"),
     )
     assert retry(session, slot=17, decode=decode_payload) == Retried(retried=1, failed=3, rows=1)
-    assert keys(session) == {b"/full": MAX, b"/1": 1}
+    assert keys(session) == {b"/1": 1}
     left = {found.entry_id[-1]: found for found in dead.list_rows(session)}
     assert {number: found.reason for number, found in left.items()} == {
-        2: "out_of_range",
+        2: "unknown_dimension",
         3: "not_a_row",
         4: "not_json",
     }
-    assert left[2].payload == full
+    assert left[2].payload == undeclared
     assert ledger(session) == slots(session)
 
 
@@ -136,24 +136,21 @@ def test_a_whole_entry_is_named_apart_from_its_rows(session: Session) -> None:
     assert dead.drop(session, refs=[(b"x" * 16).hex()]) == 2
 
 
-def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(
-    session: Session, applier: Applier
-) -> None:
-    applier.apply([entry(rows(("/full", MAX)))])
+def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(session: Session) -> None:
     name = os.urandom(16)
     items = [
         ["views", "/a", minute(), 1],
         ["views", "/b"],
-        ["views", "/full", minute(), 1],
+        ["views", {"page": "/a"}, minute(), 1],
         ["views", "/c", minute(), 1],
     ]
     _bury(session, DeadRow(name, -1, "s", 3, "newer_version", "why", json.dumps(items).encode()))
     assert retry(session, slot=17, decode=decode_payload) == Retried(retried=1, failed=2, rows=2)
-    assert keys(session) == {b"/full": MAX, b"/a": 1, b"/c": 1}
+    assert keys(session) == {b"/a": 1, b"/c": 1}
     left = {found.position: found for found in dead.list_rows(session)}
     assert {place: found.reason for place, found in left.items()} == {
         1: "not_a_row",
-        2: "out_of_range",
+        2: "unknown_dimension",
     }
     assert json.loads(left[2].payload) == items[2]
     assert (left[1].entry_id, left[1].stream, left[1].at) == (name, "s", 3)
@@ -252,7 +249,7 @@ def test_a_retry_that_dies_midway_has_counted_nothing(session: Session) -> None:
     failing: Decode = dying
     with pytest.raises(KeyboardInterrupt):
         retry(session, slot=9, decode=failing)
-    assert dead.count(session) == {"out_of_range": 1}
+    assert dead.count(session) == {"bad_sketch": 1}
     assert keys(session) == {}
 
 
@@ -271,11 +268,11 @@ def test_an_old_entry_once_retried_does_not_come_back(session: Session, applier:
 def test_the_row_of_a_live_entry_once_retried_does_not_come_back(
     session: Session, applier: Applier
 ) -> None:
-    applier.apply([entry(rows(("/a", MAX)))])
-    batch = [entry(rows(("/a", 1), ("/b", 1)), at=now_ms())]
+    track(session, "orders")
+    batch = [entry([row("/a", counter="orders"), row("/b", position=1)], at=now_ms())]
     assert applier.apply(batch).dead == 1
-    applier.apply([entry(rows(("/a", -10)))])
+    untrack(session, "orders")
     assert retry(session, slot=17, decode=decode_payload).rows == 1
     assert applier.apply(batch) == Applied(duplicates=1)
-    assert keys(session) == {b"/a": MAX - 9, b"/b": 1}
+    assert slots(session) == {"orders": 1, "views": 1}
     assert ledger(session) == slots(session)

@@ -101,13 +101,6 @@ def test_other_exceptions_are_refusals_and_ours_stay_as_they_are() -> None:
     assert translate(ours) is ours
 
 
-@pytest.mark.parametrize(("code", "reason"), [(1690, "out_of_range"), (1406, "too_long")])
-def test_bad_data_has_a_reason(code: int, reason: str) -> None:
-    error = translate(pymysql.err.DataError(code, "text"))
-    assert isinstance(error, BadData)
-    assert error.reason == reason
-
-
 def test_advice_is_part_of_the_message() -> None:
     assert "countersink migrate" in str(translate(pymysql.err.ProgrammingError(1146, "no table")))
     assert "password" in str(translate(pymysql.err.OperationalError(1045, "denied")))

@@ -1,14 +1,32 @@
-"""A row that cannot be stored takes nothing else with it."""
+"""A row that cannot be counted takes nothing else with it, and no sum is one."""
 
 import random
 
 import pytest
 
+from countersink.runtime.dimensions import check_dimensions
+from countersink.runtime.members import Seen
+from countersink.store import Store
 from countersink.store.apply import dead
-from countersink.store.apply.amounts import Incoming
+from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.connection import Session
-from tests.store.helpers import MAX, MIN, entry, keys, ledger, minute, rows, slots
+from countersink.store.errors import BadData
+from tests.store.helpers import (
+    MAX,
+    MIN,
+    entry,
+    guard_count,
+    keys,
+    ledger,
+    minute,
+    now_ms,
+    rows,
+    slots,
+)
+from tests.store.test_reconciled import DAY, mark
+from tests.store.test_tracked_refusals import track
+from tests.store.visitors.sightings import numbers, salt_at, seen_entry
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -19,38 +37,41 @@ def _dead(session: Session) -> list[tuple[int, str, bytes]]:
     )
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(("edge", "step"), [(MAX, 1), (MIN, -1)])
-def test_a_sum_beyond_bigint_over_two_batches(
+def test_sums_beyond_64_bits_go_on_exactly(
     session: Session, applier: Applier, edge: int, step: int
 ) -> None:
     applier.apply([entry(rows(("/full", edge), ("/ok", 1)))])
     result = applier.apply([entry(rows(("/ok", 1), ("/full", step), ("/z", 1)))])
-    assert result == Applied(applied=1, rows=2, cells=2, dead=1)
-    assert keys(session) == {b"/full": edge, b"/ok": 2, b"/z": 1}
-    assert [(position, reason) for position, reason, _ in _dead(session)] == [(1, "out_of_range")]
-    assert ledger(session) == slots(session) == {"views": edge + 3}
+    assert result == Applied(applied=1, rows=3, cells=3)
+    merged = [entry(rows(("/full", 5 * step), ("/full", edge))) for _ in range(3)]
+    assert applier.apply(merged) == Applied(applied=3, rows=6, cells=1)
+    full = 4 * edge + 16 * step
+    assert keys(session) == {b"/full": full, b"/ok": 2, b"/z": 1}
+    assert ledger(session) == slots(session) == {"views": full + 3}
+    applier.apply([entry(rows(*[("/full", step - edge)] * 4))])
+    assert keys(session)[b"/full"] == 20 * step
 
 
-@pytest.mark.parametrize(("edge", "step"), [(MAX, 1), (MIN, -1)])
-def test_a_sum_beyond_bigint_by_merging_within_the_batch(
-    session: Session, applier: Applier, edge: int, step: int
+@pytest.mark.usefixtures("store")
+def test_an_overflowing_key_in_every_entry_costs_its_neighbours_nothing(
+    session: Session, applier: Applier
 ) -> None:
-    first = entry(rows(("/full", edge)))
-    second = entry(rows(("/full", 5 * step), ("/ok", 1)))
-    third = entry(rows(("/full", -step)))
-    assert applier.apply([first, second, third]).dead == 1
-    assert keys(session) == {b"/full": edge - step, b"/ok": 1}
-    (buried,) = dead.list_rows(session)
-    assert (buried.entry_id, buried.position) == (second.id, 0)
+    batch = [entry(rows((f"/{n}", n), ("/full", MAX), ("/common", 1))) for n in range(200)]
+    assert applier.apply(batch) == Applied(applied=200, rows=600, cells=202)
+    expected = {f"/{n}".encode(): n for n in range(200)}
+    assert keys(session) == expected | {b"/full": 200 * MAX, b"/common": 200}
     assert ledger(session) == slots(session)
 
 
-def test_a_merged_sum_that_fits_is_applied_though_its_parts_alone_would_not(
-    session: Session, applier: Applier
-) -> None:
-    applier.apply([entry(rows(("/a", MAX)))])
-    assert applier.apply([entry(rows(("/a", 1), ("/b", 1))), entry(rows(("/a", -2)))]).dead == 0
-    assert keys(session) == {b"/a": MAX - 1, b"/b": 1}
+def test_room_for_100_million_of_the_largest_increments(session: Session) -> None:
+    insert = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
+    for slot, amount in enumerate((10**8 * MAX, 10**8 * MIN)):
+        session.execute(f"{insert}('views', '2026-01-01', 'k', {slot}, {amount})")
+    assert keys(session) == {b"k": -(10**8)}
+    with pytest.raises(BadData):
+        session.execute(f"{insert}('views', '2026-01-01', 'k', 2, {10**27})")
 
 
 def test_a_counter_of_which_nothing_could_be_applied_stays_unknown(
@@ -60,48 +81,108 @@ def test_a_counter_of_which_nothing_could_be_applied_stays_unknown(
     assert ledger(session) == {"other": 1}
 
 
-def test_every_kind_of_bad_value_at_once(session: Session, applier: Applier) -> None:
-    content = [
-        (0, "views", "k" * 256, minute(), 1),
-        (1, "c" * 65, "k", minute(), 1),
-        (2, "vié", "k", minute(), 1),
-        (3, "views", "\ud800", minute(), 1),
-        (4, "views", "k", 10**12, 1),
-        (5, "views", "k", minute(), 2**63),
-        (6, "views", "k2", minute(), MIN - 1),
-        (7, "vi\udc80", "k", minute(), 1),
-        (8, "views", "fine", minute(), 1),
-        (9, "views'); DROP TABLE counter_slot; -- ", "fine", minute(), 1),
-    ]
-    assert applier.apply([entry(content)]).dead == 8
-    assert [(position, reason) for position, reason, _ in _dead(session)] == [
-        (0, "too_long"),
-        (1, "too_long"),
-        (2, "wrong_encoding"),
-        (3, "wrong_encoding"),
-        (4, "out_of_range"),
-        (5, "out_of_range"),
-        (6, "out_of_range"),
-        (7, "wrong_encoding"),
-    ]
-    assert keys(session) == {b"fine": 1}
-    assert len(slots(session)) == 2
+MALFORMED: list[tuple[Row, str]] = [
+    ((0, "views", "k" * 256, minute(), 1), "bad_key"),
+    ((1, "c" * 65, "k", minute(), 1), "bad_counter"),
+    ((2, "vié", "k", minute(), 1), "bad_counter"),
+    ((3, "views", "\ud800", minute(), 1), "bad_key"),
+    ((4, "views", "k", 10**12, 1), "bad_minute"),
+    ((5, "views", "k", minute(), 2**63), "bad_amount"),
+    ((6, "views", "k2", minute(), MIN - 1), "bad_amount"),
+    ((7, "vi\udc80", "k", minute(), 1), "bad_counter"),
+    ((8, "views'); DROP TABLE counter_slot; -- ", "k", minute(), 1), "bad_counter"),
+    ((9, "views", "é" * 128, minute(), 1), "bad_key"),
+    ((10, "views", "k", -1, 1), "bad_minute"),
+    ((11, "", "k", minute(), 1), "bad_counter"),
+    ((12, "views", (("No", "x"),), minute(), 1), "bad_key"),
+    ((13, "views", (("page", "\udc80"),), minute(), 1), "bad_key"),
+]
 
 
-def test_scattered_failures_among_thousands_of_cells(session: Session, applier: Applier) -> None:
-    drawn = random.Random(7)
-    content = [(f"/{number:05d}", drawn.randint(-5, 5)) for number in range(3500)]
-    poison = drawn.sample(range(3500), 25)
-    for number in poison:
-        content[number] = (content[number][0], MAX)
-    applier.apply([entry(rows(*((content[number][0], 1) for number in poison)))])
-    numbered = rows(*content)
-    batch = [entry(numbered[start : start + 1000]) for start in range(0, 3500, 1000)]
-    assert applier.apply(batch) == Applied(applied=4, rows=3475, cells=3475, dead=25)
-    expected = {key.encode(): 1 if amount == MAX else amount for key, amount in content}
+@pytest.mark.parametrize("strict", [False, True])
+def test_every_kind_of_malformed_row_at_once(
+    session: Session, applier: Applier, store: Store, strict: bool
+) -> None:
+    store.counters.set("views")
+    store.counters.set_strict(strict)
+    fine = [(at, "views", key, minute(), 1) for at, key in ((14, "fine"), (15, "é" * 127))]
+    bad = [row for row, _ in MALFORMED]
+    assert applier.apply([entry([*bad, *fine])]) == Applied(
+        applied=1, rows=2, cells=2, dead=len(bad)
+    )
+    assert [(at, reason) for at, reason, _ in _dead(session)] == [
+        (row[0], reason) for row, reason in MALFORMED
+    ]
+    assert keys(session) == {b"fine": 1, "é".encode() * 127: 1}
+    assert len(slots(session)) == 1
+
+
+def test_rows_of_every_refusal_among_thousands_lose_nothing_but_themselves(
+    session: Session, applier: Applier, store: Store
+) -> None:
+    store.counters.set("views")
+    store.counters.set("visitors", salt_days=0)
+    store.counters.set("regional", dimensions=["country"], breakdowns=["country"])
+    applier.apply([seen_entry(session, [("visitors", "/damaged", minute(), "a")])])
+    session.execute("UPDATE visitor_slot SET sketch = X'0102'")
+    store.counters.set_strict(True)
+    track(session, "orders")
+    mark(session, now_ms() + 3_600_000)
+    number, _ = salt_at(session, "visitors", minute())
+    refused: list[tuple[str, tuple[str, object, int, int], int | None]] = [
+        *((reason, row[1:], None) for row, reason in MALFORMED),
+        ("unknown_counter", ("nobody", "k", minute(), 1), None),
+        ("tracked_counter", ("orders", "k", minute(), 1), None),
+        ("unknown_dimension", ("regional", check_dimensions({"city": "x"}), minute(), 1), None),
+        ("unknown_dimension", ("views", check_dimensions({"country": "x"}), minute(), 1), None),
+        ("not_unique", ("views", "k", minute(), 1), number),
+        ("wrong_salt", ("visitors", "k", minute(), 1), number + 1),
+        ("bad_sketch", ("visitors", "/damaged", minute(), 1), number),
+        ("reconciled", ("views", "k", minute(DAY), 1), None),
+    ]
+    drawn = random.Random(11)
+    content: list[tuple[object, ...]] = []
+    seen: dict[int, Seen] = {}
+    reasons: dict[int, str] = {}
+    for at in range(4000):
+        content.append((at, "views", f"/{at % 3500}", minute(), at))
+        if drawn.random() < 0.02:
+            # Each kind several times, and among the first and the last rows of statements.
+            reason, row, salt = refused[len(reasons) % len(refused)]
+            reasons[10_000 + at] = reason
+            content.append((10_000 + at, *row))
+            if salt is not None:
+                seen[10_000 + at] = Seen(salt, b"12345678")
+    assert set(reasons.values()) == {reason for reason, _, _ in refused}
+    several = [("visitors", f"/{n}", minute(), "b") for n in range(3)]
+    good = seen_entry(session, several, ("regional", (("country", "DE"),), minute(), 7))
+    mixed = Incoming(good.id[::-1], now_ms(), content, seen=seen)  # type: ignore[arg-type]
+    applied = applier.apply([mixed, good])
+    assert (applied.applied, applied.rows, applied.dead) == (2, 4004, len(reasons))
+    assert {at: reason for at, reason, _ in _dead(session)} == reasons
+    expected = {f"/{n}".encode(): n + (n + 3500 if n < 500 else 0) for n in range(3500)}
     assert keys(session) == expected
+    assert keys(session, "visitors") == {b"/damaged": 1, b"/0": 1, b"/1": 1, b"/2": 1}
+    assert keys(session, "regional#1") == {b"DE": 7}
     assert ledger(session) == slots(session)
-    assert {position for position, _, _ in _dead(session)} == set(poison)
+    assert applier.apply([mixed, good]) == Applied(duplicates=2)
+    # What verify is to find nothing wrong with, afterwards.
+    session.execute("DELETE FROM tracked_table")
+    store.counters.delete("visitors", "/damaged")
+    assert set(numbers(session, "visitors").values()) == {1}
+
+
+def test_what_the_server_refuses_undoes_the_whole_transaction(
+    session: Session, applier: Applier
+) -> None:
+    """Rows that are said to be checked, and are not: a bug, which must not count a part."""
+    good = entry(rows(("/a", 1)))
+    wrong = Incoming(b"w" * 16, now_ms(), rows(("/b", 1), ("k" * 256, 1)), checked=True)
+    with pytest.raises(BadData):
+        applier.apply([good, wrong])
+    assert (keys(session), ledger(session), guard_count(session)) == ({}, {}, 0)
+    assert applier.apply([good]).applied == 1
+    assert keys(session) == {b"/a": 1}
 
 
 def test_a_batch_in_which_nothing_can_be_stored(session: Session, applier: Applier) -> None:

@@ -110,7 +110,7 @@ def test_dead_letters_are_retried_into_times_that_are_rolled_up(
 ) -> None:
     for number in (1, 2):
         payload = json.dumps(["v", "a", wide + number, 10**number]).encode()
-        row = DeadRow(number.to_bytes(16, "big"), 0, "s", 0, "out_of_range", "why", payload)
+        row = DeadRow(number.to_bytes(16, "big"), 0, "s", 0, "bad_sketch", "why", payload)
         with session.transaction():
             dead.insert(session, [row])
     for retried in (2, 0):

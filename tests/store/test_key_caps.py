@@ -184,16 +184,17 @@ def test_a_deleted_key_gives_no_room_back_and_a_deleted_counter_leaves_nothing(
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_rows_that_the_server_refuses_take_no_room_and_do_not_count_as_overflown(
+def test_rows_that_are_refused_take_no_room_and_do_not_count_as_overflown(
     store: Store, session: Session, applier: Applier
 ) -> None:
     store.counters.set("views", max_keys=1)
-    content = rows(("\udc80", 1), ("k" * 256, 1), ("a", 1), ("b", MAX), ("c", 5))
+    content = rows(("\udc80", 1), ("k" * 256, 1), ("a", 1), ("b", MAX), ("c", MAX))
+    content.append((5, "views", (("page", "d"),), minute(), 1))
     applied = applier.apply([entry(content)])
-    assert (applied.dead, applied.rows, applied.overflown) == (3, 2, 2)
-    assert keys(session) == {b"a": 1, OVER: MAX}
-    (letter,) = dead.list_rows(session, reason="out_of_range")
-    assert b'"c"' in letter.payload  # under its own name
+    assert (applied.dead, applied.rows, applied.overflown) == (3, 3, 2)
+    assert keys(session) == {b"a": 1, OVER: 2 * MAX}
+    (letter,) = dead.list_rows(session, reason="unknown_dimension")
+    assert b'"d"' in letter.payload
 
 
 def test_retried_dead_letters_keep_to_the_cap(

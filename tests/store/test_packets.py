@@ -56,7 +56,7 @@ def test_a_large_batch_with_long_keys_bad_rows_and_many_counters(small_url: str)
     with connect(small_url) as session:
         assert session.max_allowed_packet == PACKET
         assert sum(keys(session).values()) == 3000
-        assert dead.count(session) == {"bad": 20, "too_long": 3}
+        assert dead.count(session) == {"bad": 20, "bad_key": 3}
         assert all(row.truncated for row in dead.list_rows(session, reason="bad"))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from countersink.cli.servers import Kind
 from countersink.store.apply import dead, guards
+from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import (
@@ -68,14 +69,17 @@ def test_the_settings_on_which_exactness_depends(session: Session, mysql_url: st
 
 
 def test_a_server_set_otherwise_counts_just_as_well(lax_url: str) -> None:
-    """Not strict it would clip a sum at 2**63 - 1 and say nothing."""
+    """Not strict it would clip a value that it does not take, and say nothing."""
     applier = Applier(lax_url, 3)
     applier.apply([entry(rows(('it\'s \\ "x"', MAX)))])
-    applier.apply([entry(rows(('it\'s \\ "x"', 1), ("/b", 2)))])
+    applier.apply([entry(rows(('it\'s \\ "x"', 1), ("/b", 2), ("k" * 256, 1)))])
+    unchecked = Incoming(b"u" * 16, now_ms(), rows(("k" * 256, 1)), checked=True)
+    with pytest.raises(BadData):
+        applier.apply([unchecked])
     applier.close()
     with connect(lax_url) as session:
-        assert keys(session) == {b'it\'s \\ "x"': MAX, b"/b": 2}
-        assert dead.count(session) == {"out_of_range": 1}
+        assert keys(session) == {b'it\'s \\ "x"': MAX + 1, b"/b": 2}
+        assert dead.count(session) == {"bad_key": 1}
         assert session.query(_ISOLATION[session.dialect.name]) == [("READ-COMMITTED",)]
         (buried,) = dead.list_rows(session)
         assert buried.created is not None

@@ -17,7 +17,7 @@ from countersink.worker import intake, loop, readers
 from countersink.worker.intake import incoming
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
-from tests.support.traffic import FIRST_MINUTE, Traffic, add, backlog, now_ms, send
+from tests.support.traffic import FIRST_MINUTE, Traffic, add, backlog, day_of, now_ms, send
 from tests.support.waiting import eventually
 from tests.worker.running import Records, Running, check, drain, watched
 
@@ -272,6 +272,35 @@ def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
         "entry_failed",
     ]
     assert sum(fields["entries"] for fields in records.fields("batch")) == 21
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_an_entry_that_the_database_refuses_is_buried_and_the_others_are_counted(
+    redis_url: str, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    """As no row that was checked is: here somebody has filled the rows that it is added to."""
+    with Oracle(mysql_url) as oracle:
+        for slot in range(1, 256):
+            oracle.rows(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
+                f" VALUES ('views', '{day_of(FIRST_MINUTE)}', 'full', {slot}, {10**27 - 1})"
+            )
+    good = encode_rows([("views", "good", FIRST_MINUTE, 1)])
+    full = encode_rows([("views", "before", FIRST_MINUTE, 1), ("views", "full", FIRST_MINUTE, 1)])
+    for rows in (good, full, good):
+        add(redis_client, {"rows": rows, "id": new_entry_id(now_ms(redis_client))})
+    with Records() as records:
+        assert drain(redis_url, mysql_url) == 0
+    assert dead_rows(mysql_url) == [("internal_error", -1, full)]
+    assert [action for action in records.actions() if action.endswith("failed")] == [
+        "batch_failed",
+        "entry_failed",
+    ]
+    with Oracle(mysql_url) as oracle:
+        assert oracle.ledger() == {"views": 2}
+        assert oracle.guards() == 3
+        counted = {key: total for (_, _, key), total in oracle.totals().items()}
+    assert counted == {b"full": 255 * (10**27 - 1), b"good": 2}
 
 
 def test_rows_without_room_are_counted_as_such_and_said_once(

@@ -1,14 +1,18 @@
 """``DeadReason``: every reason of a dead letter with its code, headline, explanation, remedy, and
-whether it may have been counted; which row gets one is decided in ``stream/decode.py`` and
-``store/apply/refusals.py``.
+whether it may have been counted; the checks of a row's items (``row_fault``); which row gets one is
+decided in ``stream/decode.py`` and ``store/apply/refusals.py``.
 
-Here are all of them: those of the decoder (``stream.decode``), of the database's refusals
-(``store.errors``), of the rules of counters (``store.apply.refusals``) and of the worker.
+Here are all of them: those of the decoder (``stream.decode``), of the rules of counters
+(``store.apply.refusals``) and of the worker.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
+
+from countersink.runtime.dimensions import check_row_key
+from countersink.runtime.limits import check_amount, check_counter, check_minute
 
 WHOLE_ENTRY: Final = -1
 """The position of a dead letter that stands for its entry as a whole."""
@@ -122,30 +126,6 @@ class DeadReason(StrEnum):
         "The sender is newer than the workers here.",
         "Upgrade the workers, then press Retry.",
     )
-    OUT_OF_RANGE = (
-        "out_of_range",
-        "The total would be too large",
-        "With this amount the total would not fit into 64 bits.",
-        "Retry it once the total has room for it, or drop it.",
-    )
-    TOO_LONG = (
-        "too_long",
-        "Too long for the table",
-        "The database does not take a text of this length.",
-        _SENDER,
-    )
-    WRONG_ENCODING = (
-        "wrong_encoding",
-        "The text is not UTF-8",
-        "The database does not take what is in the key.",
-        _SENDER,
-    )
-    INVALID_VALUE = (
-        "invalid_value",
-        "It could not be counted",
-        "The database does not take one of its values; the details say which.",
-        _CAUSE,
-    )
     TOO_OLD = (
         "too_old",
         "Too old to be sure of",
@@ -219,6 +199,40 @@ class DeadReason(StrEnum):
 
 MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_counted)
 """Those that are retried only when asked for."""
+
+
+class Refusal(NamedTuple):
+    """Why a row is not counted.
+
+    Attributes:
+        reason: the code.
+        detail: a sentence for people.
+    """
+
+    reason: DeadReason
+    detail: str
+
+
+_ITEM_CHECKS: Final = (
+    (DeadReason.BAD_COUNTER, check_counter),
+    (DeadReason.BAD_KEY, check_row_key),
+    (DeadReason.BAD_MINUTE, check_minute),
+    (DeadReason.BAD_AMOUNT, check_amount),
+)
+
+
+def row_fault(items: Sequence[object]) -> Refusal | None:
+    """What is wrong with the counter, key or dimensions, minute and amount of a row; None: nothing.
+
+    Args:
+        items: these four.
+    """
+    for item, (reason, check) in zip(items, _ITEM_CHECKS, strict=True):
+        try:
+            check(item)
+        except (TypeError, ValueError) as error:
+            return Refusal(reason, str(error))
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from countersink.runtime import limits
-from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, row_fault
 from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.runtime.members import HASH_BYTES, MAX_HASHES, MAX_SALT_NUMBER, Seen
@@ -235,14 +235,6 @@ def _checked_key(item: Any) -> RowKey:
     return checked
 
 
-_ROW_CHECKS = (
-    (DeadReason.BAD_COUNTER, limits.check_counter),
-    (DeadReason.BAD_KEY, check_row_key),
-    (DeadReason.BAD_MINUTE, limits.check_minute),
-    (DeadReason.BAD_AMOUNT, limits.check_amount),
-)
-
-
 def _payload(item: Any) -> bytes:
     return json.dumps(item, separators=(",", ":")).encode()  # ASCII: lone surrogates stay escaped
 
@@ -253,12 +245,9 @@ def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
 
 
 def _bad_row(position: int, item: Any, error: Exception) -> Bad:
-    if isinstance(item, list | tuple) and len(item) in (4, 6):
-        for value, (reason, check) in zip(item[:4], _ROW_CHECKS, strict=True):
-            try:
-                check(value)
-            except (TypeError, ValueError) as cause:
-                return _bad(position, reason, str(cause), item)
+    is_row = isinstance(item, list | tuple) and len(item) in (4, 6)
+    if is_row and (fault := row_fault(item[:4])) is not None:
+        return _bad(position, fault.reason, fault.detail, item)
     detail = f"a row is [counter, key, minute, amount], or has members behind: {error}"
     return _bad(position, DeadReason.NOT_A_ROW, detail, item)
 

@@ -39,7 +39,7 @@ BAD_CHOICES: Final[tuple[Any, ...]] = (
 )
 
 
-def set_aside(web: Web, key: str, *, reason: str = "out_of_range", payload: bytes = b"") -> str:
+def set_aside(web: Web, key: str, *, reason: str = "bad_sketch", payload: bytes = b"") -> str:
     """A dead letter worth 7; its ref."""
     now = int(datetime.now(UTC).timestamp() * 1000)
     row = payload or json.dumps(["orders", key, now // 60_000, 7]).encode()
@@ -49,7 +49,7 @@ def set_aside(web: Web, key: str, *, reason: str = "out_of_range", payload: byte
     return letter.ref
 
 
-def set_aside_at(web: Web, second: int, key: str, *, reason: str = "out_of_range") -> str:
+def set_aside_at(web: Web, second: int, key: str, *, reason: str = "bad_sketch") -> str:
     """One that was set aside in this second of Unix time; its ref."""
     ref = set_aside(web, key, reason=reason)
     with open_tables(web.options.mysql_url) as session:
@@ -83,9 +83,9 @@ def test_they_are_listed_with_their_reasons(web: Web) -> None:
     ref = set_aside(web, "a")
     old = set_aside(web, "b", reason="too_old")
     found = listed(web)
-    assert found["by_reason"] == {"out_of_range": 1, "too_old": 1}
+    assert found["by_reason"] == {"bad_sketch": 1, "too_old": 1}
     assert found["reasons"] == {
-        "out_of_range": DeadReason.OUT_OF_RANGE.document(),
+        "bad_sketch": DeadReason.BAD_SKETCH.document(),
         "too_old": DeadReason.TOO_OLD.document(),
     }
     assert [found["reasons"][one]["maybe_counted"] for one in found["by_reason"]] == [False, True]
@@ -93,7 +93,7 @@ def test_they_are_listed_with_their_reasons(web: Web) -> None:
     assert {row["ref"] for row in found["rows"]} == {ref, old}
     assert [row["ref"] for row in listed(web, reason="too_old")["rows"]] == [old]
     assert len(listed(web, limit="1")["rows"]) == 1
-    (row,) = listed(web, reason="out_of_range")["rows"]
+    (row,) = listed(web, reason="bad_sketch")["rows"]
     assert json.loads(row["payload"])[1] == "a"
     assert row["created"].endswith("Z")
 
@@ -104,18 +104,18 @@ def test_what_was_not_kept_is_told_until_its_reason_is_dropped(web: Web) -> None
         session.execute(
             "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES"
             " ('bad_key', 'orders', 7, UTC_TIMESTAMP(3)), ('bad_key', '', 2, UTC_TIMESTAMP(3)),"
-            " ('out_of_range', '', 3, UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)"
+            " ('bad_sketch', '', 3, UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)"
         )
     found = listed(web)
-    assert found["not_kept"] == {"bad_key": 9, "out_of_range": 3}
-    assert set(found["reasons"]) == {"bad_key", "out_of_range"}
+    assert found["not_kept"] == {"bad_key": 9, "bad_sketch": 3}
+    assert set(found["reasons"]) == {"bad_key", "bad_sketch"}
     state = requests.get(f"{web.url}/v1/system", timeout=20).json()
     assert state["dead_not_kept"] == found["not_kept"]
     assert post(web, "drop", {"refs": [found["rows"][0]["ref"]]}).json() == {"dropped": 1}
     assert listed(web)["not_kept"] == found["not_kept"]
     choice = {"reason": "bad_key", "up_to": found["up_to"], "most": 0}
     assert post(web, "drop", choice).json() == {"dropped": 0}
-    assert listed(web)["not_kept"] == {"out_of_range": 3}
+    assert listed(web)["not_kept"] == {"bad_sketch": 3}
     assert post(web, "drop", {"all": True, "up_to": found["up_to"]}).json() == {"dropped": 0}
     assert listed(web)["not_kept"] == {}
 
@@ -166,9 +166,9 @@ def test_what_came_after_the_list_is_left(web: Web) -> None:
         old = set_aside_at(web, 1_700_000_002, "c", reason="bad_key")
         found = listed(web)
         assert found["up_to"] == 1_700_000_002_000
-        bound = {"up_to": found["up_to"], "most": found["by_reason"]["out_of_range"]}
+        bound = {"up_to": found["up_to"], "most": found["by_reason"]["bad_sketch"]}
         later = set_aside_at(web, 1_700_000_003, "d")
-        done = post(web, action, {"reason": "out_of_range"} | bound)
+        done = post(web, action, {"reason": "bad_sketch"} | bound)
         assert done.json()[result] == len(seen)
         assert [row["ref"] for row in listed(web)["rows"]] == [later, old]
         done = post(web, action, {"all": True, "up_to": found["up_to"], "most": 1})
@@ -191,7 +191,7 @@ def test_more_than_were_seen_are_not_touched(web: Web) -> None:
         set_aside_at(web, 1_700_000_000, key)
     set_aside_at(web, 1_700_000_000, "b", reason="bad_key")
     choices: tuple[tuple[dict[str, Any], int], ...] = (
-        ({"reason": "out_of_range"}, 1),
+        ({"reason": "bad_sketch"}, 1),
         ({"all": True}, 2),
     )
     for action, (which, most) in product(("retry", "drop"), choices):
@@ -209,7 +209,7 @@ def test_what_is_refused_does_nothing(web: Web) -> None:
             answer = post(web, action, body)
             assert answer.status_code == 422, body
             assert answer.headers["Content-Type"] == "application/problem+json"
-        twice = '{"reason": "bad_key", "reason": "out_of_range"}'
+        twice = '{"reason": "bad_key", "reason": "bad_sketch"}'
         answer = requests.post(f"{web.url}/v1/dead/{action}", data=twice, timeout=20)
         assert (answer.status_code, "twice" in answer.text) == (422, True)
         packed = b'{"refs":[' + b",".join([b"{}"] * 300_000) + b"]}"

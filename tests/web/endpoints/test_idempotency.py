@@ -189,8 +189,7 @@ def test_without_an_answer_of_redis_nothing_is_compared_and_nothing_lost(
         assert web.store.totals.total("sales") == 1
 
 
-def test_a_name_counts_at_most_once_when_some_of_its_rows_cannot_be(web: Web) -> None:
-    """Amounts that leave 64 bits together go to the dead letters; the others count, once."""
+def test_a_name_counts_at_most_once_where_its_rows_are_alike(web: Web) -> None:
     huge = [{"counter": "big", "key": "k", "amount": 10**9, "at": 1_764_000_000}] * 3
     for _ in range(2):
         assert post(web.url, [*huge, *BATCH], "mine").ok

@@ -6,12 +6,11 @@ subtracted and deleted: so it does not matter where it is killed, or whether two
 what compaction, retention or a change of policy has done to the cells since.
 """
 
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.errors import BackfillError
@@ -23,18 +22,12 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import Control, bump, exclusive, read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters import policies
-from countersink.store.errors import BadCells
-from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.sessions import PatientSession
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""
-SLOTS: Final = (cells.FIRST_SLOT + cells.SLOTS, FIRST_OWN - 1)
-"""Where cells go that do not fit the slot in which there may be much already."""
 _KEYS: Final = 500
 """Keys in a statement; from 1,000 on MariaDB makes a temporary table of them."""
-_ATTEMPTS: Final = 8
-Result = TypeVar("Result")
 Reached = Callable[[str], object]
 
 
@@ -80,10 +73,9 @@ class ChunkUndo:
             BackfillError: its journal is damaged.
             StoreError: as any transaction.
         """
-        # In more and more parts: the amount itself may be all that a slot can take.
-        return with_room(session, partial(self._attempt, session))
+        return rerun(partial(self._attempt, session))
 
-    def _attempt(self, session: Session, slot: int, parts: int) -> Amounts | None:
+    def _attempt(self, session: Session) -> Amounts | None:
         with session.transaction():
             found = session.query(
                 "SELECT amount FROM backfill_chunk WHERE source = %s AND start_at = %s"
@@ -97,8 +89,7 @@ class ChunkUndo:
             amounts = targets.read_journal(session, self._run.counter, *self._at)
             self._check(amounts, int(found[0][0]))
             taken = amounts.negated()
-            for number, part in _spread(taken, slot, parts):
-                cells.add(session, number, part)
+            cells.add(session, cells.slot_of(session), taken)
             _delete_empty(session, taken)
             chunks.delete(session, *self._at, tables=("backfill_journal", *chunks.LINE_TABLES))
             session.execute(
@@ -121,22 +112,6 @@ class ChunkUndo:
                 f" where {amount:,} was added: it is damaged, so nothing of that chunk was taken"
                 " back; restore table backfill_journal from a backup"
             )
-
-
-def _spread(amounts: Amounts, slot: int, parts: int) -> Iterator[tuple[int, Amounts]]:
-    """The same in ``parts`` slots, of which ``slot`` is one."""
-    if parts == 1:
-        yield slot, amounts
-        return
-    for part in range(parts):
-        share = Amounts()
-        for counter in amounts.sums():
-            for bucket, keys in amounts.of(counter).items():
-                for key, amount in keys.items():
-                    # Whole numbers that add up, whatever the sign.
-                    piece = amount * (part + 1) // parts - amount * part // parts
-                    share.add(counter, bucket, key, piece)
-        yield SLOTS[0] + (slot + part) % (SLOTS[1] - SLOTS[0]), share
 
 
 def _delete_empty(session: Session, taken: Amounts) -> None:
@@ -200,7 +175,7 @@ def take_corrections_back(
         stop: true once it should end.
 
     Raises:
-        BackfillError: the counter is now that of a tracked table; a total would leave 64 bits.
+        BackfillError: the counter is now that of a tracked table.
         StoreError: MySQL did not do its part. What was taken back is taken back.
     """
     ranges = cells = amount = 0
@@ -231,16 +206,10 @@ def _size(session: Session, run: int) -> tuple[str, int]:
 
 def _take_back(session: Session, counter: str, run: int) -> tuple[int, int]:
     """Take the next corrections back; how many, and what was added. None are left: (0, 0)."""
-    try:
-        return with_room(session, partial(_attempt, session, counter, run))
-    except BadCells as error:
-        raise BackfillError(
-            f"a correction of backfill {run} cannot be taken back, as a sum would leave 64 bits"
-            f" ({error}): `countersink counter delete` or a smaller total makes room"
-        ) from error
+    return rerun(partial(_attempt, session, counter, run))
 
 
-def _attempt(session: Session, counter: str, run: int, slot: int, _: int) -> tuple[int, int]:
+def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
     with session.transaction():
         read_control(session)  # its lock keeps the counter from becoming a tracked table's
         targets.refuse_tracked(session, counter)
@@ -256,7 +225,7 @@ def _attempt(session: Session, counter: str, run: int, slot: int, _: int) -> tup
             amounts.add(
                 counter, sql.label_of(bucket), key_text(bytes(key)), int(had) - int(should_be)
             )
-        cells.add(session, slot, amounts)
+        cells.add(session, cells.slot_of(session), amounts)
         _delete_empty(session, amounts)
         session.execute(
             "DELETE FROM backfill_drift WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
@@ -277,20 +246,3 @@ def _unmark(session: Session, counter: str, run: int) -> None:
             bump(session)
 
     exclusive(session, work)
-
-
-def with_room(session: Session, attempt: Callable[[int, int], Result]) -> Result:
-    """Do what ``attempt`` does in a transaction, given a slot and how often it was tried, from 1.
-
-    Raises:
-        BadCells: a sum would leave 64 bits in each of the slots that were tried.
-        StoreError: as any transaction.
-    """
-    slot = cells.slot_of(session)
-    for number in range(1, _ATTEMPTS):
-        try:
-            return rerun(partial(attempt, slot, number))
-        except BadCells:
-            # Only in this slot, which holds what others added, too.
-            slot = random.randint(*SLOTS)
-    return rerun(partial(attempt, slot, _ATTEMPTS))

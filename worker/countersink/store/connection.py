@@ -4,7 +4,7 @@ login, and how often and after which pause a transaction is run again (``rerun``
 hosts it goes to: ``hosts.py``.
 
 Everything on which exactness depends is set on each session of ours and never taken from the
-server: strict ``sql_mode`` (else a sum beyond BIGINT is clipped in silence), UTC, the isolation
+server: strict ``sql_mode`` (else a sum beyond its column is clipped in silence), UTC, the isolation
 level, no chained transactions, no limit on results, short lock waits, and ``wait_timeout`` (a
 half-dead client would keep its row locks for the default of 8 hours).
 """
@@ -18,11 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
+from pymysql.constants.FIELD_TYPE import NEWDECIMAL
+from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
 from countersink.store import hosts
@@ -146,7 +149,9 @@ class Session:
             return execute(self._connection, sql)
 
     def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run a query; all its rows: binary columns as bytes, DATETIME as naive UTC."""
+        """Run a query; all its rows: binary columns as bytes, DATETIME as naive UTC, DECIMAL as int
+        where its scale is 0.
+        """
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, args or None)
             return list(cursor.fetchall())
@@ -525,6 +530,18 @@ class _Connection(_DriverConnection):
         return made
 
 
+def _number(text: str) -> int | Decimal:
+    """A DECIMAL, of which sums and amounts are whole numbers."""
+    try:
+        return int(text)
+    except ValueError:
+        return Decimal(text)
+
+
+_CONVERSIONS: Final = conversions | {NEWDECIMAL: _number}
+"""The driver's, but whole numbers of any size are ints."""
+
+
 def _open(
     settings: Settings, database: bool, timeout: float
 ) -> "pymysql.connections.Connection[Any]":
@@ -545,6 +562,7 @@ def _open(
             unix_socket=settings.unix_socket,
             charset="utf8mb4",
             autocommit=None,  # set with the rest
+            conv=_CONVERSIONS,
             connect_timeout=timeout,
             read_timeout=timeout,
             write_timeout=timeout,

@@ -1,5 +1,5 @@
-"""Errors of the database: which MySQL error numbers are retried, refused, unavailable or dead
-letters, and the advice by number (``_ADVICE``); the pause before a retry is in ``connection.py``.
+"""Errors of the database: which MySQL error numbers are retried, refused, unavailable or bad
+data, and the advice by number (``_ADVICE``); the pause before a retry is in ``connection.py``.
 
 ::
 
@@ -9,8 +9,9 @@ letters, and the advice by number (``_ADVICE``); the pause before a retry is in 
     ├── Conflict         another transaction was in the way: roll back, rerun
     │   ├── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
     │   └── TableChanged     a tracked table was truncated or altered: count its rows again
-    ├── BadData          a value that no attempt will ever store: isolate it
-    │   └── BadCells         with all such cells of some amounts
+    ├── BadData          a value that no attempt will ever store
+    ├── RefusedMembers   members that cannot be united with what is there: roll back, and run again
+    │                    without what brings them
     ├── DuplicateKey     the row is there already
     ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
     │   │                try again
@@ -53,13 +54,13 @@ are those of the MySQL and MariaDB error references (server errors from 1000, cl
 
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
-from typing import Final
+from typing import Any, Final
 
 import pymysql.err as driver
 
-from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.dead_letter import DeadReason, Refusal
 
 
 class StoreError(Exception):
@@ -91,17 +92,21 @@ class TableChanged(Conflict):
 
 
 class BadData(StoreError):
-    """A value that the server will never take: :data:`BAD_DATA`, or seen before it was sent.
-
-    Attributes:
-        reason: what its dead letter says.
+    """A value that the server will never take (:data:`BAD_DATA`). Whoever counts has checked each
+    row before, so that this is a bug, and the transaction is undone.
     """
 
-    def __init__(
-        self, message: str, *, code: int = 0, reason: DeadReason = DeadReason.INVALID_VALUE
-    ) -> None:
-        super().__init__(message, code=code)
-        self.reason = BAD_DATA.get(code, reason)
+
+class RefusedMembers(StoreError):
+    """Members of some rows cannot be united with those of their cells.
+
+    Attributes:
+        refused: what brings them, and why not.
+    """
+
+    def __init__(self, refused: Mapping[Any, Refusal]) -> None:
+        super().__init__(next(iter(refused.values())).detail)
+        self.refused = refused
 
 
 class DuplicateKey(StoreError):
@@ -211,9 +216,13 @@ class InexactZone(StoreError, ValueError):
 class DamagedSketch(StoreError):
     """A sketch of different members is not what was written."""
 
+    reason: Final = DeadReason.BAD_SKETCH
+
 
 class NoSketches(StoreError):
     """It takes datasketches (the extra ``[sketches]``), which is not installed."""
+
+    reason: Final = DeadReason.NO_SKETCHES
 
 
 class NotUnique(StoreError, ValueError):
@@ -221,18 +230,20 @@ class NotUnique(StoreError, ValueError):
     none, or they were hashed with several salts."""
 
 
-BAD_DATA: Final = {
-    1264: DeadReason.OUT_OF_RANGE,  # Out of range value for column
-    1690: DeadReason.OUT_OF_RANGE,  # BIGINT value is out of range in an expression
-    1406: DeadReason.TOO_LONG,  # Data too long for column
-    1366: DeadReason.WRONG_ENCODING,  # Incorrect string value
-    1300: DeadReason.WRONG_ENCODING,  # Invalid character string
-    3854: DeadReason.WRONG_ENCODING,  # Cannot convert string between character sets (MySQL)
-    1292: DeadReason.INVALID_VALUE,  # Incorrect DATETIME value
-    1411: DeadReason.INVALID_VALUE,  # Incorrect value for a function
-    1441: DeadReason.INVALID_VALUE,  # Datetime function overflow
-}
-"""Closed list of the codes that speak of the data itself, with the reason of the dead row."""
+BAD_DATA: Final = frozenset(
+    {
+        1264,  # Out of range value for column
+        1690,  # BIGINT value is out of range in an expression
+        1406,  # Data too long for column
+        1366,  # Incorrect string value
+        1300,  # Invalid character string
+        3854,  # Cannot convert string between character sets (MySQL)
+        1292,  # Incorrect DATETIME value
+        1411,  # Incorrect value for a function
+        1441,  # Datetime function overflow
+    }
+)
+"""Closed list of the codes that speak of the data itself."""
 
 DUPLICATE_KEY: Final = frozenset({1022, 1062, 1586})
 
@@ -406,16 +417,3 @@ class SeriesTooLong(ValueError):
                 best = first, last
         part = (days[best[0]], days[best[1]]) if days else None
         return SeriesTooLong(self._message, whole_days=self.whole_days, part=part)
-
-
-class BadCells(BadData):
-    """Cells that the server will not take; roll back. Without them the others will do.
-
-    Attributes:
-        cells: all such cells of the amounts, each with the server's reason.
-    """
-
-    def __init__(self, cells: Sequence[tuple[tuple[str, int, str, int], BadData]]) -> None:
-        (counter, _, key, _), error = cells[0]
-        super().__init__(f"{counter}, {key!r}: {error}", code=error.code, reason=error.reason)
-        self.cells = tuple(cells)

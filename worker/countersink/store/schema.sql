@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS counter_slot (
     bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day, or the UTC start of the hour, quarter or minute; its seconds: counter_policy.number',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
     slot        SMALLINT UNSIGNED NOT NULL COMMENT '0 compacted, 1-255 workers, 256-511 and 1024+ the application, 512+ backfill',
-    amount      BIGINT NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented',
+    amount      DECIMAL(27, 0) NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented; has room for 100 million of the largest increments',
     sketched    TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: its different members are in visitor_slot',
     PRIMARY KEY (counter, bucket, counter_key, slot),
     KEY by_key (counter, counter_key, bucket)
@@ -139,7 +139,7 @@ CREATE TABLE IF NOT EXISTS counter_month (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'the first day of the month, at 0:00',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
-    amount      BIGINT NOT NULL,
+    amount      DECIMAL(27, 0) NOT NULL,
     sketched    TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: its different members are in visitor_month',
     PRIMARY KEY (counter, bucket, counter_key),
     KEY by_key (counter, counter_key, bucket)
@@ -315,7 +315,7 @@ CREATE TABLE IF NOT EXISTS backfill_chunk (
     digest     BINARY(32) NOT NULL COMMENT 'SHA-256 of its bytes',
     state      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'pending, done or undone',
     run        BIGINT UNSIGNED NOT NULL COMMENT 'that planned it; when done: that counted it',
-    open_rejected TINYINT NOT NULL DEFAULT 0 COMMENT '1: its last line had no newline, and was rejected for the total that it would have made',
+    open_rejected TINYINT NOT NULL DEFAULT 0 COMMENT '1: its last line had no newline, and was rejected for its member',
     lines_read BIGINT NOT NULL DEFAULT 0,
     counted    BIGINT NOT NULL DEFAULT 0,
     filtered   BIGINT NOT NULL DEFAULT 0,

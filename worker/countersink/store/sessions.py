@@ -198,8 +198,9 @@ def brief_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) ->
 def passes(error: Exception) -> bool:
     """Whether ``error`` may go away by itself or by an operator's hand, so that one waits.
 
-    BadData and DuplicateKey are none of these: the store deals with them, so one that gets out is a
-    bug. Nor are tables that are too new: this program has to be upgraded.
+    BadData and DuplicateKey are none of these: rows are checked before they are sent, and the store
+    deals with the other, so one that gets out is a bug. Nor are tables that are too new: this
+    program has to be upgraded.
     """
     if isinstance(error, SchemaMismatch):
         return not error.newer

@@ -119,10 +119,8 @@ def head(session: "Session", counter: str, bucket: int) -> str:
     """The first part of a cell's literal, up to its key's hex digits; the caller closes it.
 
     Raises:
-        UnicodeEncodeError: the counter holds a lone surrogate.
         OverflowError: the bucket's label is beyond the year 9999.
     """
-    counter.encode()  # a lone surrogate is found here, not in the driver
     return f"({session.literal(counter)}, '{label_text(bucket)}', X'"
 
 

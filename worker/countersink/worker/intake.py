@@ -384,7 +384,7 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
         for bad in entry.bad
     ]
     return entry.id, Incoming(
-        name, entry.at, entry.rows, dead, delivery.stream, payload, entry.seen
+        name, entry.at, entry.rows, dead, delivery.stream, payload, entry.seen, checked=True
     )
 
 

@@ -20,7 +20,7 @@ well, before any other lock: whoever deletes a counter, or gives it another poli
 alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -40,13 +40,7 @@ from countersink.schedules.jobs.ranges import (
 from countersink.store import sessions, sql
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
-from countersink.store.errors import (
-    BadData,
-    Conflict,
-    DamagedSketch,
-    NoSketches,
-    StoreError,
-)
+from countersink.store.errors import Conflict, DamagedSketch, NoSketches
 from countersink.store.ledger.postings import BucketSums, post
 from countersink.store.sql import COMPACTED, label_of
 from countersink.store.visitors import rows as sketches
@@ -54,7 +48,6 @@ from countersink.store.visitors import rows as sketches
 LOCK_WAIT_S: Final = 1
 """Seconds that a statement after the first may wait for a lock."""
 
-_BIGINT: Final = (-(2**63), 2**63 - 1)
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -95,7 +88,6 @@ def move(session: Session, part: BucketRange) -> Moved:
     Raises:
         Outdated: that may not be the place to move to by now; nothing was moved.
         Conflict: somebody holds a row; nothing was moved.
-        BadData: a sum does not fit BIGINT; nothing was moved.
         DamagedSketch: different members are not what was written; nothing was moved.
         NoSketches: their union takes a library that is not installed; nothing was moved.
         Unavailable: the connection is lost; everything was moved or nothing.
@@ -180,9 +172,7 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
     sums = sorted(by_key.items())
     for start in range(0, len(sums), size):
         values = ", ".join(
-            f"{head}{key.hex()}{tail}{amount:d})"
-            for key, total in sums[start : start + size]
-            for amount in _in_bigint(total)
+            f"{head}{key.hex()}{tail}{amount:d})" for key, amount in sums[start : start + size]
         )
         session.execute(f"INSERT INTO {table} ({columns}) VALUES {values}{clause}")
     return sums
@@ -230,16 +220,6 @@ def _delete(session: Session, part: BucketRange) -> int:
     return session.execute(f"DELETE counter_slot FROM {_ROWS} WHERE {where}{slots}", args)
 
 
-def _in_bigint(amount: int) -> Iterator[int]:
-    """An amount in pieces that fit the column: a sum beyond it may fit what is there already."""
-    least, most = _BIGINT
-    while not least <= amount <= most:
-        piece = most if amount > 0 else least
-        yield piece
-        amount -= piece
-    yield amount
-
-
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that a look through a bucket may take: some 500 million rows."""
 TOGETHER: Final = 300
@@ -278,7 +258,6 @@ class PassDone:
         rolled_up: slot rows that were added to wider buckets and months.
         counters: of which buckets are rolled up.
         busy: keys that an open transaction held; the next pass comes back to them.
-        overflowing: keys whose sum, or whose month or wider bucket, would not fit 64 bits.
         unreadable: keys whose different members are not what was written, or take a library that is
             not installed.
         astride: buckets that lie in two months, or in two days where they were to become wider.
@@ -294,7 +273,6 @@ class PassDone:
     rolled_up: int = 0
     counters: int = 0
     busy: list[BucketKey] = field(default_factory=list)
-    overflowing: list[BucketKey] = field(default_factory=list)
     unreadable: list[BucketKey] = field(default_factory=list)
     astride: list[BucketKey] = field(default_factory=list)
     unknown: list[BucketKey] = field(default_factory=list)
@@ -314,7 +292,6 @@ class PassDone:
         """Places left as they are, by the reason."""
         every = {
             "keys left for the next run, as others held them": self.busy,
-            "keys left as they are, as their sum does not fit 64 bits": self.overflowing,
             "keys left as they are, as their different members cannot be read": self.unreadable,
             "buckets left as they are, as they lie in two months or days": self.astride,
             "buckets left as they are, as no policy of their counter made them": self.unknown,
@@ -439,15 +416,17 @@ class Mover:
                     self.done.rows_after += moved.after
                 else:
                     self.done.rolled_up += moved.moved
-            except (Conflict, BadData, DamagedSketch, NoSketches) as error:
-                refused = refused or isinstance(error, Conflict)
+            except (Conflict, DamagedSketch, NoSketches) as error:
+                held = isinstance(error, Conflict)
+                refused = refused or held
                 if one.others:
                     labels = (one.bucket, *one.others)
                     middle = len(labels) // 2
                     for some in (labels[middle:], labels[:middle]):
                         pending.append((replace(one, bucket=some[0], others=some[1:]), None))
                 elif one.first == one.last:
-                    self._left(error).append(BucketKey(one.counter, one.bucket, one.first))
+                    places = self.done.busy if held else self.done.unreadable
+                    places.append(BucketKey(one.counter, one.bucket, one.first))
                 else:
                     if keys is None:
                         keys = self.run(partial(keys_of, part=one))
@@ -460,11 +439,6 @@ class Mover:
             self._size = max(1, self._rows // _DISTURBED, self._size // 4)
         else:
             self._size = min(self._rows * UNDISTURBED, self._size * 2)
-
-    def _left(self, error: StoreError) -> list[BucketKey]:
-        if isinstance(error, Conflict):
-            return self.done.busy
-        return self.done.overflowing if isinstance(error, BadData) else self.done.unreadable
 
     def close(self) -> None:
         """Close the session."""

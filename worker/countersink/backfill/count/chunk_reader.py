@@ -19,16 +19,19 @@ from countersink.producers.access_log.formats.reader import (
     Window,
     without_visitor,
 )
+from countersink.runtime.dead_letter import Refusal
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import StoreError
 
-Refused = Mapping[tuple[int, RowKey], str]
-"""What the tables cannot take: (part of a bucket, key or dimensions) → why."""
+PartKey = tuple[int, RowKey]
+"""(part of a bucket, key or dimensions) that lines are counted under."""
+Refused = Mapping[PartKey, Refusal]
+"""Of what members cannot be united, and why not."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
-Members = Mapping[tuple[int, RowKey], bytes]
-"""Who was seen: (part of a bucket, key or dimensions) → hashes of 8 bytes."""
+Members = Mapping[PartKey, bytes]
+"""Who was seen, as hashes of 8 bytes."""
 
 _SALT_BITS: Final = 32
 _UNSALTED: Final = (
@@ -47,9 +50,9 @@ class Start:
         reads_from: where its first line begins: before ``at`` where a part of that line, without
             its newline, was counted as if it were all.
         first_line: number of that line.
-        part_rejected: that part was not counted, whatever stands in it: a total could not take it.
+        part_rejected: that part was not counted, whatever stands in it: its member could not be.
         open_was: where a later chunk was counted that goes on in its last line: whether that line,
-            as far as it stands here, is taken to have been rejected for a total; else None.
+            as far as it stands here, is taken to have been rejected for its member; else None.
     """
 
     at: int
@@ -118,8 +121,7 @@ class ReadChunk:
             and the numbers, are the difference to what was counted of that line before.
         counts: what it comes to.
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
-        open_rejected: its last line has no newline, and was rejected since a total could not take
-            it.
+        open_rejected: its last line has no newline, and was rejected for its member.
         samples: those of its lines.
         salts: those by which visitors were hashed; None: the recipe has none.
         members: who was seen; hashed.
@@ -169,7 +171,7 @@ def read_chunk(
         in_force: the policies that say to which buckets of ``counter`` it adds.
         scope: of the samples, from :func:`countersink.backfill.count.samples.scope_of`.
         end: where it was planned to end; None: by the limits, or with the content.
-        refused: the lines of these cells are rejected.
+        refused: lines that are counted under these are rejected.
         salts: of the counter, if the reader tells visitors: lines of a time that has none of them
             are rejected.
 
@@ -276,7 +278,7 @@ class _Lines:
         return True
 
     def _count_each(self, window: Window) -> None:
-        """Count line by line, and reject those of refused cells; slow."""
+        """Count line by line, and reject those whose members cannot be counted; slow."""
         tally = self.whole
         if window.rejected:
             self._reader.count(window, tally)
@@ -293,7 +295,8 @@ class _Lines:
     def _why_not(self, cell: tuple[RowKey, int]) -> str:
         """Why the lines of a cell are rejected; '': they are not."""
         part, _, unsalted = self._bucket.divided(cell[1])
-        return unsalted or self._refused.get((part, without_visitor(cell[0])[0]), "")
+        refusal = self._refused.get((part, without_visitor(cell[0])[0]))
+        return unsalted or (refusal.detail if refusal else "")
 
 
 def _difference(
@@ -322,7 +325,7 @@ def _hashed(
     if bucket.salts is None:
         return amounts, {}
     plain: defaultdict[int, Counter[RowKey]] = defaultdict(Counter)
-    members: defaultdict[tuple[int, RowKey], bytearray] = defaultdict(bytearray)
+    members: defaultdict[PartKey, bytearray] = defaultdict(bytearray)
     for label, keys in amounts.items():
         part, salt, _ = bucket.divided(label)
         for counted, amount in keys.items():
@@ -372,8 +375,8 @@ def _read_part(content: Content, reader: Reader, start: Start, part: RecordTally
 
 
 def _reject(line: RecordTally, number: int) -> None:
-    """Let a line have been rejected not for what stands in it, but for the total that it would have
-    made.
+    """Let a line have been rejected not for what stands in it, but since its member could not be
+    counted.
     """
     line.amounts.clear()
     line.rejected.clear()

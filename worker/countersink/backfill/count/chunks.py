@@ -35,7 +35,7 @@ class Chunk:
         state: ``pending``, ``done`` or ``undone``.
         run: that planned it; when done: that counted it.
         open_rejected: when it was counted last, its last line had no newline, and was rejected for
-            the total that it would have made.
+            its member.
     """
 
     source: int

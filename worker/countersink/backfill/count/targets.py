@@ -65,7 +65,7 @@ class CounterTarget:
         of control.
 
         Raises:
-            BadCells: some of the amounts can never be taken; the transaction is to be undone.
+            RefusedMembers: those of some cells cannot be united; the transaction is to be undone.
             StoreError: as any statement.
         """
         if self._slots is None or self._slots[0] is not session:

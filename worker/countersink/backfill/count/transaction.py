@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from countersink.backfill import rejects, run_state
 from countersink.backfill.count import chunks, sources, targets
 from countersink.backfill.count.chunk_reader import (
     BucketParts,
+    PartKey,
     ReadChunk,
     Refused,
     Start,
@@ -36,20 +37,17 @@ from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts
 from countersink.runtime.dead_letter import DeadReason
-from countersink.runtime.dimensions import RowKey
-from countersink.store.apply import key_caps
+from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import BadCells, BadData
+from countersink.store.errors import RefusedMembers
 from countersink.store.sql import label_time
 from countersink.store.visitors.rows import CellPlace
 
 _NAMED: Final = 3
-_TOO_LARGE: Final = "a row of the tables would leave 64 bits with it: one of {key!r}"
-
 
 Result = TypeVar("Result")
 
@@ -305,14 +303,17 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
     start = found.start
     # What is set to a truth is set, however many keys that makes.
     capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
-    members = _members(amounts, found, capped)
+    bringing = _bringing(amounts, found, capped)
+    members = {place: [found.members[one] for one in some] for place, some in bringing.items()}
     try:
         task.target.add(session, amounts, source.id, start.at, members)
-    except BadCells as error:
-        for _, why in error.cells:
+    except RefusedMembers as error:
+        for why in error.refused.values():
             if why.reason == DeadReason.NO_SKETCHES:
-                raise BackfillError(str(why)) from error
-        raise BadCells(_of_lines(error, amounts, found)) from error
+                raise BackfillError(why.detail) from error
+        raise RefusedMembers(
+            {one: why for place, why in error.refused.items() for one in bringing[place]}
+        ) from error
     if start.goes_on:
         # What is rejected of the line now is kept here.
         rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
@@ -320,53 +321,24 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
     return found.counts
 
 
-def _members(
+def _bringing(
     amounts: BucketAmounts, found: ReadChunk, capped: Capped
-) -> Mapping[CellPlace, Sequence[bytes]]:
-    """Who was seen in the lines of a chunk, by the cells that these lines are counted in."""
-    members: dict[CellPlace, list[bytes]] = {}
-    for (part, key), hashes in found.members.items():
+) -> Mapping[CellPlace, Sequence[PartKey]]:
+    """Under what the lines of a chunk with members are counted, by the cells that they go to."""
+    bringing: dict[CellPlace, list[PartKey]] = {}
+    for part, key in found.members:
         label = found.in_force.bucket_of(found.counter, part)
         for name, own in amounts.cells_of(part, key):
             over = own in capped.moved.get((name, label), ())
             place = name, label, OVERFLOW if over else own
-            members.setdefault(place, []).append(hashes)
-    return members
-
-
-def _of_lines(
-    error: BadCells, amounts: BucketAmounts, found: ReadChunk
-) -> list[tuple[tuple[str, int, Any, int], BadData]]:
-    """The refused cells by what lines are counted under: a cell of a breakdown is that of several
-    combinations of dimensions, in several parts of a bucket, and each of them goes.
-    """
-    bucket_of = partial(found.in_force.bucket_of, found.counter)
-    lines = []
-    for (counter, label, key, amount), why in error.cells:
-        cell = counter, key
-        rows = [
-            (part, each)
-            for part, keys in found.amounts.items()
-            if bucket_of(part) == label
-            for each in keys
-            if cell in amounts.cells_of(part, each)
-        ]
-        lines += [((counter, part, each, amount), why) for part, each in rows or [(label, key)]]
-    return lines
+            bringing.setdefault(place, []).append((part, key))
+    return bringing
 
 
 def _isolating(session: Session, attempt: Callable[[Refused], Result]) -> Result:
-    """Count in a transaction, and where rows would leave 64 bits once more without the lines of
-    their cells.
-    """
-    bad: dict[tuple[int, RowKey], str] = {}  # by part of a bucket
-    while True:
-        try:
-            return key_caps.with_rows(session, partial(attempt, bad))
-        except BadCells as error:
-            if all((part, key) in bad for (_, part, key, _), _ in error.cells):
-                # What goes on in an unfinished line that was counted before leaves no choice.
-                raise BackfillError(f"{error}: run it again, which adds to other rows") from error
-            for (_, part, key, _), why in error.cells:
-                large = why.reason == "out_of_range"
-                bad[part, key] = _TOO_LARGE.format(key=key) if large else str(why)
+    """Count in a transaction, and where members cannot be united once more without their lines."""
+    try:
+        return cells.run_again(session, attempt)
+    except RefusedMembers as error:
+        # What goes on in an unfinished line that was counted before leaves no choice.
+        raise BackfillError(str(error)) from error

@@ -40,7 +40,6 @@ Ends = dict[str, str]
 """By the stream's key the id of its last entry; without the empty ones."""
 _MARKS_AT_ONCE: Final = 5000
 """Marks of one transaction, during which nobody counts."""
-_REFUSED_NAMED: Final = 5
 
 
 def begin(
@@ -193,7 +192,7 @@ def correct(
         corrections, amount, rejected = keeper.run(_corrected, run)
         if finished:
             keeper.run(targets.discard_truth, run)
-    notices = (*chosen.notices, *_also(chosen, work, gone))
+    notices = (*chosen.notices, *_also(chosen, gone))
     if rejected:
         notices += (
             f"{rejected:,} lines were rejected: what they may have counted is in no total now",
@@ -220,14 +219,7 @@ def _corrected(session: Session, run: int) -> tuple[int, int, int]:
     return int(corrections), int(amount), int(rejected)
 
 
-def _also(chosen: Chosen, work: Correction, gone: dict[str, list[int]]) -> Iterator[str]:
+def _also(chosen: Chosen, gone: dict[str, list[int]]) -> Iterator[str]:
     """What was found out while correcting."""
     for into, labels in gone.items():
         yield is_rolled_up(into, chosen.days(labels))
-    if work.refused:
-        some = list(work.refused.items())[:_REFUSED_NAMED]
-        named = "; ".join(
-            f"{key.decode(errors='replace')!r} of {chosen.view.day(bucket)}: {why}"
-            for (bucket, key), why in some
-        )
-        yield f"{len(work.refused):,} keys could not be set, such as {named}"

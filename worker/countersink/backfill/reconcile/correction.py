@@ -16,7 +16,7 @@ behind who waits.
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
-from countersink.store.errors import BadCells, Conflict
+from countersink.store.errors import Conflict
 from countersink.store.in_app import settings_version
 from countersink.store.sessions import PatientSession, open_tables
 from countersink.store.sql import label_time
@@ -91,7 +91,6 @@ class Correction:
         t0: as in :func:`countersink.backfill.reconcile.scope.choose`.
         delete_missing: keys that the sources do not have go to zero.
         version: of the policies that were last looked at.
-        refused: (bucket, key) that could not be set, and why.
     """
 
     run: int
@@ -99,7 +98,6 @@ class Correction:
     t0: int
     delete_missing: bool
     version: int = -1
-    refused: dict[tuple[int, bytes], str] = field(default_factory=dict)
 
     def next_range(
         self, session: Session, bucket: int, after: bytes | None, rows: int
@@ -153,7 +151,6 @@ class Correction:
         Raises:
             RolledUpMeanwhile: nothing was done, and the bucket is to be left as it is.
             BackfillError: the run is not running any more, or nobody may correct this counter.
-            BadCells: some of the keys cannot be set; nothing was done.
             Conflict: somebody holds a row; nothing was done.
             Unavailable: it was done, or not.
         """
@@ -203,13 +200,8 @@ class Correction:
         )
         for key in sorted({*said, *had} if self.delete_missing else said):
             before, after = had.get(key, 0), said.get(key, 0)
-            if before != after and (keys.bucket, key) not in self.refused:
+            if before != after:
                 yield KeyDifference(key, before, after)
-
-    def refuse(self, error: BadCells) -> None:
-        """Leave keys out that cannot be set."""
-        for (_, bucket, key, _), why in error.cells:
-            self.refused[bucket, key.encode("utf-8", "surrogateescape")] = str(why)
 
     def _check(self, session: Session, bucket: int) -> None:
         """Hold the counter as it is, and see that its buckets are what they were."""
@@ -318,8 +310,6 @@ def correct_bucket(
             return True
         try:
             _correct_once(keeper, correcting, keys)
-        except BadCells as error:
-            correcting.refuse(error)
         except Conflict as error:
             failed += 1
             if failed == ATTEMPTS:

@@ -30,6 +30,8 @@ class Incoming:
         payload: the entry's ``rows`` field as it came, for the dead letter of an entry that is too
             old; without it each row gets a dead letter of its own.
         seen: the members that some of its rows bring, by the row's position.
+        checked: its rows, and these members, were read by ``countersink.stream.decode``, and are
+            not looked at once more.
     """
 
     id: bytes
@@ -39,6 +41,7 @@ class Incoming:
     stream: str = ""
     payload: bytes | None = None
     seen: Mapping[int, Seen] = field(default_factory=dict)
+    checked: bool = False
 
 
 Cell = tuple[str, int, str, int]

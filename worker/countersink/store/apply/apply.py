@@ -9,23 +9,22 @@ decide what is new.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
+from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason, Refusal
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.cells import Upserts, dead_row
+from countersink.store.apply.cells import RowName, Upserts, run_again
 from countersink.store.apply.control import Control, read_control
 from countersink.store.apply.dead import DeadRow
-from countersink.store.apply.key_caps import with_rows
-from countersink.store.apply.refusals import refuse
+from countersink.store.apply.refusals import dead_row, refuse
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters import policies
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import BadData, Conflict, DuplicateKey, StoreError
+from countersink.store.errors import Conflict, DuplicateKey, StoreError
 from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.sessions import KeptSession, open_tables
 
@@ -104,7 +103,7 @@ class Applier:
             unique.setdefault(entry.id, entry)
         try:
             session = self._session()
-            attempt = partial(with_rows, session, partial(self._attempt, session, unique))
+            attempt = partial(run_again, session, partial(self._attempt, session, unique))
             applied = rerun(attempt, pause=self._pause)
             self._session.used()
         except StoreError:
@@ -120,12 +119,19 @@ class Applier:
         """Break the connection, from any thread: a waiting :meth:`apply` raises Unavailable."""
         self._session.abort()
 
-    def _attempt(self, session: Session, pending: dict[bytes, Incoming]) -> Applied:
-        """One transaction over ``pending``, after taking out of it what was counted before."""
+    def _attempt(
+        self,
+        session: Session,
+        pending: dict[bytes, Incoming],
+        left_out: Mapping[RowName, Refusal],
+    ) -> Applied:
+        """One transaction over ``pending``, after taking out of it what was counted before; the
+        rows ``left_out`` are dead.
+        """
         while pending:
             try:
                 with session.transaction():
-                    applied, upserts = self._work(session, list(pending.values()))
+                    applied, upserts = self._work(session, list(pending.values()), left_out)
                     self._reached("before_commit")
                 self._reached("committed")
                 upserts.remember()
@@ -139,7 +145,9 @@ class Applier:
                     raise Conflict("a guard was there, and then was not") from error
         return Applied()
 
-    def _work(self, session: Session, entries: list[Incoming]) -> tuple[Applied, Upserts]:
+    def _work(
+        self, session: Session, entries: list[Incoming], left_out: Mapping[RowName, Refusal]
+    ) -> tuple[Applied, Upserts]:
         control = read_control(session)
         in_force = self._in_force(session, control)
         self._reached("begun")
@@ -147,19 +155,19 @@ class Applier:
         self._reached("guarded")
         young = [entry for entry in entries if entry.at >= control.watermark]
         old = [entry for entry in entries if entry.at < control.watermark]
-        young, refused = refuse(session, young, in_force)
+        young, refused = refuse(session, young, in_force, left_out=left_out)
         upserts = Upserts(session, self.slot, young, in_force)
         upserts.apply()
         self._reached("upserted")
         upserts.apply_ledger()
-        dead_rows = [row for entry in young for row in entry.dead] + refused + upserts.dead
+        dead_rows = [row for entry in young for row in entry.dead] + refused
         for entry in old:
             dead_rows += _too_old(entry, control, dead.longest_payload(session))
         not_kept = dead.record(session, dead_rows) if dead_rows else 0
         applied = Applied(
             applied=len(young),
-            rows=upserts.rows,
-            cells=upserts.cells,
+            rows=upserts.merged.rows,
+            cells=upserts.merged.cells,
             dead=len(dead_rows),
             too_old=len(old),
             overflown=upserts.overflown,
@@ -200,5 +208,5 @@ def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:
                 entry.payload,
             )
         ]
-    error = BadData(detail, reason=DeadReason.TOO_OLD)
-    return [dead_row(entry, row, error) for row in entry.rows] + list(entry.dead)
+    refusal = Refusal(DeadReason.TOO_OLD, detail)
+    return [dead_row(entry, row, refusal) for row in entry.rows] + list(entry.dead)

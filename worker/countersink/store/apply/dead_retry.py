@@ -8,14 +8,13 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason
+from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason, Refusal
 from countersink.runtime.members import Seen
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
-from countersink.store.apply.cells import Upserts
+from countersink.store.apply.cells import RowName, Upserts, run_again
 from countersink.store.apply.control import read_control
 from countersink.store.apply.dead import DeadRow, Key
-from countersink.store.apply.key_caps import with_rows
 from countersink.store.apply.refusals import refuse
 from countersink.store.connection import Session, rerun
 from countersink.store.counters.policies import load
@@ -83,7 +82,7 @@ def retry(
         # What a whole entry has left behind comes after it in the order of the pages: not again.
         keys = [key for key in page if key not in failed_now]
         attempt = partial(_retry_page, session, slot, decode, (reason, but), keys)
-        part, stay = rerun(partial(with_rows, session, attempt), pause=pause)
+        part, stay = rerun(partial(run_again, session, attempt), pause=pause)
         retried += part.retried
         failed += part.failed
         rows += part.rows
@@ -99,10 +98,12 @@ def _retry_page(
     decode: Decode,
     reasons: tuple[str | None, Sequence[str]],
     page: Sequence[Key],
+    left_out: Mapping[RowName, Refusal],
 ) -> tuple[Retried, set[Key]]:
     """One transaction over the dead rows of a page; also the keys of those that are left.
 
-    ``reasons``: the one wanted, None for any, and those to leave out.
+    ``reasons``: the one wanted, None for any, and those to leave out. ``left_out``: rows that are
+    not to be counted.
     """
     reason, but = reasons
     with session.transaction():
@@ -116,19 +117,17 @@ def _retry_page(
         for late in False, True:
             # What is reconciled was asked for: it is not refused for that once more.
             part = [
-                Incoming(row.entry_id, row.at, rows, stream=row.stream, seen=seen)
+                Incoming(row.entry_id, row.at, rows, stream=row.stream, seen=seen, checked=True)
                 for row, rows, seen, _ in attempts
                 if (row.reason == DeadReason.RECONCILED) is late
             ]
-            kept, refused_now = refuse(session, part, in_force, late=late)
+            kept, refused_now = refuse(session, part, in_force, late=late, left_out=left_out)
             entries += kept
             not_counted += refused_now
         upserts = Upserts(session, slot, entries, in_force)
         upserts.apply()
         upserts.apply_ledger()
-        refused: dict[Key, DeadRow] = {
-            row.primary_key: row for row in (*not_counted, *upserts.dead)
-        }
+        refused: dict[Key, DeadRow] = {row.primary_key: row for row in not_counted}
         stay: list[DeadRow] = []
         parts: list[DeadRow] = []
         for row, rows, _, bad in attempts:
@@ -145,7 +144,7 @@ def _retry_page(
             dead.record(session, parts)
         left_keys = {row.primary_key for row in (*stay, *parts)}
         gone = {row.primary_key for row in chosen} - left_keys
-        return Retried(len(gone), len(left_keys), upserts.rows), left_keys
+        return Retried(len(gone), len(left_keys), upserts.merged.rows), left_keys
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:

@@ -30,12 +30,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
-from countersink.store.counters.breakdowns import counter_of, is_stored
+from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict
 from countersink.store.sql import EPOCH, day_label, label_of, label_time, marks, parts
@@ -46,7 +46,6 @@ Place = tuple[str, date]
 """(counter, day of its own time zone)."""
 Cells = tuple[str, int]
 """(counter, label of the bucket)."""
-Result = TypeVar("Result")
 
 _ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
 """By the index by which workers lock, so that nobody waits in a circle: MariaDB takes the other one
@@ -56,8 +55,8 @@ _DAYS_PER_QUERY: Final = 1000
 _COUNTERS_PER_QUERY: Final = 500
 
 
-class _RowsMissing(Exception):
-    """Rows of ``counter_keys`` have to be made first, for ``places``: see :func:`with_rows`."""
+class RowsMissing(Exception):
+    """Rows of ``counter_keys`` have to be made first, for ``places``, by :func:`make_rows`."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         super().__init__(f"{len(places)} rows of counter_keys are missing")
@@ -89,7 +88,7 @@ def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
         policies: those in force.
 
     Raises:
-        _RowsMissing: roll back, make them, and begin again.
+        RowsMissing: roll back, make them, and begin again.
         StoreError: as any query.
     """
     capped = Capped()
@@ -127,15 +126,6 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
         )
 
 
-def with_rows(session: Session, attempt: Callable[[], Result]) -> Result:
-    """Run ``attempt``, a whole transaction, again where it lacks rows, once they are made."""
-    while True:
-        try:
-            return attempt()
-        except _RowsMissing as error:
-            make_rows(session, error.places)
-
-
 def forget(session: Session, counter: str | None = None) -> None:
     """Have the keys of all days counted anew, of a counter and its breakdowns or of all: with a
     change of their cap, in its transaction, which keeps everybody from counting.
@@ -162,13 +152,10 @@ def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
     """What has to be looked up, the keys in the order in which they came."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
-        if policies.cap(counter) is None or not is_stored(counter):
-            continue  # what is no name the server is going to refuse
+        if policies.cap(counter) is None:
+            continue
         for label, keys in amounts.of(counter).items():
-            try:
-                day = policies.day(counter, label)
-            except (ValueError, OverflowError):
-                continue  # nor has any server such a day
+            day = policies.day(counter, label)
             known = policies.made.of(counter, day)
             free = _free(policies, counter)
             unknown = [key for key in keys if key not in known and key not in free]
@@ -200,7 +187,7 @@ class _Deciding:
         """The keys that are not there: of days that are full, and of those that may not be.
 
         Raises:
-            _RowsMissing: the rows to lock for the latter are not there.
+            RowsMissing: the rows to lock for the latter are not there.
         """
         # First whether it is full, then which keys are there: all of them that ever will be.
         states = self._seen = self._states(days)
@@ -216,7 +203,7 @@ class _Deciding:
             else:
                 doubtful[place] = missing
         if without := [place for place in doubtful if place not in states]:
-            raise _RowsMissing(without)
+            raise RowsMissing(without)
         return full, doubtful
 
     def grant(self, place: Place, keys: Collection[str]) -> tuple[list[str], list[str]]:
@@ -271,17 +258,13 @@ class _Deciding:
 
 
 _KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of them
-_MOST_BYTES: Final = 255
 
 
 def _missing_keys(
     session: Session, policies: Policies, place: Place, keys: Collection[str]
 ) -> list[str]:
-    """Those of some keys that the day does not have; the others are remembered.
-
-    Left out is what cannot be a key: the server is going to refuse it, so it takes no room.
-    """
-    encoded = {key: hexed for key in keys if (hexed := _hex(key)) is not None}
+    """Those of some keys that the day does not have; the others are remembered."""
+    encoded = {key: key.encode().hex() for key in keys}
     there = _in_slots(session, policies, place, encoded.values())
     absent = [hexed for key, hexed in encoded.items() if key not in there]
     if absent and _is_rolled_up(session, place):
@@ -356,15 +339,6 @@ def _ranges(policies: Policies, place: Place) -> Sequence[LabelRange]:
 def _month(day: date) -> datetime:
     """The bucket of the month that a day goes to."""
     return label_time(day_label(day.replace(day=1)))
-
-
-def _hex(key: str) -> str | None:
-    """A key as hex digits; None for what is none."""
-    try:
-        encoded = key.encode()
-    except UnicodeEncodeError:
-        return None
-    return encoded.hex() if len(encoded) <= _MOST_BYTES else None
 
 
 def overflown(

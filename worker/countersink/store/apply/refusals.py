@@ -1,38 +1,75 @@
-"""Rows that become dead letters by a rule of their counter: tracked table, unknown in strict mode,
-undeclared dimension, reconciled day, members that it does not count or by a wrong salt; with the
-detail of each.
+"""Rows that become dead letters (``RULES``, with the detail of each): malformed; of the counter of
+a tracked table or, in strict mode, of an unknown one; with an undeclared dimension; with members
+that the counter does not count, or by a wrong salt; of a day that was reconciled; of a damaged
+sketch.
 
-Those of the counters of tracked tables, which triggers count and nobody else may, in strict mode
-those of counters that nobody has made, nor counted before, those with a dimension that their
-counter has not declared, and those that are in what their bucket
-was set to already.
+All of it is decided row by row, before anything is written in the transaction that counts the
+others.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.dead_letter import DeadReason, Refusal, row_fault
+from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
+from countersink.runtime.members import HASH_BYTES, hashes_text
 from countersink.store.apply.amounts import Incoming, Row
-from countersink.store.apply.cells import dead_row
+from countersink.store.apply.cells import RowName
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import Dimensioned
-from countersink.store.counters.policies import Mark, Policies, accepted
-from countersink.store.errors import BadData, UnknownDimension
+from countersink.store.counters.policies import Policies, SaltPeriod, accepted
+from countersink.store.errors import UnknownDimension
 from countersink.store.sql import marks, parts
 from countersink.store.visitors import salts
 
 _KEY: Final = itemgetter(2)
+NONE_LEFT_OUT: Final[Mapping[RowName, Refusal]] = MappingProxyType({})
 
-Errors = Mapping[tuple[str, int], BadData]
-"""Why rows are refused, by their counter and minute."""
+
+@dataclass(frozen=True, slots=True)
+class RuleContext:
+    """What rows of some entries are judged by.
+
+    Attributes:
+        policies: those in force.
+        late: what was accepted before its bucket was reconciled is counted, too.
+        counters: those of the rows that are not counted, and why not.
+        salts: periods of the salts by which members of theirs were hashed, by number.
+        left_out: rows that an attempt before was refused for, and why.
+    """
+
+    policies: Policies
+    late: bool
+    counters: Mapping[str, Refusal]
+    salts: Mapping[int, SaltPeriod]
+    left_out: Mapping[RowName, Refusal]
+
+
+class Rule(NamedTuple):
+    """Why rows are not counted.
+
+    Attributes:
+        concerns: whether an entry may have such rows: most have none, and are not gone through.
+        refusal: that of a row; None: it may be counted.
+    """
+
+    concerns: Callable[[RuleContext, Incoming], bool]
+    refusal: Callable[[RuleContext, Incoming, Row], Refusal | None]
 
 
 def refuse(
-    session: Session, entries: Sequence[Incoming], policies: Policies, *, late: bool = False
+    session: Session,
+    entries: Sequence[Incoming],
+    policies: Policies,
+    *,
+    late: bool = False,
+    left_out: Mapping[RowName, Refusal] = NONE_LEFT_OUT,
 ) -> tuple[list[Incoming], list[DeadRow]]:
     """Take the rows that may not be counted out of ``entries``.
 
@@ -41,160 +78,179 @@ def refuse(
         entries: what is to be counted.
         policies: those in force.
         late: count also what was accepted before its bucket was reconciled.
+        left_out: rows that are not to be counted either, and why.
 
     Returns:
         the entries with what is left of them, and a dead row for each row taken out.
     """
-    kept, dead = list(entries), list[DeadRow]()
-    if policies.strict or policies.tracked:
-        kept, dead = _without_refused(session, kept, policies)
-    kept = [_declared(entry, policies, dead) for entry in kept]
-    if any(entry.seen for entry in kept):
-        kept = _salted(session, kept, policies, dead)
-    if policies.marked_before and not late:
-        kept, in_truth = _without(kept, partial(_late, policies=policies))
-        dead += in_truth
-    return kept, dead
-
-
-def _without_refused(
-    session: Session, entries: Sequence[Incoming], policies: Policies
-) -> tuple[list[Incoming], list[DeadRow]]:
-    """The entries without the rows of counters that are not counted."""
-    names = {row[1] for entry in entries for row in entry.rows}
-    refused = {name: _tracked(name) for name in names & policies.tracked}
-    if policies.strict:
-        doubtful = names - policies.tracked - policies.known
-        unknown = doubtful - known(session, doubtful)
-        policies.known |= doubtful - unknown
-        refused |= {name: _unknown(name) for name in unknown}
-
-    def refused_of(entry: Incoming) -> Errors:
-        return {(row[1], row[3]): refused[row[1]] for row in entry.rows if row[1] in refused}
-
-    return _without(entries, refused_of) if refused else (list(entries), [])
-
-
-def _declared(entry: Incoming, policies: Policies, dead: list[DeadRow]) -> Incoming:
-    """The entry without the rows whose counter has not declared a dimension that they have; these
-    go to ``dead``.
-    """
-    if tuple not in set(map(type, map(_KEY, entry.rows))):
-        return entry
-    kept: list[Row] = []
-    for row in entry.rows:
-        try:
-            policies.dimensioned.get(row[1], Dimensioned(row[1], ())).require(row[2])
-        except UnknownDimension as error:
-            reason = DeadReason.UNKNOWN_DIMENSION
-            detail = f"{error}, then `countersink dead retry`"
-            dead.append(dead_row(entry, row, BadData(detail, reason=reason)))
-        else:
-            kept.append(row)
-    return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
-
-
-def _salted(
-    session: Session, entries: Sequence[Incoming], policies: Policies, dead: list[DeadRow]
-) -> list[Incoming]:
-    """The entries without the rows whose members cannot be among the counter's; these go to
-    ``dead``.
-    """
     numbers = {seen.number for entry in entries for seen in entry.seen.values()}
-    periods = salts.known_periods(session, policies, numbers)
-    kept: list[Incoming] = []
+    context = RuleContext(
+        policies,
+        late,
+        _not_counted(session, entries, policies),
+        salts.known_periods(session, policies, numbers),
+        left_out,
+    )
+    kept, dead = list[Incoming](), list[DeadRow]()
     for entry in entries:
-        rows: list[Row] = []
-        for row in entry.rows:
-            position, counter, _, minute, _ = row
-            seen = entry.seen.get(position)
-            if seen is None:
-                rows.append(row)
-            elif counter not in policies.salt_days:
-                dead.append(dead_row(entry, row, _not_unique(counter)))
-            elif (
-                (period := periods.get(seen.number)) is None
-                or period.counter != counter
-                or minute not in period
-            ):
-                dead.append(dead_row(entry, row, _wrong_salt(counter, seen.number)))
-            else:
-                rows.append(row)
-        kept.append(entry if len(rows) == len(entry.rows) else replace(entry, rows=rows))
-    return kept
+        rules = [
+            partial(rule.refusal, context, entry) for rule in RULES if rule.concerns(context, entry)
+        ]
+        kept.append(_without(entry, rules, dead) if rules else entry)
+    return kept, dead
 
 
 def _without(
-    entries: Iterable[Incoming], errors_of: Callable[[Incoming], Errors]
-) -> tuple[list[Incoming], list[DeadRow]]:
-    """The entries without the rows that there is an error for, and a dead row for each of those."""
-    kept: list[Incoming] = []
-    dead: list[DeadRow] = []
-    for entry in entries:
-        if errors := errors_of(entry):
-            dead += [
-                dead_row(entry, row, errors[row[1], row[3]])
-                for row in entry.rows
-                if (row[1], row[3]) in errors
-            ]
-            left = [row for row in entry.rows if (row[1], row[3]) not in errors]
-            entry = replace(entry, rows=left)
-        kept.append(entry)
-    return kept, dead
+    entry: Incoming, rules: Sequence[Callable[[Row], Refusal | None]], dead: list[DeadRow]
+) -> Incoming:
+    """The entry without the rows for which one of the rules has a refusal; these go to ``dead``."""
+    kept: list[Row] = []
+    for row in entry.rows:
+        found = next(filter(None, (rule(row) for rule in rules)), None)
+        if found is None:
+            kept.append(row)
+        else:
+            dead.append(dead_row(entry, row, found))
+    return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
 
 
-def _late(entry: Incoming, policies: Policies) -> Errors:
-    """The counters and minutes of an entry whose bucket was reconciled since it was accepted."""
-    when = accepted(entry.id, entry.at)
+def dead_row(entry: Incoming, row: Row, refusal: Refusal) -> DeadRow:
+    """The dead row for a refused row."""
+    position, counter, key, minute, amount = row
+    items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
+    if position in entry.seen:
+        seen = entry.seen[position]
+        items += [seen.number, hashes_text(seen.hashes)]
+    return DeadRow(
+        entry.id,
+        position,
+        entry.stream,
+        entry.at,
+        refusal.reason,
+        refusal.detail,
+        json.dumps(items, separators=(",", ":")).encode(),
+        counter=counter if is_name(counter) else "",
+    )
+
+
+def _malformed(_: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+    position, counter, key, minute, amount = row
+    given = key if isinstance(key, str) else dict(key)
+    fault = row_fault((counter, given, minute, amount))
+    if fault is not None:
+        return fault
+    if isinstance(key, str) and cut_key(key) != key:
+        detail = f"a key that was not cut has at most {MAX_KEY_BYTES} bytes in UTF-8"
+        return Refusal(DeadReason.BAD_KEY, detail)
+    if position in entry.seen and len(entry.seen[position].hashes) % HASH_BYTES:
+        return Refusal(DeadReason.BAD_MEMBERS, f"hashes have {HASH_BYTES} bytes each")
+    return None
+
+
+def _has_dimensions(_: RuleContext, entry: Incoming) -> bool:
+    return tuple in set(map(type, map(_KEY, entry.rows)))
+
+
+def _undeclared(context: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+    counter = row[1]
+    own = context.policies.dimensioned.get(counter) or Dimensioned(counter, ())
+    try:
+        own.require(row[2])
+    except UnknownDimension as error:
+        detail = f"{error}, then `countersink dead retry`"
+        return Refusal(DeadReason.UNKNOWN_DIMENSION, detail)
+    return None
+
+
+def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+    position, counter, _, minute, _ = row
+    seen = entry.seen.get(position)
+    if seen is None:
+        return None
+    if counter not in context.policies.salt_days:
+        return Refusal(
+            DeadReason.NOT_UNIQUE,
+            f"{counter!r} does not count its different members: `countersink counter set {counter}"
+            " --unique`, then `countersink dead retry`",
+        )
+    period = context.salts.get(seen.number)
+    if period is None or period.counter != counter or minute not in period:
+        return Refusal(
+            DeadReason.WRONG_SALT,
+            f"its members were hashed with the salt {seen.number}, which is not one of {counter!r}"
+            " for the time of the event",
+        )
+    return None
+
+
+def _accepted_before_marks(context: RuleContext, entry: Incoming) -> bool:
     # Live traffic costs a comparison for each entry, and its rows are not looked at.
-    if when >= policies.marked_before:
-        return {}
-    found: dict[tuple[str, int], BadData] = {}
-    for counter, minute in {(row[1], row[3]) for row in entry.rows}:
-        mark = policies.mark(counter, minute, when)
-        if mark is not None:
-            found[counter, minute] = _reconciled(when, mark)
-    return found
+    marked_before = context.policies.marked_before
+    return marked_before > 0 and not context.late and accepted(entry.id, entry.at) < marked_before
 
 
-def _tracked(counter: str) -> BadData:
-    return BadData(
-        f"{counter!r} is the row count of a tracked table, and only its triggers count it: count"
-        f" under another name, or `countersink untrack {counter}`, then `countersink dead retry`",
-        reason=DeadReason.TRACKED_COUNTER,
-    )
-
-
-def _unknown(counter: str) -> BadData:
-    return BadData(
-        f"no counter is called {counter!r}, and only known ones are counted here:"
-        f" `countersink counter set {counter}`, then `countersink dead retry`",
-        reason=DeadReason.UNKNOWN_COUNTER,
-    )
-
-
-def _not_unique(counter: str) -> BadData:
-    return BadData(
-        f"{counter!r} does not count its different members: `countersink counter set {counter}"
-        " --unique`, then `countersink dead retry`",
-        reason=DeadReason.NOT_UNIQUE,
-    )
-
-
-def _wrong_salt(counter: str, number: int) -> BadData:
-    return BadData(
-        f"its members were hashed with the salt {number}, which is not one of {counter!r} for the"
-        " time of the event",
-        reason=DeadReason.WRONG_SALT,
-    )
-
-
-def _reconciled(when: int, mark: Mark) -> BadData:
-    return BadData(
+def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+    when = accepted(entry.id, entry.at)
+    mark = context.policies.mark(row[1], row[3], when)
+    if mark is None:
+        return None
+    return Refusal(
+        DeadReason.RECONCILED,
         f"accepted at {when} (Unix ms), and backfill {mark.run} has set this bucket since then to"
         f" what its sources say of everything before {mark.sent_before}: if they lack it,"
         f" `countersink dead retry --reason {DeadReason.RECONCILED}`, or its ref, counts it on top",
-        reason=DeadReason.RECONCILED,
+    )
+
+
+RULES: Final = (
+    Rule(lambda _, entry: not entry.checked, _malformed),
+    Rule(
+        lambda context, _: bool(context.counters),
+        lambda context, _, row: context.counters.get(row[1]),
+    ),
+    Rule(_has_dimensions, _undeclared),
+    Rule(lambda _, entry: bool(entry.seen), _wrong_members),
+    Rule(_accepted_before_marks, _reconciled),
+    Rule(
+        lambda context, _: bool(context.left_out),
+        lambda context, entry, row: context.left_out.get((entry.id, row[0])),
+    ),
+)
+"""The first that refuses a row says why."""
+
+
+def _not_counted(
+    session: Session, entries: Iterable[Incoming], policies: Policies
+) -> dict[str, Refusal]:
+    """The counters of some rows that are not counted: those of the counters of tracked tables,
+    which triggers count and nobody else may, and in strict mode those of counters that nobody has
+    made, nor counted before.
+    """
+    if not (policies.strict or policies.tracked):
+        return {}
+    names = {row[1] for entry in entries for row in entry.rows}
+    refused = {name: _tracked(name) for name in names & policies.tracked}
+    if policies.strict:
+        doubtful = {name for name in names - policies.tracked - policies.known if is_name(name)}
+        unknown = doubtful - known(session, doubtful)
+        policies.known |= doubtful - unknown
+        refused |= {name: _unknown(name) for name in unknown}
+    return refused
+
+
+def _tracked(counter: str) -> Refusal:
+    return Refusal(
+        DeadReason.TRACKED_COUNTER,
+        f"{counter!r} is the row count of a tracked table, and only its triggers count it: count"
+        f" under another name, or `countersink untrack {counter}`, then `countersink dead retry`",
+    )
+
+
+def _unknown(counter: str) -> Refusal:
+    return Refusal(
+        DeadReason.UNKNOWN_COUNTER,
+        f"no counter is called {counter!r}, and only known ones are counted here:"
+        f" `countersink counter set {counter}`, then `countersink dead retry`",
     )
 
 

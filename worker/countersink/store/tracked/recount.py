@@ -21,7 +21,7 @@ from typing import Final
 from countersink.store import sql
 from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.counters.deletion_sql import delete_rows
-from countersink.store.errors import BadData, Conflict, Refused, Unavailable, UnknownCounter
+from countersink.store.errors import Conflict, Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
 from countersink.store.tracked.check import Cell, Progress, differences
 from countersink.store.tracked.definitions import TrackedTable, read_locked, set_counted
@@ -146,12 +146,6 @@ def recount(
             raise Unavailable(
                 f"the connection broke while the count of {tracked.name} was put right ({error}):"
                 " whether that was done is unknown; run it again, which counts anew",
-                code=error.code,
-            ) from error
-        except BadData as error:
-            raise Refused(
-                f"the rows of {tracked.counter} were changed by hand, and hold numbers that do not"
-                f" add up in 64 bits ({error}): untrack the table, then track it again",
                 code=error.code,
             ) from error
     set_counted(session, tracked.counter, True)

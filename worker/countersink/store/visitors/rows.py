@@ -12,11 +12,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
-from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.dead_letter import Refusal
 from countersink.runtime.limits import key_text
 from countersink.store import sql
 from countersink.store.connection import Session
-from countersink.store.errors import BadData, DamagedSketch, NoSketches
+from countersink.store.errors import DamagedSketch, NoSketches, RefusedMembers
 from countersink.store.sql import COMPACTED, label_of, label_time, marks, parts
 from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 
@@ -35,11 +35,8 @@ _BESIDE: Final[Mapping[str, SketchTable]] = {
 _BUCKET: Final = itemgetter(0, 1)
 
 
-def unite(
-    session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]
-) -> dict[CellPlace, BadData]:
-    """Unite hashes with the sketches of cells of one slot, whose rows the caller has locked; those
-    that could not be, with why not.
+def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]) -> None:
+    """Unite hashes with the sketches of cells of one slot, whose rows the caller has locked.
 
     Args:
         session: at READ COMMITTED.
@@ -47,11 +44,12 @@ def unite(
         members: hashes of 8 bytes, in any order.
 
     Raises:
+        RefusedMembers: those of some cells cannot be united: all such cells, and why not.
         StoreError: as any statement; what was written before is to be rolled back.
     """
-    failed: dict[CellPlace, BadData] = {}
+    failed: dict[CellPlace, Refusal] = {}
     if not members:
-        return failed
+        return
     writer = _SketchWriter(session, "visitor_slot")
     # The order of code points is the order of their UTF-8 bytes.
     for (counter, bucket), group in groupby(sorted(members), _BUCKET):
@@ -70,18 +68,11 @@ def unite(
                     for hashes in members[place]:
                         union.add_hashes(hashes)
                     writer.add(counter, bucket, key, slot, union.sketch())
-                except DamagedSketch as error:
-                    failed[place] = BadData(
-                        str(error),
-                        reason=DeadReason.BAD_SKETCH,
-                    )
-                except NoSketches as error:
-                    failed[place] = BadData(str(error), reason=DeadReason.NO_SKETCHES)
-                except BadData as error:
-                    failed[place] = error
-    if not failed:  # else all is taken back
-        writer.flush()
-    return failed
+                except (DamagedSketch, NoSketches) as error:
+                    failed[place] = Refusal(error.reason, str(error))
+    if failed:
+        raise RefusedMembers(failed)
+    writer.flush()
 
 
 def move(
@@ -384,20 +375,11 @@ class _SketchWriter:
         self._size = 0
 
     def add(self, counter: str, bucket: int, key: bytes, slot: int | None, sketch: bytes) -> None:
-        """Write one, now or with others.
-
-        Raises:
-            BadData: it does not fit a statement.
-        """
+        """Write one, now or with others."""
         at = "" if slot is None else f" {slot:d},"
         crc = checksum(counter, bucket, key, slot, sketch)
         head = sql.head(self._session, counter, bucket)
         literal = f"{head}{key.hex()}',{at} X'{sketch.hex()}', {crc:d})"
-        if len(literal) > self._room:
-            raise BadData(
-                f"a sketch of {len(sketch):,} bytes does not fit max_allowed_packet",
-                reason=DeadReason.TOO_LONG,
-            )
         if self._size + len(literal) > self._room:
             self.flush()
         self._literals.append(literal)

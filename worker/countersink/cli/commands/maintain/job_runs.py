@@ -247,8 +247,8 @@ def compact_command(
 
     The scheduled job does this by itself, in 4 % of the time. It is safe at any time and may be
     interrupted: totals stay the same, and writers go on. Rows that an open transaction holds are
-    left for the next run. The status is 3 if keys were left as they are, because their sum does not
-    fit 64 bits, their different members cannot be read, or their bucket belongs to no policy.
+    left for the next run. The status is 3 if keys were left as they are, because their different
+    members cannot be read, or their bucket belongs to no policy.
     """
     what = CompactOptions(
         counter=counter, before=before, grace_s=grace, threshold=threshold, share=share
@@ -260,8 +260,7 @@ def compact_command(
     except UnknownCounter as error:
         raise Failure(f"{error}: countersink totals --all lists what was") from error
     output.write_result(format, _document(done), partial(_show_compacted, done))
-    wrong = done.overflowing or done.unreadable or done.unknown
-    return Exit.DIFFERS if wrong else Exit.DONE
+    return Exit.DIFFERS if done.unreadable or done.unknown else Exit.DONE
 
 
 _NAMED: Final = 10
@@ -275,7 +274,7 @@ def _described(done: PassDone) -> tuple[float, str]:
 def _document(done: PassDone) -> dict[str, object]:
     """The result as JSON."""
     figures = output.document(done, ("rows_before", "rows_after", "ranges"))
-    names = ("busy", "overflowing", "unreadable", "unknown")
+    names = ("busy", "unreadable", "unknown")
     places = {name: _places(getattr(done, name)) for name in names}
     return {**figures, "seconds": round(done.seconds, 3), **places}
 
@@ -296,7 +295,7 @@ def _show_compacted(done: PassDone) -> None:
     if done.rows_before:
         figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
         output.write_rows((">rows before", ">rows after", ">time"), [figures])
-    elif not (done.busy or done.overflowing or done.unreadable):
+    elif not (done.busy or done.unreadable):
         click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
     for what, places in done.left.items():
         click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")

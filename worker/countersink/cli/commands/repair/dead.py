@@ -33,7 +33,7 @@ REF: Final = Checked("ref", _ref)
 def command() -> None:
     """List, retry or drop rows that could not be counted.
 
-    A row that cannot be counted (a bad key, a sum beyond 64 bits, an entry of a newer format) is
+    A row that cannot be counted (a bad key, an undeclared dimension, an entry of a newer format) is
     set aside with its reason; everything else in its batch is counted. REF names a row as list
     shows it: an entry's id and :POSITION, which is :-1 for an entry as a whole. The id alone names
     all rows of that entry.

@@ -34,7 +34,6 @@ _VARIABLES: Final = (
     "innodb_flush_log_at_trx_commit",
     "log_bin",
     "max_allowed_packet",
-    "sql_mode",
     "sync_binlog",
     "transaction_isolation",
     "tx_isolation",
@@ -95,7 +94,6 @@ def lines(url: str) -> Iterator[Finding]:
             yield from _galera(session)
         yield from _group(session, variables)
         yield _binlog(variables)
-        yield _sql_mode(variables)
         yield _isolation(session, variables)
         yield _packet(session)
         yield from _schema(session)
@@ -293,17 +291,6 @@ def _binlog(variables: dict[str, str]) -> Finding:
             "SET GLOBAL binlog_format = 'ROW', and in my.cnf",
         )
     return check.ok(f"binlog_format {style}")
-
-
-def _sql_mode(variables: dict[str, str]) -> Finding:
-    mode = variables.get("sql_mode", "")
-    if "STRICT_" in mode or "TRADITIONAL" in mode:
-        return DoctorCheck("mysql sql_mode").ok("strict")
-    return DoctorCheck("mysql sql_mode").warn(
-        "not strict: sums beyond 64 bits are clipped in silence. Countersink's own connections are "
-        "strict; an app that counts in its own transactions is not",
-        "SET GLOBAL sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), and in my.cnf",
-    )
 
 
 def _isolation(session: Session, variables: dict[str, str]) -> Finding:
