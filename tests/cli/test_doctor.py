@@ -57,7 +57,6 @@ def test_healthy_servers_have_no_failing_line(servers: Servers) -> None:
         "mysql durability",
         "mysql binary log",
         "mysql isolation",
-        "mysql max_allowed_packet",
         "schema",
         "mysql tables",
         "mysql rights",
@@ -226,13 +225,8 @@ def test_what_mysql_is_set_to(redis_url: str, own_mysql_server: MySQLFactory) ->
     assert servers.call("migrate").status == 0
     found = statuses(asked(servers))
     assert found["mysql durability"] == "ok"
-    servers.execute(
-        "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
-        "SET GLOBAL max_allowed_packet = 1048576",
-    )
-    found = statuses(asked(servers))
-    for check in ("durability", "max_allowed_packet"):
-        assert found[f"mysql {check}"] == "warn"
+    servers.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+    assert statuses(asked(servers))["mysql durability"] == "warn"
     servers.execute("SET GLOBAL read_only = ON")
     assert statuses(asked(servers))["mysql writable"] == "fail"
 

@@ -17,7 +17,7 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.in_app import increments
-from countersink.store.in_app.increments import ROW_BYTES, ROWS_PER_STATEMENT, row_parts
+from countersink.store.in_app.increments import ROWS_PER_STATEMENT
 from countersink.store.settings import Settings
 from countersink.store.sql import quoted
 from countersink.store.verify import open_session, verify
@@ -161,17 +161,6 @@ def test_several_thousand_keys_in_their_order(
         ]
         assert found == sorted(key.encode() for key in amounts)
     assert keys(session, "orders") == {key.encode(): 2 * n for key, n in amounts.items()}
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_a_statement_fits_the_smallest_packet() -> None:
-    rows = [(bytes([number % 256]) * 255, MIN) for number in range(2500)]
-    parts = list(row_parts(rows, 65_536 - 1024))
-    assert [row for part in parts for row in part] == rows
-    longest = len(f"SELECT X'{rows[0][0].hex()}', {MIN} UNION ALL ")
-    assert longest + 20 < ROW_BYTES
-    assert all(len(part) * ROW_BYTES < 65_536 for part in parts)
-    assert [len(part) for part in row_parts(rows, 16_000_000)] == [1000, 1000, 500]
 
 
 @pytest.mark.servers("mariadb", "mysql")

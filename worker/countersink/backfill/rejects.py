@@ -21,11 +21,9 @@ from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
 from countersink.producers.access_log.formats.reader import Rejected
 from countersink.store.connection import Session
+from countersink.store.sql import parts
 
 _PER_STATEMENT: Final = 500
-_ROW_BYTES: Final = 4096
-"""More than a row takes in a statement: text that is escaped, a reason of any script."""
-_OVERHEAD: Final = 1024
 _ALL: Final = 2**63 - 1
 _KEYS: Final = {"source", "line", "reason", "text"}
 _LONGEST_LINE: Final = 1024 * 1024
@@ -39,10 +37,8 @@ def insert(
     session: Session, source: int, start_at: int, run: int, rejected: Sequence[Rejected]
 ) -> None:
     """Keep the rejected lines of a chunk, in its transaction."""
-    size = min(_PER_STATEMENT, (session.max_allowed_packet - _OVERHEAD) // _ROW_BYTES)
-    for start in range(0, len(rejected), size):
+    for part in parts(rejected, _PER_STATEMENT):
         args: list[object] = []
-        part = rejected[start : start + size]
         for one in part:
             args += source, start_at, one.line, run, one.reason, one.text
         values = ", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(part))

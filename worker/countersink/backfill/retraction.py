@@ -118,11 +118,10 @@ def _delete_empty(session: Session, taken: Amounts) -> None:
     """Delete the rows of cells that add up to 0 now, so that no key stays that only the run has
     made; but not of cells that have members.
     """
-    size = sql.per_statement(session, _KEYS)
     for counter in taken.counters:
         for label, keys in taken.of(counter).items():
-            for part in sql.parts(sorted(map(key_bytes, keys)), size):
-                _delete_empty_keys(session, (counter, sql.label_text(label)), part, size)
+            for part in sql.parts(sorted(map(key_bytes, keys)), _KEYS):
+                _delete_empty_keys(session, (counter, sql.label_text(label)), part, _KEYS)
 
 
 def _delete_empty_keys(

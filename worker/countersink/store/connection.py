@@ -57,8 +57,8 @@ READ_TIMEOUT: Final = 15.0
 """Seconds until a silent server counts as gone: above the lock waits, below anybody's patience."""
 LOCK_WAIT: Final = 5
 """Seconds a statement waits for a row lock or a metadata lock."""
-MIN_PACKET: Final = 65_536
-"""Bytes a server must take in one statement; both take 16 MB or more by default."""
+MIN_PACKET: Final = 16 * 1024 * 1024
+"""Bytes a server must take in one statement, which both do by default; ours are far smaller."""
 _AT_ONCE: Final = 1000
 """Rows of a stream that are read at once."""
 ATTEMPTS: Final = 6
@@ -97,7 +97,6 @@ class Session:
 
     Attributes:
         dialect: which server it is.
-        max_allowed_packet: bytes the server takes in one statement.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
         group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
@@ -111,7 +110,6 @@ class Session:
 
     _connection: "pymysql.connections.Connection[Any]"
     dialect: Dialect
-    max_allowed_packet: int
     snapshot_isolation: bool
     where: Settings
     server: tuple[str, ...]
@@ -452,16 +450,18 @@ def _log_in(
     except Exception as error:
         _end(connection)
         raise translate(error) from error
-    packet = int(found.get("max_allowed_packet", 0))
-    if packet < MIN_PACKET:
+    if (packet := int(found.get("max_allowed_packet", 0))) < MIN_PACKET:
         _end(connection)
-        raise Refused(f"the server's max_allowed_packet is {packet}; give it {MIN_PACKET} or more")
+        raise Refused(
+            f"the server's max_allowed_packet is {packet:,} bytes: SET GLOBAL max_allowed_packet ="
+            f" {MIN_PACKET}, and in my.cnf"
+        )
     # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
     # work by the long one.
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
-    of = connection, dialect, packet, _SNAPSHOT_ISOLATION in found, settings, server
+    of = connection, dialect, _SNAPSHOT_ISOLATION in found, settings, server
     if not clustered or not hosts.is_galera(found):
         return Session(*of)
     from countersink.store import galera  # noqa: PLC0415  # only where it is needed

@@ -27,9 +27,7 @@ COMPACTED: Final = 0
 """The slot that compaction moves into."""
 _DAY_S: Final = 86_400
 CELLS_PER_STATEMENT: Final = 1000
-CELL_BYTES: Final = 800
-"""More than any cell takes whose counter and key are as long as they may be."""
-_OVERHEAD_BYTES: Final = 1024
+"""A cell whose counter and key are as long as they may be takes less than 800 bytes."""
 
 
 def show(what: str, names: Iterable[str]) -> str:
@@ -75,16 +73,6 @@ def insert_rows(
         values = ", ".join([f"({marks(part[0])})"] * len(part))
         args = [value for row in part for value in row]
         session.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
-
-
-def room(session: "Session") -> int:
-    """Bytes that the values of one statement may take."""
-    return session.max_allowed_packet - _OVERHEAD_BYTES
-
-
-def per_statement(session: "Session", most: int = CELLS_PER_STATEMENT) -> int:
-    """How many cells fit a statement, whatever their keys; at most ``most``."""
-    return max(1, min(most, room(session) // CELL_BYTES))
 
 
 def label_of(bucket: datetime) -> int:

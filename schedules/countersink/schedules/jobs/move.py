@@ -165,7 +165,7 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
         tail = f"', {COMPACTED:d}, "
     head = sql.head(session, part.counter, part.bucket if part.to is None else part.to.label)
     clause = session.dialect.upsert_add(table, "amount")
-    size = sql.per_statement(session)
+    size = sql.CELLS_PER_STATEMENT
     by_key: dict[bytes, int] = {}
     for one in keys:
         by_key[one.key] = by_key.get(one.key, 0) + one.amount

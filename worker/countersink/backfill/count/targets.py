@@ -32,9 +32,7 @@ from countersink.store.tracked.definitions import tracked_names
 from countersink.store.visitors.rows import CellPlace
 
 _CELLS: Final = 20_000
-"""Cells per piece: some hundred kilobytes, compressed."""
-_PACKET_SHARE: Final = 4
-"""The driver may double the bytes of a binary literal; that much room again is kept."""
+"""Cells per piece of a journal: some hundred kilobytes, compressed; 6 MB at the most."""
 _FASTEST: Final = 1
 _ROWS_PER_DELETE: Final = 5000
 _DAYS_NAMED: Final = 5
@@ -110,7 +108,7 @@ class TruthTarget:
             raise _changed(self._counter)
         clause = session.dialect.upsert_add("backfill_truth", "amount")
         heads: dict[int, str] = {}
-        for some in amounts.chunks(sql.per_statement(session)):
+        for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
             for _, bucket, _, _ in some:
                 if bucket not in heads:
                     heads[bucket] = f"({self.truth_of:d}, '{sql.label_text(bucket)}', X'"
@@ -136,16 +134,11 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
     """Write down the amounts of a chunk, all of one counter and its breakdowns, in the caller's
     transaction.
     """
-    most = session.max_allowed_packet // _PACKET_SHARE
-    pieces = [
-        piece
-        for some in amounts.chunks(_CELLS)
-        for piece in _packed([_entry(cell) for cell in some], most)
-    ]
-    for number, piece in enumerate(pieces):
+    for number, some in enumerate(amounts.chunks(_CELLS)):
+        text = json.dumps([*map(_entry, some)], ensure_ascii=False, separators=(",", ":"))
         session.execute(
             "INSERT INTO backfill_journal (source, start_at, piece, cells) VALUES (%s, %s, %s, %s)",
-            (source, start_at, number, piece),
+            (source, start_at, number, zlib.compress(text.encode(), _FASTEST)),
         )
 
 
@@ -180,17 +173,6 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
     own = breakdowns.read_dimensioned(session, counter).get(counter)
     there = {counter, *(each.name for each in own.breakdowns)} if own is not None else {counter}
     return amounts.without(set(amounts.counters) - there)
-
-
-def _packed(entries: list[JournalEntry], most: int) -> Iterator[bytes]:
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
-    packed = zlib.compress(text.encode(), _FASTEST)
-    if len(packed) <= most or len(entries) == 1:
-        yield packed
-        return
-    middle = len(entries) // 2
-    yield from _packed(entries[:middle], most)
-    yield from _packed(entries[middle:], most)
 
 
 def require_policies(session: Session, run: int, counter: str, t0: int) -> tuple[Policy, ...]:

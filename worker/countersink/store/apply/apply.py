@@ -162,7 +162,7 @@ class Applier:
         upserts.apply_ledger()
         dead_rows = [row for entry in young for row in entry.dead] + refused
         for entry in old:
-            dead_rows += _too_old(entry, control, dead.longest_payload(session))
+            dead_rows += _too_old(entry, control)
         not_kept = dead.record(session, dead_rows) if dead_rows else 0
         applied = Applied(
             applied=len(young),
@@ -183,7 +183,7 @@ class Applier:
         return found
 
 
-def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:
+def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
     """Dead letters for an entry whose guard, if it had one, may be gone.
 
     It gets a new guard all the same: a later delivery must not put it here again after somebody
@@ -196,7 +196,7 @@ def _too_old(entry: Incoming, control: Control, longest: int) -> list[DeadRow]:
     if any(row.position == WHOLE_ENTRY for row in entry.dead):
         return list(entry.dead)
     # A payload that would be cut off could not be retried: its rows can, one by one.
-    if entry.payload is not None and len(entry.payload) <= longest:
+    if entry.payload is not None and len(entry.payload) <= dead.MAX_PAYLOAD:
         return [
             DeadRow(
                 entry.id,

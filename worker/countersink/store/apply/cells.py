@@ -48,8 +48,7 @@ class CellWriter:
         self.slot = slot
 
     def write(self, cells: Sequence[Cell]) -> None:
-        """Upsert cells by one statement, as many as :func:`countersink.store.sql.per_statement`
-        says at most.
+        """Upsert cells by one statement, :data:`countersink.store.sql.CELLS_PER_STATEMENT` at most.
 
         Raises:
             StoreError: as any statement.
@@ -115,7 +114,7 @@ def add(
         StoreError: as any statement.
     """
     writer = CellWriter(session, slot)
-    for cells in amounts.chunks(sql.per_statement(session)):
+    for cells in amounts.chunks(sql.CELLS_PER_STATEMENT):
         writer.write(cells)
     unite(session, slot, members)
     writer.post()
@@ -156,7 +155,7 @@ class Upserts:
             StoreError: as any statement.
         """
         self._capped = key_caps.cap(self._session, self.merged, self._policies)
-        size = sql.per_statement(self._session)
+        size = sql.CELLS_PER_STATEMENT
         for cells in self.merged.chunks(size):
             self._writer.write(cells)
         if any(entry.seen for entry in self._entries):

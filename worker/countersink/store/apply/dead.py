@@ -22,7 +22,7 @@ from countersink.store.connection import Session, rerun, rerun_transaction
 from countersink.store.sql import marks, parts
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
-"""Bytes of a payload that are kept; on a server with a smaller max_allowed_packet, as many."""
+"""Bytes of a payload that are kept."""
 MAX_DETAIL: Final = 1000
 """Characters of a detail that are kept."""
 
@@ -43,6 +43,8 @@ _VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s, %s)"
 _INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}, size) VALUES "
 _INSERT_GROUP: Final = "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES "
 _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
+_STATEMENT_BYTES: Final = 12 * 1024 * 1024
+"""Of a statement that writes dead rows, at most."""
 _ROWS_PER_STATEMENT: Final = 200
 _ROWS_PER_PAGE: Final = 500
 _PRUNED_AT_ONCE: Final = 100  # of up to 4 MiB each, which go to the binary log as well
@@ -124,13 +126,12 @@ def record(session: Session, rows: Iterable[DeadRow]) -> int:
 def _bounded(session: Session, given: Mapping[Group, list[DeadRow]], kept: list[DeadRow]) -> int:
     """Add those rows to ``kept`` for which there is room, and count the others; how many."""
     new, groups = _placed(session, given)
-    longest = longest_payload(session)
     used = _used(session, sorted(groups))
     over: Counter[Group] = Counter(dict.fromkeys(new, 0))
     for group, some in groups.items():
         number, size = used.get(group, (0, 0))
         for row in some:
-            length = min(len(row.payload), longest)
+            length = min(len(row.payload), MAX_PAYLOAD)
             if number < MOST_ROWS and size + length <= MOST_BYTES:
                 kept.append(row)
                 number, size = number + 1, size + length
@@ -192,46 +193,20 @@ def insert(session: Session, rows: Iterable[DeadRow]) -> None:
     """Store dead rows in the open transaction, whether there is room or not; those that are there
     already stay as they are.
     """
-    # The driver may write two characters for a byte.
-    room = session.max_allowed_packet - 4096
-    limit = min(MAX_PAYLOAD, room // 2 - 8192)
-    kept = longest_payload(session)
     ordered = sorted(rows, key=attrgetter("primary_key"))
     batch: list[object] = []
     count = size = 0
     for row in ordered:
-        values = _values(row, limit, kept)
-        if len(row.payload) > limit:
-            _send_in_parts(session, row, values, limit, kept)
-            continue
-        length = 2 * len(row.payload) + 8 * MAX_DETAIL
-        if batch and (count == _ROWS_PER_STATEMENT or size + length > room):
+        # The driver may write two characters for a byte.
+        length = 2 * min(len(row.payload), MAX_PAYLOAD) + 8 * MAX_DETAIL
+        if batch and (count == _ROWS_PER_STATEMENT or size + length > _STATEMENT_BYTES):
             _send(session, batch, count)
             batch, count, size = [], 0, 0
-        batch += values
+        batch += _values(row)
         count += 1
         size += length
     if batch:
         _send(session, batch, count)
-
-
-def longest_payload(session: Session) -> int:
-    """Bytes of a payload that are kept: the server makes no value longer than its packets."""
-    return min(MAX_PAYLOAD, session.max_allowed_packet)
-
-
-def _send_in_parts(
-    session: Session, row: DeadRow, values: Sequence[object], limit: int, kept: int
-) -> None:
-    """Store a row whose payload no single statement can carry."""
-    if session.execute(f"{_INSERT}{_VALUES}{_KEEP}", values) != 1:
-        return  # it is there already
-    for start in range(limit, min(len(row.payload), kept), limit):
-        session.execute(
-            "UPDATE dead_row SET payload = CONCAT(payload, %s)"
-            " WHERE entry_id = %s AND position = %s",
-            (row.payload[start : min(start + limit, kept)], row.entry_id, row.position),
-        )
 
 
 def list_rows(
@@ -482,7 +457,7 @@ def _row(columns: Sequence[Any]) -> DeadRow:
     return replace(row, truncated=bool(row.truncated))
 
 
-def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:
+def _values(row: DeadRow) -> tuple[object, ...]:
     """Values that no server refuses: a dead row that cannot be stored would hold up its batch."""
     low, high = _BIGINT
     return (
@@ -492,10 +467,10 @@ def _values(row: DeadRow, limit: int, kept: int) -> tuple[object, ...]:
         min(max(row.at, low), high),
         _code(row.reason),
         _text(row.detail, MAX_DETAIL),
-        row.payload[:limit],
-        row.truncated or len(row.payload) > kept,
+        row.payload[:MAX_PAYLOAD],
+        row.truncated or len(row.payload) > MAX_PAYLOAD,
         row.counter,
-        min(len(row.payload), kept),
+        min(len(row.payload), MAX_PAYLOAD),
     )
 
 

@@ -37,8 +37,6 @@ from countersink.store.sql import label_text, parts, quoted
 ROWS_PER_STATEMENT: Final = 1000
 REMEMBERED: Final = 10_000
 """Counters whose settings are remembered; then all are forgotten, and read again when counted."""
-ROW_BYTES: Final = 640
-"""More than a row of a statement takes whose key is as long as it may be."""
 _ATTEMPTS: Final = 20
 """How often settings may change between reading them and counting by them."""
 _LAG_S: Final = 2.0
@@ -93,12 +91,12 @@ class Increments:
         found = self._fences.get(counter) or self._find(connection, counter)
         with as_one(connection):
             # All of one bucket: the first statement keeps the settings as they are.
-            for part in row_parts(rows, found.room):
+            for part in parts(rows, ROWS_PER_STATEMENT):
                 found, label = self._add(connection, counter, part, minute)
             self._post(connection, counter, label, rows)
             for each, composed in _broken_down(found, given, minute):
                 label = found.policies.bucket(each.name, minute)
-                for part in row_parts(composed, found.room):
+                for part in parts(composed, ROWS_PER_STATEMENT):
                     execute(connection, self._statement(found, part, label, each.name))
                 self._post(connection, each.name, label, composed)
             if found.locks_are_local:
@@ -289,11 +287,6 @@ def _broken_down(
     for each in own.breakdowns if broken else ():
         if minute >= each.since:
             yield each, _by_bytes((each.key(key), amount) for key, amount in broken)
-
-
-def row_parts(rows: Amounts, room: int) -> Iterator[Amounts]:
-    """The rows of one statement after the other, each of at most ``room`` bytes."""
-    return parts(rows, max(1, min(ROWS_PER_STATEMENT, room // ROW_BYTES)))
 
 
 def _changing(found: Fence) -> Conflict:

@@ -64,7 +64,6 @@ class Fence:
         policies: its own and its breakdowns', as of then.
         app_slots: over how many slots the application's transactions spread.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
-        room: bytes that the values of one statement may take.
         locks_are_local: the server is a node of Galera.
     """
 
@@ -73,7 +72,6 @@ class Fence:
     policies: Policies
     app_slots: int
     snapshot_isolation: bool
-    room: int
     locks_are_local: bool
 
 
@@ -293,7 +291,6 @@ def _read(session: Session, counter: str, version: int | None = None) -> Fence |
         ),
         int(made[0][0]) if made else DEFAULT_APP_SLOTS,
         session.snapshot_isolation,
-        sql.room(session),
         session.locks_are_local,
     )
 

@@ -25,7 +25,6 @@ from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
-from countersink.store import sql
 from countersink.store.connection import Session
 from countersink.store.in_app.connection import FIRST_OWN, AppConnection, execute, own_slot
 from countersink.store.sql import insert_rows, label_text, marks
@@ -147,7 +146,7 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
     ]
     into = "counter_ledger (counter, slot, amount, checksum)"
     clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum")
-    insert_rows(session, into, rows, sql.per_statement(session, _ROWS_PER_STATEMENT), clause)
+    insert_rows(session, into, rows, _ROWS_PER_STATEMENT, clause)
 
 
 def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:

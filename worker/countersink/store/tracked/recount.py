@@ -232,7 +232,7 @@ def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> 
     """Add differences to slot 0."""
     with session.transaction():
         heads: dict[int, str] = {}
-        size = sql.per_statement(session)
+        size = sql.CELLS_PER_STATEMENT
         clause = session.dialect.upsert_add("counter_slot", "amount")
         for start in range(0, len(part), size):
             values = []

@@ -370,7 +370,6 @@ class _SketchWriter:
         columns = "counter, bucket, counter_key" + (", slot" if table == "visitor_slot" else "")
         self._begin = f"INSERT INTO {table} ({columns}, sketch, checksum) VALUES "
         self._end = session.dialect.upsert_set("sketch", "checksum")
-        self._room = min(STATEMENT_BYTES, sql.room(session))
         self._literals: list[str] = []
         self._size = 0
 
@@ -380,7 +379,7 @@ class _SketchWriter:
         crc = checksum(counter, bucket, key, slot, sketch)
         head = sql.head(self._session, counter, bucket)
         literal = f"{head}{key.hex()}',{at} X'{sketch.hex()}', {crc:d})"
-        if self._size + len(literal) > self._room:
+        if self._size + len(literal) > STATEMENT_BYTES:
             self.flush()
         self._literals.append(literal)
         self._size += len(literal) + 2

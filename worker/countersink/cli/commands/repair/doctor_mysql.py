@@ -23,7 +23,6 @@ _PAUSED: Final = 0.05
 """Share of the time that flow control may hold up writes, since statistics were reset."""
 _ENOUGH_MEMBERS: Final = 3
 """Members of a group of which one may die."""
-_SMALL_PACKET: Final = 4 * 1024 * 1024
 _VARIABLES: Final = (
     *hosts.READ_ONLY,
     "binlog_format",
@@ -33,7 +32,6 @@ _VARIABLES: Final = (
     "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
     "log_bin",
-    "max_allowed_packet",
     "sync_binlog",
     "transaction_isolation",
     "tx_isolation",
@@ -95,7 +93,6 @@ def lines(url: str) -> Iterator[Finding]:
         yield from _group(session, variables)
         yield _binlog(variables)
         yield _isolation(session, variables)
-        yield _packet(session)
         yield from _schema(session)
 
 
@@ -308,16 +305,6 @@ def _isolation(session: Session, variables: dict[str, str]) -> Finding:
             "SET GLOBAL transaction_isolation = 'READ-COMMITTED', and in my.cnf",
         )
     return DoctorCheck("mysql isolation").ok(found)
-
-
-def _packet(session: Session) -> Finding:
-    size = session.max_allowed_packet
-    if size < _SMALL_PACKET:
-        return DoctorCheck("mysql max_allowed_packet").warn(
-            f"{size:,} bytes: batches are cut into small statements",
-            "SET GLOBAL max_allowed_packet = 16777216, and in my.cnf",
-        )
-    return DoctorCheck("mysql max_allowed_packet").ok(f"{size:,} bytes")
 
 
 def _schema(session: Session) -> Iterator[Finding]:
