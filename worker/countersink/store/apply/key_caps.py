@@ -43,7 +43,7 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
 from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import Conflict
+from countersink.store.errors import Conflict, RowsMissing
 from countersink.store.sql import day_label, insert_rows, label_of, label_time, marks, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
@@ -61,14 +61,6 @@ it for an UPDATE of a small table. Two that come by different indexes wait in a 
 _PLACES_PER_QUERY: Final = 200
 _ROWS_PER_STATEMENT: Final = 200
 _DAYS_PER_QUERY: Final = 1000
-
-
-class RowsMissing(Exception):
-    """Rows of ``counter_keys`` have to be made first, for ``places``, by :func:`make_rows`."""
-
-    def __init__(self, places: Sequence[Place]) -> None:
-        super().__init__(f"{len(places)} rows of counter_keys are missing")
-        self.places = tuple(places)
 
 
 @dataclass(slots=True)
