@@ -41,6 +41,7 @@ data, and the advice by number (``_ADVICE``); the pause before a retry is in ``c
     TooManyNotes         a ValueError: as many notes on a counter as there may be
     NoSuchKey            a LookupError: no API key of this id or name
     NoSuchLink           a LookupError: no valid link of this id
+    RowsMissing          of counter_keys, whoever counts makes them and runs its transaction again
 
 Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
 Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
@@ -417,3 +418,15 @@ class SeriesTooLong(ValueError):
                 best = first, last
         part = (days[best[0]], days[best[1]]) if days else None
         return SeriesTooLong(self._message, whole_days=self.whole_days, part=part)
+
+
+class RowsMissing(Exception):
+    """Rows of ``counter_keys`` have to be made first: roll back, make them, and run again.
+
+    Attributes:
+        places: the (counter, day) of each.
+    """
+
+    def __init__(self, places: Iterable[tuple[str, date]]) -> None:
+        self.places = tuple(places)
+        super().__init__(f"{len(self.places)} rows of counter_keys are missing")

@@ -18,10 +18,10 @@ from countersink.runtime.limits import text_bytes
 from countersink.store import sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
-from countersink.store.apply.key_caps import OVERFLOW, Capped, RowsMissing
+from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import RefusedMembers
+from countersink.store.errors import RefusedMembers, RowsMissing
 from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
 from countersink.store.visitors.rows import CellPlace, unite
 

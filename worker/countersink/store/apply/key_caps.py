@@ -37,7 +37,7 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
 from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.policies import Policies
-from countersink.store.errors import Conflict
+from countersink.store.errors import Conflict, RowsMissing
 from countersink.store.sql import EPOCH, day_label, label_of, label_time, marks, parts
 from countersink.store.totals import views
 from countersink.store.totals.views import LabelRange, View
@@ -53,14 +53,6 @@ for an UPDATE of a small table."""
 _PLACES_PER_QUERY: Final = 200
 _DAYS_PER_QUERY: Final = 1000
 _COUNTERS_PER_QUERY: Final = 500
-
-
-class RowsMissing(Exception):
-    """Rows of ``counter_keys`` have to be made first, for ``places``, by :func:`make_rows`."""
-
-    def __init__(self, places: Sequence[Place]) -> None:
-        super().__init__(f"{len(places)} rows of counter_keys are missing")
-        self.places = tuple(places)
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ class RuleContext:
     left_out: Mapping[RowName, Refusal]
 
 
-class Rule(NamedTuple):
+class RefusalRule(NamedTuple):
     """Why rows are not counted.
 
     Attributes:
@@ -203,15 +203,15 @@ def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> Refusal | No
 
 
 RULES: Final = (
-    Rule(lambda _, entry: not entry.checked, _malformed),
-    Rule(
+    RefusalRule(lambda _, entry: not entry.checked, _malformed),
+    RefusalRule(
         lambda context, _: bool(context.counters),
         lambda context, _, row: context.counters.get(row[1]),
     ),
-    Rule(_has_dimensions, _undeclared),
-    Rule(lambda _, entry: bool(entry.seen), _wrong_members),
-    Rule(_accepted_before_marks, _reconciled),
-    Rule(
+    RefusalRule(_has_dimensions, _undeclared),
+    RefusalRule(lambda _, entry: bool(entry.seen), _wrong_members),
+    RefusalRule(_accepted_before_marks, _reconciled),
+    RefusalRule(
         lambda context, _: bool(context.left_out),
         lambda context, entry, row: context.left_out.get((entry.id, row[0])),
     ),
