@@ -26,8 +26,8 @@ from countersink.producers.access_log.formats.reader import (
     LineReader,
     Opened,
     RecordTally,
-    Refusal,
     Rejected,
+    RejectingReader,
     Window,
 )
 from countersink.producers.access_log.formats.records import JsonLines
@@ -85,7 +85,7 @@ class Parser:
         self._asked = envelope
         self._told = not self._auto
         self._w3c = input_format == "w3c" and not log_format
-        self._untold = self._reader = self._opened(Refusal(diagnosis), envelope)
+        self._untold = self._reader = self._opened(RejectingReader(diagnosis), envelope)
         if log_format:
             form = format_from_text(log_format, time_zone)
             self._reader = self._opened(AccessLog(self._keys, form), envelope)

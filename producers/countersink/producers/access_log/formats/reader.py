@@ -185,7 +185,7 @@ def note_window(window: Window, tally: RecordTally) -> None:
         tally.reject(each.line, each.reason)
 
 
-class Refusal(Independent):
+class RejectingReader(Independent):
     """Rejects all lines that are not blank.
 
     Args:

@@ -12,7 +12,7 @@ from countersink.producers.access_log.formats.reader import (
     LineReader,
     ReadAt,
     RecordTally,
-    Refusal,
+    RejectingReader,
     Window,
     note_window,
 )
@@ -27,7 +27,7 @@ from countersink.producers.access_log.formats.w3c import (
 _READ: Final = 1024 * 1024
 _READERS: Final = 16
 """Kept at once: a log without dates has another one for each #Date: directive."""
-_UNDIRECTED: Final = Refusal(lambda line: "no #Fields: directive stands before it")
+_UNDIRECTED: Final = RejectingReader(lambda line: "no #Fields: directive stands before it")
 
 
 def _divided_by_tabs(line: bytes) -> bool | None:
@@ -68,7 +68,7 @@ class W3cLog:
         # #Date: may follow #Fields:.
         first = next((each for each in named if each.timed), named[0])
         found = self._reader(first, tabs=b"\t" in head)
-        return found.reason(head) if isinstance(found, Refusal) else ""
+        return found.reason(head) if isinstance(found, RejectingReader) else ""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
         """Look for directives in what stands before ``offset``."""
@@ -155,5 +155,5 @@ class W3cLog:
                 self._readers[known] = AccessLog(self._keys, form)
             except ValueError as error:
                 reason = str(error)
-                self._readers[known] = Refusal(lambda line: reason)
+                self._readers[known] = RejectingReader(lambda line: reason)
         return self._readers[known]
