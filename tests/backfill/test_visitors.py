@@ -31,7 +31,7 @@ from countersink.store.counters.policies import load
 from countersink.store.sessions import open_tables
 from countersink.store.verify import open_session, verify
 from countersink.store.visitors import salts
-from countersink.store.visitors.sketch import SketchUnion, registers, sketch_of
+from countersink.store.visitors.sketch import SketchUnion
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -52,6 +52,7 @@ from tests.backfill.helpers import (
 from tests.store.helpers import together
 from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
+from tests.support.sketches import registers, sketch_of
 
 HOST_AND_AGENT = ("host", "agent")
 CSV: dict[str, Any] = {"input_format": "csv", "time_column": "at", "key_column": "page"}

@@ -24,7 +24,7 @@ from countersink.store import NotUnique, Store
 from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals.selection import Selection
 from countersink.store.visitors import answers
-from countersink.store.visitors.sketch import SketchUnion, Visitors, registers, sketch_of
+from countersink.store.visitors.sketch import SketchUnion, Visitors
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.reads.test_windows import (
@@ -42,6 +42,7 @@ from tests.reads.test_windows import (
     moment,
 )
 from tests.support.examples import MANY, examples
+from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import now_minute, now_ms, send
 
 Event = tuple[str, int, str]

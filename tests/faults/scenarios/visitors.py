@@ -11,7 +11,6 @@ from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.counters.policies import load
 from countersink.store.verify import open_session, verify
-from countersink.store.visitors.sketch import registers, sketch_of
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import Backfills
 from tests.faults.scenarios.server_deaths import killed_while_counting
@@ -19,6 +18,7 @@ from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.store.visitors.sightings import hashed, salt_at, unions
 from tests.support.logs import Book, Writer
+from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
 
 COUNTER = "members"

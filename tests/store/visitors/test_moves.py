@@ -14,11 +14,12 @@ from countersink.store.counters import deletion
 from countersink.store.counters.deletion import delete_key
 from countersink.store.errors import DamagedSketch
 from countersink.store.verify import verify
-from countersink.store.visitors.sketch import SketchUnion, checksum, registers, sketch_of
+from countersink.store.visitors.sketch import SketchUnion, checksum
 from tests.store.app import Connection
 from tests.store.helpers import applier, beside, compacted, keys, rolled_up, says, together
 from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import now_minute
 
 PLACES = ("counter_slot", "visitor_slot", "counter_month", "visitor_month")

@@ -22,7 +22,7 @@ from countersink.store.connection import Session
 from countersink.store.errors import Conflict
 from countersink.store.visitors import answers
 from countersink.store.visitors import rows as module
-from countersink.store.visitors.sketch import Visitors, registers, sketch_of
+from countersink.store.visitors.sketch import Visitors
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import applier as new_applier
 from tests.store.helpers import keys, minute, together
@@ -35,6 +35,7 @@ from tests.store.visitors.sightings import (
     unions,
 )
 from tests.support.examples import MANY
+from tests.support.sketches import registers, sketch_of
 
 NOON = minute()
 TODAY = NOON // 1440 * 86_400

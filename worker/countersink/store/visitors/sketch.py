@@ -37,22 +37,10 @@ INSTALL: Final = "install the extra: pip install 'countersink[sketches]'"
 _EXACT: Final = b"\x01"
 _HLL: Final = b"\x02"
 _REGISTERS: Final = 1 << LG_K
-_SET_HEAD: Final = bytes([3, 1, 7, LG_K])
-_ARRAY_HEAD: Final = bytes([10, 1, 7, LG_K])
-"""The first bytes: length of the head in ints, version of the format, family, lg_k."""
-_SET_TAIL: Final = bytes([0x08, 0, 1])
-_ARRAY_TAIL: Final = bytes([0x18, 2])
-"""Flags (compact; of an array also: merged) and mode."""
-_LG_MOST_COUPONS: Final = LG_K - 3
-_MOST_COUPONS: Final = 3 << (_LG_MOST_COUPONS - 2)
-_UNUSED: Final = (1 << (26 - LG_K)) - 1
-_MOST_VALUE: Final = 63
 _MODE_BYTE: Final = 7
-_ARRAY_AT: Final = 40
-_SORTED_AT: Final = {0: 8, 1: 12, 2: _ARRAY_AT + _REGISTERS // 2}
+_SORTED_AT: Final = {0: 8, 1: 12, 2: 40 + _REGISTERS // 2}
 """Where the coupons begin of an HLL that is a list (0) or a set (1) of them, and what does not fit
 the four bits of its register of one that is an array (2)."""
-_COUPON_ADDRESS_BITS: Final = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,63 +161,6 @@ class SketchUnion:
         return merged.get_result(hll.HLL_4)
 
 
-def sketch_of(hashes: bytes) -> bytes:
-    """The sketch of hashes of 8 bytes, in any order.
-
-    Raises:
-        ValueError: no whole number of hashes.
-        NoSketches: it takes datasketches, which is not installed.
-    """
-    union = SketchUnion()
-    union.add_hashes(hashes)
-    return union.sketch()
-
-
-def united(sketches: Iterable[bytes]) -> bytes:
-    """The union of sketches.
-
-    Raises:
-        DamagedSketch, NoSketches: as :meth:`SketchUnion.add`.
-    """
-    union = SketchUnion()
-    for sketch in sketches:
-        union.add(sketch)
-    return union.sketch()
-
-
-def require_intact(sketch: bytes) -> None:
-    """Check that these bytes are a sketch.
-
-    Raises:
-        DamagedSketch, NoSketches: as :meth:`SketchUnion.add`.
-    """
-    SketchUnion().add(sketch)
-
-
-def registers(sketch: bytes) -> bytes:
-    """The 8,192 registers of a sketch: equal for equal sets, whatever was united in which order.
-
-    Raises:
-        DamagedSketch: these bytes are none.
-        NoSketches: datasketches is not installed.
-    """
-    hll = _module()
-    union = SketchUnion()
-    union.add(sketch)
-    merged = _new_union()
-    merged.update(union._result())
-    found = merged.get_result(hll.HLL_8)
-    image = found.serialize_updatable()
-    if image[_MODE_BYTE] & 3 == 2:
-        return bytes(image[_ARRAY_AT : _ARRAY_AT + _REGISTERS])
-    image = _image(found)
-    values = bytearray(_REGISTERS)
-    for (coupon,) in struct.iter_unpack("<I", image[_SORTED_AT[image[_MODE_BYTE] & 3] :]):
-        at = coupon % _REGISTERS
-        values[at] = max(values[at], coupon >> _COUPON_ADDRESS_BITS)
-    return bytes(values)
-
-
 def checksum(counter: str, bucket: int, key: bytes, slot: int | None, sketch: bytes) -> int:
     """The CRC-32 of a row: of its primary key and its sketch, so that one in another row's place
     is found as well.
@@ -273,77 +204,18 @@ _LITTLE_ENDIAN: Final = array("Q", [1]).tobytes()[0] == 1
 
 
 def _hll(sketch: bytes) -> "hll_sketch":
-    """The HLL of a sketch of that kind, looked at before the library reads it, which trusts its
-    numbers: with wrong ones it ends the process.
+    """The HLL of a sketch of that kind. The library trusts its numbers: let it read only what is
+    as it was written, by its checksum.
     """
     if sketch[:1] != _HLL:
         raise DamagedSketch(
             f"a sketch begins with 01 or 02, not with {sketch[:1].hex() or 'nothing'}"
         )
     hll = _module()
-    image = sketch[1:]
-    if not (_is_set(image) or _is_array(image)):
-        raise DamagedSketch(f"these {len(image):,} bytes are no HLL as it is written")
     try:
-        found = hll.hll_sketch.deserialize(image)
+        return hll.hll_sketch.deserialize(sketch[1:])
     except (ValueError, IndexError, RuntimeError, MemoryError) as error:
         raise DamagedSketch(f"these bytes are no HLL: {error}") from error
-    if _image(found) != image:
-        raise DamagedSketch("these bytes are no HLL as it is written")
-    return found
-
-
-def _is_set(image: bytes) -> bool:
-    """Whether these are bytes of an HLL that is a set of coupons."""
-    if image[:4] != _SET_HEAD or image[5:8] != _SET_TAIL or len(image) % 4 or len(image) < 12:
-        return False
-    number, *coupons = struct.unpack(f"<{len(image) // 4 - 2}I", image[8:])
-    if not 0 < number == len(coupons) <= _MOST_COUPONS or 4 * number > 3 << image[4]:
-        return False
-    rising = all(left < right for left, right in pairwise(coupons))
-    return rising and coupons[0] >> _COUPON_ADDRESS_BITS > 0 and image[4] <= _LG_MOST_COUPONS
-
-
-def _is_array(image: bytes) -> bool:
-    """Whether these are bytes of an HLL that is an array, with the numbers that follow from it:
-    see ``HllArray-internal.hpp`` of datasketches-cpp.
-    """
-    at = _SORTED_AT[2]
-    if image[:4] != _ARRAY_HEAD or image[5:6] + image[7:8] != _ARRAY_TAIL or len(image) < at:
-        return False
-    least = image[6]
-    hip, sums, at_least, exceptions = struct.unpack("<d16sII", image[8:_ARRAY_AT])
-    # Half a byte is a register above the least one; 15: it is among the exceptions.
-    numbers = _half_bytes(image[_ARRAY_AT:at])
-    if (at_least, exceptions) != (numbers[0], numbers[15]) or len(image) != at + 4 * exceptions:
-        return False
-    values = {least + digit: number for digit, number in enumerate(numbers[:15])}
-    there = set[int]()
-    for (exception,) in struct.iter_unpack("<I", image[at:]):
-        slot, value = exception % _REGISTERS, exception >> _COUPON_ADDRESS_BITS
-        # The low four bits of a byte are the register with the even number.
-        half = image[_ARRAY_AT + slot // 2] >> 4 * (slot % 2) & 15
-        if value < least + 15 or half != 15 or exception >> LG_K & _UNUSED:
-            return False
-        there.add(slot)
-        values[value] = values.get(value, 0) + 1
-    if len(there) != exceptions or max(values) > _MOST_VALUE + 15:
-        return False
-    small, large = (  # inverse powers of two
-        sum(number * 2.0**-value for value, number in values.items() if (value >= 32) is above)
-        for above in (False, True)
-    )
-    return bool(hip == 0 and sums == struct.pack("<dd", small, large))
-
-
-def _half_bytes(data: bytes) -> list[int]:
-    """How many half bytes there are of each value."""
-    import numpy  # noqa: PLC0415 (datasketches needs it, and nobody else)
-
-    bytes_of_each = numpy.bincount(numpy.frombuffer(data, numpy.uint8), minlength=256)
-    square = bytes_of_each.reshape(16, 16)
-    found: list[int] = (square.sum(axis=0) + square.sum(axis=1)).tolist()
-    return found
 
 
 def _image(found: "hll_sketch") -> bytes:
