@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from countersink.runtime.dead_letter import DeadReason, RowRefusal, row_fault
@@ -29,7 +28,6 @@ from countersink.store.sql import marks, parts
 from countersink.store.visitors import salts
 
 _KEY: Final = itemgetter(2)
-NONE_LEFT_OUT: Final[Mapping[RowName, RowRefusal]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,8 @@ def refuse(
     entries: Sequence[Incoming],
     policies: Policies,
     *,
+    left_out: Mapping[RowName, RowRefusal],
     late: bool = False,
-    left_out: Mapping[RowName, RowRefusal] = NONE_LEFT_OUT,
 ) -> tuple[list[Incoming], list[DeadRow]]:
     """Take the rows that may not be counted out of ``entries``.
 
@@ -77,8 +75,8 @@ def refuse(
         session: in a transaction that holds the lock on control.
         entries: what is to be counted.
         policies: those in force.
-        late: count also what was accepted before its bucket was reconciled.
         left_out: rows that are not to be counted either, and why.
+        late: count also what was accepted before its bucket was reconciled.
 
     Returns:
         the entries with what is left of them, and a dead row for each row taken out.
