@@ -201,7 +201,7 @@ MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_cou
 """Those that are retried only when asked for."""
 
 
-class Refusal(NamedTuple):
+class RowRefusal(NamedTuple):
     """Why a row is not counted.
 
     Attributes:
@@ -221,7 +221,7 @@ _ITEM_CHECKS: Final = (
 )
 
 
-def row_fault(items: Sequence[object]) -> Refusal | None:
+def row_fault(items: Sequence[object]) -> RowRefusal | None:
     """What is wrong with the counter, key or dimensions, minute and amount of a row; None: nothing.
 
     Args:
@@ -231,7 +231,7 @@ def row_fault(items: Sequence[object]) -> Refusal | None:
         try:
             check(item)
         except (TypeError, ValueError) as error:
-            return Refusal(reason, str(error))
+            return RowRefusal(reason, str(error))
     return None
 
 

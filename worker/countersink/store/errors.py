@@ -61,7 +61,7 @@ from typing import Any, Final
 
 import pymysql.err as driver
 
-from countersink.runtime.dead_letter import DeadReason, Refusal
+from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 
 class StoreError(Exception):
@@ -105,7 +105,7 @@ class RefusedMembers(StoreError):
         refused: what brings them, and why not.
     """
 
-    def __init__(self, refused: Mapping[Any, Refusal]) -> None:
+    def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
         super().__init__(next(iter(refused.values())).detail)
         self.refused = refused
 

@@ -19,7 +19,7 @@ from countersink.producers.access_log.formats.reader import (
     Window,
     without_visitor,
 )
-from countersink.runtime.dead_letter import Refusal
+from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
 from countersink.store.counters.policies import Policies
@@ -27,7 +27,7 @@ from countersink.store.errors import StoreError
 
 PartKey = tuple[int, RowKey]
 """(part of a bucket, key or dimensions) that lines are counted under."""
-Refused = Mapping[PartKey, Refusal]
+Refused = Mapping[PartKey, RowRefusal]
 """Of what members cannot be united, and why not."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
 Members = Mapping[PartKey, bytes]

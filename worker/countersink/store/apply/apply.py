@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason, Refusal
+from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason, RowRefusal
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.cells import RowName, Upserts, run_again
@@ -123,7 +123,7 @@ class Applier:
         self,
         session: Session,
         pending: dict[bytes, Incoming],
-        left_out: Mapping[RowName, Refusal],
+        left_out: Mapping[RowName, RowRefusal],
     ) -> Applied:
         """One transaction over ``pending``, after taking out of it what was counted before; the
         rows ``left_out`` are dead.
@@ -146,7 +146,7 @@ class Applier:
         return Applied()
 
     def _work(
-        self, session: Session, entries: list[Incoming], left_out: Mapping[RowName, Refusal]
+        self, session: Session, entries: list[Incoming], left_out: Mapping[RowName, RowRefusal]
     ) -> tuple[Applied, Upserts]:
         control = read_control(session)
         in_force = self._in_force(session, control)
@@ -208,5 +208,5 @@ def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
                 entry.payload,
             )
         ]
-    refusal = Refusal(DeadReason.TOO_OLD, detail)
+    refusal = RowRefusal(DeadReason.TOO_OLD, detail)
     return [dead_row(entry, row, refusal) for row in entry.rows] + list(entry.dead)

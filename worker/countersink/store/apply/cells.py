@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from countersink.runtime.dead_letter import Refusal
+from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import text_bytes
 from countersink.store import sql
 from countersink.store.apply import key_caps
@@ -201,7 +201,7 @@ class Upserts:
             yield name, bucket, OVERFLOW if over else own
 
 
-def run_again(session: Session, attempt: Callable[[Mapping[Any, Refusal]], Result]) -> Result:
+def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:
     """Run ``attempt``, a whole transaction that undoes itself if it raises, again where rows of
     ``counter_keys`` were missing, once they are made; and where members could not be united,
     without what brings them.
@@ -213,7 +213,7 @@ def run_again(session: Session, attempt: Callable[[Mapping[Any, Refusal]], Resul
     Raises:
         RefusedMembers: of something that was to be left out.
     """
-    left_out: dict[Any, Refusal] = {}
+    left_out: dict[Any, RowRefusal] = {}
     while True:
         try:
             return attempt(left_out)

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason, Refusal
+from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason, RowRefusal
 from countersink.runtime.members import Seen
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
@@ -98,7 +98,7 @@ def _retry_page(
     decode: Decode,
     reasons: tuple[str | None, Sequence[str]],
     page: Sequence[Key],
-    left_out: Mapping[RowName, Refusal],
+    left_out: Mapping[RowName, RowRefusal],
 ) -> tuple[Retried, set[Key]]:
     """One transaction over the dead rows of a page; also the keys of those that are left.
 

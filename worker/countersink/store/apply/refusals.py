@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from countersink.runtime.dead_letter import DeadReason, Refusal, row_fault
+from countersink.runtime.dead_letter import DeadReason, RowRefusal, row_fault
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
 from countersink.runtime.members import HASH_BYTES, hashes_text
 from countersink.store.apply.amounts import Incoming, Row
@@ -29,7 +28,6 @@ from countersink.store.sql import marks, parts
 from countersink.store.visitors import salts
 
 _KEY: Final = itemgetter(2)
-NONE_LEFT_OUT: Final[Mapping[RowName, Refusal]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,9 @@ class RuleContext:
 
     policies: Policies
     late: bool
-    counters: Mapping[str, Refusal]
+    counters: Mapping[str, RowRefusal]
     salts: Mapping[int, SaltPeriod]
-    left_out: Mapping[RowName, Refusal]
+    left_out: Mapping[RowName, RowRefusal]
 
 
 class RefusalRule(NamedTuple):
@@ -60,7 +58,7 @@ class RefusalRule(NamedTuple):
     """
 
     concerns: Callable[[RuleContext, Incoming], bool]
-    refusal: Callable[[RuleContext, Incoming, Row], Refusal | None]
+    refusal: Callable[[RuleContext, Incoming, Row], RowRefusal | None]
 
 
 def refuse(
@@ -68,8 +66,8 @@ def refuse(
     entries: Sequence[Incoming],
     policies: Policies,
     *,
+    left_out: Mapping[RowName, RowRefusal],
     late: bool = False,
-    left_out: Mapping[RowName, Refusal] = NONE_LEFT_OUT,
 ) -> tuple[list[Incoming], list[DeadRow]]:
     """Take the rows that may not be counted out of ``entries``.
 
@@ -77,8 +75,8 @@ def refuse(
         session: in a transaction that holds the lock on control.
         entries: what is to be counted.
         policies: those in force.
-        late: count also what was accepted before its bucket was reconciled.
         left_out: rows that are not to be counted either, and why.
+        late: count also what was accepted before its bucket was reconciled.
 
     Returns:
         the entries with what is left of them, and a dead row for each row taken out.
@@ -101,7 +99,7 @@ def refuse(
 
 
 def _without(
-    entry: Incoming, rules: Sequence[Callable[[Row], Refusal | None]], dead: list[DeadRow]
+    entry: Incoming, rules: Sequence[Callable[[Row], RowRefusal | None]], dead: list[DeadRow]
 ) -> Incoming:
     """The entry without the rows for which one of the rules has a refusal; these go to ``dead``."""
     kept: list[Row] = []
@@ -114,7 +112,7 @@ def _without(
     return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
 
 
-def dead_row(entry: Incoming, row: Row, refusal: Refusal) -> DeadRow:
+def dead_row(entry: Incoming, row: Row, refusal: RowRefusal) -> DeadRow:
     """The dead row for a refused row."""
     position, counter, key, minute, amount = row
     items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
@@ -133,7 +131,7 @@ def dead_row(entry: Incoming, row: Row, refusal: Refusal) -> DeadRow:
     )
 
 
-def _malformed(_: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+def _malformed(_: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     position, counter, key, minute, amount = row
     given = key if isinstance(key, str) else dict(key)
     fault = row_fault((counter, given, minute, amount))
@@ -141,9 +139,9 @@ def _malformed(_: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
         return fault
     if isinstance(key, str) and cut_key(key) != key:
         detail = f"a key that was not cut has at most {MAX_KEY_BYTES} bytes in UTF-8"
-        return Refusal(DeadReason.BAD_KEY, detail)
+        return RowRefusal(DeadReason.BAD_KEY, detail)
     if position in entry.seen and len(entry.seen[position].hashes) % HASH_BYTES:
-        return Refusal(DeadReason.BAD_MEMBERS, f"hashes have {HASH_BYTES} bytes each")
+        return RowRefusal(DeadReason.BAD_MEMBERS, f"hashes have {HASH_BYTES} bytes each")
     return None
 
 
@@ -151,31 +149,31 @@ def _has_dimensions(_: RuleContext, entry: Incoming) -> bool:
     return tuple in set(map(type, map(_KEY, entry.rows)))
 
 
-def _undeclared(context: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+def _undeclared(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     counter = row[1]
     own = context.policies.dimensioned.get(counter) or Dimensioned(counter, ())
     try:
         own.require(row[2])
     except UnknownDimension as error:
         detail = f"{error}, then `countersink dead retry`"
-        return Refusal(DeadReason.UNKNOWN_DIMENSION, detail)
+        return RowRefusal(DeadReason.UNKNOWN_DIMENSION, detail)
     return None
 
 
-def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     position, counter, _, minute, _ = row
     seen = entry.seen.get(position)
     if seen is None:
         return None
     if counter not in context.policies.salt_days:
-        return Refusal(
+        return RowRefusal(
             DeadReason.NOT_UNIQUE,
             f"{counter!r} does not count its different members: `countersink counter set {counter}"
             " --unique`, then `countersink dead retry`",
         )
     period = context.salts.get(seen.number)
     if period is None or period.counter != counter or minute not in period:
-        return Refusal(
+        return RowRefusal(
             DeadReason.WRONG_SALT,
             f"its members were hashed with the salt {seen.number}, which is not one of {counter!r}"
             " for the time of the event",
@@ -189,12 +187,12 @@ def _accepted_before_marks(context: RuleContext, entry: Incoming) -> bool:
     return marked_before > 0 and not context.late and accepted(entry.id, entry.at) < marked_before
 
 
-def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> Refusal | None:
+def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     when = accepted(entry.id, entry.at)
     mark = context.policies.mark(row[1], row[3], when)
     if mark is None:
         return None
-    return Refusal(
+    return RowRefusal(
         DeadReason.RECONCILED,
         f"accepted at {when} (Unix ms), and backfill {mark.run} has set this bucket since then to"
         f" what its sources say of everything before {mark.sent_before}: if they lack it,"
@@ -221,7 +219,7 @@ RULES: Final = (
 
 def _not_counted(
     session: Session, entries: Iterable[Incoming], policies: Policies
-) -> dict[str, Refusal]:
+) -> dict[str, RowRefusal]:
     """The counters of some rows that are not counted: those of the counters of tracked tables,
     which triggers count and nobody else may, and in strict mode those of counters that nobody has
     made, nor counted before.
@@ -238,16 +236,16 @@ def _not_counted(
     return refused
 
 
-def _tracked(counter: str) -> Refusal:
-    return Refusal(
+def _tracked(counter: str) -> RowRefusal:
+    return RowRefusal(
         DeadReason.TRACKED_COUNTER,
         f"{counter!r} is the row count of a tracked table, and only its triggers count it: count"
         f" under another name, or `countersink untrack {counter}`, then `countersink dead retry`",
     )
 
 
-def _unknown(counter: str) -> Refusal:
-    return Refusal(
+def _unknown(counter: str) -> RowRefusal:
+    return RowRefusal(
         DeadReason.UNKNOWN_COUNTER,
         f"no counter is called {counter!r}, and only known ones are counted here:"
         f" `countersink counter set {counter}`, then `countersink dead retry`",

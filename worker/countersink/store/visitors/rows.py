@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
-from countersink.runtime.dead_letter import Refusal
+from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import key_text
 from countersink.store import sql
 from countersink.store.connection import Session
@@ -47,7 +47,7 @@ def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[byte
         RefusedMembers: those of some cells cannot be united: all such cells, and why not.
         StoreError: as any statement; what was written before is to be rolled back.
     """
-    failed: dict[CellPlace, Refusal] = {}
+    failed: dict[CellPlace, RowRefusal] = {}
     if not members:
         return
     writer = _SketchWriter(session, "visitor_slot")
@@ -69,7 +69,7 @@ def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[byte
                         union.add_hashes(hashes)
                     writer.add(counter, bucket, key, slot, union.sketch())
                 except (DamagedSketch, NoSketches) as error:
-                    failed[place] = Refusal(error.reason, str(error))
+                    failed[place] = RowRefusal(error.reason, str(error))
     if failed:
         raise RefusedMembers(failed)
     writer.flush()
