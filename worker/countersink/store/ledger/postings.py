@@ -50,13 +50,16 @@ _KEY: Final = f"CAST((CRC32(counter_key) * CRC32(counter_key) + 1) MOD {MODULUS:
 _DAY_TEXT: Final = "bucket"
 _MONTH_TEXT: Final = f"CONCAT('{MONTH_TAG}', bucket)"
 
-KEY_SUM: Final = f"COALESCE(SUM(amount MOD {MODULUS:d} * {_KEY}), 0)"
+_AMOUNT: Final = f"CAST(amount MOD {MODULUS:d} AS SIGNED)"
+"""As an integer: decimals are multiplied more slowly."""
+
+KEY_SUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY}), 0)"
 """SQL for the sum of each amount by the weight of its key, or something congruent to it."""
 
 
 def _checksum_sql(text: str) -> str:
     weight = f"CAST((CRC32({text}) * CRC32({text}) + 1) MOD {MODULUS:d} AS SIGNED)"
-    return f"COALESCE(SUM(amount MOD {MODULUS:d} * {_KEY} MOD {MODULUS:d} * {weight}), 0)"
+    return f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {weight}), 0)"
 
 
 SLOT_CHECKSUM: Final = _checksum_sql(_DAY_TEXT)
