@@ -203,8 +203,13 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
     with ThreadPoolExecutor(4) as pool:
         counting = [pool.submit(count) for _ in range(2)]
         folding = [pool.submit(fold_all) for _ in range(2)]
-        eventually(lambda: any(map(Future.done, (*counting, *folding))) or _folded(mysql_url) > 50)
-        stopping.set()
+        try:
+            eventually(
+                lambda: any(map(Future.done, (*counting, *folding))) or _folded(mysql_url) > 20,
+                timeout=100,
+            )
+        finally:
+            stopping.set()
         counted = sum(each.result(60) for each in counting)
         assert all(each.result(60) for each in folding)
     with open_session(mysql_url) as session:
