@@ -91,7 +91,7 @@ def fill(url: str, fillings: Sequence[Filling]) -> None:
                         waiting = 0
             # The checksums are those of nothing: no benchmark verifies.
             cursor.execute(
-                "INSERT INTO counter_ledger SELECT counter, slot, SUM(amount), 0, 0"
+                "INSERT INTO counter_ledger SELECT counter, slot, SUM(amount), 0, NULL"
                 " FROM counter_slot GROUP BY counter, slot"
             )
         connection.commit()

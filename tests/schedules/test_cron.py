@@ -284,7 +284,12 @@ def test_no_time_is_lost_where_clocks_are_changed_by_half_an_hour(
         for each in every
         if (local := each.astimezone(zone)).minute in minutes and local.hour in hours
     ]
-    assert list(between(Cron(text, str(zone)), start, every[-1])) == wanted
+    cron = Cron(text, str(zone))
+    assert list(between(cron, start, every[-1])) == wanted
+    for moment in every[::30]:
+        assert cron.after(moment) == next((each for each in wanted if each > moment), None) or (
+            moment >= wanted[-1]
+        )
 
 
 def _is_in(field: str, number: int) -> bool:

@@ -16,6 +16,7 @@ from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store, errors
+from countersink.store.apply import key_caps
 from countersink.store.apply.apply import Applier
 from countersink.store.sql import label_of
 from tests.schedules.tables import MAX, Tables, spread
@@ -354,7 +355,7 @@ def apply(tables: Tables, day: date, *names: str) -> int:
         applier.close()
 
 
-def test_a_day_that_is_rolled_up_gives_no_room_back_and_keys_of_its_month_take_none(
+def test_of_a_day_that_is_rolled_up_no_key_is_made_and_those_of_its_month_go_on(
     tables: Tables,
 ) -> None:
     with Store(tables.url) as store:
@@ -363,28 +364,27 @@ def test_a_day_that_is_rolled_up_gives_no_room_back_and_keys_of_its_month_take_n
     month, other = old.replace(day=1), old.replace(day=1) + timedelta(days=old.day == 1)
     remembering = Applier(tables.url, 9)
     remembering.apply([entry([(0, "v", "a", minute(old), 1)])])
-    assert apply(tables, old, "b", "c", "none") == 1
+    assert apply(tables, old, "b", "none") == 0
     apply(tables, other, "of another day")
     run(tables.url)
-    assert apply(tables, old, "a", "b", "d", "of another day") == 1
-    remembering.apply([entry([(0, "v", "c", minute(old), 1), (1, "v", "g", minute(old), 1)])])
+    assert apply(tables, old, "a", "b", "c", "of another day") == 1
+    remembering.apply([entry([(0, "v", "b", minute(old), 1), (1, "v", "g", minute(old), 1)])])
     assert {key for _, key, _, _ in tables.slots()} == {
-        *(b"a", b"b", b"c", b"of another day", b"__overflow__")
+        *(b"a", b"b", b"of another day", b"__overflow__")
     }
-    # The keys of the month are left out, too, when the day's are counted from the beginning.
+    with open_tables(tables.url) as session:
+        assert key_caps.prune(session) == (2, True)
     with Store(tables.url) as store:
-        store.counters.set("v", max_keys=2)
-    assert apply(tables, old, "g", "h", "c", "i") == 1
+        store.counters.set("v", max_keys=20)
+    assert apply(tables, old, "g", "h", "b") == 2
     run(tables.url)
     assert tables.months() == [
         (month, key, amount)
         for key, amount in (
             (b"__overflow__", 4),
-            *((b"a", 2), (b"b", 2), (b"c", 3), (b"g", 1), (b"h", 1)),
-            (b"of another day", 2),
+            *((b"a", 2), (b"b", 4), (b"none", 1), (b"of another day", 2)),
         )
     ]
-    assert apply(tables, old, "h", "j") == 1
     remembering.close()
     tables.check_ledger()
 

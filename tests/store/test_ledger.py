@@ -18,7 +18,7 @@ from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, rerun
 from countersink.store.in_app.connection import own_slot
-from countersink.store.ledger.postings import fold, foldable
+from countersink.store.ledger.postings import Posting, fold, foldable, post
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import NOON, add, line, options, write
 from tests.store.app import open_app, run
@@ -164,6 +164,34 @@ def test_rows_that_no_application_has_touched_for_an_hour_are_folded(
         again.commit()
     assert posted(session) == held(session)
     assert store.totals.total("views") == 118
+
+
+def test_a_fold_waits_for_nobody_and_nobody_for_it(
+    mysql_url: str, store: Store, session: Session
+) -> None:
+    """Many idle rows beside open transactions of an application and of a worker."""
+    idle = [open_app(mysql_url) for _ in range(12)]
+    for connection in idle:
+        store.increment(connection, "views", "/a", 1, at=NOON)
+        connection.commit()
+    session.execute("UPDATE counter_ledger SET posted_at = posted_at - INTERVAL 61 MINUTE")
+    with (
+        open_app(mysql_url) as app,
+        open_tables(mysql_url) as worker,
+        open_tables(mysql_url) as own,
+    ):
+        store.increment(app, "views", "/b", 1, at=NOON)
+        store.increment(idle[3], "views", "/b", 1, at=NOON)
+        with worker.transaction():
+            post(worker, 9, [("views", Posting())])
+            own.execute("SET SESSION innodb_lock_wait_timeout = 1")
+            assert fold(own, "views", -1) is not None
+            assert _amounts(session) == [(0, 11), (1, 1)]
+        for connection in (app, idle[3]):
+            connection.commit()
+    for connection in idle:
+        connection.close()
+    assert posted(session) == held(session)
 
 
 def _amounts(session: Session) -> list[tuple[int, int]]:

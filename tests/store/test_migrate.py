@@ -177,13 +177,6 @@ def test_a_url_without_a_database() -> None:
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_numbers_are_unique_and_without_gaps() -> None:
-    assert [migration.version for migration in migrations()] == list(
-        range(1, len(migrations()) + 1)
-    )
-
-
-@pytest.mark.servers("mariadb", "mysql")
 def test_statements_are_split_at_the_ends_of_lines() -> None:
     text = "-- a; b\nSELECT 1;\n\nSELECT ';' AS x,\n  -- no;\n  2;  \n"
     assert split_statements(text) == ("SELECT 1", "SELECT ';' AS x,\n  2")

@@ -62,7 +62,8 @@ class Cron:
             return first
         # Where clocks are changed by half an hour, cronsim loses times after it: it begins anew
         # there, and where the next hour begins.
-        stretches = offsets(str(self._zone), int(moment.timestamp()), int(first.timestamp()))
+        since = int(moment.timestamp()) - 3600
+        stretches = offsets(str(self._zone), since, int(first.timestamp()))
         for (_, _, before), (begin, _, offset) in pairwise(stretches):
             for start in (begin, begin - (begin + offset) % -3600):
                 if (offset - before) % 3600:

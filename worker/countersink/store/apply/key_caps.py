@@ -9,19 +9,18 @@ lock it looks once more, takes what room is left, and writes down how many keys 
 there are never more of them than may be, whoever is killed when, or runs again. Once a day is full
 it stays so, and nobody asks for the lock any more: not for an attack of a million keys either.
 
-The number only grows: a key that is deleted, or rolled up to its month, gives no room back. A
-change of a cap deletes the rows, and the keys that there are then are counted (:func:`forget`):
-those of before had no cap. The rows of a day go once it is rolled up.
+The number only grows: a key that is deleted gives no room back. Where there was no cap before, the
+keys that there are then are counted first (:func:`count_anew`).
 
 The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
 waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
 that others wait for, and that is rolled back, lets these deadlock.
 
-Once retention has rolled a day up, or has begun to (``rolled_up_to``), the keys of its month are
-there as well, and take none of the day's room: a late event of a key that the day had goes on under
-that key. Keys of the day itself are asked for first, then ``rolled_up_to``, and then the month: a
-key that is moved in between is met in one or the other, as both change in one transaction, and
-``rolled_up_to`` before it.
+Once retention has rolled a day up, or has begun to (``rolled_up_to``), no key of it is made any
+more, and its row may go. The keys of its month are there as well: a late event of a key that the
+day had goes on under that key. Keys of the day itself are asked for first, then ``rolled_up_to``,
+and then the month: a key that is moved in between is met in one or the other, as both change in one
+transaction, and ``rolled_up_to`` before it.
 
 Sessions are at READ COMMITTED: each look has to see what was committed before it.
 """
@@ -118,18 +117,15 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
         )
 
 
-def forget(session: Session, counter: str | None = None) -> None:
-    """Have the keys of all days counted anew, of a counter and its breakdowns or of all: with a
-    change of their cap, in its transaction, which keeps everybody from counting.
+def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
+    """Have the keys of all days counted before the next is made, of some counters or of all: where
+    there was no cap before, with the change, which keeps everybody from counting.
     """
-    if counter is None:
-        session.execute("DELETE FROM counter_keys")
+    if counters is None:
+        session.execute("UPDATE counter_keys SET made = NULL")
         return
-    session.execute(
-        f"DELETE counter_keys FROM {_ROWS} WHERE counter = %s"
-        " OR counter IN (SELECT name FROM counter WHERE breakdown_of = %s)",
-        (counter, counter),
-    )
+    for counter in counters:
+        session.execute(f"UPDATE {_ROWS} SET made = NULL WHERE counter = %s", (counter,))
 
 
 @dataclass(slots=True)
@@ -189,8 +185,9 @@ class _Deciding:
             missing = _missing_keys(self._session, self._policies, place, day.keys)
             if not missing:
                 continue
-            number = states.get(place)
-            if number is not None and number >= self._most(place):
+            made = states.get(place)
+            no_room = made is not None and made >= self._most(place)
+            if no_room or _is_rolled_up(self._session, place):
                 full[place] = missing
             else:
                 doubtful[place] = missing
@@ -208,7 +205,7 @@ class _Deciding:
         # Once more, if others have had the lock since it was looked which keys are there.
         same = made is not None and made == self._seen[place]
         new = list(keys) if same else _missing_keys(session, policies, place, keys)
-        counted = _count_keys(session, policies, place, most) if made is None else made
+        counted = _count_keys(session, policies, place) if made is None else made
         room = max(0, most - counted)
         granted, refused = new[:room], new[room:]
         if made is None or granted:
@@ -265,22 +262,15 @@ def _missing_keys(
     return [key for key in encoded if key not in there]
 
 
-def _count_keys(session: Session, policies: Policies, place: Place, most: int) -> int:
-    """How many keys take room of the day; not further than to ``most``."""
+def _count_keys(session: Session, policies: Policies, place: Place) -> int:
+    """How many keys take room of the day."""
     where, args = views.condition(_ranges(policies, place))
-    if _is_rolled_up(session, place):
-        where += (
-            " AND NOT EXISTS (SELECT 1 FROM counter_month WHERE counter_month.counter = %s"
-            " AND counter_month.bucket = %s"
-            " AND counter_month.counter_key = counter_slot.counter_key)"
-        )
-        args += (place[0], _month(place[1]))
     free = [key.encode() for key in _free(policies, place[0])]
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT DISTINCT counter_key FROM counter_slot"
         f" FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
-        f" AND counter_key NOT IN ({marks(free)}) LIMIT %s) AS there",
-        (place[0], *args, *free, most),
+        f" AND counter_key NOT IN ({marks(free)})) AS there",
+        (place[0], *args, *free),
     )
     return int(number)
 

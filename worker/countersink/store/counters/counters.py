@@ -193,9 +193,11 @@ class Counters:
         wanted = settings.check_max_keys(max_keys)
 
         def switch(session: Session, control: Control) -> None:
-            if load(session).default_cap != wanted:
+            before = load(session).default_cap
+            if before != wanted:
                 session.execute("UPDATE control SET max_keys = %s WHERE id = 1", (wanted,))
-                key_caps.forget(session)
+                if before is None:
+                    key_caps.count_anew(session)
                 bump(session)
 
         self._alone(switch)

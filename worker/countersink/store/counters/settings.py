@@ -229,7 +229,7 @@ def _set_options(session: Session, wanted: SettingsChange) -> bool:
             (wanted.name, *after),
         )
         if after[1] is not None:
-            key_caps.forget(session, wanted.name)
+            key_caps.count_anew(session, [wanted.name])
         return True
     if after == before:
         return False
@@ -238,8 +238,9 @@ def _set_options(session: Session, wanted: SettingsChange) -> bool:
         " WHERE name = %s",
         (*after, wanted.name),
     )
-    if after[1] != before[1]:
-        key_caps.forget(session, wanted.name)
+    if before[1] is None and after[1] is not None:
+        broken_down = breakdowns.names_of(session, wanted.name)
+        key_caps.count_anew(session, [wanted.name, *broken_down])
     return True
 
 

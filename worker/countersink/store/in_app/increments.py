@@ -332,7 +332,7 @@ def delete_rows(
             (int(label), int(at), int(amount))
             for label, at, amount in query(
                 connection,
-                f"SELECT {_SECONDS} AS label, {column} AS slot, amount"
+                f"SELECT {_SECONDS} AS label, {column} AS slot, CAST(amount AS CHAR) AS amount"
                 f" FROM {database}.{table} FORCE INDEX (by_key) WHERE {this} {_ALL} FOR UPDATE",
             )
         ]

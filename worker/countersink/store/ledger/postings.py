@@ -27,7 +27,7 @@ from zlib import crc32
 
 from countersink.store.connection import Session
 from countersink.store.in_app.connection import FIRST_OWN, AppConnection, execute, own_slot
-from countersink.store.sql import insert_rows, label_text, marks
+from countersink.store.sql import insert_rows, label_text
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
@@ -35,7 +35,7 @@ BucketSum = tuple[str, int, int, int]
 _ROWS_PER_STATEMENT: Final = 500
 
 
-ROWS_PER_FOLD: Final = 1000
+ROWS_PER_FOLD: Final = 100
 """Rows of a counter that are folded in one transaction."""
 _UNTOUCHED: Final = f"slot >= {FIRST_OWN:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 """Which rows are folded: an open transaction has hardly been idle for so long."""
@@ -205,11 +205,13 @@ def fold(session: Session, counter: str, after: int) -> int | None:
         if not found:
             return None
         slots, amounts, checksums = zip(*found, strict=True)
-        session.execute(
-            "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s AND slot IN ({marks(slots)})",
-            (counter, *slots),
-        )
+        for slot in slots:
+            # One by one: of a list the server may look at, and wait for, all rows of the counter.
+            session.execute(
+                "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
+                " WHERE counter = %s AND slot = %s",
+                (counter, slot),
+            )
         post(session, 0, [(counter, Posting(sum(map(int, amounts)), sum(map(int, checksums))))])
     return int(slots[-1])
 
