@@ -6,6 +6,8 @@ from random import Random
 
 import pymysql
 import pytest
+from pymysql.constants.FIELD_TYPE import NEWDECIMAL
+from pymysql.converters import conversions
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
@@ -53,6 +55,19 @@ def test_all_of_the_keys_rows_go_and_nothing_else(
     assert store.totals.total("orders") == before - 1210 == 6
     assert posted(session) == held(session)
     assert keys(session, "orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 2}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_amounts_are_exact_whatever_the_application_makes_of_decimals(
+    store: Store, session: Session, mysql_url: str
+) -> None:
+    with open_app(mysql_url, conv=conversions | {NEWDECIMAL: float}) as app:
+        for amount in (2**53, 1):
+            store.increment(app, "orders", "a", amount)
+        app.commit()
+        store.delete(app, "orders", "a")
+        app.commit()
+    assert posted(session) == {"orders": (0, 0)}
 
 
 def test_rolled_back_nothing_goes(
