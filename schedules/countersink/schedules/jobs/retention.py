@@ -33,7 +33,7 @@ from countersink.store.counters.buckets import WIDTH, in_one_day, local_day, pol
 from countersink.store.counters.policies import Policy, load_own
 from countersink.store.sql import NOW_MS, day_label, label_of, label_time
 
-_TOGETHER: Final = 256
+_TOGETHER: Final = 1024
 """Counters whose buckets are looked for at once."""
 
 
@@ -104,26 +104,29 @@ class _RollUp:
                 break
             with self._pass.by_itself():
                 if keep_days is not None:
-                    self._announce(counter, keep_days, day)
+                    day = self._announce(counter, keep_days, day)
+                if day is not None:
+                    self._limits[counter] = day
                 own = self._pass.policies.of(counter)
                 if keep_steps.due(own, keep_steps.stored(steps), self._pass.now // 60):
                     self._mover.run(partial(_announce_wider, counter=counter))
                     anew = True
-        self._read(anew=anew)  # with what was put on record
+        self._pass.look_again(anew=anew)
         # A bucket's label and its local day may lie a day apart.
         ends = {counter: day_label(day) + 2 * DAY_S for counter, day in self._limits.items()}
         for counter, rolled_to in self._mover.run(_rolled_to):
             ends[counter] = max(label_of(rolled_to), ends.get(counter, 0))
         return dict(sorted(ends.items()))
 
-    def _announce(self, counter: str, keep_days: int, day: date | None) -> None:
-        """Put on record which days are gone, up to ``day`` so far."""
+    def _announce(self, counter: str, keep_days: int, day: date | None) -> date:
+        """Put on record which days are gone, up to ``day`` so far; up to which then."""
         policy = self._pass.policies.at(counter, self._pass.now // 60)
         today = local_day(policy.time_zone, "hour", self._pass.now // 60 * 60)
         cutoff = today - timedelta(days=min(keep_days, today.toordinal() - date.min.toordinal()))
-        if day is None or day < cutoff:
-            announce = partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff)
-            self._mover.run(announce)
+        if day is not None and day >= cutoff:
+            return day
+        self._mover.run(partial(_announce, counter=counter, keep_days=keep_days, cutoff=cutoff))
+        return cutoff
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
         """Move its buckets; False where they are to be looked for again, as the policies of some
@@ -137,13 +140,13 @@ class _RollUp:
                 try:  # a month may be of several policies
                     self._mover.move_all(counter, sorted(label for _, label in some), to)
                 except Outdated:
-                    self._read(anew=True)
+                    self._read_anew()
                     return False
         return True
 
-    def _read(self, *, anew: bool) -> None:
-        """Read what says where buckets go to, the policies if they were changed, or ``anew``."""
-        self._pass.look_again(anew=anew)
+    def _read_anew(self) -> None:
+        """Read what says where buckets go to."""
+        self._pass.look_again(anew=True)
         kept = self._mover.run(_kept)
         self._limits = {counter: day for counter, _, day, _ in kept if day is not None}
 
