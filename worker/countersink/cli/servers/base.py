@@ -177,9 +177,11 @@ class PrivateServer(ABC):
         return self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered."""
-        if self._process is not None:
+        """SIGSTOP: connections stay open, nothing is answered once this returns."""
+        if self._process is not None and self._process.alive():
             self._process.send(signal.SIGSTOP)
+            # Told once the last of its threads has stopped; left for whoever waits for its end.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """SIGCONT after `freeze`."""
