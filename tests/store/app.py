@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 Connection: TypeAlias = "pymysql.Connection[Any]"
 
 MOST: Final = 10**27 - 1
-"""What an amount of the tables may be; a row that has so much fails the next increment, 1264."""
+"""Largest amount of the tables; a row that has so much fails the next increment, 1264."""
 
 
 def open_app(url: str, **options: Any) -> Connection:

@@ -27,7 +27,7 @@ TODAY = date(2026, 11, 21)
 
 
 def overflown(store: Store) -> dict[date, int]:
-    """What had no room, by day."""
+    """Amounts that had no room, by day."""
     return {day: total for day, total in store.totals.daily("views", key=OVERFLOW) if total}
 
 

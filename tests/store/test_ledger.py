@@ -247,7 +247,7 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
 
 
 def _folded(mysql_url: str) -> int:
-    """What was folded, of counts of 1."""
+    """Counts of 1 that were folded."""
     with open_session(mysql_url) as session:
         ((found,),) = session.query(
             "SELECT COALESCE(SUM(amount), 0) FROM counter_ledger WHERE slot = 0"

@@ -20,7 +20,7 @@ class Queries(Protocol):
 
 
 def checksum(bucket: str, key: bytes, amount: int) -> int:
-    """That of a row; `month ` stands before the bucket of a month."""
+    """Checksum of a row; `month ` stands before the bucket of a month."""
     weights = (crc32(key) ** 2 + 1) * (crc32(bucket.encode()) ** 2 + 1)
     return amount * weights % PRIME
 
@@ -40,7 +40,7 @@ def held(session: Queries) -> Posted:
 
 
 def posted(session: Queries) -> Posted:
-    """What was posted to the ledger."""
+    """Sums that were posted to the ledger."""
     found: Posted = {}
     for counter, amount, checked in session.query(
         "SELECT counter, SUM(amount), SUM(checksum) FROM counter_ledger GROUP BY counter"

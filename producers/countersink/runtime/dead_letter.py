@@ -222,7 +222,7 @@ _ITEM_CHECKS: Final = (
 
 
 def row_fault(items: Sequence[object]) -> RowRefusal | None:
-    """What is wrong with the counter, key or dimensions, minute and amount of a row; None: nothing.
+    """Fault of a row's counter, key or dimensions, minute or amount; None: there is none.
 
     Args:
         items: these four.

@@ -65,10 +65,11 @@ class Cron:
         since = int(moment.timestamp()) - 3600
         stretches = offsets(str(self._zone), since, int(first.timestamp()))
         for (_, _, before), (begin, _, offset) in pairwise(stretches):
+            if (offset - before) % 3600 == 0:
+                continue
             for start in (begin, begin - (begin + offset) % -3600):
-                if (offset - before) % 3600:
-                    found = self._after(datetime.fromtimestamp(start - 1, UTC), moment)
-                    first = first if found is None else min(first, found)
+                found = self._after(datetime.fromtimestamp(start - 1, UTC), moment)
+                first = first if found is None else min(first, found)
         return first
 
     def _after(self, start: datetime, moment: datetime) -> datetime | None:

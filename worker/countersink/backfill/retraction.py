@@ -121,12 +121,10 @@ def _delete_empty(session: Session, taken: Amounts) -> None:
     for counter in taken.counters:
         for label, keys in taken.of(counter).items():
             for part in sql.parts(sorted(map(key_bytes, keys)), _KEYS):
-                _delete_empty_keys(session, (counter, sql.label_text(label)), part, _KEYS)
+                _delete_empty_keys(session, (counter, sql.label_text(label)), part)
 
 
-def _delete_empty_keys(
-    session: Session, bucket: tuple[str, str], keys: Sequence[bytes], size: int
-) -> None:
+def _delete_empty_keys(session: Session, bucket: tuple[str, str], keys: Sequence[bytes]) -> None:
     where = "FORCE INDEX (PRIMARY) WHERE counter = %s AND bucket = %s AND counter_key IN"
     # Without a lock first: whoever counts waits for cells that are empty, and for no others.
     empty = session.query(
@@ -145,7 +143,7 @@ def _delete_empty_keys(
     for key, _, amount in rows:
         sums[key] += amount
     gone = [(*bucket, key, slot) for key, slot, _ in rows if not sums[key]]
-    for some in sql.parts(gone, size):
+    for some in sql.parts(gone, _KEYS):
         # Row by row: another slot may have got one of the cell meanwhile.
         each = "(counter = %s AND bucket = %s AND counter_key = %s AND slot = %s)"
         session.execute(

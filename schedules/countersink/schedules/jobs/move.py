@@ -165,15 +165,12 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
         tail = f"', {COMPACTED:d}, "
     head = sql.head(session, part.counter, part.bucket if part.to is None else part.to.label)
     clause = session.dialect.upsert_add(table, "amount")
-    size = sql.CELLS_PER_STATEMENT
     by_key: dict[bytes, int] = {}
     for one in keys:
         by_key[one.key] = by_key.get(one.key, 0) + one.amount
     sums = sorted(by_key.items())
-    for start in range(0, len(sums), size):
-        values = ", ".join(
-            f"{head}{key.hex()}{tail}{amount:d})" for key, amount in sums[start : start + size]
-        )
+    for some in sql.parts(sums, sql.CELLS_PER_STATEMENT):
+        values = ", ".join(f"{head}{key.hex()}{tail}{amount:d})" for key, amount in some)
         session.execute(f"INSERT INTO {table} ({columns}) VALUES {values}{clause}")
     return sums
 

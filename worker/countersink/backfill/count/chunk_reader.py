@@ -31,7 +31,7 @@ Refused = Mapping[PartKey, RowRefusal]
 """Of what members cannot be united, and why not."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
 Members = Mapping[PartKey, bytes]
-"""Who was seen, as hashes of 8 bytes."""
+"""Hashes of 8 bytes of those who were seen."""
 
 _SALT_BITS: Final = 32
 _UNSALTED: Final = (

@@ -125,8 +125,8 @@ class Applier:
         pending: dict[bytes, Incoming],
         left_out: Mapping[RowName, RowRefusal],
     ) -> Applied:
-        """One transaction over ``pending``, after taking out of it what was counted before; the
-        rows ``left_out`` are dead.
+        """Transaction over ``pending``, once what was counted before is taken out of it; the rows
+        ``left_out`` are dead.
         """
         while pending:
             try:

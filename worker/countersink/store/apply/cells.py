@@ -155,8 +155,7 @@ class Upserts:
             StoreError: as any statement.
         """
         self._capped = key_caps.cap(self._session, self.merged, self._policies)
-        size = sql.CELLS_PER_STATEMENT
-        for cells in self.merged.chunks(size):
+        for cells in self.merged.chunks(sql.CELLS_PER_STATEMENT):
             self._writer.write(cells)
         if any(entry.seen for entry in self._entries):
             self._unite()

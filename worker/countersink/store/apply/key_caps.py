@@ -34,7 +34,7 @@ from typing import Final
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
-from countersink.store.counters.breakdowns import counter_of
+from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.counters.policies import Policies
 from countersink.store.errors import Conflict, RowsMissing
 from countersink.store.sql import EPOCH, day_label, label_of, label_time, marks, parts
@@ -252,7 +252,7 @@ _KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of
 def _missing_keys(
     session: Session, policies: Policies, place: Place, keys: Collection[str]
 ) -> list[str]:
-    """Those of some keys that the day does not have; the others are remembered."""
+    """Keys of these that the day does not have; the others are remembered."""
     encoded = {key: key.encode().hex() for key in keys}
     there = _in_slots(session, policies, place, encoded.values())
     absent = [hexed for key, hexed in encoded.items() if key not in there]
@@ -326,8 +326,8 @@ def _month(day: date) -> datetime:
 def overflown(
     session: Session, names: Iterable[str], since: datetime = EPOCH
 ) -> dict[tuple[str, int], int]:
-    """What went to :data:`OVERFLOW` of these counters and breakdowns, by counter and bucket's
-    label; of the buckets from ``since`` on alone.
+    """Amounts in :data:`OVERFLOW` of these counters and breakdowns, by counter and bucket's label;
+    of the buckets from ``since`` on alone.
     """
     found: dict[tuple[str, int], int] = {}
     for part in parts(sorted(names), _COUNTERS_PER_QUERY):
@@ -341,15 +341,25 @@ def overflown(
     return found
 
 
-def overflown_lately(session: Session) -> dict[tuple[str, int], int]:
-    """The same of all counters, of the buckets from yesterday (in UTC) on."""
+def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple[str, int], int]:
+    """Amounts in :data:`OVERFLOW` of all counters, or of one and its breakdowns, by counter and
+    bucket's label; of the buckets from yesterday (in UTC) on.
+    """
     ((yesterday,),) = session.query("SELECT CAST(UTC_DATE() - INTERVAL 1 DAY AS DATETIME)")
-    names = session.query("SELECT DISTINCT counter FROM counter_keys WHERE day >= %s", (yesterday,))
-    return overflown(session, (name for (name,) in names), yesterday)
+    where, args = "", tuple[object, ...]()
+    if counter is not None:
+        names = (counter, *names_of(session, counter))
+        where, args = f" AND counter IN ({marks(names)})", names
+    found = session.query(
+        f"SELECT DISTINCT counter FROM counter_keys WHERE day >= %s{where}", (yesterday, *args)
+    )
+    return overflown(session, (name for (name,) in found), yesterday)
 
 
 def overflown_by_counter(session: Session) -> dict[str, int]:
-    """The same by the counter whose, or whose breakdowns', it is; the most first."""
+    """Amounts of :func:`overflown_lately` by the counter whose, or whose breakdowns', they are; the
+    largest first.
+    """
     sums: dict[str, int] = {}
     for (name, _), amount in overflown_lately(session).items():
         sums[counter_of(name)] = sums.get(counter_of(name), 0) + amount

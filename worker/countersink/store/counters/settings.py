@@ -117,7 +117,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
         )
     }
     overflown: Counts[tuple[str, date]] = Counts()
-    for (each, label), amount in key_caps.overflown_lately(session).items():
+    for (each, label), amount in key_caps.overflown_lately(session, name).items():
         with suppress(Refused, LookupError):  # verify tells of the latter
             overflown[counter_of(each), policies.day(each, label)] += amount
     found = []

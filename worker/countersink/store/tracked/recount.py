@@ -232,11 +232,10 @@ def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> 
     """Add differences to slot 0."""
     with session.transaction():
         heads: dict[int, str] = {}
-        size = sql.CELLS_PER_STATEMENT
         clause = session.dialect.upsert_add("counter_slot", "amount")
-        for start in range(0, len(part), size):
+        for some in sql.parts(part, sql.CELLS_PER_STATEMENT):
             values = []
-            for (label, key), amount in part[start : start + size]:
+            for (label, key), amount in some:
                 if label not in heads:
                     heads[label] = sql.head(session, counter, label)
                 values.append(f"{heads[label]}{key.hex()}', 0, {amount:d})")
