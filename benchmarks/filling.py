@@ -9,10 +9,13 @@ from typing import Final
 
 from benchmarks.database import connect
 from benchmarks.workload import COUNTER
+from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
 
 ROWS_PER_STATEMENT: Final = 1_000
 ROWS_PER_COMMIT: Final = 50_000
-INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
+INSERT: Final = (
+    "INSERT INTO counter_slot (counter, bucket, width, counter_key, slot, amount) VALUES"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Filling:
     slots: int
     first_slot: int = 1
     digits: int = 6
-    width: timedelta = timedelta(1)
+    width: Resolution = "day"
 
     @property
     def rows(self) -> int:
@@ -61,10 +64,11 @@ class Filling:
 
     def statements(self) -> Iterator[tuple[int, str]]:
         """(rows, INSERT), slot by slot: each worker comes with its own rows to those of others."""
+        step = timedelta(minutes=MINUTES[self.width])
         keys = [f"x'{self.key(number).encode().hex()}'" for number in range(self.keys)]
         for slot in range(self.first_slot, self.first_slot + self.slots):
             for day in range(self.days):
-                head = f"('{COUNTER}', '{self.first + day * self.width}', "
+                head = f"('{COUNTER}', '{self.first + day * step}', {NUMBER[self.width]}, "
                 for start in range(0, self.keys, ROWS_PER_STATEMENT):
                     numbers = range(start, min(self.keys, start + ROWS_PER_STATEMENT))
                     values = ", ".join(

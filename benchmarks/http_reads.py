@@ -125,7 +125,7 @@ def window_now() -> Filling:
     now = datetime.now(UTC).replace(second=0, microsecond=0, tzinfo=None)
     first = now.replace(minute=now.minute // 15 * 15) - timedelta(days=1)
     quarters = timedelta(days=1) // QUARTER + AHEAD
-    return Filling("/articles/", WINDOW_KEYS, first, quarters, 1, width=QUARTER)
+    return Filling("/articles/", WINDOW_KEYS, first, quarters, 1, width="quarter")
 
 
 Table = tuple[Callable[[], Filling], Callable[[Filling], tuple[Question, ...]]]
@@ -159,7 +159,7 @@ class HttpReads:
     ) -> list[dict[str, Any]]:
         with self._site.database() as url:
             migrate(url)
-            if filling.width == QUARTER:
+            if filling.width == "quarter":
                 with Store(url) as store:
                     store.counters.set(COUNTER, resolution="quarter")
             fill(url, [filling])
@@ -174,7 +174,7 @@ class HttpReads:
             rows_after = one_value(url, COUNT)
         for (_, _, first), (_, _, second) in zip(before, after, strict=True):
             # The window has moved on meanwhile; each answer was held against the table.
-            if first != second and filling.width != QUARTER:
+            if first != second and filling.width != "quarter":
                 raise Wrong(f"{self.name}: compaction changed an answer")
         return [
             {

@@ -14,7 +14,9 @@ from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, undo
 from countersink.runtime.limits import key_text
 from countersink.store import Store
+from countersink.store.counters.buckets import width_of
 from countersink.store.sessions import open_tables
+from countersink.store.sql import LABEL, label_time
 from countersink.store.verify import open_session, verify
 
 COUNTER = "views"
@@ -22,7 +24,7 @@ NOON = datetime(2026, 3, 14, 12, 0, tzinfo=UTC)
 DAY = "2026-03-14"
 
 Totals = dict[tuple[str, str], int]
-"""(bucket as text, key) → total. Days in UTC are dates."""
+"""(bucket as text, key) → total. Days are dates, others go as ``2026-03-14 12:00 hour``."""
 
 
 def line(path: str = "/", *, minutes: int = 0, at: datetime = NOON, status: int = 200) -> bytes:
@@ -107,15 +109,18 @@ def totals(mysql_url: str, counter: str = COUNTER) -> Totals:
     require_verified(mysql_url)
     found = query(
         mysql_url,
-        "SELECT bucket, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
-        " GROUP BY bucket, counter_key",
+        f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
+        " GROUP BY bucket, width, counter_key",
         counter,
     )
     return {
-        (bucket.isoformat(" ").removesuffix(" 00:00:00"), key_text(key)): int(amount)
-        for bucket, key, amount in found
-        if amount
+        (_text(int(label)), key_text(key)): int(amount) for label, key, amount in found if amount
     }
+
+
+def _text(label: int) -> str:
+    width = width_of(label)
+    return f"{label_time(label):{'%Y-%m-%d' if width == 'day' else f'%Y-%m-%d %H:%M {width}'}}"
 
 
 def query(mysql_url: str, sql: str, *args: object) -> list[tuple[Any, ...]]:
@@ -188,8 +193,9 @@ class Logs:
 
     def reconcile(self, *sources: Path | str, **given: Any) -> BackfillReport:
         """Set what the sources say."""
+        asides = {name: given.pop(name) for name in ("on_progress", "stop") if name in given}
         asked = options(*sources, mode="reconcile", **given)
-        return backfill(self.url, asked, redis_url=self.redis_url)
+        return backfill(self.url, asked, redis_url=self.redis_url, **asides)
 
     def undo(self, run: BackfillReport | int, **given: Any) -> Undone:
         """Take back what a run did."""

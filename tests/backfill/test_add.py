@@ -30,7 +30,6 @@ from tests.backfill.helpers import (
     write,
 )
 from tests.store.helpers import MAX, MIN, entry
-from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
@@ -53,7 +52,7 @@ def test_what_is_added_is_there_with_what_was_counted_live(logs: Logs) -> None:
         " FROM backfill_run",
     )
     assert run == (report.run, COUNTER, "add", "done", 2, 2, 0, 2, 0)
-    ((slots,),) = logs.query("SELECT COUNT(*) FROM counter_slot WHERE slot BETWEEN 512 AND 639")
+    ((slots,),) = logs.query("SELECT COUNT(*) FROM counter_slot WHERE slot BETWEEN 512 AND 1023")
     assert slots == 2
 
 
@@ -93,23 +92,18 @@ def test_a_pipe_is_read_to_its_end(logs: Logs) -> None:
     assert logs.totals() == keys_of(3000)
 
 
-def test_days_and_hours_are_those_of_the_counters_policies(logs: Logs) -> None:
-    changed = NOON_MINUTE + 60
-    with open_tables(logs.url) as session:
-        put_policies(
-            session,
-            COUNTER,
-            [(0, "America/New_York", "day"), (changed, "Asia/Kolkata", "hour")],
-        )
-    file = logs.write(
-        "a.log",
-        line("/", minutes=-12 * 60) + line("/") + line("/", minutes=59) + line("/", minutes=60),
-    )
-    logs.add(file)
-    assert logs.totals() == {
-        ("2026-03-13", "/"): 1,
-        ("2026-03-14", "/"): 2,
-        ("2026-03-14 13:00:01", "/"): 1,
+def test_days_and_hours_are_those_of_the_counter(logs: Logs) -> None:
+    set_counter(logs.url, time_zone="America/New_York")
+    lines = line("/", minutes=-12 * 60) + line("/") + line("/", minutes=59)
+    logs.add(logs.write("a.log", lines))
+    days = {("2026-03-13", "/"): 1, ("2026-03-14", "/"): 2}
+    assert logs.totals() == days
+    # What is counted from then on, whatever its time.
+    set_counter(logs.url, resolution="quarter")
+    logs.add(logs.write("b.log", line("/b", minutes=-12 * 60 + 14) + line("/b", minutes=15)))
+    assert logs.totals() == days | {
+        ("2026-03-14 00:00 quarter", "/b"): 1,
+        ("2026-03-14 12:15 quarter", "/b"): 1,
     }
 
 

@@ -25,18 +25,18 @@ from tests.backfill.helpers import (
     log,
     long_log,
     run_of,
+    set_counter,
     write,
 )
 from tests.store.helpers import entry, row, together
-from tests.store.policy_rows import put_policies
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
 
-def test_a_policy_that_changes_in_the_midst_is_seen(logs: Logs) -> None:
-    """No chunk is counted by policies that are not in force."""
+def test_a_resolution_that_changes_in_the_midst_is_seen(logs: Logs) -> None:
+    """No chunk is counted by a catalog that is not in force."""
     logs.small_chunks()
     file = logs.write("a.log", long_log(300))
     changes: list[int] = []
@@ -44,15 +44,14 @@ def test_a_policy_that_changes_in_the_midst_is_seen(logs: Logs) -> None:
     def change(progress: Progress) -> None:
         if progress.lines == 100 and not changes:
             changes.append(1)
-            with open_tables(logs.url) as session:
-                put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
+            set_counter(logs.url, resolution="hour")
 
     logs.add(file, on_progress=change)
     found = {
         bucket: sum(amount for (label, _), amount in logs.totals().items() if label == bucket)
         for bucket, _ in logs.totals()
     }
-    assert found == {"2026-03-14": 100, "2026-03-14 12:00:01": 200}
+    assert found == {"2026-03-14": 100, "2026-03-14 12:00 hour": 200}
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -181,7 +180,7 @@ def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(l
     assert logs.totals() == keys_of(450)
 
 
-def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs) -> None:
+def test_a_resolution_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs) -> None:
     logs.small_chunks()
     file = half_undone(logs)
     claims: list[str] = []
@@ -192,8 +191,7 @@ def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs)
         return len(claims) == 2
 
     def change(_request: Request) -> None:
-        with open_tables(logs.url) as session:
-            put_policies(session, COUNTER, [(0, "UTC", "day"), (NOON_MINUTE, "UTC", "hour")])
+        set_counter(logs.url, resolution="hour")
 
     with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when(
@@ -208,7 +206,7 @@ def test_a_policy_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs)
     by_bucket: Counter[str] = Counter()
     for (bucket, _), amount in logs.totals().items():
         by_bucket[bucket] += amount
-    assert by_bucket == {"2026-03-14": 300, "2026-03-14 12:00:01": 150}
+    assert by_bucket == {"2026-03-14": 300, "2026-03-14 12:00 hour": 150}
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -90,28 +90,33 @@ def test_what_is_before_a_breakdown_is_not_added_to_it(declared: str, tmp_path: 
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_lines_are_added_to_a_breakdown_from_the_minute_on_at_which_it_begins(
-    declared: str, tmp_path: Path
+@pytest.mark.parametrize("resolution", ["day", "quarter"])
+def test_lines_are_added_to_a_breakdown_from_the_midnight_on_at_which_it_begins(
+    declared: str, tmp_path: Path, resolution: str
 ) -> None:
-    """It begins at a midnight of UTC, in the midst of a day of Tokyo, whose days there are by
-    then.
-    """
+    set_counter(declared, time_zone="Asia/Kathmandu", resolution=resolution)
     add(declared, events(tmp_path / "a.csv"), **COLUMNS)
     with Store(declared) as store:
         found = store.counters.set(COUNTER, breakdowns=["page", "page,country", "country"])
-        begins = datetime.fromtimestamp(found.breakdowns[-1].since * 60, UTC)
-        start = begins - timedelta(minutes=6)
-        store.counters.set(COUNTER, time_zone="Asia/Tokyo", start=start)
-    times = [begins + timedelta(minutes=minutes) for minutes in (-5, -1, 0, 5, 300)]
+    begins = datetime.fromtimestamp(found.breakdowns[-1].since * 60, UTC)
+    assert (begins.hour, begins.minute) == (18, 15)
+    times = [begins + timedelta(minutes=minutes) for minutes in (-15, -1, 0, 5, 14)]
     rows = "".join(f"{at:%Y-%m-%dT%H:%MZ},{at.minute}\n" for at in times)
     given = {**COLUMNS, "key_column": "", "dimensions": (("country", "minute"),)}
+    before = totals(declared)
     report = add(declared, write(tmp_path / "b.csv", f"at,minute\n{rows}".encode()), **given)
-    label = f"{begins:%Y-%m-%d} 00:00:01"
-    assert totals(declared) == {(DAY, ""): 3, (label, ""): 5}
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3, (label, ""): 5}
-    assert totals(declared, f"{COUNTER}#3") == {(label, "0"): 2, (label, "5"): 1}
+    quarters = [f"{begins + timedelta(minutes=n):%Y-%m-%d %H:%M} quarter" for n in (-15, 0)]
+    days = [f"{begins + timedelta(days=n):%Y-%m-%d}" for n in (0, 1)]
+    first, second = days if resolution == "day" else quarters
+    assert totals(declared) == before | {(first, ""): 2, (second, ""): 3}
+    assert totals(declared, f"{COUNTER}#1") == totals(declared)
+    assert totals(declared, f"{COUNTER}#3") == {
+        (second, "15"): 1,
+        (second, "20"): 1,
+        (second, "29"): 1,
+    }
     undo(declared, run_of(report))
-    assert totals(declared) == totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+    assert totals(declared) == totals(declared, f"{COUNTER}#1") == before
     assert totals(declared, f"{COUNTER}#3") == {}
 
 

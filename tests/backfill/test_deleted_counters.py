@@ -59,12 +59,12 @@ def fill(logs: Logs) -> None:
     with connect(logs.url) as session:
         run = new_run(session)
         session.execute(
-            "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
-            " VALUES (%s, '2026-03-14', '/0', 0, 10),"
-            " (%s, '2026-03-14', '/1', 5, 1)",
+            "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+            " VALUES (%s, '2026-03-14', 4, '/0', 0, 10),"
+            " (%s, '2026-03-14', 4, '/1', 5, 1)",
             (run, run),
         )
-        session.execute("INSERT INTO backfill_truth VALUES (%s, '2026-03-14', '/0', 10)", (run,))
+        session.execute("INSERT INTO backfill_truth VALUES (%s, '2026-03-14', 4, '/0', 10)", (run,))
         session.execute(
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES (%s, '2026-03-14', '/', 600, 6)",
@@ -74,7 +74,7 @@ def fill(logs: Logs) -> None:
         session.execute("INSERT INTO counter_ledger VALUES (%s, 700, 6, 0, NULL)", (COUNTER,))
         post_planted(session)
         session.execute(
-            "INSERT INTO reconciled_bucket VALUES (%s, '2026-03-14', %s, 1),"
+            "INSERT INTO reconciled_day VALUES (%s, '2026-03-14', %s, 1),"
             " ('other', '2026-03-14', 1, 1)",
             (COUNTER, run),
         )
@@ -98,7 +98,7 @@ def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
     assert everything(logs.url, COUNTER) == dict.fromkeys(TABLES, 0)
     assert everything(logs.url, "other") == others
     assert logs.totals("other") == amounts
-    assert logs.query("SELECT DISTINCT counter FROM reconciled_bucket") == [("other",)]
+    assert logs.query("SELECT DISTINCT counter FROM reconciled_day") == [("other",)]
     assert logs.query(
         "SELECT counter, state, COUNT(*) FROM backfill_run GROUP BY 1, 2 ORDER BY 1"
     ) == [("other", "done", 2), (COUNTER, "deleted", 3)]

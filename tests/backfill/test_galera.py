@@ -11,16 +11,14 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from countersink.backfill.reconcile.correction import BucketKeys, Correction, connect_for
-from countersink.backfill.reconcile.scope import choose
+from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
-from tests.backfill.truths import DAY, hour_ago, on_days, options, said_by, totals
+from tests.backfill.truths import DAY, on_days, said_by, totals
 from tests.store.app import Connection
-from tests.store.helpers import minute
 from tests.support.galera import GaleraCluster, installed, lagging
 from tests.support.waiting import eventually
 
@@ -30,7 +28,7 @@ pytestmark = [
 ]
 
 AT = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC)
-ALL = BucketKeys(minute(DAY, 0) * 60, b"", b"\xff")
+ALL = DayKeys(DAY, None, GREATEST)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +74,7 @@ def session(cluster: GaleraCluster) -> Iterator[Session]:
 def correcting(session: Session, amount: int) -> Callable[[], None]:
     """Sets ``/`` to an amount."""
     run = said_by(session, {(DAY, "/"): amount})
-    view = choose(session, run, options(DAY, DAY), hour_ago()).view
-    return partial(Correction(run, view, hour_ago(), False).correct, session, ALL)
+    return partial(Correction(run, "views", "day", False).correct, session, ALL)
 
 
 def require_verified(cluster: GaleraCluster) -> None:

@@ -11,11 +11,11 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Drift, RejectedLine
 from countersink.backfill.options import Recipe
 from countersink.producers.access_log.template import Condition
+from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import NUMBER, Width
 from tests.backfill.helpers import Logs, log, long_log, run_of, write
 from tests.backfill.truths import new_run
-from tests.store.helpers import minute
-from tests.store.policy_rows import put_policies
 
 
 @pytest.fixture(autouse=True)
@@ -113,41 +113,47 @@ def test_all_rejected_lines_are_listed_in_order(
 
 
 @pytest.mark.parametrize("keys", [1, 3, 4, 5, 8, 9])
-def test_all_corrections_are_listed_in_order(session: Session, keys: int) -> None:
-    put_policies(
-        session, "views", [(0, "UTC", "day"), (minute(date(2026, 3, 15)), "Asia/Tokyo", "hour")]
-    )
+def test_all_corrections_are_listed_in_order(store: Store, session: Session, keys: int) -> None:
+    store.counters.set("views", time_zone="Asia/Tokyo")
     run, other = new_run(session), new_run(session)
-    labels = ("2026-03-14 00:00:00", "2026-03-15 00:00:00", "2026-03-15 20:00:01")
-    for label in labels:
+    buckets: list[tuple[str, Width]] = [
+        ("2026-03-14 00:00:00", "hour"),
+        ("2026-03-14 00:00:00", "day"),
+        ("2026-03-15 00:00:00", "minute"),
+        ("2026-03-15 20:00:00", "quarter"),
+    ]
+    for bucket, width in buckets:
+        at = bucket, NUMBER[width]
         for number in range(keys):
             session.execute(
-                "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
-                " VALUES (%s, %s, %s, %s, %s), (%s, %s, 'x', 1, 2)"
+                "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+                " VALUES (%s, %s, %s, %s, %s, %s), (%s, %s, %s, 'x', 1, 2)"
                 " ON DUPLICATE KEY UPDATE had = 1",
-                (run, label, f"/{number}", 10, number, other, label),
+                (run, *at, f"/{number}", 10, number, other, *at),
             )
     found = list(history.drift(session, run))
-    assert [(str(one.bucket), one.key) for one in found] == [
-        (label, f"/{number}") for label in labels for number in range(keys)
+    assert [(str(one.bucket), one.width, one.key) for one in found] == [
+        (*bucket, f"/{number}") for bucket in buckets for number in range(keys)
     ]
     assert [one.delta for one in found[:keys]] == [number - 10 for number in range(keys)]
-    # An hour of the second policy is of the next day in its zone.
-    assert [str(one.day) for one in found[::keys]] == ["2026-03-14", "2026-03-15", "2026-03-16"]
-    assert len(list(history.drift(session, other))) == 3
+    # In its zone the quarter is of the next day.
+    days = [str(one.day) for one in found[::keys]]
+    assert days == ["2026-03-14", "2026-03-14", "2026-03-15", "2026-03-16"]
+    assert len(list(history.drift(session, other))) == 4
 
 
-def test_a_correction_of_a_policy_that_is_gone_has_a_day_all_the_same(session: Session) -> None:
+def test_a_correction_of_a_counter_that_is_gone_has_a_day_all_the_same(session: Session) -> None:
     run = new_run(session)
     session.execute(
-        "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
-        " VALUES (%s, '2026-03-14 20:00:07', X'C328', -3, 4)",
+        "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+        " VALUES (%s, '2026-03-14 20:00:00', 3, X'C328', -3, 4)",
         (run,),
     )
     assert list(history.drift(session, run)) == [
         Drift(
             day=date(2026, 3, 14),
-            bucket=datetime(2026, 3, 14, 20, 0, 7),  # noqa: DTZ001 (a label)
+            bucket=datetime(2026, 3, 14, 20),  # noqa: DTZ001 (as in the table)
+            width="hour",
             key="\ufffd(",
             had=-3,
             should_be=4,

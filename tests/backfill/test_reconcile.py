@@ -1,4 +1,4 @@
-"""Reconciling: totals are what the sources say, for the buckets that they are the truth for."""
+"""Reconciling: totals are what the sources say, for the days that they are the truth for."""
 
 from datetime import UTC, date, datetime
 from typing import Any
@@ -15,6 +15,8 @@ from countersink.backfill.undo import undo
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump
+from countersink.store.counters.buckets import ONE_DAY, width_of
+from countersink.store.sql import label_time
 from countersink.stream.connection import command
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY, stream_key
@@ -22,13 +24,13 @@ from tests.backfill.truths import (
     DAY,
     NEXT,
     Scene,
+    bucket,
     count,
     hour_ago,
     on_days,
     options,
 )
 from tests.store.helpers import MAX, MIN, entry, ledger, minute
-from tests.store.policy_rows import put_policies
 from tests.support.traffic import now_ms, send
 
 pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]
@@ -55,7 +57,7 @@ def test_totals_become_what_the_sources_say(scene: Scene) -> None:
         "/new": (0, 7),
         "/twice": (8, 4),
     }
-    assert scene.marks(run) == {minute(DAY, 0) * 60}
+    assert scene.marks(run) == {DAY}
     assert ledger(scene.session) == {"views": 20}
     slots = scene.session.query("SELECT DISTINCT slot FROM counter_slot WHERE slot <> 17")
     assert all(512 <= slot < 1024 for (slot,) in slots)
@@ -106,7 +108,7 @@ def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
     assert done.corrections == len(scene.drift(run)) == (8 if delete_missing else 3)
 
 
-def test_with_a_range_of_days_all_buckets_in_it_are_set(scene: Scene) -> None:
+def test_with_a_range_of_days_all_days_in_it_are_set(scene: Scene) -> None:
     before, after = date(2026, 3, 12), date(2026, 3, 17)
     scene.count({(day, "/"): 4 for day in (before, DAY, NEXT, after)})
     run = scene.said_by({(DAY, "/"): 5})
@@ -116,7 +118,7 @@ def test_with_a_range_of_days_all_buckets_in_it_are_set(scene: Scene) -> None:
     assert scene.totals() == on_days(
         {(before, "/"): 4, (DAY, "/"): 5, (NEXT, "/"): 0, (after, "/"): 4}
     )
-    assert scene.marks(run) == {minute(date(2026, 3, day), 0) * 60 for day in range(13, 17)}
+    assert scene.marks(run) == {date(2026, 3, day) for day in range(13, 17)}
     # Without --delete-missing they are marked all the same, and stay as they are.
     run = scene.said_by({(DAY, "/"): 5})
     scene.correct(run, **asked)
@@ -140,18 +142,21 @@ def test_what_was_accepted_before_and_comes_later_is_not_counted_on_top(scene: S
     assert scene.totals() == on_days({(DAY, "/"): 10, (NEXT, "/"): 2})
 
 
-def test_buckets_that_were_open_when_it_began_are_left_out(scene: Scene) -> None:
-    scene.store.counters.set("views", resolution="hour")
+@pytest.mark.parametrize("resolution", ["hour", "day"])
+def test_days_that_were_open_when_it_began_are_left_out(scene: Scene, resolution: Any) -> None:
+    scene.store.counters.set("views", resolution=resolution)
     noon = minute(DAY, 720)
-    run = scene.said_by({(noon - 60, "/"): 1, (noon, "/"): 2, (noon + 600, "/"): 3})
-    ends = (noon + 60) * 60_000
-    done = scene.correct(run, ends + 900_000 - 1)
-    assert scene.totals() == {((noon - 60) * 60, "/"): 1}
-    assert scene.marks(run) == {(minute(DAY, 0) + 60 * hour) * 60 for hour in range(12)}
-    assert f"not over for 900 s when this began: {DAY}" in done.notices[0]
+    run = scene.said_by({(noon - 1440, "/"): 1, (noon, "/"): 2, (noon + 600, "/"): 3})
+    ends = minute(NEXT, 0) * 60_000
+    days: dict[str, Any] = {"start": date(2026, 3, 13), "end": DAY}
+    done = scene.correct(run, ends + 900_000 - 1, **days)
+    assert scene.totals() == {(bucket(resolution, noon - 1440), "/"): 1}
+    assert scene.marks(run) == {date(2026, 3, 13)}
+    assert done.notices == (f"left out, as not over for 900 s when this began: {DAY}",)
     run = scene.said_by({(noon, "/"): 2})
-    scene.correct(run, ends + 10_000, grace_s=10.0)
-    assert scene.totals()[noon * 60, "/"] == 2
+    scene.correct(run, ends + 10_000, grace_s=10.0, **days)
+    assert scene.totals()[bucket(resolution, noon), "/"] == 2
+    assert scene.marks(run) == {date(2026, 3, 13), DAY}
 
 
 @pytest.mark.parametrize(
@@ -183,40 +188,92 @@ def test_days_are_those_of_the_counters_zone(
     assert scene.store.totals.total("views", key="/") == 5 + 3
 
 
-def test_days_whose_buckets_go_beyond_them_are_refused(scene: Scene) -> None:
-    put_policies(scene.session, "views", [(0, "Asia/Kolkata", "hour")])
-    run = scene.said_by({(DAY, "/"): 1})
-    with pytest.raises(BackfillError, match="in whole buckets"):
-        scene.correct(run, start=DAY, end=DAY)
-    run = scene.said_by({(DAY, "/"): 1})
-    put_policies(scene.session, "views", [(0, "Asia/Kolkata", "quarter")])
-    for last, complaint in ((date(9999, 12, 30), "fewer days"), (date.max, "has no end")):
+def test_days_whose_buckets_go_beyond_them_are_left_out(scene: Scene) -> None:
+    scene.store.counters.set("views", time_zone="Asia/Kolkata", resolution="quarter")
+    scene.count({(DAY, "/"): 3})
+    # As only SQL can set it: midnight there is in the midst of an hour.
+    scene.session.execute("UPDATE counter SET resolution = 'hour'")
+    for _ in range(2):
         run = scene.said_by({(DAY, "/"): 1})
-        with pytest.raises(BackfillError, match=complaint):
+        done = scene.correct(run, start=DAY, end=NEXT)
+        assert done.notices == (f"{ACROSS}: {DAY} to {NEXT}",)
+        assert (scene.marks(run), done.corrections) == (set(), 0)
+    # With quarters, those in which such an hour was counted.
+    scene.session.execute("UPDATE counter SET resolution = 'quarter', counted_hour = '2030-01-01'")
+    midnight = minute(DAY, 18 * 60 + 30)
+    scene.session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+        " VALUES ('views', %s, 'x', 3, 0, 0)",
+        (label_time(bucket("hour", midnight)),),
+    )
+    last = NEXT + ONE_DAY
+    run = scene.said_by({(DAY, "/"): 1, (last, "/"): 2})
+    done = scene.correct(run, start=DAY, end=last)
+    assert done.notices == (f"{ACROSS}: {DAY} to {NEXT}",)
+    assert scene.marks(run) == {last}
+    assert scene.store.totals.total("views") == 5
+
+
+ACROSS = "left out, as buckets that begin or end in them are partly of other days"
+
+
+def test_too_many_days_are_refused(scene: Scene) -> None:
+    for last in date(9999, 12, 30), date.max:
+        run = scene.said_by({(DAY, "/"): 1})
+        with pytest.raises(BackfillError, match="fewer days"):
             scene.correct(run, start=date(1, 1, 1), end=last)
+    run = scene.said_by({(DAY, "/"): 1})
+    done = scene.correct(run, start=date(9999, 12, 1), end=date.max)
+    assert "not over for 900 s when this began: 9999-12-01 to 9999-12-31" in done.notices[0]
 
 
-def test_a_change_of_policy_in_the_days_is_no_matter(scene: Scene) -> None:
-    change = minute(DAY, 600)
-    put_policies(scene.session, "views", [(0, "UTC", "day"), (change, "Europe/Berlin", "quarter")])
-    scene.count({(change - 1, "/"): 1, (change, "/"): 1, (change + 15, "/gone"): 1})
-    run = scene.said_by({(change - 1, "/"): 10, (change, "/"): 20})
-    scene.correct(run, start=DAY, end=DAY, delete_missing=True)
-    assert set(scene.totals().values()) == {10, 20, 0}
-    assert scene.store.totals.total("views", start=DAY, end=DAY) == 30
+@pytest.mark.parametrize("delete_missing", [False, True])
+@pytest.mark.parametrize("resolution", ["minute", "quarter", "hour", "day"])
+def test_all_widths_of_a_day_are_set(scene: Scene, resolution: Any, delete_missing: bool) -> None:
+    """What the sources say stands in the buckets that they were read in."""
+    at = minute(DAY, 600)
+    for each in ("day", "minute", "quarter", "hour", resolution):
+        scene.store.counters.set("views", resolution=each)
+        scene.count({(at, "/"): 1, (at + 15, "/"): 1, (at, "/gone"): 1, (minute(NEXT), "/"): 1})
+    run = scene.said_by({(at, "/"): 10, (at + 15, "/"): 20, (at, "/new"): 5})
+    would = correction.compare(
+        scene.url, run, options(DAY, DAY, delete_missing=delete_missing), hour_ago()
+    )
+    done = scene.correct(run, start=DAY, end=DAY, delete_missing=delete_missing)
+    found = {place: amount for place, amount in scene.totals().items() if amount}
+    left = 0 if delete_missing else 5
+    assert scene.store.totals.total("views", start=DAY, end=DAY) == 35 + left
+    of_day = {place: amount for place, amount in found.items() if place[0] < minute(NEXT, 0) * 60}
+    wanted = {(bucket(resolution, at), "/new"): 5}
+    for minutes, amount in (0, 10), (15, 20):
+        place = bucket(resolution, at + minutes), "/"
+        wanted[place] = wanted.get(place, 0) + amount
+    assert {place: n for place, n in of_day.items() if place[1] != "/gone"} == wanted
+    assert sum(of_day.values()) == 35 + left
+    assert scene.store.totals.total("views", start=NEXT, end=NEXT) == 5
+    assert (done.corrections, done.amount) == (would.corrections, would.amount)
+    assert {(one.bucket, one.width, one.key): (one.had, one.should_be) for one in would.drift} == {
+        (label_time(label), width_of(label), key): what
+        for (label, key), what in scene.drift(run).items()
+    }
+    again = scene.said_by({(at, "/"): 10, (at + 15, "/"): 20, (at, "/new"): 5})
+    assert scene.correct(again, start=DAY, end=DAY).corrections == 0
+    scene.session.execute("UPDATE backfill_run SET state = 'done'")
+    undo(scene.url, run)
+    assert scene.store.totals.total("views", start=DAY, end=DAY) == 15
 
 
 def test_days_in_months_are_left_out(scene: Scene) -> None:
-    scene.store.counters.set("views", keep_days=30)
-    scene.session.execute("UPDATE counter SET rolled_up_to = %s WHERE name = 'views'", (NEXT,))
-    days = [date(2026, 3, 10), date(2026, 3, 13), DAY, NEXT]
+    days = [date(2026, 2, 10), date(2026, 2, 27), date(2026, 2, 28), date(2026, 3, 1)]
+    scene.store.counters.set("views", keep="day=30d")
+    scene.session.execute("UPDATE counter SET rolled_month = '2026-03-01' WHERE name = 'views'")
     run = scene.said_by({(day, "/"): 3 for day in days})
     done = scene.correct(run)
-    assert scene.totals() == on_days({(NEXT, "/"): 3})
-    assert done.notices[0] == (
-        "left out, as their days are rolled up to months: 2026-03-10 to 2026-03-14"
+    assert scene.totals() == on_days({(days[-1], "/"): 3})
+    assert done.notices == (
+        "left out, as their days are rolled up to months: 2026-02-10 to 2026-02-28",
     )
-    assert scene.marks(run) == {minute(NEXT, 0) * 60}
+    assert scene.marks(run) == {days[-1]}
 
 
 def test_negative_totals_and_those_beyond_64_bits(scene: Scene) -> None:
@@ -304,23 +361,31 @@ def test_tracked_counters_are_refused(scene: Scene) -> None:
         correction.compare(scene.url, run, options(), hour_ago())
 
 
-def test_sources_read_by_other_policies_are_refused(scene: Scene) -> None:
-    run = scene.said_by({(DAY, "/"): 1})
-    # Nothing has been counted, so this is for all time.
-    scene.store.counters.set("views", time_zone="Asia/Tokyo")
-    with pytest.raises(BackfillError, match="time zone or resolution of views was changed"):
-        scene.say(run, {(DAY, "/"): 1})
-    with pytest.raises(BackfillError, match="time zone or resolution of views was changed"):
-        scene.correct(run)
-    assert scene.totals() == {}
-    run = scene.said_by({(DAY, "/"): 1})
-    assert scene.correct(run).corrections == 1
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_run_keeps_the_resolution_that_it_began_with(scene: Scene, counted: bool) -> None:
+    at = minute(DAY, 600)
+    scene.store.counters.set("views", resolution="minute")
+    if counted:
+        scene.count({(at, "/"): 1})
+    run = scene.said_by({(at, "/"): 2})
+    scene.store.counters.set("views", resolution="hour")
+    scene.count({(at, "/"): 7})
+    scene.say(run, {(at + 1, "/"): 3})
+    scene.correct(run)
+    assert {place: n for place, n in scene.totals().items() if n} == {
+        (bucket("minute", at), "/"): 2,
+        (bucket("minute", at + 1), "/"): 3,
+    }
+    assert scene.store.totals.total("views", start=DAY, end=DAY) == 5
+    run = scene.said_by({(at, "/"): 2, (at + 1, "/"): 3})
+    assert scene.correct(run).corrections == 3
+    assert {place: n for place, n in scene.totals().items() if n} == {(bucket("hour", at), "/"): 5}
 
 
-def test_a_policy_that_begins_later_does_not_matter(scene: Scene) -> None:
-    scene.count({(DAY, "/"): 1})
-    run = scene.said_by({(DAY, "/"): 2})
-    scene.store.counters.set("views", resolution="hour", start=datetime(2100, 1, 1, tzinfo=UTC))
+def test_while_sources_are_read_the_time_zone_stays(scene: Scene) -> None:
+    run = scene.said_by({(DAY, "/"): 1})
+    with pytest.raises(ValueError, match="time zone"):
+        scene.store.counters.set("views", time_zone="Asia/Tokyo")
     assert scene.correct(run).corrections == 1
 
 
@@ -375,9 +440,9 @@ def test_without_a_worker_it_does_not_begin(redis_client: redis.Redis, redis_url
 
 
 def test_marks_are_seen_by_workers_at_once(scene: Scene) -> None:
-    ((before,),) = scene.session.query("SELECT policy_version FROM control")
+    ((before,),) = scene.session.query("SELECT catalog_version FROM control")
     scene.correct(scene.said_by({(DAY, "/"): 1}))
-    ((after,),) = scene.session.query("SELECT policy_version FROM control")
+    ((after,),) = scene.session.query("SELECT catalog_version FROM control")
     assert after == before + 1
     with scene.session.transaction():
         bump(scene.session)

@@ -3,17 +3,22 @@
 import random
 from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from countersink.backfill.options import Progress
+from countersink.backfill.undo import undo
 from countersink.store import Store
 from countersink.store.apply import dead
-from countersink.store.counters.buckets import WIDTH
+from countersink.store.counters.buckets import RESOLUTIONS, Resolution
+from countersink.store.counters.catalog import Scheme
 from countersink.stream.entry import new_entry_id
 from tests.backfill import truths
-from tests.backfill.helpers import COUNTER, NOON, Logs, line
+from tests.backfill.helpers import COUNTER, NOON, Logs, line, long_log
+from tests.backfill.helpers import DAY as DAY_TEXT
 from tests.backfill.truths import DAY, Scene, hour_ago
 from tests.store.helpers import entry, minute
 from tests.support.examples import MANY
@@ -58,6 +63,54 @@ def test_the_other_buckets_of_a_key_and_day_go_too(
     assert logs.reconcile(file, start=day, end=day).corrections == 0
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_resolution_changes_while_sources_are_read(
+    logs: Logs, store: Store, dry_run: bool
+) -> None:
+    logs.small_chunks(20)
+    store.counters.set(COUNTER, resolution="minute")
+    logs.add(logs.write("live", line("/0", minutes=7) + line("/live")), name="live")
+    changes: list[Resolution] = ["day", "quarter", "hour"]
+    read: list[int] = []
+
+    def change(progress: Progress) -> None:
+        if progress.doing == "reading" and progress.lines > 20 * len(read) and changes:
+            read.append(progress.lines)
+            store.counters.set(COUNTER, resolution=changes.pop())
+
+    file = logs.write("a.log", long_log(100, keys=2))
+    report = logs.reconcile(file, on_progress=change, dry_run=dry_run)
+    assert (report.state, read) == ("done", [20, 40, 60])
+    assert report.amount == 99
+    if dry_run:
+        assert {(one.width, one.key, one.delta) for one in report.drift} == {
+            ("minute", "/0", -1),
+            *(("minute", f"/{n}", delta) for n in range(2) for delta in (30, 20)),
+        }
+    else:
+        assert logs.totals() == {
+            (f"{DAY_TEXT} 12:00 minute", "/live"): 1,
+            **{(f"{DAY_TEXT} 12:00 minute", f"/{n}"): 30 for n in range(2)},
+            **{(f"{DAY_TEXT} 12:01 minute", f"/{n}"): 20 for n in range(2)},
+        }
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_date_that_the_time_zone_left_out_is_no_day(
+    logs: Logs, store: Store, dry_run: bool
+) -> None:
+    store.counters.set(COUNTER, time_zone="Pacific/Apia", resolution="minute")
+    left_out = datetime(2011, 12, 30, 10, tzinfo=UTC)  # where it became the 31st
+    lines = b"".join(line("/a", at=left_out + timedelta(hours=hours)) for hours in (-1, 1))
+    file = logs.write("a.log", lines)
+    days = date(2011, 12, 29), date(2011, 12, 31)
+    report = logs.reconcile(file, start=days[0], end=days[1], dry_run=dry_run)
+    assert (report.state, report.amount) == ("done", 2)
+    assert not any("left out" in notice for notice in report.notices)
+    if not dry_run:
+        assert store.totals.daily(COUNTER) == [(days[0], 1), (date(2011, 12, 30), 0), (days[1], 1)]
+
+
 def test_what_was_accepted_before_counts_in_no_bucket_of_the_days(scene: Scene) -> None:
     scene.store.counters.set("views", resolution="minute")
     run = scene.said_by({(minute(DAY, 500), "/"): 9})
@@ -84,33 +137,79 @@ def test_a_random_history_on_mysql(scene: Scene) -> None:
 
 
 def random_histories(scene: Scene, zone: str, resolution: Any) -> None:
-    """Whatever is set, the total of each key and day is what the sources say."""
-    if resolution == "hour" and zone in ("Australia/Lord_Howe", "Asia/Kathmandu"):
-        resolution = "quarter"  # hours go beyond the days there
-    for seed in range(20 if MANY else 1):
+    """Whatever is set, the total of each key and day is what the sources say, and stands in the
+    resolution in which they began to be read."""
+    possible = [*RESOLUTIONS]
+    if zone in ("Australia/Lord_Howe", "Asia/Kathmandu"):
+        possible.remove("hour")  # these go beyond the days there
+    if resolution not in possible:
+        resolution = "quarter"
+    for seed in range(20 if MANY else 2):
         chosen = random.Random(f"{zone} {resolution} {seed}")
         counter = f"c{seed}"
-        scene.store.counters.set(counter, time_zone=zone, resolution=resolution)
+        setting = partial(scene.store.counters.set, counter)
+        setting(time_zone=zone, resolution=resolution)
         first = DAYS[zone] - timedelta(days=1)
         last = DAYS[zone] + timedelta(days=chosen.randint(0, 1))
-        had, said = events(chosen, zone), events(chosen, zone)
-        in_days = {place for place in said if first <= local(zone, place[0]) <= last}
-        truths.count(scene.applier, had, counter)
-        run = truths.said_by(scene.session, {place: said[place] for place in in_days}, counter)
+        had = Counter[tuple[date, str]]()
+        # Rows of several widths, side by side.
+        for _ in range(chosen.randint(1, 4)):
+            some = events(chosen, zone)
+            truths.count(scene.applier, some, counter)
+            for (at, key), amount in some.items():
+                had[local(zone, at), key] += amount
+            setting(resolution=chosen.choice(possible))
+        setting(resolution=resolution)
+        run = truths.new_run(scene.session, counter)
+        said = Events()
+        for _ in range(chosen.randint(1, 3)):
+            chunk = {
+                place: amount
+                for place, amount in events(chosen, zone).items()
+                if first <= local(zone, place[0]) <= last
+            }
+            truths.say(scene.session, run, chunk, counter)
+            for place, amount in chunk.items():
+                said[place] += amount
+            setting(resolution=chosen.choice(possible))
         delete_missing = chosen.random() < 0.3
         scene.correct(run, counter=counter, start=first, end=last, delete_missing=delete_missing)
-        known = {(local(zone, at), key) for at, key in in_days}
-        wanted = Counter[tuple[int, str]]()
-        for (at, key), amount in had.items():
-            day = local(zone, at)
+        in_buckets = Counter[tuple[int, str]]()
+        wanted = Counter[tuple[date, str]]()
+        for (at, key), amount in said.items():
+            wanted[local(zone, at), key] += amount
+            in_buckets[scheme(zone, resolution).label(at), key] += amount
+        known = {(local(zone, at), key) for at, key in said}
+        for (day, key), amount in had.items():
             gone = delete_missing and first <= day <= last
             if not gone and (day, key) not in known:
-                wanted[bucket(resolution, at), key] += amount
-        for at, key in in_days:
-            wanted[bucket(resolution, at), key] += said[at, key]
-        assert {place: n for place, n in truths.totals(scene.session, counter).items() if n} == {
+                wanted[day, key] += amount
+        found = truths.totals(scene.session, counter)
+        by_day = Counter[tuple[date, str]]()
+        for (label, key), amount in found.items():
+            day = scheme(zone, resolution).local_day(label)
+            by_day[day, key] += amount
+            if (day, key) in known:
+                assert amount == in_buckets[label, key]
+        assert {place: n for place, n in by_day.items() if n} == {
             place: n for place, n in wanted.items() if n
         }
+        undone(scene, run, counter, had)
+
+
+def undone(scene: Scene, run: int, counter: str, had: Counter[tuple[date, str]]) -> None:
+    """Taken back, what was counted is there again."""
+    scene.session.execute("UPDATE backfill_run SET state = 'done' WHERE id = %s", (run,))
+    undo(scene.url, run)
+    by_key = Counter[str]()
+    for (_, key), amount in had.items():
+        by_key[key] += amount
+    found = scene.store.totals.by_key(counter)
+    assert {key: n for key, n in found if n} == {key: n for key, n in by_key.items() if n}
+
+
+def scheme(zone: str, resolution: Any) -> Scheme:
+    return Scheme(time_zone=zone, resolution=resolution)
 
 
 def events(chosen: random.Random, zone: str) -> Events:
@@ -126,8 +225,3 @@ def events(chosen: random.Random, zone: str) -> Events:
 
 def local(zone: str, at: int) -> date:
     return datetime.fromtimestamp(at * 60, UTC).astimezone(ZoneInfo(zone)).date()
-
-
-def bucket(resolution: Any, at: int) -> int:
-    width = WIDTH[resolution]
-    return at // width * width * 60

@@ -101,17 +101,17 @@ def test_an_outage_is_made_good_to_the_last_hit(
 def test_killed_while_correcting_it_is_run_again(
     session: Session, applier: Applier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    original = correction.correct_bucket
+    original = correction.correct_day
     days = [line("/", at=NOON + timedelta(days=number)) for number in range(4)]
     source = write(tmp_path / "a.log", b"".join(days))
     count(applier, {(DAY, "/"): 5})
 
-    def dies(keeper: Any, work: Any, label: int, **others: Any) -> bool:
-        if label == minute(DAY, 0) * 60 + 2 * 86_400:
+    def dies(keeper: Any, work: Any, day: date, **others: Any) -> bool:
+        if day == DAY + timedelta(days=2):
             raise Killed
-        return original(keeper, work, label, **others)
+        return original(keeper, work, day, **others)
 
-    monkeypatch.setattr(correction, "correct_bucket", dies)
+    monkeypatch.setattr(correction, "correct_day", dies)
     with pytest.raises(Killed):
         run(source)
     assert sorted(totals(session).values()) == [1, 1]
@@ -159,7 +159,7 @@ def test_what_was_rejected_altogether_says_nothing(
         assert any("3 lines were rejected" in notice for notice in done.notices)
         assert any("--input-format" in notice for notice in done.notices)
     assert totals(session) == on_days({(DAY, "/"): 5})
-    assert session.query("SELECT COUNT(*) FROM reconciled_bucket") == [(0,)]
+    assert session.query("SELECT COUNT(*) FROM reconciled_day") == [(0,)]
     # Lines of other days are lines that were read.
     wrong.write_bytes(line("/", at=NOON + timedelta(days=9)) + b"nonsense\n")
     assert run(good, wrong, **asked).corrections == 1

@@ -20,6 +20,7 @@ from countersink.store import sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
 from countersink.store.errors import Conflict, Unavailable
+from countersink.store.sql import day_label
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (
     DAY,
@@ -145,11 +146,11 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
             run = scene.said_by(said)
             correct(scene.url, run, t0, options(delete_missing=True))
             found = scene.totals()
-            assert {k: v for k, v in found.items() if v and k[0] == minute(DAY, 0) * 60} == (
+            assert {k: v for k, v in found.items() if v and k[0] == day_label(DAY)} == (
                 on_days(said)
             )
             said = {key: amount + 7 for key, amount in said.items()}
-    assert scene.totals()[minute(date(2026, 11, 21), 0) * 60, "/0"] == sum(sent)
+    assert scene.totals()[day_label(date(2026, 11, 21)), "/0"] == sum(sent)
 
 
 def test_what_is_sent_after_it_began_and_counted_behind_its_sum_is_on_top(
@@ -171,27 +172,29 @@ def test_what_is_sent_after_it_began_and_counted_behind_its_sum_is_on_top(
 
 
 def test_days_rolled_up_meanwhile_are_left_as_they_are(scene: Scene, proxy: MySQLProxy) -> None:
-    scene.store.counters.set("views", keep_days=30)
-    scene.count({(DAY, "/"): 1, (NEXT, "/"): 1})
-    run = scene.said_by({(DAY, "/"): 10, (NEXT, "/"): 10})
+    april = date(2026, 4, 1)
+    scene.store.counters.set("views", keep="day=30d")
+    scene.count({(DAY, "/"): 1, (april, "/"): 1})
+    run = scene.said_by({(DAY, "/"): 10, (april, "/"): 10})
 
     def announce(_: Request) -> None:
         with connect(scene.url) as other:
-            other.execute("UPDATE counter SET rolled_up_to = %s WHERE name = 'views'", (NEXT,))
+            other.execute("UPDATE counter SET rolled_month = %s WHERE name = 'views'", (april,))
 
-    proxy.when(
+    rule = proxy.when(
         "*",
         Phase.BEFORE,
         Deed.PASS,
         call=announce,
         where=lambda request, _: (
-            request.text.endswith("LOCK IN SHARE MODE") and "rolled_up_to" in request.text
+            request.text.endswith("LOCK IN SHARE MODE") and "rolled_month" in request.text
         ),
         times=1,
     )
-    done = correct(proxy.url(scene.url), run)
-    assert scene.totals() == on_days({(DAY, "/"): 1, (NEXT, "/"): 10})
-    assert f"rolled up to months: {DAY}" in done.notices[0]
+    done = correct(proxy.url(scene.url), run, asked=options(DAY, april))
+    assert rule.acted == 1
+    assert scene.totals() == on_days({(DAY, "/"): 1, (april, "/"): 10})
+    assert done.notices == (f"left out, as their days are rolled up to months: {DAY}",)
 
 
 @pytest.mark.parametrize("skip", [0, 1, 2])
@@ -199,7 +202,7 @@ def test_days_rolled_up_meanwhile_are_left_as_they_are(scene: Scene, proxy: MySQ
 def test_a_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(
     scene: Scene, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch, skip: int, phase: Phase
 ) -> None:
-    monkeypatch.setattr(correction, "ROWS", 2)
+    monkeypatch.setattr(correction, "ROWS", 3)  # of the truth and the counter: /a and /b, then /c
     scene.count({(DAY, "/a"): 1, (DAY, "/c"): 3})
     run = scene.said_by({(DAY, "/a"): 10, (DAY, "/b"): 20, (DAY, "/c"): 30})
 

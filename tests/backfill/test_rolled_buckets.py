@@ -1,18 +1,21 @@
 """Backfill, reconcile and their undo, where buckets were rolled up to wider ones."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from countersink.backfill.reconcile import correction
 from countersink.backfill.undo import undo
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.move import open_tables as open_moving
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import ONE_DAY, WIDTHS, Width
 from countersink.stream.entry import new_entry_id
 from tests.backfill.helpers import Logs, line, outcomes, require_verified, run_of, write
 from tests.backfill.truths import Scene, hour_ago
@@ -49,13 +52,12 @@ def by_key(store: Store) -> dict[str, int]:
     return dict(store.totals.by_key("views"))
 
 
-def widths(session: Session) -> dict[str, int]:
+def widths(session: Session) -> dict[Width, int]:
     """How many rows there are of each width."""
     return {
-        resolution: int(rows)
-        for resolution, rows in session.query(
-            "SELECT p.resolution, COUNT(*) FROM counter_slot AS s JOIN counter_policy AS p"
-            " ON p.counter = s.counter AND p.number = SECOND(s.bucket) GROUP BY p.resolution"
+        WIDTHS[width - 1]: int(rows)
+        for width, rows in session.query(
+            "SELECT width, COUNT(*) FROM counter_slot GROUP BY width ORDER BY width"
         )
     }
 
@@ -128,72 +130,87 @@ def test_the_keys_of_a_day_are_capped_whatever_is_rolled_up(logs: Logs, scene: S
 # -- reconciling --------------------------------------------------------------------------------
 
 
-ROLLED = "left out, as their days are rolled up to wider buckets, all of them or a part: {}"
-
-
-def test_days_in_wider_buckets_are_left_out_and_others_are_set(scene: Scene) -> None:
+def test_days_in_wider_buckets_are_set_like_others(scene: Scene) -> None:
     old, new = noon(6), noon(2)
     scene.store.counters.set("views", keep="minute=4d,hour=90d")
-    scene.count({(old, "/"): 1, (new, "/"): 1})
+    scene.count({(old, "/"): 1, (old + 1, "/gone"): 3, (new, "/"): 1})
     roll(scene.url)
-    run = scene.said_by({(old, "/"): 10, (new, "/"): 10})
+    run = scene.said_by({(old, "/"): 10, (old + 1, "/"): 5, (new, "/"): 10})
     done = scene.correct(run)
-    assert by_key(scene.store) == {"/": 11}
-    assert len(done.notices) == 1
-    assert done.notices[0].startswith(ROLLED.format(f"{day_of(old)} to "))
-    assert scene.marks(run) >= {minute * 60 for minute in range(new - 720, new + 720)}
-    assert min(scene.marks(run)) > (old + 720) * 60
-    assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 1
+    assert done.notices == ()
+    assert by_key(scene.store) == {"/": 25, "/gone": 3}
+    assert scene.marks(run) == {day_of(old) + ONE_DAY * number for number in range(5)}
+    assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 18
+    roll(scene.url)
+    assert by_key(scene.store) == {"/": 25, "/gone": 3}
+    assert widths(scene.session) == {"minute": 2, "hour": 3}  # rows of several slots
+    undo(scene.url, run)
+    assert by_key(scene.store) == {"/": 2, "/gone": 3}
+    roll(scene.url)
+    assert by_key(scene.store) == {"/": 2, "/gone": 3}
+    require_verified(scene.url)
 
 
 @pytest.mark.parametrize("delete_missing", [False, True])
-def test_the_day_in_which_the_boundary_lies_is_left_out_whole(
+def test_the_day_in_which_the_boundary_lies_is_set_whole(
     scene: Scene, delete_missing: bool
 ) -> None:
     begins = noon(3) - 720
     until_noon = now_minute() - noon(3)
     scene.store.counters.set("views", keep=f"minute={until_noon}m,hour=90d")
+    events = [(begins, "/x"), (begins + A_DAY - 1, "/x"), (begins + A_DAY, "/x"), (begins, "/y")]
+    scene.count(dict.fromkeys(events, 1))
     roll(scene.url)
-    events = {(begins, "/x"): 1, (begins + A_DAY - 1, "/x"): 1, (begins + A_DAY, "/x"): 1}
-    scene.count(events)
-    run = scene.said_by(dict.fromkeys(events, 10))
+    assert widths(scene.session) == {"minute": 2, "hour": 2}
+    run = scene.said_by(dict.fromkeys(events[:3], 10))
     done = scene.correct(run, delete_missing=delete_missing)
-    assert by_key(scene.store)["/x"] == 12
-    assert ROLLED.format(day_of(begins)) in done.notices
+    assert done.notices == ()
+    assert by_key(scene.store) == {"/x": 30, "/y": 0 if delete_missing else 1}
 
 
-@pytest.mark.parametrize("skip", [0, 1, 2])
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize("skip", [0, 1, 2, 3])
+@pytest.mark.parametrize("before", ["FROM backfill_counter WHERE counter", "INTO backfill_drift"])
 def test_the_boundary_moves_between_the_sources_and_the_correction(
-    scene: Scene, proxy: MySQLProxy, skip: int
+    scene: Scene, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch, before: str, skip: int
 ) -> None:
-    """What is set stays set; what is rolled up by then is left as it is, and named."""
+    """What is set stays set, and what is rolled up by then is set there."""
+    monkeypatch.setattr(correction, "ROWS", 2)
     scene.store.counters.set("views", keep="minute=50d")
-    minutes = [noon(4), noon(3), noon(3) + 1]
-    scene.count(dict.fromkeys(((at, "/") for at in minutes), 1))
-    run = scene.said_by(dict.fromkeys(((at, "/") for at in minutes), 10))
+    minutes = [noon(4), noon(4) + 1, noon(3), noon(3) + 1]
+    had = {(at, key): 1 for at in minutes for key in ("/", "/a")}
+    scene.count(had)
+    run = scene.said_by({(at, "/"): 10 for at in minutes} | {(minutes[0], "/a"): 7})
+    scene.store.counters.set("views", keep=KEPT)
+    with ThreadPoolExecutor(1) as others:
+        moving: list[Future[PassDone]] = []
 
-    def announce(_: Request) -> None:
-        scene.store.counters.set("views", keep=KEPT)
-        roll(scene.url)
+        def move(_: Request) -> None:
+            moving.append(others.submit(roll, scene.url))
+            if "FROM backfill_counter" in before:
+                moving[-1].result(30)  # nobody holds anything yet
 
-    rule = proxy.when(
-        "*", Phase.BEFORE, Deed.PASS, call=announce, where=is_first_check, skip=skip, times=1
-    )
-    done = scene.correct(run, url=proxy.url(scene.url))
-    assert rule.acted == 1
-    assert by_key(scene.store) == {"/": 3 + 9 * skip}
-    left = sorted({day_of(at) for at in minutes[skip:]})
-    named = f"{left[0]}" if len(left) == 1 else f"{left[0]} to {left[1]}"
-    assert done.notices == (ROLLED.format(named),)
-    assert widths(scene.session) == {"hour": 2}
-    undone = undo(scene.url, run)
-    assert undone.amount == -9 * skip
-    assert by_key(scene.store) == {"/": 3}
-
-
-def is_first_check(request: Request, _reply: bytes) -> bool:
-    """The first statement of a correction, before it holds the policies."""
-    return "FROM backfill_counter WHERE counter" in request.text and "FOR UPDATE" in request.text
+        rule = proxy.when(
+            "*",
+            Phase.BEFORE,
+            Deed.PASS,
+            call=move,
+            where=lambda request, _: before in request.text,
+            skip=skip,
+            times=1,
+        )
+        done = scene.correct(run, url=proxy.url(scene.url))
+        for each in moving:
+            each.result(30)
+    assert done.notices == ()
+    assert by_key(scene.store) == {"/": 40, "/a": 7 + 2}
+    roll(scene.url)
+    assert by_key(scene.store) == {"/": 40, "/a": 7 + 2}
+    assert set(widths(scene.session)) == {"hour"}
+    require_verified(scene.url)
+    undo(scene.url, run)
+    assert by_key(scene.store) == {"/": 4, "/a": 4}
+    assert rule.acted == (skip < 3)
 
 
 def test_marks_keep_late_entries_out_after_their_buckets_became_wider(scene: Scene) -> None:
@@ -250,7 +267,6 @@ def test_nothing_is_added_to_what_a_reconcile_has_set_and_was_rolled_up_since(
 
 
 def test_a_source_that_was_read_is_compared_though_steps_were_set_meanwhile(scene: Scene) -> None:
-    """Steps make policies, but none under which events are counted."""
     scene.store.counters.set("views", keep="forever")
     at = noon(1)
     scene.count({(at, "/"): 1})

@@ -19,6 +19,7 @@ from tests.backfill.helpers import (
     options,
     outcomes,
     run_of,
+    set_counter,
     write,
 )
 from tests.store.helpers import together
@@ -124,8 +125,8 @@ def test_what_a_reconcile_has_not_set_may_be_added(logs: Logs) -> None:
 def test_marks_that_workers_have_forgotten_still_count(logs: Logs) -> None:
     file = logs.write("a.log", line("/"))
     logs.reconcile(file)
-    logs.query("UPDATE reconciled_bucket SET sent_before = 1")
-    logs.query("UPDATE control SET policy_version = policy_version + 1")
+    logs.query("UPDATE reconciled_day SET sent_before = 1")
+    logs.query("UPDATE control SET catalog_version = catalog_version + 1")
     assert logs.add(file).state == "failed"
     assert logs.totals() == day("/")
 
@@ -150,3 +151,24 @@ def test_undoing_what_was_set_over_says_so(logs: Logs, redis_url: str, mode: str
     (notice,) = logs.undo(first).notices
     assert f"backfill {later.run} has set {DAY} after it" in notice
     assert logs.undo(later).notices == ()
+
+
+def test_nothing_is_added_to_a_day_that_was_set_in_other_buckets(logs: Logs) -> None:
+    set_counter(logs.url, time_zone="Asia/Kathmandu", resolution="minute")
+    logs.reconcile(logs.write("a.log", line("/")))
+    set_counter(logs.url, resolution="quarter")
+    first = line("/", minutes=-18 * 60 + 14)  # the last minute of the day before, and the first one
+    assert logs.add(logs.write("b.log", first)).state == "done"
+    refused = logs.add(logs.write("c.log", line("/", minutes=-18 * 60 + 15)))
+    assert f"has set {DAY} of views" in details(refused)
+    assert sorted(logs.totals().values()) == [1, 1]
+
+
+def test_nothing_is_added_to_an_hour_that_is_in_part_of_a_day_that_was_set(logs: Logs) -> None:
+    set_counter(logs.url, time_zone="Asia/Kathmandu", resolution="minute")
+    logs.reconcile(logs.write("a.log", line("/")))
+    # As only SQL can set it.
+    logs.query("UPDATE counter SET resolution = 'hour', counted_minute = '2030-01-01'")
+    for minutes in -18 * 60 + 14, -18 * 60 + 15:
+        refused = logs.add(logs.write(f"{minutes}.log", line("/", minutes=minutes)))
+        assert f"has set {DAY} of views" in details(refused)

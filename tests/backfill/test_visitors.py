@@ -27,7 +27,7 @@ from countersink.store import Store
 from countersink.store.apply import cells
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from countersink.store.counters.policies import load
+from countersink.store.counters.catalog import load
 from countersink.store.sessions import open_tables
 from countersink.store.verify import open_session, verify
 from countersink.store.visitors import salts
@@ -114,14 +114,14 @@ def expected(
     session: Session, visits: Iterable[Visit], counter: str = COUNTER, *, one_field: bool = False
 ) -> Members:
     """Who is to be in which sketch."""
-    policies = load(session)
+    catalog = load(session)
     known: dict[int, bytes] = {}
     found: Members = defaultdict(set)
     for visit in visits:
         if visit.minute not in known:
             _, known[visit.minute] = salt_at(session, counter, visit.minute)
         who = visit.host if one_field else f"{visit.host} {visit.agent}"
-        place = policies.bucket(counter, visit.minute), visit.page.partition("?")[0]
+        place = catalog.bucket(counter, visit.minute), visit.page.partition("?")[0]
         found[place].add(hashed(who, known[visit.minute]))
     return found
 
@@ -194,9 +194,9 @@ def test_random_visits_are_in_the_sketches_of_their_buckets_once(
     assert report.counted == report.amount == VISITS
     with open_tables(mysql_url) as session:
         wanted = expected(session, visits)
-        policies = load(session)
+        catalog = load(session)
     require(mysql_url, wanted)
-    hits = Counter((policies.bucket(COUNTER, v.minute), v.page.partition("?")[0]) for v in visits)
+    hits = Counter((catalog.bucket(COUNTER, v.minute), v.page.partition("?")[0]) for v in visits)
     assert sorted(totals(mysql_url).values()) == sorted(hits.values())
     assert outcomes(count(mysql_url, source)) == ["known"]
     require(mysql_url, wanted)
@@ -323,7 +323,7 @@ def test_without_any_salt_every_line_is_rejected(daily: str, tmp_path: Path) -> 
 def test_a_salt_that_ends_within_a_bucket_is_told_by_the_minute(
     mysql_url: str, tmp_path: Path
 ) -> None:
-    """As where another time zone was given to the counter while the salt was in use."""
+    """As where another number of days was given to the salts of the counter."""
     set_counter(mysql_url, salt_days=1)
     ends = Visit(NOON + timedelta(minutes=30)).minute
     query(mysql_url, "DELETE FROM visitor_salt")
@@ -600,14 +600,14 @@ def test_an_export_of_several_counters(unique: str, tmp_path: Path) -> None:
     require_visits(unique, [Visit(host="ann")], one_field=True)
 
 
-@pytest.mark.parametrize("settings", [{"keep_days": 31}, {"keep": "hour=90d"}])
+@pytest.mark.parametrize("keep", ["day=31d", "hour=90d"])
 def test_live_ones_and_those_of_logs_are_the_same_visitors_before_and_after_roll_up(
-    unique: str, applier: Applier, session: Session, tmp_path: Path, settings: dict[str, Any]
+    unique: str, applier: Applier, session: Session, tmp_path: Path, keep: str
 ) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    set_counter(unique, resolution="hour", **settings)
+    set_counter(unique, resolution="hour", keep=keep)
     visits = some_visits(draw, 600, hosts=30, days=5)
     parts = [visits[number::3] for number in range(3)]
     live = [(COUNTER, v.page.partition("?")[0], v.minute, f"{v.host} {v.agent}") for v in parts[0]]
@@ -633,7 +633,7 @@ def test_live_ones_and_those_of_logs_are_the_same_visitors_before_and_after_roll
             assert store.totals.total(COUNTER) == sum(map(len, parts[: number + 1]))
             keys = {key: one.total for key, one in store.totals.unique_by_key(COUNTER)}
             assert keys == {key: len(who) for key, who in by_key.items()}
-            if "keep" in settings:
+            if keep == "hour=90d":
                 days = {day: one.total for day, one in store.totals.unique_by(COUNTER, "day")}
                 assert days == {day: len(who) for day, who in by_day.items()}
 

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 from countersink.backfill import reconcile
-from countersink.backfill.count.targets import TruthTarget
+from countersink.backfill.count.targets import target_of
 from countersink.backfill.options import BackfillOptions, Recipe
 from countersink.backfill.reconcile.correction import Corrected
 from countersink.store import Store
@@ -14,8 +14,9 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters.policies import load
-from countersink.store.sql import label_of
+from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
+from countersink.store.counters.catalog import load, load_scheme, marked_days
+from countersink.store.sql import LABEL
 from tests.store.helpers import entry, minute, now_ms
 
 DAY = date(2026, 3, 14)
@@ -39,9 +40,10 @@ def options(start: date = DAY, end: date = NEXT, **others: Any) -> BackfillOptio
 def new_run(session: Session, counter: str = "views") -> int:
     """A run that has begun."""
     session.execute(
-        "INSERT INTO backfill_run (counter, mode, state, options, sources, holder, started, seen)"
-        " VALUES (%s, 'reconcile', 'running', '{}', '[]', '', UTC_TIMESTAMP(3), UTC_TIMESTAMP(3))",
-        (counter,),
+        "INSERT INTO backfill_run (counter, mode, state, options, sources, holder, resolution,"
+        " started, seen) VALUES (%s, 'reconcile', 'running', '{}', '[]', '', %s,"
+        " UTC_TIMESTAMP(3), UTC_TIMESTAMP(3))",
+        (counter, load_scheme(session, counter).resolution),
     )
     return int(session.query("SELECT LAST_INSERT_ID()")[0][0])
 
@@ -50,11 +52,12 @@ def say(session: Session, run: int, said: Said, counter: str = "views") -> None:
     """Read a chunk of a source, as counting it does."""
     with session.transaction():
         read_control(session)
-        policies = load(session)
+        target = target_of(session, run, "reconcile")
+        scheme = target.scheme(load(session).of(counter))
         amounts = Amounts()
         for (when, key), amount in _by_minute(said):
-            amounts.add(counter, policies.bucket(counter, when), key, amount)
-        TruthTarget(run, counter).add(session, amounts, 1, 0)
+            amounts.add(counter, scheme.label(when), key, amount)
+        target.add(session, amounts, 1, 0)
 
 
 def said_by(session: Session, said: Said, counter: str = "views") -> int:
@@ -76,10 +79,10 @@ def count(applier: Applier, had: Said, counter: str = "views") -> None:
 def totals(session: Session, counter: str = "views") -> dict[tuple[int, str], int]:
     """What the slots hold, by label and key."""
     return {
-        (label_of(bucket), bytes(key).decode()): int(amount)
-        for bucket, key, amount in session.query(
-            "SELECT bucket, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
-            " GROUP BY bucket, counter_key",
+        (int(label), bytes(key).decode()): int(amount)
+        for label, key, amount in session.query(
+            f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
+            " GROUP BY bucket, width, counter_key",
             (counter,),
         )
     }
@@ -87,23 +90,24 @@ def totals(session: Session, counter: str = "views") -> dict[tuple[int, str], in
 
 def on_days(said: Said) -> dict[tuple[int, str], int]:
     """The same as :func:`totals` gives it, of a counter that counts days in UTC."""
-    return {(when // 1440 * 86_400, key): amount for (when, key), amount in _by_minute(said)}
+    return {(bucket("day", when), key): amount for (when, key), amount in _by_minute(said)}
+
+
+def bucket(resolution: Resolution, at: int) -> int:
+    """The label of the bucket of a Unix minute, with days of UTC."""
+    minutes = MINUTES[resolution]
+    return at // minutes * minutes * 60 + NUMBER[resolution]
 
 
 def drift(session: Session, run: int) -> dict[tuple[int, str], tuple[int, int]]:
     """What is written down of a run: (had, should be) by label and key."""
     return {
-        (label_of(bucket), bytes(key).decode()): (int(had), int(should_be))
-        for bucket, key, had, should_be in session.query(
-            "SELECT bucket, counter_key, had, should_be FROM backfill_drift WHERE run = %s", (run,)
+        (int(label), bytes(key).decode()): (int(had), int(should_be))
+        for label, key, had, should_be in session.query(
+            f"SELECT {LABEL}, counter_key, had, should_be FROM backfill_drift WHERE run = %s",
+            (run,),
         )
     }
-
-
-def marks(session: Session, run: int) -> set[int]:
-    """The labels of the buckets that a run has marked."""
-    found = session.query("SELECT bucket FROM reconciled_bucket WHERE run = %s", (run,))
-    return {label_of(bucket) for (bucket,) in found}
 
 
 def hour_ago() -> int:
@@ -161,6 +165,6 @@ class Scene:
         """See :func:`drift`."""
         return drift(self.session, run)
 
-    def marks(self, run: int) -> set[int]:
-        """See :func:`marks`."""
-        return marks(self.session, run)
+    def marks(self, run: int) -> set[date]:
+        """The days that a run has marked."""
+        return marked_days(self.session, "views", run)

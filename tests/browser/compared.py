@@ -58,8 +58,11 @@ def fill(web: Web) -> None:
     web.apply()
     with Oracle(web.options.mysql_url) as oracle:
         oracle.rows(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES ('old', '2024-12-01', 'a', 310)"
+            "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+            " VALUES ('old', '2024-12-01', 'a', 5, 0, 310)"
+        )
+        oracle.rows(
+            "INSERT INTO counter (name, rolled_month, created) VALUES ('old', '2025-01-01', NOW())"
         )
 
 

@@ -420,6 +420,7 @@ def test_months_stand_beside_months_whose_days_are_gone(page: Page) -> None:
     page.goto("/#/counter/old?range=custom&from=2025-01-01&to=2025-03-10&by=month&compare=1")
     expect(page.locator(".figure dd > span").nth(1)).to_have_text("7")
     expect(sum_note(page)).to_have_text("before 310")
+    expect(page.get_by_text("Counted by day in UTC, by month before 2025-01-01")).to_be_visible()
     assert page.get_by_role("alert").count() == 0
 
 

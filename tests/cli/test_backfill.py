@@ -276,10 +276,10 @@ def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) 
     assert totals(servers) == {"/a": 2, "/b": 1, "/only-live": 5}
     done = backfill(servers, *arguments, "--format", "json")
     assert (done.status, done.json["corrections"], done.json["amount"]) == (0, 2, 0)
-    fields = ("day", "bucket", "key", "had", "should_be", "delta")
+    fields = ("day", "bucket", "width", "key", "had", "should_be", "delta")
     corrected = [("/a", 2, 1, -1), ("/b", 1, 2, 1)]
     drift = [
-        dict(zip(fields, ("2026-11-20", "2026-11-20T00:00", *row), strict=True))
+        dict(zip(fields, ("2026-11-20", "2026-11-20T00:00", "day", *row), strict=True))
         for row in corrected
     ]
     assert done.json["drift"] == drift
@@ -289,8 +289,8 @@ def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) 
     assert servers.json(*show) == {"run": int(run), "drift": drift}
     assert servers.call(*show, "--format", "csv").out.splitlines() == [
         ",".join(fields),
-        "2026-11-20,2026-11-20T00:00,/a,2,1,-1",
-        "2026-11-20,2026-11-20T00:00,/b,1,2,1",
+        "2026-11-20,2026-11-20T00:00,day,/a,2,1,-1",
+        "2026-11-20,2026-11-20T00:00,day,/b,1,2,1",
     ]
     assert [each.split() for each in servers.call(*show).out.splitlines()][1:] == [
         ["2026-11-20", "/a", "2", "1", "-1"],
@@ -309,8 +309,8 @@ def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None
     )
     done = backfill(servers, str(log), *RECONCILE)
     shown = [each.split() for each in done.out.splitlines()]
-    assert ["day", "bucket", "(UTC)", "key", "had", "should", "be", "delta"] in shown
-    assert ["2026-11-21", "2026-11-20T22:00", "/b", "0", "2", "+2"] in shown
+    assert ["day", "bucket", "(UTC)", "width", "key", "had", "should", "be", "delta"] in shown
+    assert ["2026-11-21", "2026-11-20T22:00", "quarter", "/b", "0", "2", "+2"] in shown
 
 
 def test_the_first_screen_of_the_help_explains_both_modes() -> None:

@@ -41,19 +41,20 @@ def test_it_says_rows_before_rows_after_and_how_long(servers: Servers, tables: T
 
 def test_json_is_one_document_that_names_what_stays(servers: Servers, tables: Tables) -> None:
     tables.plant(spread([*KEYS, b"\xff"], (1, 2, 3)))
-    tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:07"))
+    tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:00 7"))
     with tables.held(b"\xff"):
         done = servers.call("compact", "--format", "json")
     assert done.status == 3
     document = done.json
     assert document.pop("seconds") >= 0
     assert document.pop("ranges") >= 1
+    at = "2020-03-05 00:00:00"
     assert document == {
         "rows_before": 60,
         "rows_after": 20,
-        "busy": [{"counter": "v", "bucket": DAY, "key": "\udcff"}],
+        "busy": [{"counter": "v", "bucket": at, "width": "day", "key": "\udcff"}],
         "unreadable": [],
-        "unknown": [{"counter": "v", "bucket": "2020-03-05 00:00:07", "key": None}],
+        "unknown": [{"counter": "v", "bucket": at, "width": "7", "key": None}],
     }
 
 
@@ -66,7 +67,7 @@ def test_a_table_names_the_first_of_what_stays(servers: Servers, tables: Tables)
     assert done.status == 3
     lines = done.out.splitlines()
     assert lines[0] == "Keys left as they are, as their different members cannot be read: 12"
-    assert lines[1] == f"  v {DAY} 'much00'"
+    assert lines[1] == "  v day 2020-03-05 00:00:00 'much00'"
     assert lines[-1] == "  and 2 more: --format json names all"
 
 
@@ -81,8 +82,8 @@ def test_busy_rows_are_left_for_the_next_run_which_is_no_failure(
 
 
 def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -> None:
-    tables.plant(spread([b"a"], range(1, 4), "2020-03-05 00:00:00"))
-    tables.plant(spread([b"a"], range(1, 4), "9000-01-01 00:00:00"))
+    tables.plant(spread([b"a"], range(1, 4), DAY))
+    tables.plant(spread([b"a"], range(1, 4), "9000-01-01 00:00:00 4"))
     tables.plant([("w", DAY, b"a", slot, 5) for slot in (1, 2)])
 
     def compact(*arguments: str) -> tuple[int, int]:

@@ -1,19 +1,9 @@
 """`countersink counter`: making, seeing and deleting counters."""
 
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
-
 import pytest
 
 from countersink.store import Store
 from tests.cli.command import Servers, answered, one_sentence
-
-FIRST = {"from": None, "time_zone": "UTC", "resolution": "day", "in_force": True}
-
-
-def ahead(minutes: int = 10) -> datetime:
-    """A whole minute so far ahead."""
-    return datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=minutes)
 
 
 def count(servers: Servers, *counters: str) -> None:
@@ -25,25 +15,24 @@ def count(servers: Servers, *counters: str) -> None:
 def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     made = servers.call(
         *("counter", "set", "views", "--time-zone", "Europe/Berlin", "--resolution", "quarter"),
-        *("--keep-days", "30", "--max-keys", "5000", "--app-slots", "4", "--format", "json"),
+        *("--keep", "quarter=30d,day=400d", "--max-keys", "5000", "--app-slots", "4"),
+        *("--format", "json"),
     )
     assert made.status == 0
     assert made.json == {
         "counter": "views",
         "time_zone": "Europe/Berlin",
         "resolution": "quarter",
-        "keep": None,
-        "keep_days": 30,
+        "keep": {"quarter": "30d", "day": "400d"},
         "max_keys": 5000,
         "most_keys": 5000,
         "overflown": 0,
         "app_slots": 4,
-        "rolled_up_to": None,
+        "rolled_up_to": {},
         "made": True,
         "dimensions": [],
         "breakdowns": [],
         "salt_days": None,
-        "policies": [{**FIRST, "time_zone": "Europe/Berlin", "resolution": "quarter"}],
     }
     assert servers.json("counter", "show", "views") == made.json
     count(servers, "clicks")
@@ -51,71 +40,67 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     assert [(one["counter"], one["made"]) for one in listed] == [("clicks", False), ("views", True)]
     table = [line.split() for line in servers.call("counter", "list").out.splitlines()]
     assert table[1:] == [
-        ["clicks", "UTC", "day", "forever", "forever", "-", "0", "16", "-", "no"],
-        ["views", "Europe/Berlin", "quarter", "forever", "30", "5,000", "0", "4", "-", "yes"],
+        ["clicks", "UTC", "day", "forever", "-", "0", "16", "-", "no"],
+        [
+            *("views", "Europe/Berlin", "quarter", "quarter=30d,day=400d"),
+            "5,000",
+            "0",
+            "4",
+            "-",
+            "yes",
+        ],
     ]
-    forever = servers.call("counter", "set", "views", "--keep-days", "forever")
-    assert ["keep", "days", "forever"] in [line.split() for line in forever.out.splitlines()]
+    forever = servers.call("counter", "set", "views", "--keep", "forever")
+    assert ["keep", "forever"] in [line.split() for line in forever.out.splitlines()]
 
 
-def test_a_change_from_a_time_to_come(servers: Servers) -> None:
+def test_another_resolution_is_for_what_is_counted_from_then_on(servers: Servers) -> None:
     count(servers, "views")
-    start = ahead().astimezone(ZoneInfo("Asia/Tokyo"))
-    made = servers.call(
-        *("counter", "set", "views", "--time-zone", "Asia/Tokyo"),
-        *("--from", start.isoformat(), "--format", "json"),
-    )
-    begins = f"{start.astimezone(UTC).strftime('%Y-%m-%dT%H:%M')}Z"
-    second = {"from": begins, "time_zone": "Asia/Tokyo", "resolution": "day", "in_force": False}
-    assert made.json["policies"] == [FIRST, second]
-    shown = servers.call("counter", "show", "views").out.splitlines()
-    assert shown[-3].split() == ["events", "from", "time", "zone", "resolution"]
-    assert shown[-2].split() == ["the", "beginning", "UTC", "day", "in", "force"]
-    assert shown[-1].split() == [begins, "Asia/Tokyo", "day", "to", "come"]
-    listed = servers.call("counter", "list").out.splitlines()
-    assert listed[1].endswith(f"Asia/Tokyo day from {begins}")
-
-
-def test_a_day_is_its_midnight_in_the_counters_present_zone(servers: Servers) -> None:
-    servers.call("counter", "set", "views", "--time-zone", "Asia/Kathmandu")
+    made = servers.json("counter", "set", "views", "--resolution", "hour")
+    assert (made["time_zone"], made["resolution"]) == ("UTC", "hour")
     count(servers, "views")
-    day = (datetime.now(ZoneInfo("Asia/Kathmandu")) + timedelta(days=2)).date()
-    made = servers.call(
-        *("counter", "set", "views", "--time-zone", "UTC"),
-        *("--from", day.isoformat(), "--format", "json"),
+    shown = [line.split() for line in servers.call("counter", "show", "views").out.splitlines()]
+    assert [line for line in shown if line[0] in ("time", "resolution", "keep")] == [
+        ["time", "zone", "UTC"],
+        ["resolution", "hour"],
+        ["keep", "forever"],
+    ]
+    assert servers.rows("views", "--by", "total") == [{"total": 2}]
+    assert servers.call("verify").status == 0
+
+
+def test_up_to_when_buckets_are_rolled_up_is_shown(servers: Servers) -> None:
+    servers.call("counter", "set", "views", "--resolution", "minute")
+    servers.execute(
+        "UPDATE counter SET rolled_hour = '2026-11-20 08:00', rolled_month = '2026-10-01'"
     )
-    midnight = f"{(day - timedelta(days=1)).isoformat()}T18:15Z"
-    assert made.json["policies"][1]["from"] == midnight
+    rolled = {"hour": "2026-11-20T08:00Z", "month": "2026-10-01T00:00Z"}
+    assert servers.json("counter", "show", "views")["rolled_up_to"] == rolled
+    told = ", ".join(map(" ".join, rolled.items()))
+    for shown in ("show", "views"), ("list",):
+        assert told in servers.call("counter", *shown).out
 
 
 def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None:
     count(servers, "views")
     for arguments, said in (
         (("--time-zone", "Mars/Olympus"), "give an IANA name such as Europe/Berlin"),
-        (("--time-zone", "Asia/Tokyo"), "views has been counted"),
-        (("--time-zone", "Asia/Tokyo", "--from", "2020-01-01"), "is too early"),
-        (("--time-zone", "UTC", "--from", "2030-01-01T08:00"), "guessing one would begin"),
-        (("--time-zone", "UTC", "--from", "tomorrow"), "is neither a day"),
-        (("--time-zone", "UTC", "--from", "2030-02-30"), "is neither a day"),
-        (("--time-zone", "Asia/Tokyo", "--from", "0001-01-01"), "is too early"),
-        (("--from", "2030-01-01"), "is for another time zone or resolution"),
-        (
-            ("--resolution", "hour", "--time-zone", "Asia/Kolkata", "--from", "2030-01-01"),
-            "quarter",
-        ),
+        (("--time-zone", "Asia/Tokyo"), "views has been counted in UTC"),
+        (("--from", "2030-01-01"), "No such option"),
+        (("--resolution", "hour", "--time-zone", "Asia/Kolkata"), "quarter"),
         (("--resolution", "week"), "not one of 'day', 'hour', 'quarter', 'minute'"),
-        (("--keep-days", "0"), "a number of days from 1"),
-        (("--keep-days", "always"), "neither a number of days nor 'forever'"),
         (("--app-slots", "257"), "1<=x<=256"),
         (("--keep", ""), "is no width with a time"),
+        (("--keep", "day=0d"), "buckets are kept for 1m to"),
+        (("--keep", "month=9d"), "'month' is none of minute, quarter, hour, day"),
         (("--keep", "minute=2d"), "nothing of views is ever counted by minute"),
-        (("--keep", "hour=9d", "--keep-days", "9"), "nothing of views is ever counted by hour"),
+        (("--keep", "hour=9d,day=10d"), "nothing of views is ever counted by hour"),
         (("--max-keys", "0"), "a number of keys from 1"),
         (("--max-keys", "many"), "neither a number of keys nor 'none'"),
     ):
         assert said in one_sentence(servers.call("counter", "set", "views", *arguments), 2)
     shown = servers.json("counter", "show", "views")
-    assert (shown["made"], shown["policies"]) == (False, [FIRST])
+    assert (shown["made"], shown["time_zone"], shown["resolution"]) == (False, "UTC", "day")
 
 
 def test_steps_that_do_not_fit_leave_a_counter_as_it_is(servers: Servers) -> None:
@@ -123,10 +108,9 @@ def test_steps_that_do_not_fit_leave_a_counter_as_it_is(servers: Servers) -> Non
     made = servers.json("counter", "set", "views", *kept)
     assert made["keep"] == {"minute": "2d", "hour": "20d"}
     for arguments, said in (
-        (("--keep-days", "20"), "hour=20d is not shorter than the 20 days"),
+        (("--keep", "minute=2d,hour=20d,day=20d"), "hour=20d is not shorter than day=20d"),
         (("--time-zone", "Asia/Kolkata"), "name quarter instead of hour"),
         (("--resolution", "hour"), "nothing of views is ever counted by minute"),
-        (("--keep", "minute=20d", "--keep-days", "20"), "is not shorter than the 20 days"),
     ):
         assert said in one_sentence(servers.call("counter", "set", "views", *arguments), 2)
         shown = servers.json("counter", "show", "views")

@@ -191,14 +191,14 @@ def test_days_in_months_are_told(servers: Servers) -> None:
     filled = fill(servers)
     with Oracle(filled.mysql_url) as oracle:
         oracle.rows(
-            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
-            " VALUES ('views', 2, '2026-11-01', NOW())"
-        )
-        oracle.rows(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES ('views', '2026-10-01', '/a', 5)"
+            "INSERT INTO counter (name, keep_steps, rolled_month, created)"
+            " VALUES ('views', 'day=2d', '2026-11-01', NOW())"
         )
         oracle.rows("DELETE FROM counter_slot WHERE counter = 'views' AND bucket < '2026-11-01'")
+        oracle.rows(
+            "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+            " VALUES ('views', '2026-10-01', '/a', 5, 0, 5)"
+        )
     done = filled.call("export", "views")
     assert lines(done)[1:] == BY_KEY_AND_DAY[2:]
     assert "days before 2026-11-01 are rolled up" in done.err

@@ -69,7 +69,7 @@ EVENTS = [
     )
 ]
 FORMATS = ("csv", "ndjson")
-ANOTHER = pytest.mark.long("another policy of the same way")
+ANOTHER = pytest.mark.long("other settings, the same way")
 BERLIN = ("--time-zone", "Europe/Berlin")
 KOLKATA = ("--time-zone", "Asia/Kolkata")
 
@@ -89,7 +89,7 @@ def exported(servers: Servers, counter: str, *arguments: str) -> list[dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("policy", "zone"),
+    ("counted", "zone"),
     [
         pytest.param((), ("--time-zone", "UTC"), id="utc days"),
         pytest.param(BERLIN, BERLIN, id="days of a zone"),
@@ -104,11 +104,11 @@ def test_an_export_comes_back_as_the_same_totals(
     servers: Servers,
     redis_client: redis.Redis,
     tmp_path: Path,
-    policy: tuple[str, ...],
+    counted: tuple[str, ...],
     zone: tuple[str, ...],
 ) -> None:
     for counter in ("views", *FORMATS):
-        assert not policy or servers.call("counter", "set", counter, *policy).status == 0
+        assert not counted or servers.call("counter", "set", counter, *counted).status == 0
     count(servers, redis_client)
     for format in FORMATS:
         file = tmp_path / f"views.{format}"

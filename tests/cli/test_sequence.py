@@ -99,7 +99,7 @@ def test_a_reset_says_what_it_has_done_once_each_and_before_it_failed(servers: S
     assert said == {"reset": 2, "last_values": {"b": 1, "a": 1}}
     values(servers, "a")
     servers.execute(
-        "UPDATE sequence_option SET period = 'day', time_zone = 'Mars/Olympus' WHERE name = 'b'"
+        "UPDATE sequence SET period_length = 'day', time_zone = 'Mars/Olympus' WHERE name = 'b'"
     )
     failed = sequence(servers, "reset", "a", "b")
     assert (failed.status, failed.out) == (1, "reset a, which was at 1\n")

@@ -25,7 +25,6 @@ from tests.support.waiting import eventually
 LEFT_BEHIND = """
     SELECT 'slots', COUNT(*) FROM counter_slot WHERE counter IN {counters}
     UNION ALL SELECT 'ledger', COUNT(*) FROM counter_ledger WHERE counter IN {counters}
-    UNION ALL SELECT 'months', COUNT(*) FROM counter_month WHERE counter IN {counters}
     UNION ALL SELECT 'tracked', COUNT(*) FROM tracked_table WHERE counter IN {counters}
     UNION ALL SELECT 'triggers', COUNT(*) FROM information_schema.triggers
         WHERE trigger_schema = '{schema}'

@@ -1,7 +1,7 @@
 """All counters are read together: the answers are those of each by itself, in few statements."""
 
 from dataclasses import replace
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from itertools import product
 from typing import Any
 
@@ -13,13 +13,14 @@ from countersink.reads.overview import Glance
 from countersink.reads.query import COLUMNS, Query, ask
 from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import Width
 from countersink.store.errors import StoreError
-from countersink.store.sql import label_of
 from countersink.store.totals import many_counters, shapes
 from countersink.store.totals.selection import KeyMatch, Selection
 from tests.reads.support import DAYS
 from tests.reads.support import queue as send
-from tests.store.policy_rows import put_policies
+from tests.store.helpers import minute
+from tests.store.width_rows import put_rows, put_scheme
 from tests.support.examples import MANY
 
 COUNTERS = 1_200 if MANY else 400
@@ -42,15 +43,9 @@ QUESTIONS = [
 ]
 
 
-def put(session: Session, rows: list[tuple[str, datetime, str, int]]) -> None:
+def put(session: Session, rows: list[tuple[str, date, str, int]], width: Width = "day") -> None:
     """Slot rows: counter, bucket, key, amount."""
-    for start in range(0, len(rows), 1000):
-        part = rows[start : start + 1000]
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
-            + ", ".join(["(%s, %s, %s, 1, %s)"] * len(part)),
-            [value for row in part for value in row],
-        )
+    put_rows(session, [(name, width, bucket, key, amount) for name, bucket, key, amount in rows])
 
 
 def at(day: date, hour: int = 0) -> datetime:
@@ -60,36 +55,27 @@ def at(day: date, hour: int = 0) -> datetime:
 def fill(session: Session) -> None:
     """Counters of every shape: plain ones, of other zones and widths, changed, in months, made and
     never counted."""
-    rows = [
-        (f"plain{number}", at(day), f"k{key}", number + key + 1)
+    rows: list[tuple[str, date, str, int]] = [
+        (f"plain{number}", day, f"k{key}", number + key + 1)
         for number in range(4)
         for day in DAYS[number % 2 :]
         for key in range(number + 2)
     ]
-    for name, zone in (("berlin", "Europe/Berlin"), ("kolkata", "Asia/Kolkata")):
-        put_policies(session, name, [(0, zone, "quarter")])
-        rows += [(name, at(day, hour), f"k{hour % 3}", hour) for day in DAYS for hour in (1, 22)]
-    put_policies(session, "days.tokyo", [(0, "Asia/Tokyo", "day")])
-    rows += [("days.tokyo", at(day), "k1", 3) for day in DAYS]
-    changed = label_of(at(DAYS[2])) // 60
-    rows += [("changed", at(day), "k1", 5) for day in DAYS[:2]]
+    put_scheme(session, "days.tokyo", "Asia/Tokyo")
+    rows += [("days.tokyo", day, "k1", 3) for day in DAYS]
+    rows += [("changed", day, "k1", 5) for day in DAYS[:2]]
+    put_scheme(session, "changed", resolution="hour", counted_day=minute(DAYS[2], 0))
+    rows += [("months", day, "k1", 2) for day in DAYS[1:]]
+    put_scheme(session, "months", rolled_month=minute(date(2026, 11, 1), 0))
+    put_scheme(session, "made")
     put(session, rows)
-    put_policies(session, "changed", [(0, "UTC", "day"), (changed, "UTC", "hour")])
-    put(session, [("changed", at(DAYS[2], 7) + timedelta(seconds=1), "k2", 9)])
-    put(session, [("months", at(day), "k1", 2) for day in DAYS[1:]])
-    session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('months', '2026-10-01', 'k1', 30)"
-    )
-    session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('months', '2026-11-01', 'k3', 4)"
-    )
-    session.execute(
-        "INSERT INTO counter (name, rolled_up_to, created)"
-        " VALUES ('months', %s, NOW(3)), ('made', NULL, NOW(3))",
-        (DAYS[1],),
-    )
+    for name, zone in (("berlin", "Europe/Berlin"), ("kolkata", "Asia/Kolkata")):
+        put_scheme(session, name, zone, "quarter")
+        rows = [(name, at(day, hour), f"k{hour % 3}", hour) for day in DAYS for hour in (1, 22)]
+        put(session, rows, "quarter")
+    put(session, [("changed", at(DAYS[2], 7), "k2", 9)], "hour")
+    months = [("months", date(2026, 9, 1), "k1", 30), ("months", date(2026, 10, 1), "k3", 4)]
+    put(session, months, "month")
 
 
 def told(reads: Reads, query: Query) -> tuple[list[dict[str, object]], date | None, bool]:
@@ -160,7 +146,7 @@ def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
     for by in COLUMNS:
         if by not in ("hour", "minute"):
             assert ask(reads, narrowed(replace(query, by=by), start=None)).rolled_up_to is None
-    assert ask(reads, Query(Selection(), by="month")).rolled_up_to == DAYS[1]
+    assert ask(reads, Query(Selection(), by="month")).rolled_up_to == date(2026, 11, 1)
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -171,7 +157,7 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     names = [f"c{number:04d}" for number in range(COUNTERS)]
     put(session, [(name, at(day), "k", 1) for name in names for day in DAYS[:2]])
     for name in names[::40]:
-        put_policies(session, name, [(0, "Europe/Berlin", "day")])
+        put_scheme(session, name, "Europe/Berlin")
     reads = Reads(store, None)
 
     def asked() -> int:

@@ -3,7 +3,7 @@ sent.
 """
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, apply_all, minute_of, queue, sealed
-from tests.store.policy_rows import put_policies
+from tests.store.helpers import minute
+from tests.store.width_rows import put_rows, put_scheme
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import add, now_ms, send
@@ -292,7 +293,7 @@ def test_pending_rows_go_to_the_buckets_the_worker_will_use(
 ) -> None:
     """The last minute of a UTC day is in the next one of Berlin."""
     with connect(mysql_url) as session:
-        put_policies(session, "views", [(0, "Europe/Berlin", "hour")])
+        put_scheme(session, "views", "Europe/Berlin", "hour")
     queue(redis_client, ("views", "/", 0, 1))
     apply_all(redis_client, mysql_url, acknowledge=True)
     queue(redis_client, ("views", "/", 0, 10), ("views", "/a", 1, 100), ("clicks", "/", 1, 7))
@@ -325,30 +326,30 @@ def test_pending_rows_go_to_the_buckets_the_worker_will_use(
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_policy_that_changes_while_the_queue_is_read(
+def test_a_counter_that_changes_while_the_queue_is_read(
     reads: Reads, redis_client: redis.Redis, mysql_url: str
 ) -> None:
-    """What was read by the policies before is read again."""
+    """What was read by the catalog before is read again."""
     queue(redis_client, ("views", "/", 0, 5))
     assert reads.daily("views", include_pending=True).value == [(DAYS[0], 5)]
-    with connect(mysql_url) as session:  # the same Reads still knows the policies of before
-        put_policies(session, "views", [(0, "Europe/Berlin", "day")])
+    with connect(mysql_url) as session:  # the same Reads still knows the catalog of before
+        put_scheme(session, "views", "Europe/Berlin")
     assert reads.daily("views", include_pending=True).value == [(DAYS[1], 5)]
     apply_all(redis_client, mysql_url, acknowledge=True)
     assert reads.daily("views", include_pending=True).value == [(DAYS[1], 5)]
 
 
-def test_policies_that_never_stand_still_are_an_error(
+def test_a_catalog_that_never_stands_still_is_an_error(
     redis_client: redis.Redis, mysql_url: str
 ) -> None:
     queue(redis_client, ("views", "/", 0, 5))
     with connect(mysql_url) as session:
 
         class Changing(Store):
-            """Somebody changes a policy before each snapshot."""
+            """Somebody changes a counter before each snapshot."""
 
             def snapshot(self, work: Callable[[Session], Any]) -> Any:
-                session.execute("UPDATE control SET policy_version = policy_version + 1")
+                session.execute("UPDATE control SET catalog_version = catalog_version + 1")
                 return super().snapshot(work)
 
         with Changing(mysql_url) as changing, pytest.raises(Conflict, match="ask again"):
@@ -362,8 +363,8 @@ def test_in_strict_mode_unknown_counters_are_left_out_as_the_worker_will(
     apply_all(redis_client, mysql_url, acknowledge=True)
     queue(redis_client, ("views", "/", 0, 10), ("typo", "/", 0, 100), ("made", "/", 0, 1000))
     with connect(mysql_url) as session:
-        put_policies(session, "made", [(0, "UTC", "day")])
-        session.execute("UPDATE control SET strict = TRUE, policy_version = policy_version + 1")
+        put_scheme(session, "made")
+        session.execute("UPDATE control SET strict = TRUE, catalog_version = catalog_version + 1")
     for _ in range(2):
         assert reads.counters(include_pending=True).value == {"made": 1000, "views": 11}
         assert reads.total("made", include_pending=True).value == 1000
@@ -387,7 +388,7 @@ def test_pending_rows_of_a_tracked_table_are_left_out_as_the_worker_will(
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES ('orders', '1970-01-01', '', 256, 7)"
         )
-        session.execute("UPDATE control SET policy_version = policy_version + 1")
+        session.execute("UPDATE control SET catalog_version = catalog_version + 1")
     for _ in range(2):
         assert reads.total("orders", include_pending=True).value == 7
         assert reads.counters(include_pending=True).value == {"orders": 7, "views": 1}
@@ -398,24 +399,56 @@ def test_pending_rows_of_days_that_are_rolled_up(
     reads: Reads, redis_client: redis.Redis, mysql_url: str
 ) -> None:
     queue(redis_client, ("views", "/", 0, 2), ("views", "/", 2, 4))
+    october, november, december = (date(2026, month, 1) for month in (10, 11, 12))
     with connect(mysql_url) as session:
-        put_policies(session, "views", [(0, "UTC", "day")])
-        session.execute(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES ('views', '2026-11-01', '/', 40)"
-        )
-        session.execute("UPDATE counter SET rolled_up_to = %s WHERE name = 'views'", (DAYS[1],))
+        put_scheme(session, "views", rolled_month=minute(november, 0))
+        put_rows(session, [("views", "month", october, "/", 40)])
     for _ in range(2):
         found = reads.total("views", include_pending=True)
-        assert (found.value, found.rolled_up_to) == (46, DAYS[1])
+        assert (found.value, found.rolled_up_to) == (46, november)
         with pytest.raises(RolledUp):
             reads.daily("views", include_pending=True)
         daily = reads.daily("views", include_pending=True, unrolled=True).value
-        assert daily[-1] == (DAYS[2], 4)
-        assert sum(n for _, n in daily) == 4
+        assert daily == list(zip(DAYS, (2, 0, 4), strict=False))
         monthly = reads.monthly("views", include_pending=True).value
-        assert monthly == [(DAYS[0].replace(day=1), 46)]
+        assert monthly == [(october, 40), (november, 6)]
         with pytest.raises(RolledUp):
-            reads.total("views", start=DAYS[0], include_pending=True)
+            reads.total("views", start=date(2026, 10, 2), include_pending=True)
         apply_all(redis_client, mysql_url, acknowledge=False)
-    assert reads.counters().rolled_up_to == DAYS[1]
+    assert reads.counters().rolled_up_to == november
+    # What is pending of a month that is rolled up is of none of the days that are told.
+    with connect(mysql_url) as session:
+        put_scheme(session, "views", rolled_month=minute(december, 0))
+    queue(redis_client, ("views", "/", 1, 8))
+    asked: dict[str, Any] = {"end": december, "include_pending": True}
+    assert reads.daily("views", unrolled=True, **asked).value == []
+    assert reads.monthly("views", **asked).value == [(october, 40), (november, 14), (december, 0)]
+
+
+def test_what_is_pending_in_a_bucket_that_a_range_divides_is_an_error(
+    reads: Reads, redis_client: redis.Redis, mysql_url: str
+) -> None:
+    """It counted minutes, and counts days now: before the worker has come, there is no day yet."""
+    noon = datetime(2026, 11, 19, 12, tzinfo=UTC)
+    with connect(mysql_url) as session:
+        put_scheme(session, "views", counted_minute=minute(DAYS[2]))
+        put_rows(session, [("views", "minute", noon.replace(tzinfo=None), "/", 1)])
+    asked: dict[str, Any] = {"end": noon + timedelta(minutes=1), "include_pending": True}
+    questions: list[Callable[..., Any]] = [
+        *(reads.total, reads.hourly, reads.daily, reads.monthly, reads.by_key),
+        lambda name, **options: reads.counters(visible=name.__eq__, **options),
+        lambda name, **options: reads.together(lambda same: same.total(name, **options)),
+    ]
+    assert reads.total("views", **asked).value == 1
+    assert reads.hourly("views", start=noon - timedelta(hours=1), **asked).value[-1] == (noon, 1)
+    queue(redis_client, ("views", "/", 1, 10), ("hidden", "/", 1, 10))
+    for ask in questions:
+        for _ in range(2):
+            with pytest.raises(InexactZone, match="'views' is counted by day"):
+                ask("views", **asked)
+        assert reads.total("views", key="/a", **asked).value == 0
+    assert reads.total("views", start=DAYS[1], end=DAYS[1], include_pending=True).value == 11
+    apply_all(redis_client, mysql_url, acknowledge=True)
+    for ask in questions:
+        with pytest.raises(InexactZone, match="'views' is counted by day"):
+            ask("views", **asked)

@@ -1,4 +1,4 @@
-"""Pending entries of reconciled buckets: what the worker will not count is not counted here."""
+"""Pending entries of reconciled days: what the worker will not count is not counted here."""
 
 import pytest
 import redis
@@ -8,9 +8,9 @@ from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.store import Store
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session
-from countersink.store.counters import policies
+from countersink.store.counters.catalog import mark_days
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
-from tests.reads.support import apply_all, minute_of
+from tests.reads.support import DAYS, apply_all, minute_of
 from tests.support.traffic import now_ms, send
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -20,7 +20,7 @@ def mark(session: Session, sent_before: int) -> None:
     """Mark the first day."""
 
     def work(_: object) -> None:
-        policies.mark_buckets(session, "views", 7, sent_before, [minute_of(0) // 1440 * 86_400])
+        mark_days(session, "views", 7, sent_before, [DAYS[0]])
         bump(session)
 
     exclusive(session, work)
@@ -55,7 +55,7 @@ def test_what_was_accepted_before_is_not_pending(
     assert reads.total("views", include_pending=True).value == 3010
 
 
-def test_a_bucket_that_is_reconciled_while_the_queue_is_read(
+def test_a_day_that_is_reconciled_while_the_queue_is_read(
     store: Store, session: Session, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = Reads(store, redis_client)

@@ -16,7 +16,7 @@ from countersink.store.totals.selection import Selection
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, apply_all
 from tests.reads.support import queue as send
-from tests.store.policy_rows import put_policies
+from tests.store.width_rows import put_scheme
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -51,7 +51,7 @@ def test_a_question_is_answered_as_once_all_is_applied(
     store: Store, redis_client: redis.Redis, mysql_url: str, times_read: list[Queue]
 ) -> None:
     with connect(mysql_url) as session:
-        put_policies(session, "views", [(0, "Europe/Berlin", "hour")])
+        put_scheme(session, "views", "Europe/Berlin", "hour")
     old = [("views", "/", 0, 1), ("views", "/a", 2, 20), ("plays", "", 1, 300)]
     send(redis_client, *old)
     apply_all(redis_client, mysql_url, acknowledge=False)

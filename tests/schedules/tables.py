@@ -11,12 +11,20 @@ from tests.support.oracle import connect
 
 MAX = 2**63 - 1
 MIN = -(2**63)
-DAY = "2020-03-05 00:00:00"
-"""A bucket that has long been over."""
-LABEL = label_of(datetime.fromisoformat(DAY))
+DAY = "2020-03-05 00:00:00 4"
+"""A bucket that has long been over: its time, and the number of its width."""
 
 Slotted = tuple[str, str, bytes, int, int]
 """(counter, bucket, key, slot, amount)."""
+
+
+def label_at(bucket: str) -> int:
+    """The label of a bucket."""
+    time, _, width = bucket.rpartition(" ")
+    return label_of(datetime.fromisoformat(time), int(width))
+
+
+LABEL = label_at(DAY)
 
 
 class Tables:
@@ -37,9 +45,9 @@ class Tables:
         with self.connection.cursor() as cursor:
             self.connection.begin()
             cursor.executemany(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                " VALUES (%s, %s, %s, %s, %s)",
-                planted,
+                "INSERT INTO counter_slot (counter, bucket, width, counter_key, slot, amount)"
+                " VALUES (%s, %s, %s, %s, %s, %s)",
+                [(name, bucket[:-2], bucket[-1], *rest) for name, bucket, *rest in planted],
             )
             cursor.executemany(
                 "INSERT INTO counter_ledger (counter, slot, amount, checksum)"
@@ -56,35 +64,33 @@ class Tables:
             return list(cursor.fetchall())
 
     def slots(self, counter: str = "v") -> list[tuple[str, bytes, int, int]]:
-        """(bucket, key, slot, amount) of every slot row, in order."""
+        """(bucket, key, slot, amount) of every row but those of months, in order."""
         return [
-            (str(bucket), bytes(key), slot, int(amount))
-            for bucket, key, slot, amount in self.run(
-                "SELECT bucket, counter_key, slot, amount FROM counter_slot WHERE counter = %s"
-                " ORDER BY bucket, counter_key, slot",
+            (f"{bucket} {width}", bytes(key), slot, int(amount))
+            for bucket, width, key, slot, amount in self.run(
+                "SELECT bucket, width, counter_key, slot, amount FROM counter_slot"
+                " WHERE counter = %s AND width <> 5 ORDER BY bucket, counter_key, width, slot",
                 counter,
             )
         ]
 
     def months(self, counter: str = "v") -> list[tuple[date, bytes, int]]:
-        """(first of the month, key, amount) of every month row, in order."""
+        """(first of the month, key, amount) of every row of a month, in order."""
         return [
             (bucket.date(), bytes(key), int(amount))
             for bucket, key, amount in self.run(
-                "SELECT bucket, counter_key, amount FROM counter_month WHERE counter = %s"
-                " ORDER BY bucket, counter_key",
+                "SELECT bucket, counter_key, amount FROM counter_slot WHERE counter = %s"
+                " AND width = 5 AND slot = 0 ORDER BY bucket, counter_key",
                 counter,
             )
         ]
 
     def totals(self) -> dict[tuple[str, bytes], int]:
-        """The sum of slots and months, in one statement, by counter and key."""
+        """The sums of the rows by counter and key, in one statement."""
         return {
             (counter, bytes(key)): int(total)
             for counter, key, total in self.run(
-                "SELECT counter, counter_key, SUM(amount) FROM ("
-                " SELECT counter, counter_key, amount FROM counter_slot"
-                " UNION ALL SELECT counter, counter_key, amount FROM counter_month) AS all_rows"
+                "SELECT counter, counter_key, SUM(amount) FROM counter_slot"
                 " GROUP BY counter, counter_key"
             )
         }
@@ -102,7 +108,7 @@ class Tables:
         return len(self.run(sql, *args))
 
     def check_ledger(self) -> None:
-        """Assert that slots and months are what was posted: amounts and checksums, row by row."""
+        """Assert that the rows are what was posted: amounts and checksums, row by row."""
         there, said = held(self), posted(self)
         for counter in there.keys() | said.keys():
             assert there.get(counter, (0, 0, 0)) == said.get(counter, (0, 0, 0)), counter
@@ -120,10 +126,10 @@ class Tables:
             with holder.cursor() as cursor:
                 holder.begin()
                 cursor.execute(
-                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                    " VALUES ('v', %s, %s, %s, 1)"
+                    "INSERT INTO counter_slot (counter, bucket, width, counter_key, slot, amount)"
+                    " VALUES ('v', %s, %s, %s, %s, 1)"
                     " ON DUPLICATE KEY UPDATE amount = amount + 1",
-                    (bucket, key, slot),
+                    (bucket[:-2], bucket[-1], key, slot),
                 )
                 yield
             holder.rollback()

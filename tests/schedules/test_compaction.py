@@ -30,7 +30,7 @@ def run(url: str, **selected: object) -> PassDone:
 
 def today(days_ago: int = 0) -> str:
     day = datetime.now(UTC).date() - timedelta(days=days_ago)
-    return f"{day} 00:00:00"
+    return f"{day} 00:00:00 4"
 
 
 def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
@@ -82,19 +82,18 @@ def test_a_bucket_is_closed_only_after_the_grace_period(tables: Tables) -> None:
     assert run(tables.url, grace_s=0.0).rows_before == 2
 
 
-def test_when_a_bucket_is_over_is_for_its_own_policy_to_say(tables: Tables) -> None:
+def test_when_a_bucket_is_over_is_for_its_width_and_time_zone_to_say(tables: Tables) -> None:
     now = datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0)
     tables.run(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
-        " ('v', 0, '1970-01-01', 'Pacific/Kiritimati', 'day'),"
-        " ('v', 1, '2020-01-01', 'UTC', 'hour')"
+        "INSERT INTO counter (name, time_zone, resolution, counted_day, created)"
+        " VALUES ('v', 'Pacific/Kiritimati', 'hour', '9000-01-01', NOW())"
     )
-    over = (hour - timedelta(hours=1)).strftime("%Y-%m-%d %H:00:01")
-    going_on = (hour + timedelta(hours=1)).strftime("%Y-%m-%d %H:00:01")
+    over = (hour - timedelta(hours=1)).strftime("%Y-%m-%d %H:00:00 3")
+    going_on = (hour + timedelta(hours=1)).strftime("%Y-%m-%d %H:00:00 3")
     # A day of 14 hours ahead of UTC that has ended there, and one that has not, whatever the hour.
     local = (now + timedelta(hours=14)).date()
-    ended, current = f"{local - timedelta(days=1)} 00:00:00", f"{local + timedelta(1)} 00:00:00"
+    ended, current = (f"{local + timedelta(days=n)} 00:00:00 4" for n in (-1, 1))
     for bucket in (over, going_on, ended, current):
         tables.plant(spread([b"a"], (1, 2), bucket))
     run(tables.url, grace_s=0.0)
@@ -128,30 +127,27 @@ def test_an_unknown_counter_is_an_error(tables: Tables, name: str) -> None:
         run(tables.url, counter=name)
 
 
-def test_rows_of_an_unknown_policy_stay_and_are_named(tables: Tables) -> None:
-    tables.plant(spread([b"a"], (1, 2), "2020-03-05 00:00:07"))
+def test_rows_of_no_width_that_there_is_stay_and_are_named(tables: Tables) -> None:
+    tables.plant(spread([b"a"], (1, 2), f"{DAY[:-2]} 7"))
     tables.plant(spread([b"a"], (1, 2)))
     done = run(tables.url)
-    assert done.unknown == [BucketKey("v", LABEL + 7)]
+    assert done.unknown == [BucketKey("v", LABEL + 3)]
     assert (done.rows_before, done.finished) == (2, True)
     assert len(tables.slots()) == 3
 
 
 def test_a_time_zone_that_is_unknown_here_leaves_out_its_counter_alone(tables: Tables) -> None:
-    tables.run(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
-        " VALUES ('m', 0, '1970-01-01', 'Mars/Phobos', 'day')"
-    )
+    tables.run("INSERT INTO counter (name, time_zone, created) VALUES ('m', 'Mars/Phobos', NOW())")
     tables.plant((name, DAY, b"a", slot, 1) for name in ("a", "m", "z") for slot in (1, 2))
     with pytest.raises(UnknownZone, match="Mars/Phobos"):
         run(tables.url)
     assert [len(tables.slots(name)) for name in ("a", "m", "z")] == [1, 2, 1]
 
 
-def test_many_buckets_of_an_unknown_policy_are_each_named_once(tables: Tables) -> None:
-    first = datetime(2019, 1, 1, second=7)  # noqa: DTZ001 (as in the tables)
+def test_many_buckets_of_no_width_that_there_is_are_each_named_once(tables: Tables) -> None:
+    first = datetime(2019, 1, 1)  # noqa: DTZ001 (as in the tables)
     tables.plant(
-        ("v", str(first + timedelta(minutes=number)), b"a", 1, 1) for number in range(3000)
+        ("v", f"{first + timedelta(minutes=number)} 7", b"a", 1, 1) for number in range(3000)
     )
     done = run(tables.url)
     assert len(done.unknown) == len(set(done.unknown)) == 3000
@@ -204,11 +200,13 @@ def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
     tables: Tables, resolution: str
 ) -> None:
     tables.run(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
-        " VALUES ('v', 0, '1970-01-01', 'America/New_York', %s)",
+        "INSERT INTO counter (name, time_zone, resolution, created)"
+        " VALUES ('v', 'America/New_York', %s, NOW())",
         resolution,
     )
-    at = "9999-12-31 00:00:00" if resolution == "day" else "9999-12-31 23:00:00"
+    at = {"quarter": "9999-12-31 23:00:00 2", "hour": "9999-12-31 23:00:00 3"}.get(
+        resolution, "9999-12-31 00:00:00 4"
+    )
     tables.plant(spread([b"few"], (1, 2), at))
     tables.plant(spread([b"many"], range(1, 20), at))
     done = run(tables.url)
@@ -220,7 +218,7 @@ def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
 def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
     for number in range(300):
         bucket = datetime(2019, 1, 1, tzinfo=UTC) + timedelta(days=number)
-        tables.plant(spread([b"a"], (0,), f"{bucket:%Y-%m-%d %H:%M:%S}"))
+        tables.plant(spread([b"a"], (0,), f"{bucket:%Y-%m-%d %H:%M:%S} 4"))
     with MySQLProxy.to(tables.url) as proxy:
         compact(partial(open_tables, proxy.url(tables.url)), CompactOptions())
         looks = [request for request in proxy.seen if "slot > 0" in request.text]
@@ -285,22 +283,19 @@ def test_a_recent_pass_reads_no_buckets_from_before(tables: Tables) -> None:
     assert reads(tables) - before < 40 * 250 // 4
 
 
-def test_buckets_of_a_policy_that_only_others_have_are_found_among_many(tables: Tables) -> None:
-    tables.run(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
-        " ('c1', 0, '1970-01-01', 'UTC', 'day'), ('c1', 1, '2010-01-01', 'UTC', 'hour'),"
-        " ('c3', 1, '1970-01-01', 'UTC', 'day')"
-    )
-    plain, other = DAY, DAY[:-1] + "1"
+def test_buckets_of_each_width_and_of_none_are_found_among_many_keys(tables: Tables) -> None:
     tables.plant(
-        (name, bucket, b"a", slot, 1)
-        for name, bucket in (("c0", plain), ("c1", plain), ("c1", other), ("c2", other))
-        for slot in (0, 3)
+        (name, f"{DAY[:-1]}{width}", b"%d" % key, slot, 1)
+        for name, widths in (("c0", (1, 4)), ("c1", (3, 5)), ("c2", (4, 7)))
+        for width in widths
+        for key in range(2 if name == "c0" else 6000)
+        for slot in ((0, 3) if width < 5 and key < 2 else (0,))
     )
-    tables.plant([("c3", plain, b"a", 0, 1), ("c3", other, b"a", 0, 1), ("c4", plain, b"a", 0, 1)])
+    before = tables.totals()
     done = run(tables.url)
-    assert done.rows_before == 6
-    assert done.unknown == [BucketKey("c2", LABEL + 1), BucketKey("c3", LABEL)]
+    assert (done.rows_before, done.rows_after) == (16, 8)
+    assert done.unknown == [BucketKey("c2", LABEL + 3)]
+    tables.check(before)
 
 
 @pytest.fixture

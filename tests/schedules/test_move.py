@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 
 import pytest
@@ -13,15 +13,16 @@ from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
-from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Month, next_part
+from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Wider, next_part
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, Unavailable
-from countersink.store.sql import day_label
+from countersink.store.sql import month_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
-MARCH = Month(day_label(date(2020, 3, 1)), date(2020, 4, 1), 0)
+APRIL = int(datetime(2020, 4, 1, tzinfo=UTC).timestamp())
+MARCH = Wider(month_label(date(2020, 3, 1)), APRIL, 0)
 WHOLE = BucketRange("v", LABEL, b"", b"\xff" * 255)
 ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(), b"\xff\xfe"]
 
@@ -34,7 +35,7 @@ def session(mysql_url: str) -> Iterator[Session]:
 
 def roll_up_to_april(tables: Tables) -> None:
     tables.run(
-        "INSERT INTO counter (name, rolled_up_to, created) VALUES ('v', '2020-04-01', '2020-01-01')"
+        "INSERT INTO counter (name, rolled_month, created) VALUES ('v', '2020-04-01', '2020-01-01')"
     )
 
 
@@ -51,20 +52,42 @@ def test_a_range_becomes_one_row_per_key_in_slot_0(tables: Tables, session: Sess
 
 def test_only_the_range_moves(tables: Tables, session: Session) -> None:
     tables.plant(spread([b"a", b"b", b"c"], (1, 2)))
-    tables.plant(spread([b"b"], (1, 2), "2020-03-05 00:00:01"))
+    tables.plant(spread([b"b"], (1, 2), "2020-03-05 00:01:00 1"))
     tables.plant([("w", DAY, b"b", slot, 5) for slot in (1, 2)])
     assert move(session, BucketRange("v", LABEL, b"b", b"b")).moved == 2
-    left = [(bucket[-2:], key, slot) for bucket, key, slot, _ in tables.slots()]
+    left = [(bucket[-7:], key, slot) for bucket, key, slot, _ in tables.slots()]
     assert left == [
-        ("00", b"a", 1),
-        ("00", b"a", 2),
-        ("00", b"b", 0),
-        ("00", b"c", 1),
-        ("00", b"c", 2),
-        ("01", b"b", 1),
-        ("01", b"b", 2),
+        ("00:00 4", b"a", 1),
+        ("00:00 4", b"a", 2),
+        ("00:00 4", b"b", 0),
+        ("00:00 4", b"c", 1),
+        ("00:00 4", b"c", 2),
+        ("01:00 1", b"b", 1),
+        ("01:00 1", b"b", 2),
     ]
     assert len(tables.slots("w")) == 2
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize("to", [None, MARCH])
+@pytest.mark.parametrize("last", [b"b", b"z"])
+def test_buckets_of_other_widths_that_begin_at_the_same_time_stay_as_they_are(
+    tables: Tables, session: Session, to: Wider | None, last: bytes
+) -> None:
+    roll_up_to_april(tables)
+    others = [f"{DAY[:-2]} {width}" for width in (1, 2, 3, 5)]
+    for bucket in (DAY, *others):
+        tables.plant(spread([b"a", b"b", b"c"], (0, 1, 2), bucket))
+    beside = "SELECT * FROM counter_slot WHERE width <> 4 ORDER BY 1, 2, 3, 4, 5"
+    before, totals = tables.run(beside), tables.totals()
+    assert next_part(session, "v", LABEL, rows=15) == BucketRange("v", LABEL, b"a", b"a")
+    moved = move(session, BucketRange("v", LABEL, b"b", last, to))
+    assert moved.moved == (2 if to is None else 3) * (1 if last == b"b" else 2)
+    if to is None:
+        assert tables.run(beside) == before
+    else:
+        assert {row for row in tables.run(beside) if row[1].day != 1} == set(before)
+    tables.check(totals)
 
 
 def test_what_moves_within_a_bucket_is_posted_by_nobody(tables: Tables, session: Session) -> None:
@@ -95,7 +118,7 @@ def test_a_key_declared_with_0_keeps_its_row(tables: Tables, session: Session) -
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("month", [None, MARCH])
 def test_sums_beyond_64_bits_move_exactly(
-    tables: Tables, session: Session, month: Month | None
+    tables: Tables, session: Session, month: Wider | None
 ) -> None:
     roll_up_to_april(tables)
     tables.plant(("v", DAY, b"up", slot, MAX) for slot in range(5))
@@ -114,7 +137,7 @@ def test_sums_beyond_64_bits_move_exactly(
 def test_every_slot_moves_to_a_month_that_may_have_rows(tables: Tables, session: Session) -> None:
     roll_up_to_april(tables)
     tables.plant(spread(ALL_BYTES, (0, 3, 300)))
-    tables.plant(spread(ALL_BYTES, (0, 5), "2020-03-06 00:00:00"))
+    tables.plant(spread(ALL_BYTES, (0, 5), "2020-03-06 00:00:00 4"))
     before = tables.totals()
     for label in (LABEL, LABEL + 86_400):
         move(session, BucketRange("v", label, b"", b"\xff" * 255, MARCH))
@@ -126,9 +149,9 @@ def test_every_slot_moves_to_a_month_that_may_have_rows(tables: Tables, session:
 
 NOT_WHAT_IT_WAS = {
     "deleted": "DELETE FROM counter",
-    "made anew": "UPDATE counter SET rolled_up_to = NULL",
-    "made anew, with days that are gone": "UPDATE counter SET rolled_up_to = '2020-03-31'",
-    "policies": "UPDATE control SET policy_version = policy_version + 1",
+    "made anew": "UPDATE counter SET rolled_month = NULL",
+    "made anew, with days that are gone": "UPDATE counter SET rolled_month = '2020-03-01'",
+    "catalog": "UPDATE control SET catalog_version = catalog_version + 1",
 }
 
 
@@ -152,7 +175,7 @@ def test_more_days_may_be_gone_by_now_and_slot_0_is_for_whatever_counter(
 ) -> None:
     roll_up_to_april(tables)
     tables.plant(spread([b"a", b"b"], (0, 1, 300)))
-    tables.run("UPDATE counter SET rolled_up_to = '2020-05-01'")
+    tables.run("UPDATE counter SET rolled_month = '2020-05-01'")
     assert move(session, BucketRange("v", LABEL, b"a", b"a", MARCH)).moved == 3
     tables.run("DELETE FROM counter")
     assert move(session, BucketRange("v", LABEL, b"b", b"b")).moved == 2
@@ -191,13 +214,13 @@ def test_a_held_row_is_refused_at_once_and_nothing_stays_locked(
         # A writer that would not wait a moment.
         tables.run(
             "SELECT amount FROM counter_slot WHERE counter = 'v' AND bucket = %s"
-            " AND counter_key = 'a' AND slot = 1 FOR UPDATE NOWAIT",
-            DAY,
+            " AND counter_key = 'a' AND width = 4 AND slot = 1 FOR UPDATE NOWAIT",
+            DAY[:-2],
         )
         tables.run(
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES ('v', %s, 'a', 9, 1)",
-            DAY,
+            DAY[:-2],
         )
     assert move(session, WHOLE).moved == 7
 
@@ -214,7 +237,7 @@ def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
             try:
                 writer.execute(
                     "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                    f" VALUES ('v', '{DAY}', 'b', 1, 1)"
+                    f" VALUES ('v', '{DAY[:-2]}', 'b', 1, 1)"
                 )
             except Conflict as error:
                 refused.append(error.code)
@@ -329,9 +352,9 @@ def test_a_key_with_more_rows_than_a_part_may_have_is_a_part(
 def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str) -> None:
     for day in range(1, 4):
         for number in range(40):
-            tables.plant(spread([b"%03d" % number], (1, 2, 3), f"2020-03-{day:02d} 00:00:00"))
-    tables.plant(spread([b"a"], (1, 2, 3), "9000-01-01 00:00:00"))
-    tables.run("INSERT INTO counter (name, keep_days, created) VALUES ('v', 30, '2020-01-01')")
+            tables.plant(spread([b"%03d" % number], (1, 2, 3), f"2020-03-{day:02d} 00:00:00 4"))
+    tables.plant(spread([b"a"], (1, 2, 3), "9000-01-01 00:00:00 4"))
+    tables.run("INSERT INTO counter (name, keep_steps, created) VALUES ('v', 'day=30d', NOW())")
     tables.run("ANALYZE TABLE counter_slot")
     with MySQLProxy.to(mysql_url) as proxy:
         connect_to = partial(open_tables, proxy.url(mysql_url))
@@ -339,7 +362,7 @@ def test_every_statement_goes_by_the_primary_key(tables: Tables, mysql_url: str)
         roll_up(connect_to, rows=30)
         texts = [request.text for request in proxy.seen if "counter_slot" in request.text]
     # Others' rows: what is looked for must not be nearly all there is.
-    tables.plant(("a", "9000-01-01 00:00:00", b"%04d" % number, 0, 1) for number in range(1000))
+    tables.plant(("a", "9000-01-01 00:00:00 4", b"%04d" % number, 0, 1) for number in range(1000))
     tables.run("ANALYZE TABLE counter_slot")
     explained = {
         re.sub(r"'[^']*'|[0-9]+", "?", text): text

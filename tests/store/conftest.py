@@ -11,7 +11,7 @@ from countersink.store.totals import Totals
 from countersink.store.verify import open_session
 from tests.store.app import Connection, open_app
 from tests.store.helpers import entry
-from tests.store.policy_rows import Change, Put, put_policies
+from tests.store.width_rows import Put, put_scheme
 
 
 @pytest.fixture
@@ -32,10 +32,12 @@ def totals(mysql_url: str) -> Iterator[Totals]:
 
 @pytest.fixture
 def put(session: Session, applier: Applier) -> Put:
-    """See :data:`tests.store.policy_rows.Put`."""
+    """See :data:`tests.store.width_rows.Put`."""
 
-    def put(changes: Sequence[Change], minutes: Sequence[int]) -> None:
-        put_policies(session, "c", changes)
+    def put(
+        minutes: Sequence[int], time_zone: str = "UTC", resolution: str = "day", **times: int
+    ) -> None:
+        put_scheme(session, "c", time_zone, resolution, **times)
         applier.apply([entry([(n, "c", "k", at, 10**n) for n, at in enumerate(minutes)])])
 
     return put

@@ -15,7 +15,7 @@ from countersink.store import Store
 from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.counters.policies import load
+from countersink.store.counters.catalog import load
 from countersink.store.errors import UnknownCounter, UnknownDimension
 from tests.store.helpers import entry, minute
 
@@ -113,7 +113,7 @@ def test_every_question_is_answered_by_the_events(
         resolution=rng.choice(["day", "hour", "minute"]),
         time_zone=rng.choice(["UTC", "Europe/Berlin", "America/New_York"]),
     )
-    zone = store.counters.show("views").in_force.time_zone
+    zone = store.counters.show("views").time_zone
     minutes = [minute(date(2026, 10, 24)) + rng.randrange(4 * 1440) for _ in range(50)]
     for _ in range(4):
         applier.apply([entry(random_rows(rng, oracle, minutes, 60)) for _ in range(2)])

@@ -16,7 +16,7 @@ from countersink.store.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.store.connection import Session
 from countersink.store.errors import TrackedCounter
 from countersink.store.ledger.postings import Posting, key_weight
-from countersink.store.sql import label_of
+from countersink.store.sql import LABEL
 from countersink.store.verify import verify
 from tests.store.helpers import MAX, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
@@ -157,26 +157,24 @@ def test_each_breakdown_has_its_own_room_for_keys(
 
 
 def test_settings_of_the_counter_are_those_of_its_breakdowns(
-    session: Session, store: Store, views: str
+    session: Session, applier: Applier, store: Store, views: str
 ) -> None:
     store.counters.set(
         views,
         time_zone="Europe/Berlin",
         resolution="minute",
-        keep="minute=2d",
-        keep_days=90,
+        keep="minute=2d,day=90d",
         max_keys=5,
         app_slots=3,
     )
-    columns = "keep_days, max_keys, app_slots, keep_steps"
+    columns = "time_zone, resolution, max_keys, app_slots, keep_steps"
     settings = session.query(f"SELECT {columns} FROM counter")
-    assert settings == [(90, 5, 3, "minute=2d")] * 4
-    policies = session.query(
-        "SELECT number, valid_from, time_zone, resolution, rolls, COUNT(*) FROM counter_policy"
-        " GROUP BY number, valid_from, time_zone, resolution, rolls"
-    )
-    assert policies
-    assert {row[-1] for row in policies} == {4}
+    assert settings == [("Europe/Berlin", "minute", 5, 3, "minute=2d,day=90d")] * 4
+    count(applier, ({"page": "/home"}, 2))
+    store.counters.set(views, resolution="day")
+    ends = session.query("SELECT counted_minute, resolution FROM counter")
+    assert ends[0][0] is not None
+    assert ends == [(ends[0][0], "day")] * 4
 
 
 def test_breakdowns_are_in_no_list_of_counters(applier: Applier, store: Store, views: str) -> None:
@@ -224,8 +222,9 @@ def test_with_a_counter_its_breakdowns_are_deleted(
 ) -> None:
     count(applier, ({"page": "/home"}, 2))
     assert store.counters.delete(views).amount == 2
-    for table in ("counter", "counter_slot", "counter_ledger", "counter_policy", "counter_keys"):
+    for table in ("counter_slot", "counter_ledger", "counter_keys"):
         assert session.query(f"SELECT * FROM {table}") == []
+    assert session.query("SELECT name, created, dimensions FROM counter") == [(views, None, None)]
 
 
 def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(
@@ -282,7 +281,7 @@ def test_verify_finds_a_breakdown_that_differs_from_its_counter(
     count(applier, ({"page": "/home", "country": "DE"}, 10))
     # Rows and ledger alike, as a program that knows nothing of breakdowns would do it.
     weight = key_weight(composite(["/home"]).encode())
-    posting = Posting.of(label_of(bucket_of(session)), 1, weight)
+    posting = Posting.of(bucket_of(session), 1, weight)
     session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter = 'views#1'")
     session.execute(
         "UPDATE counter_ledger SET amount = amount + %s, checksum = checksum + %s"
@@ -307,11 +306,10 @@ def test_verify_finds_a_breakdown_of_which_a_row_is_gone(
     store.counters.delete(views)
 
 
-def bucket_of(session: Session) -> datetime:
-    """The one bucket that there is."""
-    ((bucket,),) = session.query("SELECT DISTINCT bucket FROM counter_slot")
-    assert isinstance(bucket, datetime)
-    return bucket
+def bucket_of(session: Session) -> int:
+    """The label of the one bucket that there is."""
+    ((label,),) = session.query(f"SELECT DISTINCT {LABEL} FROM counter_slot")
+    return int(label)
 
 
 def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(

@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import RESOLUTIONS, Resolution
-from countersink.store.counters.policies import DEFAULT, Policies, Policy
-from countersink.store.sql import label_of, label_text, label_time
+from countersink.store.counters.buckets import NUMBER, WIDTHS, Width
+from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme
+from countersink.store.sql import (
+    day_label,
+    label_of,
+    label_text,
+    label_time,
+    labels_where,
+    month_label,
+    width_number,
+)
 from tests.support.examples import examples
 
 ZONES = (
@@ -36,34 +44,41 @@ def minute(text: str) -> int:
 
 
 @examples(few=30, many=100)
-@given(st.sampled_from(ZONES), st.sampled_from(RESOLUTIONS), st.integers(0, 59), SINCE_1980)
-def test_an_event_lies_in_its_bucket(
-    zone: str, resolution: Resolution, number: int, at: int
-) -> None:
-    policy = Policy(number=number, time_zone=zone, resolution=resolution)
-    label = policy.label(at)
-    assert policy.starts_at(label) <= at * 60 < policy.ends_at(label)
-    assert buckets.policy_number(label) == number
-    assert (
-        policy.local_day(label)
-        == datetime.fromtimestamp(
-            policy.starts_at(label) if resolution != "day" else at * 60, ZoneInfo(zone)
-        ).date()
-    )
+@given(st.sampled_from(ZONES), st.sampled_from(WIDTHS), SINCE_1980)
+def test_an_event_lies_in_its_bucket(zone: str, width: Width, at: int) -> None:
+    scheme = Scheme(time_zone=zone)
+    label = scheme.label_in(width, at)
+    assert scheme.starts_at(label) <= at * 60 < scheme.ends_at(label)
+    assert (buckets.width_of(label), width_number(label)) == (width, NUMBER[width])
+    begins = at * 60 if width in ("day", "month") else scheme.starts_at(label)
+    day = datetime.fromtimestamp(begins, ZoneInfo(zone)).date()
+    assert scheme.local_day(label) == (day.replace(day=1) if width == "month" else day)
+    if width == "day":
+        assert label == day_label(day)
+    if width == "month":
+        assert label == month_label(day)
 
 
 @examples(few=30, many=100)
-@given(st.sampled_from(ZONES), st.sampled_from(RESOLUTIONS), SINCE_1980)
-def test_where_a_bucket_ends_the_next_one_begins(
-    zone: str, resolution: Resolution, at: int
-) -> None:
-    policy = Policy(number=7, time_zone=zone, resolution=resolution)
-    label = policy.label(at)
-    following = policy.label(policy.ends_at(label) // 60)
+@given(st.sampled_from(ZONES), st.sampled_from(WIDTHS), SINCE_1980)
+def test_where_a_bucket_ends_the_next_one_begins(zone: str, width: Width, at: int) -> None:
+    scheme = Scheme(time_zone=zone)
+    label = scheme.label_in(width, at)
+    following = scheme.label_in(width, scheme.ends_at(label) // 60)
     assert following > label
-    assert policy.starts_at(following) == policy.ends_at(label)
-    assert policy.label(policy.starts_at(label) // 60) == label
-    assert policy.label(policy.ends_at(label) // 60 - 1) == label
+    assert scheme.starts_at(following) == scheme.ends_at(label)
+    assert scheme.label_in(width, scheme.starts_at(label) // 60) == label
+    assert scheme.label_in(width, scheme.ends_at(label) // 60 - 1) == label
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_and_the_last_minute_have_buckets(width: Width) -> None:
+    for zone in ("Pacific/Apia", "America/New_York", "UTC"):
+        for at in (0, buckets.MAX_MINUTE):
+            scheme = Scheme(time_zone=zone)
+            label = scheme.label_in(width, at)
+            assert scheme.starts_at(label) <= at * 60 < scheme.ends_at(label)
+            assert label_of(label_time(label), NUMBER[width]) == label
 
 
 @pytest.mark.parametrize(
@@ -92,13 +107,23 @@ def test_a_date_that_was_left_out_begins_where_the_next_one_does() -> None:
 
 
 def test_labels_are_what_the_table_holds() -> None:
-    policy = Policy(number=3, time_zone="Europe/Berlin")
-    label = policy.label(minute("2026-11-20T23:00+00:00"))
-    assert label_text(label) == "2026-11-21 00:00:03"
-    assert label_of(label_time(label)) == label
-    quarter = Policy(number=0, time_zone="Europe/Berlin", resolution="quarter")
-    text = label_text(quarter.label(minute("2026-11-20T23:59+00:00")))
-    assert text == "2026-11-20 23:45:00"
+    scheme = Scheme(time_zone="Europe/Berlin", resolution="quarter")
+    at = minute("2026-11-20T23:59+00:00")
+    day, quarter = scheme.label_in("day", at), scheme.label(at)
+    assert (label_text(day), width_number(day)) == ("2026-11-21 00:00:00", 4)
+    assert (label_text(quarter), width_number(quarter)) == ("2026-11-20 23:45:00", 2)
+    assert label_of(label_time(day), 4) == day
+    where, values = labels_where([day, quarter, day + 86_400])
+    assert where == ("((bucket IN (%s, %s) AND width = 4) OR (bucket = %s AND width = 2))")
+    assert values == [label_time(day), label_time(day + 86_400), label_time(quarter)]
+
+
+@pytest.mark.parametrize("number", [0, 6, 59])
+def test_a_width_that_there_is_not_is_said_so(number: int) -> None:
+    label = day_label(date(2026, 11, 21)) - 4 + number
+    for ask in (buckets.width_of, DEFAULT.starts_at, DEFAULT.ends_at, DEFAULT.local_day):
+        with pytest.raises(LookupError, match=f"2026-11-21 00:00:00 has the width {number}"):
+            ask(label)
 
 
 @pytest.mark.parametrize(
@@ -110,18 +135,12 @@ def test_what_is_no_zone_is_refused_with_an_example(name: str) -> None:
         buckets.zone(name)
 
 
-def test_an_events_minute_decides_which_policy_it_is_under() -> None:
-    first = Policy()
-    second = Policy(number=1, valid_from=1000, time_zone="Asia/Tokyo")
-    third = Policy(number=2, valid_from=2000, resolution="hour")
-    found = Policies(1, False, {"c": (first, second, third)})
-    under = [found.at("c", at) for at in (0, 999, 1000, 1999, 2000, 10**9)]
-    assert under == [first, first, second, second, third, third]
-    assert found.of("other") == (DEFAULT,)
-    assert found.bucket("c", 1000) == second.label(1000)
-    assert found.numbered("c", third.label(5)) == third
-    with pytest.raises(LookupError, match="no policy 9"):
-        found.numbered("c", 9)
+def test_a_counter_without_a_scheme_of_its_own_counts_utc_days() -> None:
+    own = Scheme(time_zone="Asia/Tokyo", resolution="hour")
+    catalog = Catalog(1, False, {"c": own})
+    assert (catalog.of("c"), catalog.of("other")) == (own, DEFAULT)
+    assert catalog.bucket("c", 1000) == own.label(1000)
+    assert catalog.bucket("other", 2000) == DEFAULT.label(2000) == 86_404
 
 
 def test_days_are_looked_for_in_a_zone_once() -> None:

@@ -28,9 +28,6 @@ DAY = "2026-11-21"
 """The day of `minute()`."""
 NEXT = "2026-11-22"
 MONTH = datetime(2026, 3, 14, 12, tzinfo=UTC)
-NO_MONTHS = "DELETE FROM counter_month"
-MONTH_ROW = "counter, bucket, counter_key, 0, amount, 0"
-POLICY = "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
 
 Said = tuple[str, str | None, str | None]
 """Of a difference: (problem, counter, day)."""
@@ -54,6 +51,11 @@ def slots(change: str, where: str = "counter_key = '/a'", counter: str = "views"
         f"UPDATE counter_slot SET {change} WHERE counter = '{counter}' AND bucket = '{DAY}'"
         f" AND {where}"
     )
+
+
+def months(change: str) -> str:
+    """A change of rows of months."""
+    return f"UPDATE counter_slot SET {change} WHERE width = 5"
 
 
 ROWS = damages(
@@ -116,9 +118,15 @@ ROWS = damages(
             slots(f"bucket = '{DAY} 12:00:00'"),
             # minutes that are no quarter
             slots(f"bucket = '{DAY} 00:07:00'"),
+            # seconds
+            slots(f"bucket = '{DAY} 00:00:07'"),
+            # a width that there is not
+            slots("width = 7"),
+            # a day that is a month
+            slots("width = 5"),
         ],
-        # a policy that never was
-        ("no_policy", "views", None): [slots(f"bucket = '{DAY} 00:00:07'")],
+        # a day that is an hour
+        ("no_rollup", "views", DAY): [slots("width = 3")],
         # a counter renamed
         ("no_ledger", "visits", None): [
             "UPDATE counter_slot SET counter = 'visits' WHERE counter = 'views'"
@@ -149,22 +157,22 @@ ROWS = damages(
         ("no_ledger", "orders", None): ["DELETE FROM counter_ledger WHERE counter = 'orders'"],
         ("sum", "old", None): [
             # a month's amount
-            "UPDATE counter_month SET amount = amount + 1 WHERE counter_key = '/m'",
+            months("amount = amount + 1"),
             # a month deleted
-            NO_MONTHS,
+            "DELETE FROM counter_slot WHERE width = 5",
         ],
         ("checksum", "old", None): [
             # a month renamed
-            "UPDATE counter_month SET bucket = '2026-02-01'",
+            months("bucket = '2026-02-01'"),
             # a month's key renamed
-            "UPDATE counter_month SET counter_key = '/M'",
+            months("counter_key = '/M'"),
             # a month that is a day again
-            f"INSERT INTO counter_slot SELECT {MONTH_ROW} FROM counter_month; {NO_MONTHS}",
+            months("width = 4"),
         ],
         # a month that begins later
-        ("no_bucket", "old", "2026-03-02"): ["UPDATE counter_month SET bucket = '2026-03-02'"],
+        ("no_bucket", "old", "2026-03-02"): [months("bucket = '2026-03-02'")],
         # a month not rolled up
-        ("no_rollup", "old", "2027-03-01"): ["UPDATE counter_month SET bucket = '2027-03-01'"],
+        ("no_rollup", "old", "2027-03-01"): [months("bucket = '2027-03-01'")],
         # a ledger gone
         ("no_ledger", "views", None): ["DELETE FROM counter_ledger WHERE counter = 'views'"],
     }
@@ -188,7 +196,7 @@ BACKFILLS = damages(
     }
 )
 KEPT = (
-    *("counter_slot", "counter_month", "counter_ledger", "counter"),
+    *("counter_slot", "counter_ledger", "counter"),
     *("backfill_run", "backfill_source", "backfill_chunk", "backfill_drift"),
 )
 
@@ -211,7 +219,7 @@ def url(
 def _fill(mysql_url: str, redis_url: str, directory: Path) -> None:
     with Store(mysql_url) as store:
         store.counters.set("hours", resolution="hour")
-        store.counters.set("old", keep_days=30)
+        store.counters.set("old", keep="day=30d")
         applier = Applier(mysql_url, 7)
         amounts = {"/a": (7, 8), "/b": (9, 10), "/c": (1, 2), "/d": (6, 7)}
         views = [
@@ -282,12 +290,12 @@ def test_every_damage_of_rows_is_found_and_located(site: Session, url: str) -> N
 
 @pytest.mark.random
 def test_what_compaction_and_retention_find_damaged_stays_found(site: Session, url: str) -> None:
-    moved = ("counter_slot", "counter_month", "counter_ledger", "counter")
+    moved = ("counter_slot", "counter_ledger", "counter")
     missed = []
     with open_session(url) as verifying:
         for damage in ROWS:
             with damaged(site, damage, moved):
-                site.execute("UPDATE counter SET keep_days = 1")
+                site.execute("UPDATE counter SET keep_steps = 'day=1d'")
                 counter = damage.said[1]
                 asked = None if MANY else counter
                 compacted(url, date(2027, 1, 1), counter=asked)

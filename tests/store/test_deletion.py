@@ -1,7 +1,7 @@
 """Deleting: the ledger agrees at every moment, whoever counts meanwhile, whatever is killed."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 
 import pytest
@@ -20,7 +20,7 @@ from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
 
-TABLES = ("counter", "counter_policy", "counter_slot", "counter_month", "counter_ledger")
+TABLES = ("counter", "counter_slot", "counter_ledger")
 
 
 @pytest.fixture
@@ -49,25 +49,25 @@ def fill(session: Session, applier: Applier, keys: int = 30) -> None:
             (counter, counter),
         )
         session.execute(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES (%s, '2026-09-01', '/1', 11),"
-            " (%s, '2026-10-01', '/1', 3)",
+            "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+            " VALUES (%s, '2026-09-01', '/1', 5, 0, 11),"
+            " (%s, '2026-10-01', '/1', 5, 0, 3)",
             (counter, counter),
         )
         session.execute(
-            "INSERT INTO counter (name, rolled_up_to, created)"
+            "INSERT INTO counter (name, rolled_month, created)"
             " VALUES (%s, '2026-11-01', '2026-01-01')"
-            " ON DUPLICATE KEY UPDATE rolled_up_to = '2026-11-01'",
+            " ON DUPLICATE KEY UPDATE rolled_month = '2026-11-01'",
             (counter,),
         )
     post_planted(session)
 
 
 def left(session: Session, counter: str) -> dict[str, int]:
-    """Rows that a counter has in each table."""
+    """Rows that a counter has in each table; of ``counter`` not what only keeps a time zone."""
     found = {}
     for table in TABLES:
-        name = "name" if table == "counter" else "counter"
+        name = "created IS NOT NULL AND name" if table == "counter" else "counter"
         (rows,) = session.query(f"SELECT COUNT(*) FROM {table} WHERE {name} = %s", (counter,))
         found[table] = int(rows[0])
     return found
@@ -77,7 +77,7 @@ def everything(session: Session) -> list[object]:
     """All that there is of the other counter."""
     return [
         session.query(f"SELECT * FROM {table} WHERE counter = 'clicks' ORDER BY 1, 2, 3")
-        for table in ("counter_slot", "counter_month", "counter_ledger")
+        for table in TABLES[1:]
     ]
 
 
@@ -86,13 +86,12 @@ def test_a_counter_goes_with_all_it_had_and_no_other_is_touched(
 ) -> None:
     store.counters.set("views", time_zone="Asia/Tokyo")
     fill(session, applier)
-    later = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
-    store.counters.set("views", time_zone="UTC", start=later)
+    store.counters.set("views", resolution="hour")
     others = everything(session)
     had = left(session, "views")
-    amount = slots(session)["views"] + 14
+    amount = slots(session)["views"]
     deleted = store.counters.delete("views")
-    assert deleted == Deleted(had["counter_slot"] + had["counter_month"], amount)
+    assert deleted == Deleted(had["counter_slot"], amount)
     assert left(session, "views") == dict.fromkeys(TABLES, 0)
     assert everything(session) == others
     assert verify(deleting).differences == []
@@ -100,17 +99,16 @@ def test_a_counter_goes_with_all_it_had_and_no_other_is_touched(
         store.counters.show("views")
 
 
-def test_a_key_goes_from_all_buckets_and_months(
+def test_a_key_goes_from_all_buckets(
     store: Store, session: Session, applier: Applier, deleting: Session
 ) -> None:
     fill(session, applier)
     others = everything(session)
     before = keys(session)
     deleted = store.counters.delete("views", "/1")
-    assert deleted == Deleted(3 * 2 + 1 + 2, before[b"/1"] + 14)
+    assert deleted == Deleted(3 * 2 + 1 + 2, before[b"/1"])
     del before[b"/1"]
     assert keys(session) == before
-    assert left(session, "views")["counter_month"] == 0
     assert everything(session) == others
     assert verify(deleting).differences == []
     assert store.counters.delete("views", "/1") == Deleted()
@@ -134,19 +132,21 @@ def test_what_is_not_there_is_unknown(store: Store) -> None:
             store.counters.delete(name, "/a")
 
 
-def test_a_deleted_counter_begins_anew_with_the_defaults(
+def test_a_deleted_counter_begins_anew_in_its_time_zone_and_resolution(
     store: Store, session: Session, applier: Applier
 ) -> None:
-    store.counters.set("views", time_zone="Asia/Tokyo", resolution="quarter", keep_days=3)
+    store.counters.set("views", time_zone="Asia/Tokyo", resolution="quarter", keep="day=3d")
     applier.apply([entry([row("/a", 5)])])
     store.counters.delete("views")
     applier.apply([entry([row("/a", 7)])])
     assert ledger(session) == {"views": 7}
     found = session.query("SELECT bucket, amount FROM counter_slot")
     assert [(bucket.isoformat(), amount) for bucket, amount in found] == [
-        ("2026-11-21T00:00:00", 7)
+        ("2026-11-21T12:00:00", 7)
     ]
-    assert not store.counters.show("views").made
+    shown = store.counters.show("views")
+    assert (shown.time_zone, shown.resolution) == ("Asia/Tokyo", "quarter")
+    assert (shown.keep, shown.made) == ((), False)
 
 
 class _Killed(Exception):
@@ -199,8 +199,7 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
     if key is None:
         assert now == dict.fromkeys(TABLES, 0)
     else:
-        assert now["counter_slot"] == had["counter_slot"] - 7
-        assert now["counter_month"] == 0
+        assert now["counter_slot"] == had["counter_slot"] - 9
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -297,8 +296,7 @@ def test_every_row_is_looked_at_a_few_times_only(
             session,
             [(first + timedelta(days=day), name, slot) for day in range(200) for slot in (0, 1, 2)],
         )
-    for table in TABLES[2:4]:
-        session.execute(f"ANALYZE TABLE {table}")
+    session.execute("ANALYZE TABLE counter_slot")
     before = rows_read(deleting)
     if key is None:
         assert delete_counter(deleting, "views").rows == 3 * 600

@@ -1,6 +1,7 @@
 """The first and the last events there can be: exact in every time zone, and no error."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
+from itertools import product
 
 import pytest
 
@@ -9,11 +10,17 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import MAX_MINUTE, RESOLUTIONS, Resolution, date_changes
-from countersink.store.counters.policies import Policy
+from countersink.store.counters.buckets import (
+    MAX_MINUTE,
+    RESOLUTIONS,
+    Resolution,
+    Width,
+    date_changes,
+)
+from countersink.store.counters.catalog import Scheme
 from countersink.store.sql import day_label
 from tests.store.helpers import entry, minute
-from tests.store.policy_rows import Put, put_policies
+from tests.store.width_rows import Put, put_scheme
 
 LAST = date(9999, 12, 25)
 FAR = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/New_York", "Etc/GMT+12")
@@ -29,10 +36,11 @@ def test_the_store_and_the_stream_end_with_the_same_minute() -> None:
 def test_the_first_and_the_last_event_lie_in_their_buckets(
     zone: str, resolution: Resolution
 ) -> None:
-    policy = Policy(time_zone=zone, resolution=resolution)
-    for at in (0, MAX_MINUTE):
-        label = policy.label(at)
-        assert policy.starts_at(label) <= at * 60 < policy.ends_at(label)
+    scheme = Scheme(time_zone=zone, resolution=resolution)
+    widths: tuple[Width, ...] = (resolution, "month")
+    for at, width in product((0, MAX_MINUTE), widths):
+        label = scheme.label_in(width, at)
+        assert scheme.starts_at(label) <= at * 60 < scheme.ends_at(label)
         day = buckets.date_at(zone, at * 60)
         assert abs(day - date.fromordinal(date(1970, 1, 1).toordinal() + at // 1440)) <= timedelta(
             days=1
@@ -53,16 +61,16 @@ def test_beyond_all_events_the_days_are_those_of_utc(zone: str) -> None:
             assert buckets.date_at(zone, begins) == day
             assert buckets.date_at(zone, begins - 1) == day - timedelta(days=1)
     for day in (date.min, date(1969, 12, 30), date(9999, 12, 29), date.max):
-        assert date_changes(zone, day) == (day_label(day),)
-    policy = Policy(time_zone=zone)
+        assert date_changes(zone, day) == (day_label(day) // 60 * 60,)
+    scheme = Scheme(time_zone=zone)
     last = day_label(date.max)
-    assert policy.ends_at(last) - policy.starts_at(last) == 86_400
+    assert scheme.ends_at(last) - scheme.starts_at(last) == 86_400
 
 
 def test_an_event_of_1970_that_is_of_1969_where_it_is_counted(
     session: Session, applier: Applier, store: Store
 ) -> None:
-    put_policies(session, "ny", [(0, "America/New_York", "hour")])
+    put_scheme(session, "ny", "America/New_York", "hour")
     at = [minute(date(1970, 1, 1), 120), minute(date(1970, 1, 2))]
     applier.apply([entry([(n, "ny", "k", one, 10**n) for n, one in enumerate(at)])])
     totals = store.totals
@@ -86,7 +94,7 @@ def test_an_event_of_1970_that_is_of_1969_where_it_is_counted(
 @pytest.mark.parametrize("own", ["UTC", "Asia/Tokyo", "America/New_York"])
 def test_the_last_events(put: Put, store: Store, own: str) -> None:
     at = [MAX_MINUTE - 1440 * 2, MAX_MINUTE - 720, MAX_MINUTE]
-    put([(0, own, "hour")], at)
+    put(at, own, "hour")
     totals = store.totals
     for zone in FAR:
         expected: dict[date, int] = {}
@@ -105,29 +113,3 @@ def test_the_last_events(put: Put, store: Store, own: str) -> None:
         assert totals.total("c", start=last, end=last, time_zone=zone) == expected[last]
         assert totals.total("c", start=last + timedelta(days=1), time_zone=zone) == 0
         assert totals.span("c", time_zone=zone) == (min(expected), last)
-
-
-def test_a_policy_cannot_begin_behind_the_last_event(store: Store) -> None:
-    store.counters.set("c")
-    after = datetime(9999, 12, 26, tzinfo=UTC)
-    for start in (after, datetime(9999, 12, 31, 12, tzinfo=UTC)):
-        with pytest.raises(ValueError, match="9999-12-25"):
-            store.counters.set("c", resolution="hour", time_zone="Europe/Berlin", start=start)
-    last = after - timedelta(minutes=1)
-    store.counters.set("c", resolution="hour", time_zone="Europe/Berlin", start=last)
-    assert store.counters.show("c").policies[-1].valid_from == MAX_MINUTE
-
-
-def test_a_policy_that_begins_at_the_very_end_harms_no_read(
-    session: Session, applier: Applier, store: Store
-) -> None:
-    """Such a row may be there from before they were refused."""
-    put_policies(
-        session, "c", [(0, "UTC", "quarter"), (minute(date(9999, 12, 31)), "Europe/Berlin", "hour")]
-    )
-    applier.apply([entry([(0, "c", "k", minute(date(2026, 11, 21)), 5)])])
-    day = date(2026, 11, 21)
-    for zone in (None, "Europe/Berlin", "Asia/Tokyo"):
-        assert store.totals.daily("c", time_zone=zone) == [(day, 5)]
-        assert store.totals.total("c", start=day, end=day, time_zone=zone) == 5
-        assert len(store.totals.hourly("c", time_zone=zone)) == 1

@@ -19,7 +19,6 @@ from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, OtherWriter, ReadInterrupted, StoreError, Unavailable
-from countersink.store.in_app import increments
 from countersink.store.migrate import migrate, require_schema
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
@@ -93,10 +92,10 @@ def total(cluster: GaleraCluster, node: GaleraNode, key: str) -> int:
         return keys(session).get(key.encode(), 0)
 
 
-def policies_change_under(
+def catalog_changes_under(
     cluster: GaleraCluster, other: GaleraNode, changed: list[bool], session: Callable[[], Session]
 ) -> Callable[[str], None]:
-    """Change policies on another node when a batch is about to be committed."""
+    """Change the catalog on another node when a batch is about to be committed."""
 
     def reached(point: str) -> None:
         if point == "before_commit" and not changed:
@@ -112,11 +111,11 @@ def test_share_locks_do_not_reach_other_nodes(cluster: GaleraCluster) -> None:
     """What the rest of this file is for: on a single server the change would wait, and give up."""
     first, second, _ = cluster.nodes
     changed: list[bool] = []
-    reached = policies_change_under(cluster, second, changed, partial(unfenced, cluster, second))
+    reached = catalog_changes_under(cluster, second, changed, partial(unfenced, cluster, second))
     applier = Applier(partial(unfenced, cluster, first), 17, reached=reached)
     applied = applier.apply([entry([row("/unfenced")])])
     assert changed
-    assert applied.applied == 1  # by policies that were not in force any more
+    assert applied.applied == 1  # by a catalog that was not in force any more
     applier.close()
 
 
@@ -130,7 +129,7 @@ def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
         hand_over(cluster, second)
         return connect(cluster.url(second))
 
-    reached = policies_change_under(cluster, second, changed, on_second)
+    reached = catalog_changes_under(cluster, second, changed, on_second)
     applier = Applier(cluster.url(), 17, reached=reached)
     batch = [entry([row("/fenced")])]
     with pytest.raises(StoreError) as raised:
@@ -162,7 +161,7 @@ def test_of_a_batch_and_a_change_of_the_writer_one_commits(cluster: GaleraCluste
             session.begin()
             session.execute(
                 "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                " SELECT 'views', '2026-11-21', %s, 9, policy_version FROM control LIMIT 1",
+                " SELECT 'views', '2026-11-21', %s, 9, catalog_version FROM control LIMIT 1",
                 (key,),
             )
 
@@ -184,7 +183,7 @@ def test_of_a_batch_and_a_change_of_the_writer_one_commits(cluster: GaleraCluste
         with unfenced(cluster, third) as session:
             session.execute("SET SESSION wsrep_sync_wait = 1")
             found = keys(session).get(key.encode())
-            version = session.query("SELECT policy_version FROM control")[0][0]
+            version = session.query("SELECT catalog_version FROM control")[0][0]
         # Whoever has committed did so before the version was raised.
         assert found == (version - 1 if committed else None)
         hand_over(cluster, first)
@@ -632,21 +631,23 @@ def test_transactions_of_applications_count_through_any_node(
             assert verify(session).differences == []
 
 
-def test_no_transaction_of_an_application_counts_by_settings_that_were_changed_elsewhere(
+def test_applications_count_on_any_node_beside_changes_of_their_settings(
     cluster: GaleraCluster, apps: list[Connection]
 ) -> None:
     first, _, _ = cluster.nodes
     with Store(cluster.url()) as store:
-        store.increment(apps[2], "sold", "a")
-        apps[2].commit()
+        until_committed(apps[2], partial(store.increment, apps[2], "sold", "a"))
         store.increment(apps[2], "sold", "b")
         delay(cluster, first)
-        store.counters.set("sold", app_slots=4)
-        with pytest.raises(pymysql.err.OperationalError) as raised:
-            apps[2].commit()
-        assert raised.value.args[0] == 1213
-        until_committed(apps[2], partial(store.increment, apps[2], "sold", "b"))
-        assert store.totals.total("sold") == 2
+        store.counters.set("sold", app_slots=4, resolution="minute")
+        apps[2].commit()
+        store.increment(apps[1], "new", "a")
+        with pytest.raises(ValueError, match="may be counting new in UTC"):
+            store.counters.set("new", time_zone="Europe/Berlin")
+        apps[1].commit()
+        assert (store.totals.total("sold"), store.totals.total("new")) == (2, 1)
+        with open_session(cluster.url()) as session:
+            assert verify(session).differences == []
 
 
 def test_applications_count_with_the_rights_that_the_documentation_gives(
@@ -687,27 +688,6 @@ def test_settings_do_not_wait_for_transactions_that_count_other_counters(
             store.counters.set("open", app_slots=app_slots)
         apps[0].commit()
         assert store.totals.total("others19") == 1
-
-
-def test_transactions_of_applications_wait_a_while_for_a_node_that_lags(
-    cluster: GaleraCluster,
-    apps: list[Connection],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first, _, third = cluster.nodes
-    with Store(cluster.url()) as store:
-        with lagging(cluster, third, through=first) as root:
-            pauses: list[float] = []
-            monkeypatch.setattr(increments, "_pause", pauses.append)
-            # Its row of app_counter is made on the writer.
-            with pytest.raises(Conflict, match="has not applied the settings of late yet"):
-                store.increment(apps[2], "late", "a")
-            assert len(pauses) > 1
-            assert sum(pauses) < 5.0
-            monkeypatch.setattr(increments, "_pause", lambda _: root.execute("UNLOCK TABLES"))
-            monkeypatch.setattr(increments, "_ATTEMPTS", 100_000)
-            until_committed(apps[2], partial(store.increment, apps[2], "late", "a"))
-        assert store.totals.total("late") == 1
 
 
 def _insert_for_ever(session: Session) -> None:

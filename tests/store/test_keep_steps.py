@@ -2,7 +2,8 @@
 
 import json
 import threading
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pymysql
@@ -16,8 +17,8 @@ from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import Session, connect
 from countersink.store.counters import keep_steps
+from countersink.store.counters.catalog import Scheme
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
-from countersink.store.counters.policies import Policy
 from countersink.store.errors import TrackedCounter
 from countersink.store.settings import Settings
 from countersink.store.verify import verify
@@ -32,12 +33,21 @@ from tests.support.traffic import now_minute
 @pytest.mark.parametrize("past", [0, 1, 59])
 def test_buckets_are_rolled_up_to_where_a_wider_one_begins(past: int) -> None:
     """An event is in a wider bucket or not, never half of its bucket's events."""
-    hours = Policy(number=1, resolution="hour", rolls=0)
-    days = Policy(number=2, resolution="day", rolls=0)
     noon = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()) // 60
-    own = [Policy(resolution="minute"), hours, days]
-    found = keep_steps.due(own, keep_steps.parse("minute=2d,hour=90d"), noon + past)
-    assert found == {1: noon - 2 * 1440, 2: noon - 90 * 1440 - 720}
+    steps = keep_steps.parse("minute=2d,hour=90d,day=400d")
+    wanted = {
+        "hour": (noon - 2 * 1440) * 60,
+        "day": (noon - 90 * 1440 - 720) * 60,
+        "month": int(datetime(2025, 10, 1, tzinfo=UTC).timestamp()),
+    }
+    scheme = Scheme(resolution="minute")
+    assert keep_steps.due(scheme, steps, noon + past) == wanted
+    reached = replace(scheme, rolled=tuple(wanted.items()))  # type: ignore[arg-type]
+    assert keep_steps.due(reached, steps, noon + past) == {}
+    # Of days nothing becomes hours, or days.
+    assert keep_steps.due(Scheme(), steps, noon + past).keys() == {"month"}
+    later = replace(Scheme(), counted=(("minute", 1),))
+    assert keep_steps.due(later, steps, noon + past) == wanted
 
 
 def hour_of_old() -> int:
@@ -132,10 +142,11 @@ def test_a_key_and_a_counter_go_with_their_wider_buckets(
     assert keys(session, "v") == {b"b": 61}
     verified(verifying)
     assert store.counters.delete("v") == Deleted(2, 61)
-    for table in ("counter_slot", "counter_policy", "counter_ledger", "counter"):
+    for table in ("counter_slot", "counter_ledger"):
         assert session.query(f"SELECT COUNT(*) FROM {table}") == [(0,)]
     count(applier, {("a", wide): 1})
-    assert store.counters.show("v").policies[0].resolution == "day"
+    shown = store.counters.show("v")
+    assert (shown.resolution, shown.keep, shown.rolled_up_to) == ("minute", (), {})
     verified(verifying)
 
 
@@ -259,10 +270,11 @@ NO_WIDTH = (
     ("steps", "said"),
     [
         *((steps, "is no width with a time") for steps in NO_WIDTH),
-        ("second=2d", "'second' is none of minute, quarter, hour"),
-        ("week=2d", "'week' is none of minute, quarter, hour"),
-        ("day=30d", "is said by keep_days"),
-        ("minute=2d,day=30d", "is said by keep_days"),
+        ("second=2d", "'second' is none of minute, quarter, hour, day"),
+        ("week=2d", "'week' is none of minute, quarter, hour, day"),
+        ("month=400d", "'month' is none of minute, quarter, hour, day"),
+        ("day=30d,hour=40d", "day comes before hour"),
+        ("minute=31d,day=30d", "is not shorter than day=30d"),
         ("minute=0d", "buckets are kept for 1m to 100000d"),
         ("minute=0m", "buckets are kept for 1m to 100000d"),
         ("minute=100001d", "buckets are kept for 1m to 100000d"),
@@ -290,8 +302,7 @@ def test_steps_are_a_text(store_of_nowhere: Store, steps: Any) -> None:
 def everything(session: Session) -> list[object]:
     """All that settings are made of."""
     return [
-        session.query(f"SELECT * FROM {table} ORDER BY 1, 2")
-        for table in ("counter", "counter_policy", "control")
+        session.query(f"SELECT * FROM {table} ORDER BY 1, 2") for table in ("counter", "control")
     ]
 
 
@@ -306,14 +317,28 @@ def refused(store: Store, session: Session, said: str, **settings: Any) -> None:
 
 def test_steps_have_to_fit_the_other_settings(store: Store, session: Session) -> None:
     refused(store, session, "by day at the finest", keep="minute=2d")
-    store.counters.set("v", resolution="quarter", keep_days=30)
+    store.counters.set("v", resolution="quarter", keep="quarter=29d,day=30d")
     refused(store, session, "by quarter at the finest", keep="minute=2d")
-    for steps in ("quarter=30d", "quarter=2d,hour=31d", "quarter=100000d"):
-        refused(store, session, "is not shorter than the 30 days", keep=steps)
-    store.counters.set("v", keep="quarter=29d")
-    refused(store, session, "quarter=29d is not shorter than the 29 days", keep_days=29)
     refused(store, session, "by hour at the finest", resolution="hour")
-    store.counters.set("v", keep="forever", keep_days=1)
+    store.counters.set("v", resolution="hour", keep="day=1d")
+
+
+def test_steps_go_on_for_what_was_counted_in_finer_buckets(
+    store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session
+) -> None:
+    minutes_kept(store)
+    hour = hour_of_old()
+    count(applier, an_hour_of("a", hour))
+    for resolution in ("day", "hour", "quarter", "day"):
+        store.counters.set("v", resolution=resolution)
+    count(applier, {("a", hour): 100, ("a", now_minute()): 1000})
+    assert rolled_up(mysql_url).rolled_up == 55
+    assert session.query("SELECT width, SUM(amount) FROM counter_slot GROUP BY width") == [
+        (3, 55),
+        (4, 1100),
+    ]
+    assert store.totals.total("v") == 1155
+    verified(verifying)
 
 
 def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -> None:
@@ -323,36 +348,6 @@ def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -
     store.counters.set("v", keep="minute=2d,quarter=90d", **kolkata)
     store.counters.set("v", time_zone="UTC", keep="minute=2d,hour=90d")
     refused(store, session, "name quarter", time_zone="Asia/Kathmandu")
-
-
-def test_policies_for_which_there_is_no_room_are_refused(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    minutes_kept(store, "minute=1h,quarter=2h,hour=3h")  # four numbers
-    count(applier, {("a", now_minute()): 1})
-    start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
-    zones = ("Europe/Berlin", "UTC")
-    for number in range(14):  # four more each: 60
-        store.counters.set("v", time_zone=zones[number % 2], start=start + timedelta(days=number))
-    last = start + timedelta(days=14)
-    refused(store, session, "60", time_zone="Asia/Tokyo", start=last)
-    store.counters.set("v", keep="minute=3h,quarter=4h")  # needs none more
-    assert len(session.query("SELECT number FROM counter_policy WHERE counter = 'v'")) == 60
-
-
-def test_steps_for_which_there_is_no_room_are_refused(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("v", resolution="minute")
-    count(applier, {("a", now_minute()): 1})
-    start = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
-    for number in range(20):
-        store.counters.set(
-            "v", time_zone=("Asia/Tokyo", "UTC")[number % 2], start=start + timedelta(days=number)
-        )
-    said = "there is no room for the 42 more that these steps"
-    refused(store, session, said, keep="minute=2d,hour=90d")
-    store.counters.set("v", keep="minute=2d")
 
 
 def test_the_counter_of_a_tracked_table_keeps_no_steps(
@@ -365,6 +360,9 @@ def test_the_counter_of_a_tracked_table_keeps_no_steps(
     with pytest.raises(ValueError, match="of its own, which a tracked table"):
         store.tracked.track(table, counter="v")
     store.counters.delete("v")
+    with pytest.raises(ValueError, match="deleted, a moment ago: run this again in two minutes"):
+        store.tracked.track(table, counter="v")
+    session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 3 MINUTE")
     store.tracked.track(table, counter="v")
     before = everything(session)
     for settings in ({"keep": "minute=2d"}, {"resolution": "minute", "keep": "minute=2d"}):

@@ -15,7 +15,7 @@ from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session, connect
-from countersink.store.counters.policies import KeyMemory
+from countersink.store.counters.catalog import KeyMemory
 from countersink.store.errors import Unavailable
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import MAX, beside, entry, keys, ledger, minute, row, rows, together
@@ -376,16 +376,17 @@ def test_records_of_days_that_are_rolled_up_are_forgotten_and_made_again(
 ) -> None:
     store.counters.set("views", max_keys=2)
     today = datetime.now(UTC).date()
-    for days in (0, 8, 50):
+    for days in (0, 8, 80):
         day = today - timedelta(days=days)
         applier.apply([entry(at(day, ("a", 1), ("b", 1), ("c", 1)))])
-    session.execute("UPDATE counter SET rolled_up_to = %s", (today - timedelta(days=40),))
+    month = (today - timedelta(days=45)).replace(day=1)
+    session.execute("UPDATE counter SET rolled_month = %s", (month,))
     assert key_caps.prune(session, stop=lambda: True) == (0, False)
     assert key_caps.prune(session) == (1, True)
     assert key_caps.prune(session) == (0, True)
     left = {day for (day,) in session.query("SELECT day FROM counter_keys")}
     assert left == {today, today - timedelta(days=8)}
-    applier.apply([entry(at(today - timedelta(days=50), ("d", 1), ("a", 1)))])
+    applier.apply([entry(at(today - timedelta(days=80), ("d", 1), ("a", 1)))])
     assert number_of_keys(session) == 2
     assert key_caps.overflown_by_counter(session) == {"views": 1}
     for _ in range(2):

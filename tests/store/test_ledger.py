@@ -17,6 +17,7 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, rerun
+from countersink.store.counters import buckets
 from countersink.store.in_app.connection import own_slot
 from countersink.store.ledger.postings import Posting, fold, foldable, post
 from countersink.store.verify import open_session, verify
@@ -33,7 +34,7 @@ MAX = 2**63 - 1
 
 
 class Play:
-    """Random acts on two counters, one of which goes by hours."""
+    """Random acts on two counters, one of which goes by hours at first."""
 
     def __init__(
         self, mysql_url: str, redis_url: str, store: Store, directory: Path, draw: Random
@@ -42,8 +43,8 @@ class Play:
         self.redis_url = redis_url
         self.reconciled = 0
         self.app = open_app(mysql_url, autocommit=draw.random() < 0.5)
-        self.days = 0
-        store.counters.set("hours", resolution="hour")
+        zone = draw.choice(("UTC", "Europe/Berlin"))
+        store.counters.set("hours", time_zone=zone, resolution="hour")
 
     def counter(self) -> str:
         return self.draw.choice(("views", "hours"))
@@ -89,9 +90,9 @@ class Play:
 
     def roll_up(self) -> None:
         kept = (datetime.now(UTC).date() - date(2026, 3, 14)).days
-        self.store.counters.set(
-            self.counter(), keep_days=max(1, kept + self.draw.randrange(-9, 30))
-        )
+        counter, age = self.counter(), max(2, kept + self.draw.randrange(-50, 40))
+        finer = f"hour={age - 1}d," if counter == "hours" and self.draw.random() < 0.5 else ""
+        self.store.counters.set(counter, keep=f"{finer}day={age}d")
         roll_up(partial(open_tables, self.url))
 
     def delete(self) -> None:
@@ -128,15 +129,9 @@ class Play:
         if runs:
             undo(self.url, int(self.draw.choice(runs)[0]))
 
-    def change_policy(self) -> None:
-        start = datetime.now(UTC).replace(second=0, microsecond=0)
-        self.days += 1
-        self.store.counters.set(
-            "hours",
-            resolution=self.draw.choice(("hour", "quarter")),
-            time_zone=self.draw.choice(("UTC", "Europe/Berlin")),
-            start=start + timedelta(days=self.days),
-        )
+    def change_resolution(self) -> None:
+        resolution = self.draw.choice(buckets.RESOLUTIONS)
+        self.store.counters.set("hours", resolution=resolution)
 
 
 def test_rows_that_no_application_has_touched_for_an_hour_are_folded(
@@ -264,7 +259,7 @@ def test_random_acts_keep_rows_and_ledgers_equal(
     draw = Random(seed)
     play = Play(mysql_url, redis_url, store, tmp_path, draw)
     acts = [play.apply, play.count_in_app, play.compact, play.roll_up, play.delete, play.backfill]
-    acts += [play.undo, play.change_policy, play.reconcile]
+    acts += [play.undo, play.change_resolution, play.reconcile]
     for _ in range(25):
         act = draw.choice(acts)
         act()

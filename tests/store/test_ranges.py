@@ -15,8 +15,8 @@ from countersink.store.migrate import migrate
 from countersink.store.totals import many_counters, series, shapes, sums
 from countersink.store.totals.many_counters import CounterGroup, grouped
 from countersink.store.totals.selection import KeyMatch, Selection
-from tests.store.helpers import minute
-from tests.store.policy_rows import put_policies
+from tests.store.helpers import days_of, minute
+from tests.store.width_rows import WidthRow, put_rows, put_scheme
 
 FIRST = date(2026, 1, 1)
 Ask = Callable[[Session], Any]
@@ -38,39 +38,27 @@ def filled(mysql_server: MySQLServer) -> Iterator[Session]:
 
 
 def _fill(session: Session) -> None:
-    """Counters of 1,600 rows, between each other in the index; one whose policy has changed, and
-    one that has months.
+    """Counters of 1,600 rows, between each other in the index; one whose resolution has changed,
+    and one that has months.
     """
+    days, keys = (
+        days_of(FIRST, FIRST + timedelta(days=DAYS - 1)),
+        [f"k{n:02d}" for n in range(KEYS)],
+    )
     for counter in ("a", "b", "b1", "b2", "c"):
         session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL)", (counter,))
-        for index in range(DAYS):
-            values: list[object] = []
-            for number in range(KEYS):
-                for slot in range(SLOTS):
-                    values += counter, FIRST + timedelta(days=index), f"k{number:02d}", slot, 1
-            marks = ", ".join(["(%s, %s, %s, %s, %s)"] * (KEYS * SLOTS))
-            session.execute(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                f" VALUES {marks}",
-                values,
-            )
+        rows: list[WidthRow] = [(counter, "day", day, key, 1) for day in days for key in keys]
+        put_rows(session, rows, slots=range(SLOTS))
     session.execute(
-        "UPDATE counter_slot SET bucket = bucket + INTERVAL 1 SECOND"
+        "UPDATE counter_slot SET width = 3"
         " WHERE counter = 'b2' AND (bucket > %s OR (bucket = %s AND slot > 0))",
         (DAY, DAY),
     )
-    put_policies(session, "b2", [(0, "UTC", "day"), (minute(DAY), "Europe/Berlin", "day")])
-    for month in ("2025-11-01", "2025-12-01"):
-        values = [value for n in range(KEYS) for value in ("b1", month, f"k{n:02d}", 1)]
-        marks = ", ".join(["(%s, %s, %s, %s)"] * KEYS)
-        session.execute(
-            f"INSERT INTO counter_month (counter, bucket, counter_key, amount) VALUES {marks}",
-            values,
-        )
-    session.execute(
-        "INSERT INTO counter (name, rolled_up_to, created) VALUES ('b1', '2026-01-01', NOW(3))"
-    )
-    session.query("ANALYZE TABLE counter_slot, counter_month")
+    put_scheme(session, "b2", resolution="hour", counted_day=minute(DAY, 1440))
+    months = (date(2025, 11, 1), date(2025, 12, 1))
+    put_rows(session, [("b1", "month", month, key, 1) for month in months for key in keys])
+    put_scheme(session, "b1", rolled_month=minute(FIRST, 0))
+    session.query("ANALYZE TABLE counter_slot")
 
 
 _HANDLERS = ("key", "next", "prev", "first", "last")
@@ -151,7 +139,19 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
     ),
     "months too, a month's top": (
         lambda s: sums.by_key(s, Selection("b1", start=date(2025, 12, 1), end=FIRST), limit=3),
-        KEYS + ONE_DAY + 2 * KEYS,  # and the sums of both in between
+        KEYS + ONE_DAY + KEYS,  # and their sums
+    ),
+    "after a change, hours": (
+        lambda s: series.hourly(s, Selection("b2", start=LATER, end=LATER)),
+        ONE_DAY,
+    ),
+    "days behind months": (
+        lambda s: series.daily(s, Selection("b1", start=DAY, end=LATER)),
+        3 * ONE_DAY,
+    ),
+    "whether a month is cut": (
+        lambda s: sums.total(s, Selection("b1", start=date(2025, 10, 2), end=date(2025, 10, 3))),
+        2,
     ),
     "how far days are rolled up": (lambda s: shapes.rolled_up_to(s), 10),
     "together, a day of three": (
@@ -233,7 +233,7 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
     checked = 0
     for sql, args in seen:
         for line in _explain(filled, sql, args):
-            if line["table"] in ("counter_slot", "counter_month"):
+            if line["table"] == "counter_slot":
                 assert line["type"] in ("range", "ref", "eq_ref", "const"), (sql, line)
                 assert line["key"] in ("PRIMARY", "by_key"), (sql, line)
                 checked += 1
@@ -260,16 +260,14 @@ def test_the_query_of_the_readme_finds_its_key_alone_and_by_range(session: Sessi
     readme = Path(__file__).parents[2] / "README.md"
     (query,) = re.findall(r"^SELECT .* FROM counter_daily .*;$", readme.read_text("utf-8"), re.M)
     others = [f"/{number}" for number in range(300)]
-    rows = [
-        ("page_views", day, key.encode(), slot, 1)
-        for day in ("2026-11-20", "2026-11-21")
-        for key in ("/home", "/Home", "/home ", "/hóme", "/homé", *others)
-        for slot in (1, 2)
-    ]
-    values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
-    session.execute(
-        f"INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES {values}",
-        [value for row in rows for value in row],
+    put_rows(
+        session,
+        [
+            ("page_views", "day", date(2026, 11, day), key, 1)
+            for day in (20, 21)
+            for key in ("/home", "/Home", "/home ", "/hóme", "/homé", *others)
+        ],
+        slots=(1, 2),
     )
     session.query("ANALYZE TABLE counter_slot")
     sql = query.rstrip(";").replace("%", "%%")

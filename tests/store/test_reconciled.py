@@ -1,8 +1,9 @@
-"""Marks of reconciled buckets: what was accepted before goes to the dead letters, nothing else."""
+"""Marks of reconciled days: what was accepted before goes to the dead letters, nothing else."""
 
 import json
 import os
 from datetime import date
+from typing import Any
 
 import pytest
 
@@ -13,24 +14,24 @@ from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.apply.dead_retry import Retried, retry
 from countersink.store.connection import Session
-from countersink.store.counters import policies
-from countersink.store.counters.policies import KEPT_UNSENT_MS, Mark, accepted
+from countersink.store.counters import catalog
+from countersink.store.counters.catalog import KEPT_UNSENT_MS, Mark, accepted
 from countersink.stream.decode import decode_payload
 from countersink.stream.entry import new_entry_id
 from tests.store.helpers import entry, keys, ledger, minute, now_ms
 
 DAY = date(2026, 3, 14)
-LABEL = minute(DAY, 0) * 60
+NEXT = date(2026, 3, 15)
 HOUR_MS = 3_600_000
 
 
 def mark(
-    session: Session, sent_before: int, *labels: int, counter: str = "views", run: int = 7
+    session: Session, sent_before: int, *days: date, counter: str = "views", run: int = 7
 ) -> None:
-    """Mark buckets as a reconcile does."""
+    """Mark days as a reconcile does."""
 
     def work(_: object) -> None:
-        policies.mark_buckets(session, counter, run, sent_before, labels or (LABEL,))
+        catalog.mark_days(session, counter, run, sent_before, days or (DAY,))
         bump(session)
 
     exclusive(session, work)
@@ -38,7 +39,7 @@ def mark(
 
 def unmark(session: Session, run: int = 7) -> None:
     def work(_: object) -> None:
-        assert policies.unmark_buckets(session, "views", run)
+        assert catalog.unmark_days(session, "views", run)
         bump(session)
 
     exclusive(session, work)
@@ -81,7 +82,7 @@ def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(
     late = entry(
         [
             row_of("/a", amount=5),
-            row_of("/a", amount=7, day=date(2026, 3, 15), position=1),
+            row_of("/a", amount=7, day=NEXT, position=1),
             row_of("/a", amount=9, counter="other", position=2),
         ],
         id=id_of(t0 - 1),
@@ -104,10 +105,10 @@ def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(
 def test_what_was_accepted_in_the_millisecond_of_the_mark_counts(
     store: Store, session: Session, applier: Applier
 ) -> None:
-    """A bucket is marked with the time at which nothing of it waits any more."""
+    """A day is marked with the time at which nothing of it waits any more."""
     t0 = now_ms() - HOUR_MS
     mark(session, t0)
-    mark(session, t0 + 1000, LABEL + 86_400)  # so that entries of then are looked at
+    mark(session, t0 + 1000, NEXT)  # so that entries of then are looked at
     assert applier.apply([entry([row_of()], id=id_of(t0 - 1), at=t0 - 1)]).dead == 1
     assert applier.apply([entry([row_of()], id=id_of(t0), at=t0)]).dead == 0
 
@@ -123,9 +124,7 @@ def test_a_spooled_record_is_as_old_as_its_id_whenever_it_is_sent(
     assert applier.apply([named_by_the_app]) == Applied(applied=1, rows=1, cells=1)
 
 
-def test_the_latest_mark_of_a_bucket_holds(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_the_latest_mark_of_a_day_holds(store: Store, session: Session, applier: Applier) -> None:
     t0 = now_ms() - HOUR_MS
     mark(session, t0 + 1000, run=9)
     mark(session, t0, run=11)
@@ -138,16 +137,21 @@ def test_the_latest_mark_of_a_bucket_holds(
     assert applier.apply([entry([row_of()], id=id_of(t0 - 5), at=t0 - 5)]).dead == 0
 
 
-def test_a_mark_is_on_a_bucket_whatever_it_is(
-    store: Store, session: Session, applier: Applier
+@pytest.mark.parametrize("resolution", ["minute", "quarter", "day"])
+def test_a_mark_is_on_a_day_of_the_counter_whatever_its_buckets(
+    store: Store, session: Session, applier: Applier, resolution: Any
 ) -> None:
-    store.counters.set("views", time_zone="Asia/Kolkata", resolution="quarter")
+    store.counters.set("views", time_zone="Asia/Kolkata", resolution=resolution)
     t0 = now_ms() - HOUR_MS
-    label = policies.load(session).bucket("views", minute(DAY, 61))
-    mark(session, t0, label)
-    for of_day, dead_rows in ((59, 0), (60, 1), (74, 1), (75, 0)):
+    mark(session, t0, NEXT)
+    begins = 18 * 60 + 30
+    for of_day, dead_rows in ((begins - 1, 0), (begins, 1), (begins + 1439, 1), (begins + 1440, 0)):
         late = entry([(0, "views", "/", minute(DAY, of_day), 1)], id=id_of(t0 - 1), at=t0 - 1)
         assert applier.apply([late]).dead == dead_rows
+    # In whatever resolution it is counted later.
+    store.counters.set("views", resolution="minute")
+    late = entry([(0, "views", "/", minute(DAY, begins), 1)], id=id_of(t0 - 1), at=t0 - 1)
+    assert applier.apply([late]).dead == 1
 
 
 def test_marks_that_only_too_old_entries_could_meet_are_not_read_by_workers(
@@ -155,18 +159,18 @@ def test_marks_that_only_too_old_entries_could_meet_are_not_read_by_workers(
 ) -> None:
     now = now_ms()
     mark(session, now - KEPT_UNSENT_MS, run=1)
-    mark(session, now - KEPT_UNSENT_MS + 1, LABEL + 86_400, run=2)
-    assert policies.load_marks(session) == {
+    mark(session, now - KEPT_UNSENT_MS + 1, NEXT, run=2)
+    assert catalog.load_marks(session) == {
         "views": {
-            LABEL: Mark(now - KEPT_UNSENT_MS, 1),
-            LABEL + 86_400: Mark(now - KEPT_UNSENT_MS + 1, 2),
+            DAY: Mark(now - KEPT_UNSENT_MS, 1),
+            NEXT: Mark(now - KEPT_UNSENT_MS + 1, 2),
         }
     }
     session.execute("UPDATE control SET pruned_before = %s", (now,))
-    assert policies.load(session).mark("views", minute(DAY), 0) is None
-    assert policies.load(session).mark("views", minute(DAY) + 1440, 0) is not None
-    assert policies.load(session, old_marks=True).mark("views", minute(DAY), 0) is not None
-    assert policies.load(session).marked_before == now - KEPT_UNSENT_MS + 1
+    assert catalog.load(session).mark("views", minute(DAY), 0) is None
+    assert catalog.load(session).mark("views", minute(DAY) + 1440, 0) is not None
+    assert catalog.load(session, old_marks=True).mark("views", minute(DAY), 0) is not None
+    assert catalog.load(session).marked_before == now - KEPT_UNSENT_MS + 1
 
 
 def test_retrying_leaves_them_out_until_they_are_asked_for(
@@ -186,7 +190,7 @@ def test_retrying_leaves_them_out_until_they_are_asked_for(
 
 
 @pytest.mark.parametrize("position", [0, WHOLE_ENTRY])
-def test_what_was_dead_for_another_reason_when_its_bucket_was_reconciled_is_not_counted_on_top(
+def test_what_was_dead_for_another_reason_when_its_day_was_reconciled_is_not_counted_on_top(
     store: Store, session: Session, position: int
 ) -> None:
     t0 = now_ms() - HOUR_MS
@@ -234,9 +238,9 @@ def test_strict_mode_tracked_counters_and_marks_each_take_their_rows(
     assert dead.count(session) == {"reconciled": 2, "unknown_counter": 1}
 
 
-def test_a_bucket_marked_while_a_worker_counts_it_is_marked_for_the_next_batch(
+def test_a_day_marked_while_a_worker_counts_it_is_marked_for_the_next_batch(
     store: Store, session: Session, applier: Applier
 ) -> None:
-    applier.apply([entry([row_of()])])  # has read the policies
+    applier.apply([entry([row_of()])])  # has read the catalog
     mark(session, now_ms() + HOUR_MS)
     assert applier.apply([entry([row_of()])]).dead == 1

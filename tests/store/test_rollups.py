@@ -14,43 +14,35 @@ from countersink.store.connection import Session
 from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals import Totals
 from tests.store.helpers import entry, minute
-from tests.store.policy_rows import put_policies
+from tests.store.width_rows import put_rows, put_scheme
 from tests.support.examples import examples
 
 BEGIN = date(2026, 1, 20)
 DAYS = [BEGIN + timedelta(days=n) for n in range(110)]
 KEYS = ("a", "b")
+APRIL = date(2026, 4, 1)
 
 Cells = dict[tuple[date, str], int]
 
 
 def put(session: Session, cells: Cells, up_to: date, late: Cells, counter: str = "c") -> None:
     """These days, rolled up; ``late`` came when their days were in months already."""
-    for table in ("counter_slot", "counter_month", "counter_ledger", "counter"):
+    for table in ("counter_slot", "counter_ledger"):
         session.execute(f"DELETE FROM {table}")
+    put_scheme(session, counter, rolled_month=minute(up_to, 0))
     months = Counter[tuple[date, str]]()
-    slots = []
+    slots = [(day, key, 7, amount) for (day, key), amount in late.items()]
     for (day, key), amount in cells.items():
         if day < up_to:
             months[day.replace(day=1), key] += amount
         else:
             slots += [(day, key, 0, amount + 5), (day, key, 3, -5)]
-    slots += [(day, key, 7, amount) for (day, key), amount in late.items()]
     for day, key, slot, amount in slots:
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-            " VALUES (%s, %s, %s, %s, %s)",
-            (counter, day, key.encode(), slot, amount),
-        )
-    for (month, key), amount in months.items():
-        session.execute(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES (%s, %s, %s, %s)",
-            (counter, month, key.encode(), amount),
-        )
-    session.execute(
-        "INSERT INTO counter (name, keep_days, rolled_up_to, created) VALUES (%s, 30, %s, NOW(3))",
-        (counter, up_to),
+        put_rows(session, [(counter, "day", day, key, amount)], slots=[slot])
+    put_rows(
+        session,
+        [(counter, "month", month, key, amount) for (month, key), amount in months.items()],
+        slots=[0],
     )
 
 
@@ -68,7 +60,7 @@ _ends = st.none() | st.sampled_from([*DAYS, *map(month_end, DAYS), date(2025, 3,
 @given(
     cells=_cells,
     late=_cells,
-    up_to=st.sampled_from(DAYS[20:]),
+    up_to=st.sampled_from([day for day in DAYS if day.day == 1]),
     start=_ends | st.sampled_from([day.replace(day=1) for day in DAYS]),
     end=_ends,
     chosen=st.sampled_from([None, ["a"], ["b", "a"], ["none"]]),
@@ -87,7 +79,11 @@ def test_every_question_is_answered_as_before_or_refused(
         start, end = end, start
     late = {(day, key): amount for (day, key), amount in late.items() if day < up_to}
     put(session, cells, up_to, late)
-    gone = {day for day, _ in cells if day < up_to}
+    gone = {day.replace(day=1) for day, _ in cells if day < up_to}
+    cut = any(
+        day is not None and day.day != 1 and day.replace(day=1) in gone
+        for day in (start, end and end + timedelta(days=1))
+    )
     mine = Counter[tuple[date, str]]()
     for cell, amount in [*cells.items(), *late.items()]:
         if chosen is None or cell[1] in chosen:
@@ -104,14 +100,14 @@ def test_every_question_is_answered_as_before_or_refused(
         refused = str(error), error.rolled_up_to
         assert str(up_to) in refused[0]
         assert refused[1] == up_to
-        assert gone
-        assert _cuts(start, up_to) or (end is not None and _cuts(end + timedelta(days=1), up_to))
+        assert cut
         for ask in (totals.by_key, totals.monthly, totals.top):
             with pytest.raises(RolledUp):
                 ask("c", **options)
         with pytest.raises(RolledUp):
             totals.counters(**options)
     else:
+        assert not cut
         assert total == sum(inside.values())
         months = Counter[date]()
         keys = Counter[str]()
@@ -134,38 +130,31 @@ def test_every_question_is_answered_as_before_or_refused(
     except RolledUp as error:
         refused = str(error), error.rolled_up_to
         assert refused[1] == up_to
-        assert gone
-        assert min(start or BEGIN, end or up_to) < up_to
+        assert any(
+            (start is None or month_end(month) >= start) and (end is None or month <= end)
+            for month in gone
+        )
     else:
         by_day = Counter[date]()
         for (day, _), amount in inside.items():
             by_day[day] += amount
-        first = start
-        if first is None and gone:
-            first = up_to
-        assert not {day for day in daily if gone and min(gone).replace(day=1) <= day <= max(gone)}
+        assert not {day for day in daily if day.replace(day=1) in gone}
         assert daily == {day: by_day[day] for day in daily}
-        shown = [day for day in by_day if first is None or day >= first]
-        assert sum(daily.values()) == sum(by_day[day] for day in shown)
-
-
-def _cuts(day: date | None, up_to: date) -> bool:
-    """Whether ``day`` is no place to divide what is in months."""
-    return day is not None and day < up_to and day.day != 1
+        assert sum(daily.values()) == sum(by_day.values())
 
 
 @pytest.fixture
 def rolled(session: Session) -> Session:
-    """Days of three months, rolled up to 10 March, with a late one in February."""
-    days = [date(2026, 1, 5), date(2026, 2, 7), date(2026, 3, 9), date(2026, 3, 10)]
+    """Days of four months, of which three are rolled up, with a late one in February."""
+    days = [date(2026, 1, 5), date(2026, 2, 7), date(2026, 3, 9), date(2026, 4, 10)]
     cells = {(day, "a"): 10**n for n, day in enumerate(days)}
-    put(session, cells, date(2026, 3, 10), {(date(2026, 2, 20), "a"): 50})
+    put(session, cells, APRIL, {(date(2026, 2, 20), "a"): 50})
     return session
 
 
 def test_what_is_possible_is_said(rolled: Session, totals: Totals) -> None:
     sentence = (
-        r"before 2026-03-10 are rolled up to months: ask for whole months, or from 2026-03-10"
+        r"before 2026-04-01 are rolled up to months: ask for whole months, or from 2026-04-01"
     )
     asks: list[Callable[..., Any]] = [totals.total, totals.by_key, totals.top, totals.monthly]
     for ask in asks:
@@ -173,30 +162,31 @@ def test_what_is_possible_is_said(rolled: Session, totals: Totals) -> None:
         for options in cuts:
             with pytest.raises(RolledUp, match=sentence) as caught:
                 ask("c", **options)
-            assert caught.value.rolled_up_to == date(2026, 3, 10)
-    days: list[dict[str, Any]] = [{"start": date(2026, 2, 1)}, {"end": date(2026, 3, 9)}]
+            assert caught.value.rolled_up_to == APRIL
+    days: list[dict[str, Any]] = [{"start": date(2026, 2, 1)}, {"end": date(2026, 3, 31)}]
     for options in days:
         with pytest.raises(RolledUp, match="ask from that day on, or for months"):
             totals.daily("c", **options)
-    assert totals.rolled_up_to("c") == date(2026, 3, 10)
+    assert totals.rolled_up_to("c") == APRIL
     assert totals.rolled_up_to("other") is None
 
 
 def test_whole_months_and_the_days_since_are_there(rolled: Session, totals: Totals) -> None:
     january, february, march = date(2026, 1, 1), date(2026, 2, 1), date(2026, 3, 1)
+    last = date(2026, 4, 10)
     assert totals.total("c") == 1161
-    assert totals.monthly("c") == [(january, 1), (february, 60), (march, 1100)]
+    months = [(january, 1), (february, 60), (march, 100), (APRIL, 1000)]
+    assert totals.monthly("c") == months
     assert totals.total("c", start=february) == 1160
     assert totals.total("c", start=february, end=date(2026, 2, 28)) == 60
-    assert totals.total("c", end=date(2026, 3, 9)) == 161
-    assert totals.total("c", start=date(2026, 3, 10)) == 1000
-    assert totals.monthly("c", start=february, end=date(2026, 4, 2)) == [
-        (february, 60),
-        (march, 1100),
-        (date(2026, 4, 1), 0),
+    assert totals.total("c", end=date(2026, 3, 31)) == 161
+    assert totals.total("c", start=date(2026, 4, 2)) == 1000
+    assert totals.monthly("c", start=february, end=date(2026, 5, 2)) == [
+        *months[1:],
+        (date(2026, 5, 1), 0),
     ]
-    assert totals.daily("c", start=date(2026, 3, 10)) == [(date(2026, 3, 10), 1000)]
-    assert totals.span("c") == (january, date(2026, 3, 10))
+    assert totals.daily("c", start=APRIL)[-2:] == [(last - timedelta(days=1), 0), (last, 1000)]
+    assert totals.span("c") == (january, last)
     assert totals.span("c", key="none") is None
 
 
@@ -207,14 +197,14 @@ def test_days_before_the_first_month_and_behind_the_last_are_not_gone(
     assert totals.total("c", start=date(2025, 6, 15)) == 1161
     early = totals.daily("c", start=date(2025, 6, 15), end=date(2025, 6, 16))
     assert [n for _, n in early] == [0, 0]
-    rolled.execute("UPDATE counter SET rolled_up_to = '2026-09-15'")
+    rolled.execute("UPDATE counter SET rolled_month = '2026-09-01'")
     assert totals.total("c", start=date(2026, 8, 10)) == 0
 
 
 def test_a_counter_of_which_nothing_was_rolled_up_yet_is_whole(
     session: Session, totals: Totals
 ) -> None:
-    put(session, {}, date(2026, 3, 10), {(date(2026, 3, 5), "a"): 7})
+    put(session, {}, APRIL, {(date(2026, 3, 5), "a"): 7})
     assert totals.rolled_up_to("c") is None
     assert totals.daily("c", start=date(2026, 3, 4), end=date(2026, 3, 6)) == [
         (date(2026, 3, 4), 0),
@@ -227,14 +217,10 @@ def test_months_are_those_of_the_counter_s_own_zone(
     session: Session, applier: Applier, totals: Totals
 ) -> None:
     zone, other = "Europe/Berlin", "America/New_York"
-    put_policies(session, "c", [(0, zone, "quarter")])
+    put_scheme(session, "c", zone, "quarter", rolled_month=minute(date(2026, 2, 28), 23 * 60))
     march = minute(date(2026, 3, 15))
     applier.apply([entry([(0, "c", "a", march, 100), (1, "c", "b", march + 1440, 1000)])])
-    session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('c', '2026-02-01', 'a', 5)"
-    )
-    session.execute("UPDATE counter SET rolled_up_to = '2026-03-10' WHERE name = 'c'")
+    put_rows(session, [("c", "month", date(2026, 2, 1), "a", 5)])
     assert totals.total("c", time_zone=zone, start=date(2026, 2, 1)) == 1105
     assert totals.monthly("c", time_zone=zone) == [(date(2026, 2, 1), 5), (date(2026, 3, 1), 1100)]
     # All of it, or nothing of it, needs no months of New York.

@@ -16,6 +16,7 @@ from countersink.store.connection import Session
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 from countersink.store.totals.sums import by_key
 from tests.store.helpers import entry, minute
+from tests.store.width_rows import put_rows, put_scheme
 from tests.support.oracle import Oracle
 
 KEYS = (
@@ -65,12 +66,8 @@ def test_every_question_is_about_the_keys_that_match(
     applier.apply([entry(sent)])
     counted = {cell: row[-1] for cell, row in zip(counted, sent, strict=True)}
     month = date(2026, 9, 1)
-    for number, key in enumerate(keys):
-        session.execute(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES ('c', %s, %s, %s)",
-            (month, key, number),
-        )
+    put_scheme(session, "c", rolled_month=minute(date(2026, 10, 1), 0))
+    put_rows(session, [("c", "month", month, key, number) for number, key in enumerate(keys)])
     everything = {**{(month, key): n for n, key in enumerate(keys)}, **counted}
     matches = [
         KeyMatch(prefix="/blog/"),

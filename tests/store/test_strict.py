@@ -16,10 +16,10 @@ def test_it_is_off_at_first_and_can_be_switched(store: Store, session: Session) 
     for _ in range(2):
         store.counters.set_strict(True)
         assert store.counters.strict()
-    assert session.query("SELECT policy_version FROM control") == [(1,)]
+    assert session.query("SELECT catalog_version FROM control") == [(1,)]
     store.counters.set_strict(False)
     assert not store.counters.strict()
-    assert session.query("SELECT policy_version FROM control") == [(2,)]
+    assert session.query("SELECT catalog_version FROM control") == [(2,)]
 
 
 def test_rows_of_unknown_counters_are_dead_and_all_others_count(

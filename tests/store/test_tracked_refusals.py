@@ -31,13 +31,13 @@ def untrack(session: Session, counter: str) -> None:
 
 
 def bump(session: Session) -> None:
-    session.execute("UPDATE control SET policy_version = policy_version + 1")
+    session.execute("UPDATE control SET catalog_version = catalog_version + 1")
 
 
 def test_rows_that_are_queued_when_a_table_is_tracked_are_not_counted(
     session: Session, applier: Applier
 ) -> None:
-    applier.apply([entry([row("/a", 3)])])  # this worker knows the policies of before
+    applier.apply([entry([row("/a", 3)])])  # this worker knows the catalog of before
     mixed = [row("/a", 2), row("", 5, counter="orders", position=1), row("/b", 7, position=2)]
     queued = [entry(mixed), entry([row("", counter="orders")])]
     track(session, "orders")

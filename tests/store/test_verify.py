@@ -9,8 +9,11 @@ import pytest
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
+from countersink.store.counters import buckets
 from countersink.store.errors import Refused, SchemaMismatch
+from countersink.store.ledger import Problem
 from countersink.store.settings import Settings
+from countersink.store.sql import datetime_of
 from countersink.store.verify import Difference, Verified, open_session, verify
 from tests.store.helpers import again_and_again, entry, row, rows
 from tests.support.examples import MANY
@@ -19,14 +22,14 @@ from tests.support.ledger import post_planted
 
 def roll_up_to_february(session: Session, counter: str) -> None:
     session.execute(
-        "INSERT INTO counter (name, rolled_up_to, created) VALUES (%s, '2026-02-01', '2020-01-01')",
+        "INSERT INTO counter (name, rolled_month, created) VALUES (%s, '2026-02-01', '2020-01-01')",
         (counter,),
     )
 
 
 def plant(session: Session, table: str, rows: Sequence[tuple[object, ...]]) -> None:
     """Insert rows of whole columns, those of counters without sketches."""
-    sketched = ", DEFAULT" if table in ("counter_slot", "counter_month") else ""
+    sketched = ", DEFAULT" if table == "counter_slot" else ""
     row = f"({', '.join(['%s'] * len(rows[0]))}{sketched})"
     for start in range(0, len(rows), 1000):
         part = rows[start : start + 1000]
@@ -62,7 +65,7 @@ def test_nothing_is_wrong_with_nothing(verifying: Session) -> None:
     assert verify(verifying) == Verified()
 
 
-def test_slots_and_months_agree_with_the_ledger_in_whatever_slot_they_are(
+def test_rows_agree_with_the_ledger_in_whatever_slot_they_are(
     session: Session, applier: Applier, verifying: Session
 ) -> None:
     for slot in (0, 1, 255, 512, 1023):
@@ -76,8 +79,8 @@ def test_slots_and_months_agree_with_the_ledger_in_whatever_slot_they_are(
         )
     roll_up_to_february(session, "views")
     session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('views', '2026-01-01', '/a', 5)"
+        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+        " VALUES ('views', '2026-01-01', '/a', 5, 0, 5)"
     )
     session.execute(
         "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
@@ -88,8 +91,8 @@ def test_slots_and_months_agree_with_the_ledger_in_whatever_slot_they_are(
 
 
 WRONG = {
-    "a wrong row": ("UPDATE counter_slot SET amount = amount + 1 WHERE counter_key = '/a'", 16, 1),
-    "a lost row": ("DELETE FROM counter_slot WHERE counter_key = '/a'", 16, -10),
+    "a wrong row": ("UPDATE counter_slot SET amount = amount + 1 WHERE amount = 10", 16, 1),
+    "a lost row": ("DELETE FROM counter_slot WHERE amount = 10", 16, -10),
     "a planted row": (
         (
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
@@ -98,8 +101,8 @@ WRONG = {
         16,
         4,
     ),
-    "a wrong month": ("UPDATE counter_month SET amount = 0", 16, -5),
-    "a lost month": ("DELETE FROM counter_month", 16, -5),
+    "a wrong month": ("UPDATE counter_slot SET amount = 0 WHERE width = 5", 16, -5),
+    "a lost month": ("DELETE FROM counter_slot WHERE width = 5", 16, -5),
     "a wrong ledger": ("UPDATE counter_ledger SET amount = amount - 2 WHERE slot = 0", 14, 2),
 }
 
@@ -108,12 +111,12 @@ WRONG = {
 def test_whatever_is_wrong_is_found(session: Session, applier: Applier, verifying: Session) -> None:
     roll_up_to_february(session, "views")
     for what, (statement, in_ledger, difference) in WRONG.items():
-        for table in ("counter_slot", "counter_month", "counter_ledger"):
+        for table in ("counter_slot", "counter_ledger"):
             session.execute(f"DELETE FROM {table}")
         applier.apply([entry(rows(("/a", 10), ("/b", 1))), entry([row("/x", 3, counter="clicks")])])
         session.execute(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES ('views', '2026-01-01', '/a', 5)"
+            "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+            " VALUES ('views', '2026-01-01', '/a', 5, 0, 5)"
         )
         post_planted(session)
         assert verify(verifying).differences == []
@@ -131,8 +134,8 @@ def test_rows_of_a_counter_that_was_never_counted_are_found(
     )
     roll_up_to_february(session, "planted too")
     session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('planted too', '2026-01-01', '', 3)"
+        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+        " VALUES ('planted too', '2026-01-01', '', 5, 0, 3)"
     )
     assert found(verifying) == [
         ("planted", "no_ledger", 0, 0, 0),
@@ -140,20 +143,73 @@ def test_rows_of_a_counter_that_was_never_counted_are_found(
     ]
 
 
-def test_buckets_of_a_policy_that_never_was_are_found(
-    session: Session, applier: Applier, verifying: Session
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize(
+    ("change", "problem", "detail"),
+    [
+        (
+            "width = 7",
+            "no_bucket",
+            "rows of 1 buckets that there cannot be, such as 2026-11-21 00:00:00 of the width 7",
+        ),
+        (
+            "bucket = '2026-11-21 00:15:00'",
+            "no_bucket",
+            "rows of 1 buckets that there cannot be, such as 2026-11-21 00:15:00 of the width 4",
+        ),
+        (
+            "width = 5",
+            "no_bucket",
+            "rows of 1 buckets that there cannot be, such as 2026-11-21 00:00:00 of the width 5",
+        ),
+        (
+            "width = 3",
+            "no_rollup",
+            (
+                "1 rows in buckets such as the hour of 2026-11-21 00:00:00, when it was not counted"
+                " by hour, and nothing was said to be rolled up to that"
+            ),
+        ),
+    ],
+)
+def test_buckets_that_a_counter_cannot_have_are_found(
+    session: Session,
+    applier: Applier,
+    verifying: Session,
+    change: str,
+    problem: Problem,
+    detail: str,
 ) -> None:
     applier.apply([entry([row("/a", 2)])])
-    session.execute("UPDATE counter_slot SET bucket = '2026-11-21 00:00:07'")
-    one, other = verify(verifying).differences
-    assert (one.problem, one.in_tables, one.in_ledger) == ("checksum", 2, 2)
-    assert other == Difference(
-        "views",
-        "no_policy",
-        2,
-        2,
-        "1 rows in buckets such as 2026-11-21 00:00:07 of a policy 7, which it never had",
+    session.execute(f"UPDATE counter_slot SET {change}")
+    first, *rest = verify(verifying).differences
+    assert first == Difference("views", problem, 2, 2, detail, date(2026, 11, 21))
+    assert rest[-1].problem == "checksum"
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_each_width_may_have_buckets_from_before_it_was_another_one(
+    session: Session, verifying: Session, zone: str
+) -> None:
+    day = buckets.day_begins(zone, date(2026, 11, 21))
+    session.execute(
+        "INSERT INTO counter (name, time_zone, resolution, counted_day, counted_minute,"
+        " rolled_quarter, created) VALUES ('views', %s, 'hour', %s, %s, %s, NOW())",
+        (zone, *map(datetime_of, (day, day, day - 3600))),
     )
+    right = [
+        ("2026-11-20", 4),
+        (datetime_of(day - 60), 1),
+        (datetime_of(day - 4500), 2),
+        ("2030-01-01", 3),
+    ]
+    wrong = [("2026-11-21", 4), (datetime_of(day), 1), (datetime_of(day - 3600), 2)]
+    for number, (bucket, width) in enumerate((*right, *wrong)):
+        plant(session, "counter_slot", [("views", bucket, b"%d" % number, width, 0, 1)])
+        post_planted(session)
+        problems = [one.problem for one in verify(verifying).differences]
+        assert problems == ["no_rollup"] * max(0, number - len(right) + 1)
 
 
 @pytest.mark.parametrize("on_record", [None, date(2026, 1, 1), date(2026, 2, 1)])
@@ -161,26 +217,27 @@ def test_months_of_days_that_were_never_rolled_up_are_found(
     session: Session, verifying: Session, on_record: date | None
 ) -> None:
     roll_up_to_february(session, "views")
-    session.execute("UPDATE counter SET rolled_up_to = %s", (on_record,))
-    session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('views', '2026-01-01', '/a', 5)"
-    )
-    session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('views', '2026-02-01', '/a', 6)"
-    )
-    session.execute(
-        "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-        " VALUES ('deleted', '2026-02-01', '/a', 7)"
-    )
+    session.execute("UPDATE counter SET rolled_month = %s", (on_record,))
+    rows = [("views", "2026-01-01", 5), ("views", "2026-02-01", 6), ("deleted", "2026-02-01", 7)]
+    plant(session, "counter_slot", [(name, day, b"/a", 5, 0, n) for name, day, n in rows])
     post_planted(session)
-    sentence = "a row of the month 2026-02, of which no day was said to be rolled up"
+    first = 2 if on_record == date(2026, 2, 1) else 1
+    sentence = (
+        "{} rows in buckets such as the month of 2026-0{}-01 00:00:00, when it was not counted by"
+        " month, and nothing was said to be rolled up to that"
+    )
     assert verify(verifying).differences == [
-        Difference("deleted", "no_rollup", 7, 7, sentence, date(2026, 2, 1)),
-        Difference("views", "no_rollup", 11, 11, sentence, date(2026, 2, 1)),
+        Difference("deleted", "no_rollup", 7, 7, sentence.format(1, 2), date(2026, 2, 1)),
+        Difference(
+            "views",
+            "no_rollup",
+            11,
+            11,
+            sentence.format(3 - first, first),
+            date(2026, first, 1),
+        ),
     ]
-    session.execute("UPDATE counter SET rolled_up_to = '2026-02-02'")
+    session.execute("UPDATE counter SET rolled_month = '2026-03-01'")
     assert [one.counter for one in verify(verifying).differences] == ["deleted"]
 
 
@@ -228,9 +285,9 @@ def test_what_agrees_is_read_but_a_few_times_in_few_statements(
     session: Session, verifying: Session
 ) -> None:
     names = [f"c{number:04d}" for number in range(1000)]
-    buckets = ("2026-11-20", "2026-11-21")
-    plant(session, "counter_slot", [(name, day, b"", 0, 4) for name in names for day in buckets])
-    plant(session, "counter_slot", [("d", buckets[0], b"%d" % n, 0, 1) for n in range(2000)])
+    days = ("2026-11-20", "2026-11-21")
+    plant(session, "counter_slot", [(name, day, b"", 4, 0, 4) for name in names for day in days])
+    plant(session, "counter_slot", [("d", days[0], b"%d" % n, 4, 0, 1) for n in range(2000)])
     post_planted(session)
     before, questions = reads(verifying), asked(session)
     assert verify(verifying) == Verified(counters=1001, rows=4000)
@@ -241,23 +298,25 @@ def test_what_agrees_is_read_but_a_few_times_in_few_statements(
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifying: Session) -> None:
-    day, odd_day = "2026-11-21", "2026-11-21 00:00:01"
+    day = "2026-11-21"
     slots = [
-        ("agrees", day, b"", 0, 5),
-        ("agrees_with_application", day, b"", 0, 5),
-        ("agrees_with_application", day, b"", 300, 7),
-        ("application_alone", day, b"", 2000, 7),
-        ("changed_policy", odd_day, b"", 1, 2),
-        ("less", day, b"", 0, 5),
-        ("more_as_much", day, b"", 600, 15),
-        ("no_ledger", day, b"", 0, 0),
-        ("odd_policy", day, b"", 0, 1),
-        ("odd_policy", odd_day, b"", 0, -1),
-        ("rolled_up", day, b"", 0, 3),
-        ("rolled_up_wrong", day, b"", 0, 3),
+        ("agrees", day, b"", 4, 0, 5),
+        ("agrees_with_application", day, b"", 4, 0, 5),
+        ("agrees_with_application", day, b"", 4, 300, 7),
+        ("application_alone", day, b"", 4, 2000, 7),
+        ("changed_resolution", day, b"", 3, 1, 2),
+        ("less", day, b"", 4, 0, 5),
+        ("more_as_much", day, b"", 4, 600, 15),
+        ("no_ledger", day, b"", 4, 0, 0),
+        ("odd_time", "2026-11-21 00:01:00", b"", 4, 0, 1),
+        ("odd_width", day, b"", 4, 0, 1),
+        ("odd_width", day, b"", 9, 0, -1),
+        ("other_resolution", day, b"", 1, 0, 1),
+        ("rolled_up", day, b"", 4, 0, 3),
+        ("rolled_up_wrong", day, b"", 4, 0, 3),
     ]
     months = [
-        (name, "2026-01-01", b"", 4)
+        (name, "2026-01-01", b"", 5, 0, 4)
         for name in ("months", "months_wrong", "months_alone", "rolled_up", "rolled_up_wrong")
     ]
     wrong = [
@@ -267,20 +326,15 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     ]
     wrong += [("ledger_alone", 1, 5, 0, None), ("rolled_up_wrong", 1, 1, 0, None)]
     zero = [("ledger_alone_zero", 1, 5, 0, None), ("ledger_alone_zero", 2, -5, 0, None)]
-    slots += [("exchanged", day, key, 1, amount) for key, amount in ((b"a", 1), (b"b", 2))]
-    plant(session, "counter_slot", slots)
-    plant(session, "counter_month", months)
+    slots += [("exchanged", day, key, 4, 1, amount) for key, amount in ((b"a", 1), (b"b", 2))]
+    plant(session, "counter_slot", [*slots, *months])
     post_planted(session)
     session.execute("UPDATE counter_slot SET amount = 3 - amount WHERE counter = 'exchanged'")
     session.execute("DELETE FROM counter_ledger WHERE counter IN ('months_alone', 'no_ledger')")
     plant(session, "counter_ledger", [*wrong, *zero])
-    for name in {name for name, *_ in months} | {"changed_policy"}:
+    for name in {name for name, *_ in months} | {"changed_resolution"}:
         roll_up_to_february(session, name)
-    session.execute(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution) VALUES"
-        " ('changed_policy', 0, '1970-01-01', 'UTC', 'day'),"
-        " ('changed_policy', 1, '2020-01-01', 'UTC', 'hour')"
-    )
+    session.execute("UPDATE counter SET resolution = 'hour' WHERE name = 'changed_resolution'")
     session.execute(
         "INSERT INTO backfill_source (counter, head, options, path)"
         " VALUES ('sourced', '', '{}', '')"
@@ -291,8 +345,8 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     assert done.differences == [found for each in alone for found in each.differences]
     found = " ".join(found.counter for found in done.differences)
     assert found == (
-        "exchanged ledger_alone less months_alone months_wrong more_as_much no_ledger odd_policy"
-        " rolled_up_wrong"
+        "exchanged ledger_alone less months_alone months_wrong more_as_much no_ledger odd_time"
+        " odd_width other_resolution rolled_up_wrong"
     )
     assert done.counters == len(names)
     assert done.rows == sum(each.rows for each in alone) == len(slots) + len(months)

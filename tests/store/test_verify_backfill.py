@@ -85,9 +85,9 @@ def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Sessi
 def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Session) -> None:
     run = new_run(session)
     session.execute(
-        "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
-        " VALUES (%s, '2026-03-14', '/a', 3, 10),"
-        " (%s, '2026-03-14', '/b', 5, 1)",
+        "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+        " VALUES (%s, '2026-03-14', 4, '/a', 3, 10),"
+        " (%s, '2026-03-14', 4, '/b', 5, 1)",
         (run, run),
     )
     assert found(verifying) == []  # of a counter that was never counted

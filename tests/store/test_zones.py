@@ -12,14 +12,14 @@ import pytest
 from countersink.cli.servers import MySQLServer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import connect
-from countersink.store.counters.policies import Policy
+from countersink.store.connection import Session, connect
+from countersink.store.counters.catalog import Scheme
 from countersink.store.errors import InexactZone
 from countersink.store.migrate import migrate
 from countersink.store.totals import Totals
 from countersink.store.totals.views import View
 from tests.store.helpers import EPOCH, days_of, entry
-from tests.store.policy_rows import put_policies
+from tests.store.width_rows import put_scheme
 from tests.support.examples import MANY
 
 ZONES = (
@@ -97,7 +97,7 @@ def totals(mysql_server: MySQLServer) -> Iterator[Totals]:
     migrate(url)
     with connect(url) as session:
         for name in ("quarter", "hour", "day"):
-            put_policies(session, name, [(0, "UTC", name)])
+            put_scheme(session, name, resolution=name)
         applier = Applier(url, 5)
         for name in ("quarter", "hour", "day"):
             applier.apply(
@@ -345,10 +345,11 @@ def test_series_without_ends_reach_from_the_first_event_to_the_last(totals: Tota
         totals.hourly("quarter", start=date(1999, 1, 1), time_zone=zone)
 
 
-def test_days_that_come_in_two_pieces_do_not_tell_those_of_their_neighbours() -> None:
+def test_days_that_come_in_two_pieces_do_not_tell_those_of_their_neighbours(
+    session: Session,
+) -> None:
     """Casey went back from 2:00 to 23:00 on 5 March 2010; before, its days were Noumea's."""
-    policy = Policy(time_zone="Antarctica/Casey", resolution="day")
-    view = View("c", [policy], "Pacific/Noumea")
-    view.require_days([date(2010, 3, 4), date(2010, 2, 1)])
+    view = View(Scheme(counter="c", time_zone="Antarctica/Casey"), "Pacific/Noumea")
+    view.require_days(session, [date(2010, 3, 4), date(2010, 2, 1)])
     with pytest.raises(InexactZone, match="2010-03-04 13:00 UTC"):
-        view.require_days([date(2010, 3, 5)])
+        view.require_days(session, [date(2010, 3, 5)])

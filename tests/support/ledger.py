@@ -6,7 +6,6 @@ from typing import Protocol
 from zlib import crc32
 
 PRIME = 2**31 - 1
-_TABLES = (("", "counter_slot"), ("month ", "counter_month"))
 
 Posted = dict[str, tuple[int, int]]
 """(amount, checksum) by counter."""
@@ -20,22 +19,21 @@ class Queries(Protocol):
 
 
 def checksum(bucket: str, key: bytes, amount: int) -> int:
-    """Checksum of a row; `month ` stands before the bucket of a month."""
+    """Checksum of a row; the bucket is its time, a blank, and the number of its width."""
     weights = (crc32(key) ** 2 + 1) * (crc32(bucket.encode()) ** 2 + 1)
     return amount * weights % PRIME
 
 
 def held(session: Queries) -> Posted:
-    """What slots and months hold."""
+    """What the rows hold."""
     found: Posted = {}
-    for tag, table in _TABLES:
-        for counter, bucket, key, amount in session.query(
-            f"SELECT counter, bucket, counter_key, amount FROM {table}"
-        ):
-            assert isinstance(key, bytes)
-            number = int(str(amount))
-            row = number, checksum(f"{tag}{bucket}", key, number)
-            found[str(counter)] = _sum(found.get(str(counter)), row)
+    for counter, bucket, width, key, amount in session.query(
+        "SELECT counter, bucket, width, counter_key, amount FROM counter_slot"
+    ):
+        assert isinstance(key, bytes)
+        number = int(str(amount))
+        row = number, checksum(f"{bucket} {width}", key, number)
+        found[str(counter)] = _sum(found.get(str(counter)), row)
     return found
 
 

@@ -48,7 +48,7 @@ def main() -> int:
     plan = json.loads(sys.argv[1])
     jobs = [Job(**job) for job in plan["jobs"]]
     with Store(plan["url"]) as store, closing(open_app(plan["url"])) as app:
-        store.sequences.next(f"process {os.getpid()}")  # connected
+        store.sequences.next("connected")
         _say("ready")
         for job in jobs:
             sys.stdin.readline()

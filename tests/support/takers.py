@@ -12,7 +12,7 @@ from countersink.store import Store
 from countersink.store.connection import connect
 from countersink.store.sequences.records import literal
 from tests.support.processes import Child, Children
-from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.run_sequence import Job
 from tests.support.waiting import eventually
 
@@ -183,17 +183,33 @@ class Faulty:
 
 
 def killed_and_cut(
-    children: Children, url: str, seed: int, *, count: int, kills: int, processes: int = 4
+    children: Children,
+    url: str,
+    seed: int,
+    *,
+    count: int,
+    kills: int,
+    processes: int = 4,
+    step: int = 1,
 ) -> Faulty:
     """Processes are killed at random and replaced, and connections cut before or after the server
-    has done its work, until ``count`` values were handed out: none of them twice."""
+    has done its work, until ``count`` values were handed out: none of them twice.
+
+    Pairs of values with a configured step take a transaction, of which the COMMIT is cut.
+    """
     draw = random.Random(seed)
     members: list[Child] = []
     with Store(url) as store:
-        store.sequences.configure("tickets")
+        store.sequences.configure("tickets", step=step)
+        store.sequences.set("tickets", 0)
+        store.sequences.set("connected", 0)
+    single = step == 1
+    size = 1 if single else 2
     with MySQLProxy.to(url) as proxy:
-        job = Job("next", "tickets")
-        asking = literal(b"tickets") + " AND o.period"
+        job = Job("next", "tickets") if single else Job("block", "tickets", size=size)
+
+        def hands_out(request: Request) -> bool:
+            return literal(b"tickets") in request.text if single else request.text == "COMMIT"
 
         def start() -> Child:
             members.append(start_taker(children, proxy.url(url), job))
@@ -210,7 +226,7 @@ def killed_and_cut(
                 phase,
                 Deed.CUT,
                 times=0,
-                where=lambda request, _: asking in request.text and draw.randrange(CUT_ONE_IN) == 0,
+                where=lambda request, _: hands_out(request) and draw.randrange(CUT_ONE_IN) == 0,
                 label=label,
             )
         for kill in range(1, kills + 1):
@@ -228,8 +244,9 @@ def killed_and_cut(
     with connect(url) as session:
         ((last,),) = session.query("SELECT value FROM sequence WHERE name = 'tickets'")
     uncertain = sum(lines(member).count("SequenceUncertain") for member in members)
-    lost = last - len(everything)
-    assert faults["unheard"] <= lost <= faults["unheard"] + kills, "more is lost than was cut off"
+    lost = last // step - len(everything)
+    unheard = size * faults["unheard"]
+    assert unheard <= lost <= unheard + size * kills, "more is lost than was cut off"
     # A process that was killed may have had no time to say so.
     assert faults.total() - kills <= uncertain <= faults.total()
     return Faulty(len(everything), uncertain, lost, kills, faults.total())

@@ -44,4 +44,4 @@ class NotOurs(Exception):
 
 
 class Outdated(Exception):
-    """The counter, or policies, are not what they were when the pass looked; nothing was moved."""
+    """The counter, or another, is not what it was when the pass looked; nothing was moved."""

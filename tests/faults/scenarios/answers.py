@@ -174,11 +174,11 @@ def _is_error(_request: Request, reply: bytes) -> bool:
 
 
 def _send_with_a_poison_row(stage: Stage) -> None:
-    """A few entries, one with a row that must go to the dead letters; a policy has changed, so that
-    whoever applies them reads all policies anew.
+    """A few entries, one with a row that must go to the dead letters; settings have changed, so
+    whoever applies them reads the catalog anew.
     """
     with Oracle(stage.mysql_url) as oracle:
-        oracle.rows("UPDATE control SET policy_version = policy_version + 1")
+        oracle.rows("UPDATE control SET catalog_version = catalog_version + 1")
     stage.send(3)
     entry = stage.entry()
     rows = entry.rows[:-1] + b',["views","poison","no minute",1]]'

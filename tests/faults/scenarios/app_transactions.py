@@ -25,7 +25,6 @@ BOTH = """
     SELECT product, CAST(SUM(sold) AS CHAR), CAST(SUM(counted) AS CHAR) FROM (
         SELECT CAST(product AS BINARY) AS product, pieces AS sold, 0 AS counted FROM {shop}.orders
         UNION ALL SELECT counter_key, 0, amount FROM counter_slot WHERE counter = 'sales'
-        UNION ALL SELECT counter_key, 0, amount FROM counter_month WHERE counter = 'sales'
     ) AS both_sides GROUP BY product
 """
 """What was sold of each product, and what was counted: one statement, so one snapshot."""

@@ -18,7 +18,7 @@ LINES = 150_000
 """Of a log: three chunks."""
 CONFLICTS = (1205, 1213, 1020)
 TABLES = (
-    *("counter_slot", "counter_month", "counter_ledger", "counter"),
+    *("counter_slot", "counter_ledger", "counter"),
     *("backfill_journal", "backfill_chunk", "backfill_reject", "backfill_source", "backfill_run"),
 )
 RATES: tuple[tuple[str, ...], ...] = ((), ("--rate", "30000"))
@@ -228,20 +228,20 @@ def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> No
     with Oracle(stage.mysql_url) as oracle:
         for counter in (COUNTER, *COUNTERS):
             oracle.rows(
-                "INSERT INTO counter (name, rolled_up_to, created)"
+                "INSERT INTO counter (name, rolled_month, created)"
                 f" VALUES ('{counter}', '2030-01-01', '2020-01-01')"
-                " ON DUPLICATE KEY UPDATE rolled_up_to = '2030-01-01'"
+                " ON DUPLICATE KEY UPDATE rolled_month = '2030-01-01'"
             )
     move("retention", stage.mysql_url)
     live(stage, 10)
     stage.wait_applied_by_worker()
     backfills.undo(run, kills)
-    _check_months(stage, "undone")
+    _check_keys(stage, "undone")
     move("retention", stage.mysql_url)
-    _check_months(stage, "undone and rolled up")
+    _check_keys(stage, "undone and rolled up")
     backfills.enter(book)
     backfills.run(book.path)
-    _check_months(stage, "added once more")
+    _check_keys(stage, "added once more")
     backfills.verify("added once more")
     with Oracle(stage.mysql_url) as oracle:  # for whoever plays another scenario on this stage
         for table in TABLES:
@@ -249,8 +249,8 @@ def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> No
     stage.traffic.expected.clear()
 
 
-def _check_months(stage: Stage, note: str) -> None:
-    """Hold slots and months, by key, against the books."""
+def _check_keys(stage: Stage, note: str) -> None:
+    """Hold the totals, by key, against the books."""
     expected: Counter[tuple[str, bytes]] = Counter()
     for (counter, _, key), count in stage.traffic.expected.items():
         expected[counter, key] += count

@@ -177,6 +177,7 @@ class _Play:
             {
                 "day": day.isoformat(),
                 "bucket": f"{day}T00:00",
+                "width": "day",
                 "key": key.decode(),
                 "had": arrived[day, key],
                 "should_be": self.book.hits[day, key],

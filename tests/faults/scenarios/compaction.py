@@ -42,41 +42,23 @@ before a death."""
 SLOTS = (3, 4, 5, 300)
 """The last one is of the app's own transactions."""
 LOCKING = "FOR UPDATE NOWAIT"
-ANNOUNCING = "UPDATE counter_policy SET rolled_to"
+ANNOUNCING = "UPDATE counter SET rolled_"
 TOTALS = """
-    SELECT counter, counter_key, CAST(SUM(amount) AS CHAR) FROM (
-        SELECT counter, counter_key, amount FROM counter_slot
-        UNION ALL SELECT counter, counter_key, amount FROM counter_month) AS all_rows
+    SELECT counter, counter_key, CAST(SUM(amount) AS CHAR) FROM counter_slot
     GROUP BY counter, counter_key
 """
 LEDGER = """
     SELECT counter, CAST(SUM(amount) AS CHAR) FROM (
         SELECT counter, amount FROM counter_slot
-        UNION ALL SELECT counter, amount FROM counter_month
         UNION ALL SELECT counter, -amount FROM counter_ledger) AS all_rows
     GROUP BY counter HAVING SUM(amount) <> 0
 """
-TABLES = (
-    "counter_slot",
-    "counter_month",
-    "counter_ledger",
-    "counter",
-    "counter_policy",
-)
+TABLES = ("counter_slot", "counter_ledger", "counter")
 FINE = """
-    SELECT COUNT(*) FROM counter_slot AS s
-    JOIN counter_policy AS p ON p.counter = s.counter AND p.number = SECOND(s.bucket)
-    JOIN counter_policy AS wider ON wider.counter = s.counter
-        AND wider.rolls = COALESCE(p.rolls, p.number)
-        AND FIELD(wider.resolution, 'minute', 'hour', 'day')
-            > FIELD(p.resolution, 'minute', 'hour', 'day')
-    WHERE s.bucket + INTERVAL IF(p.resolution = 'minute', 1, 60) MINUTE <= wider.rolled_to
+    SELECT COUNT(*) FROM counter_slot JOIN counter ON name = counter
+    WHERE (width < 3 AND bucket < rolled_hour) OR (width < 4 AND bucket < rolled_day)
 """
 """Rows that are not yet where they are said to be."""
-BY_WIDTH = """
-    SELECT p.resolution, COUNT(*) FROM counter_slot AS s
-    JOIN counter_policy AS p ON p.counter = s.counter AND p.number = SECOND(s.bucket) GROUP BY 1
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +86,11 @@ class Point:
 
 def points(what: What) -> tuple[Point, ...]:
     """Every named point of a move, in order."""
-    target = "counter_month" if what == "retention" else "counter_slot"
     deleted = "DELETE counter_slot"
     moves = (
         Point("begun", "START TRANSACTION", Phase.AFTER),
         Point("selected", LOCKING, Phase.AFTER),
-        Point("upserted", f"INSERT INTO {target}", Phase.AFTER),
+        Point("upserted", "INSERT INTO counter_slot", Phase.AFTER),
         Point("ledger", "INSERT INTO counter_ledger", Phase.AFTER),
         Point("deleted", deleted, Phase.AFTER),
         Point("before commit", "COMMIT", Phase.BEFORE, deleted),
@@ -178,11 +159,11 @@ class Books:
         with app.cursor() as cursor:
             app.begin()
             cursor.executemany(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                " VALUES (%s, %s, %s, %s, %s)"
+                "INSERT INTO counter_slot (counter, bucket, width, counter_key, slot, amount)"
+                " VALUES (%s, %s, %s, %s, %s, %s)"
                 " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)",
                 [
-                    (counter, self._bucket(minute), key.encode(), slot, amount)
+                    (counter, *self._bucket(minute), key.encode(), slot, amount)
                     for counter, key, minute, amount in rows
                 ],
             )
@@ -196,7 +177,7 @@ class Books:
                         counter,
                         1024 + slot,
                         amount,
-                        checksum(self._bucket(minute), key.encode(), amount),
+                        checksum(" ".join(self._bucket(minute)), key.encode(), amount),
                     )
                     for counter, key, minute, amount in rows
                 ],
@@ -205,7 +186,7 @@ class Books:
         app.close()
 
     def check(self, note: str) -> None:
-        """Hold slots and months against the books and the ledger."""
+        """Hold the rows against the books and the ledger."""
         note = f"{note} (seed {self.stage.seed})"
         with Oracle(self.stage.mysql_url) as oracle:
             assert totals(oracle.rows(TOTALS)) == self.totals, note
@@ -215,10 +196,10 @@ class Books:
         if self.what == "steps":
             _verify(self.stage, note)
 
-    def _bucket(self, minute: int) -> str:
+    def _bucket(self, minute: int) -> tuple[str, str]:
         if self.what == "steps":
-            return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%d %H:%M:%S}"
-        return f"{day_of(minute)} 00:00:00"
+            return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%d %H:%M:%S}", "1"
+        return f"{day_of(minute)} 00:00:00", "4"
 
 
 def _verify(stage: Stage, note: str) -> None:
@@ -271,7 +252,7 @@ def killed_at_each_point(
             left_rows = oracle.rows("SELECT COUNT(*) FROM counter_slot WHERE slot > 0")[0][0]
             assert left_rows == 0, f"{left_rows} rows were left (seed {stage.seed})"
         if what == "retention":
-            assert oracle.rows("SELECT COUNT(*) FROM counter_slot") == [(0,)]
+            assert oracle.rows("SELECT COUNT(*) FROM counter_slot WHERE width < 5") == [(0,)]
         # For whoever plays another scenario on the same stage.
         for table in TABLES:
             oracle.rows(f"DELETE FROM {table}")
@@ -311,7 +292,7 @@ def steps_killed_beside_workers(
 
 def _check_widths(stage: Stage, oracle: Oracle) -> None:
     assert oracle.rows(FINE) == [(0,)], f"rows were left (seed {stage.seed})"
-    assert {width for width, _ in oracle.rows(BY_WIDTH)} == {"minute", "hour", "day"}
+    assert oracle.rows("SELECT DISTINCT width FROM counter_slot ORDER BY 1") == [(1,), (3,), (4,)]
 
 
 def _keep_steps(stage: Stage, steps: str) -> None:
@@ -326,7 +307,7 @@ def _killed_at(stage: Stage, what: What, point: Point, skip: int, passes: int = 
     passed = threading.Event()
 
     def in_a_move(request: Request, reply: bytes) -> bool:
-        # Other transactions than moves begin and end too: reading policies does.
+        # Other transactions than moves begin and end too: reading the catalog does.
         if request.text.startswith("START TRANSACTION"):
             snapshot = "SNAPSHOT" in request.text
             (begun.clear if snapshot else begun.set)()
@@ -357,7 +338,7 @@ def _keep(stage: Stage) -> None:
     with Oracle(stage.mysql_url) as oracle:
         # Its days are those of the traffic: all of them are gone, whatever today is.
         oracle.rows(
-            "INSERT INTO counter (name, rolled_up_to, created) VALUES"
+            "INSERT INTO counter (name, rolled_month, created) VALUES"
             " ('views', '2030-01-01', '2020-01-01'), ('clicks', '2030-01-01', '2020-01-01')"
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+from countersink.store import Store
 from tests.faults.stage import Stage
 from tests.support.run_sequence import Job
 from tests.support.takers import Takers, duplicates, killed_and_cut, together_without_gaps, values
@@ -23,20 +24,31 @@ def taken_without_gaps(
 def taken_among_kills_and_cuts(
     stage: Stage, count: int = 10_000, kills: int = 20, *, done: Callable[[str], None] = print
 ) -> None:
-    """Processes are killed and connections cut, before and after the server did its part."""
-    found = killed_and_cut(
-        stage.children, stage.mysql_url, stage.seed, count=count, kills=kills, processes=8
-    )
-    stage.faults["a process that took values was killed"] += found.kills
-    stage.faults["a connection was cut while a value was taken"] += found.cuts
-    done(f"seed {stage.seed}: {found}")
+    """Processes are killed and connections cut, before and after the server did its part: values
+    that one statement hands out, and values that take a transaction."""
+    for step in (1, 3):
+        found = killed_and_cut(
+            stage.children,
+            stage.mysql_url,
+            stage.seed,
+            count=count // 2,
+            kills=kills // 2,
+            processes=8,
+            step=step,
+        )
+        stage.faults["a process that took values was killed"] += found.kills
+        stage.faults["a connection was cut while a value was taken"] += found.cuts
+        done(f"seed {stage.seed}, step {step}: {found}")
 
 
 def taken_from_a_server_that_dies(
     stage: Stage, kills: int = 4, *, done: Callable[[str], None] = print
 ) -> None:
     """The server is killed and restarted again and again; it must be of the stage's own."""
-    takers = Takers(stage.children, stage.mysql_url, Job("next", "tickets"))
+    with Store(stage.mysql_url) as store:
+        store.sequences.configure("yearly", period="year")
+    name = stage.random.choice(["tickets", "yearly"])
+    takers = Takers(stage.children, stage.mysql_url, Job("next", name))
     takers.go()
 
     def have(wanted: int) -> bool:
@@ -56,4 +68,4 @@ def taken_from_a_server_that_dies(
     assert not duplicates(taken), f"a value was handed out twice (seed {stage.seed})"
     for own in taken:
         assert all(before < after for before, after in pairwise(own)), f"seed {stage.seed}"
-    done(f"seed {stage.seed}: {sum(map(len, taken)):,} values, {kills} deaths of the server")
+    done(f"seed {stage.seed}: {sum(map(len, taken)):,} {name}, {kills} deaths of the server")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, time
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
-from countersink.store.counters.policies import load
+from countersink.store.counters.catalog import load
 from countersink.store.verify import open_session, verify
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import Backfills
@@ -147,5 +147,5 @@ def _declared(stage: Stage) -> _Members:
         store.counters.set(COUNTER, salt_days=0)
     with open_session(stage.mysql_url) as session:
         number, salt = salt_at(session, COUNTER, FIRST_MINUTE)
-        policies = load(session)
-    return _Members(stage, number, salt, lambda minute: policies.bucket(COUNTER, minute))
+        catalog = load(session)
+    return _Members(stage, number, salt, lambda minute: catalog.bucket(COUNTER, minute))

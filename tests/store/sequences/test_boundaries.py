@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.store.errors import Refused
-from countersink.store.sequences.options import (
-    ALL_TIME,
-    PERIODS,
-    PeriodLength,
-    Scheme,
-    first_day_at,
-    place_at,
-)
-from countersink.store.sql import day_label, label_time
+from countersink.store.errors import UnknownZone
+from countersink.store.sequences.options import ALL_TIME, PERIODS, PeriodLength, SequenceOptions
 from tests.support.examples import examples
 
 ZONES = (
@@ -25,8 +17,8 @@ ZONES = (
 )
 
 
-def _unix(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+def _unix(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +39,8 @@ def _unix(text: str) -> float:
     ],
 )
 def test_the_period_at_a_moment(period: PeriodLength, zone: str, moment: str, first: str) -> None:
-    assert first_day_at(Scheme(period, zone), _unix(moment)) == date.fromisoformat(first)
+    options = SequenceOptions(period=period, time_zone=zone)
+    assert options.period_at(_unix(moment)) == date.fromisoformat(first)
 
 
 @examples(few=30, many=100)
@@ -57,52 +50,33 @@ def test_the_period_at_a_moment(period: PeriodLength, zone: str, moment: str, fi
     st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)),  # noqa: DTZ001
 )
 def test_the_local_date_is_in_the_period(period: PeriodLength, zone: str, moment: datetime) -> None:
-    instant = moment.replace(tzinfo=UTC).timestamp()
+    instant = int(moment.replace(tzinfo=UTC).timestamp())
     local = datetime.fromtimestamp(instant, ZoneInfo(zone)).date()
-    first = first_day_at(Scheme(period, zone), instant)
+    first = SequenceOptions(period=period, time_zone=zone).period_at(instant)
     assert first <= local
     assert first.day == 1 or period == "day"
     assert (first.year, first.month) == (local.year, local.month if period != "year" else 1)
     assert local - first < timedelta(days={"day": 1, "month": 31, "year": 366}[period])
 
 
-@examples(few=30, many=100)
-@given(
-    st.sampled_from(PERIODS[1:]),
-    st.sampled_from(ZONES),
-    st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)),  # noqa: DTZ001
-    st.floats(-20, 20),
-)
-def test_the_statement_knows_the_neighbouring_periods(
-    period: PeriodLength, zone: str, moment: datetime, hours: float
-) -> None:
-    """The server's clock is known roughly; what it says itself counts."""
-    scheme, instant = Scheme(period, zone), moment.replace(tzinfo=UTC).timestamp()
-    place = place_at(scheme, instant)
-    at = instant + hours * 3600
-    expected = first_day_at(scheme, at)
-    assert _evaluated(place.expression, place.condition, at) == label_time(day_label(expected))
-
-
-def _evaluated(expression: str, condition: str, instant: float) -> datetime | None:
-    """What the server makes of it, at a moment."""
-    now = datetime.fromtimestamp(instant // 1, UTC).replace(tzinfo=None)
-    lower, upper = (datetime.fromisoformat(part.split("'")[1]) for part in condition.split(" AND "))
-    if not lower <= now < upper:
-        return None
-    for branch in expression.removeprefix("CASE WHEN ").removesuffix(" END").split(" WHEN "):
-        end, period = (datetime.fromisoformat(text) for text in branch.split("'")[1::2])
-        if now < end:
-            return period
-    return None
+def test_what_has_begun_has_begun_where_a_date_comes_again() -> None:
+    """At 00:01 Newfoundland put its clocks back to 23:01 of the day, and of the month, before."""
+    for period, moment, first in (
+        ("day", "2010-11-07T02:29:59", "2010-11-06"),
+        ("day", "2010-11-07T02:30", "2010-11-07"),
+        ("day", "2010-11-07T03:00", "2010-11-07"),  # it is the 6th, for the second time
+        ("month", "2009-11-01T02:29:59", "2009-10-01"),
+        ("month", "2009-11-01T03:00", "2009-11-01"),
+    ):
+        options = SequenceOptions(period=period, time_zone="America/St_Johns")  # type: ignore[arg-type]
+        assert options.period_at(_unix(moment)) == date.fromisoformat(first), moment
 
 
 def test_without_periods_there_is_one() -> None:
-    place = place_at(Scheme("none", "Europe/Berlin"), 0)
-    assert (place.expression, place.condition) == ("TIMESTAMP'1970-01-01 00:00:00'", "")
-    assert first_day_at(Scheme(), 2e9) == ALL_TIME
+    assert SequenceOptions(time_zone="Mars/Olympus").period_at(2 * 10**9) == ALL_TIME
 
 
 def test_a_time_zone_that_is_unknown_here() -> None:
-    with pytest.raises(Refused, match="unknown here: install a newer tzdata"):
-        place_at(Scheme("day", "Mars/Olympus"), 0)
+    options = SequenceOptions(period="day", time_zone="Mars/Olympus")
+    with pytest.raises(UnknownZone, match="unknown here: install a newer tzdata"):
+        options.period_at(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersink.store import Store
+from countersink.store import SequenceExhausted, Store
 from countersink.store.sequences import SequenceOptions, Sequences
 from tests.store.helpers import MAX, MIN, together
 from tests.support.waiting import eventually
@@ -144,7 +144,28 @@ def test_steps_change_exactly_while_others_take(store: Store) -> None:
     assert len({step for _, step, _ in taken}) > 6
 
 
-def _at_least(taken: list[tuple[int, int, int]], wanted: int) -> bool:
+def test_a_maximum_that_is_set_while_others_take_is_kept(store: Store, mysql_url: str) -> None:
+    taken: list[int] = []
+    limits: list[int] = []
+
+    def take(url: str) -> None:
+        with Store(url) as other:
+            while not limits or taken[-1] <= limits[0]:
+                try:
+                    taken.append(other.sequences.next("a"))
+                except SequenceExhausted:
+                    return
+
+    def limit() -> None:
+        eventually(partial(_at_least, taken, 20))
+        limits.append(len(taken) + 200)
+        store.sequences.configure("a", maximum=limits[0])
+
+    together(*[partial(take, mysql_url)] * 3, limit)
+    assert sorted(taken) == list(range(1, limits[0] + 1))
+
+
+def _at_least(taken: list[Any], wanted: int) -> bool:
     return len(taken) >= wanted
 
 

@@ -105,7 +105,7 @@ def test_a_block_goes_by_the_step_that_is_configured_now(store: Store, mysql_url
         assert other.sequences.next("a") == 127
         # One that was too wide for a block, and is not any more.
         other.sequences.configure("b", step=2**62)
-        with pytest.raises(SequenceExhausted, match="do not fit into 64 bits"):
+        with pytest.raises(SequenceExhausted, match="its first block of 10 values would be beyond"):
             store.sequences.next_block("b", 10)
         other.sequences.configure("b", step=3)
         assert list(store.sequences.next_block("b", 2)) == [3, 6]
@@ -126,19 +126,19 @@ def test_a_block_at_the_end_is_refused_as_a_whole(sequences: Sequences) -> None:
 def test_blocks_of_a_configured_step_that_are_wider_than_64_bits(
     store: Store, mysql_url: str
 ) -> None:
-    """A literal beyond 64 bits is unsigned: its sums would wrap around, or hand out others."""
+    """They are refused as a whole; what is wider than 63 bits, and fits, is not."""
     configured: list[tuple[str, int, int, dict[str, Any]]] = [
-        ("unsigned", 2**60, 8, {"start": MIN}),
-        ("up", 10**18, 10, {"start": -9 * 10**18}),
-        ("down", -(10**18), 10, {"start": 9 * 10**18}),
+        ("unsigned", 2**60, 17, {"start": MIN}),
+        ("up", 10**18, 20, {"start": -9 * 10**18}),
+        ("down", -(10**18), 20, {"start": 9 * 10**18}),
         ("far", 2**61, 100, {"start": 0}),
         ("cycle", 2**61, 100, {"start": 0, "minimum": 0, "maximum": MAX, "cycle": True}),
-        ("limited", 10**18, 10, {"start": -9 * 10**18, "maximum": 10**6}),
+        ("limited", 10**18, 11, {"start": -9 * 10**18, "maximum": 10**6}),
     ]
     sequences = store.sequences
     with Store(mysql_url) as other:
         for name, step, n, options in configured:
-            assert list(other.sequences.next_block(name, 1)) == [1]  # it knows a step of 1 now
+            assert list(other.sequences.next_block(name, 1)) == [1]
             sequences.reset(name)
             sequences.configure(name, step=step, **options)
             for each in (sequences, sequences, other.sequences):
@@ -147,6 +147,8 @@ def test_blocks_of_a_configured_step_that_are_wider_than_64_bits(
             assert sequences.peek(name) is None
             first = options["start"]
             assert list(other.sequences.next_block(name, 2)) == [first, first + step]
+    sequences.configure("whole", step=2**60, start=MIN)
+    assert sequences.next_block("whole", 16)[-1] == MIN + 15 * 2**60
 
 
 def test_limits_end_a_sequence_in_either_direction(sequences: Sequences) -> None:
@@ -209,6 +211,7 @@ def test_a_first_value_beyond_the_limits_says_so(sequences: Sequences) -> None:
         partial(sequences.next, "a", -4),
         partial(sequences.next, "a", start=11),
         partial(sequences.next_block, "a", 11),
+        partial(sequences.next_block, "a", 2, -5, start=11),
     ):
         with pytest.raises(SequenceExhausted, match="has no value yet, and its first"):
             take()
@@ -266,14 +269,13 @@ def test_names_that_are_refused(nowhere: Sequences, name: Any) -> None:
 @pytest.mark.servers("mariadb", "mysql")
 def test_one_round_trip_each(sequences: Sequences, session: Session) -> None:
     sequences.next("a")
-    sequences.configure("monthly", period="month")
-    sequences.next("monthly")
-    sequences.next_block("a", 10)
+    sequences.configure("limited", maximum=100, cycle=True, step=2)
+    sequences.next("limited")
     sql = "SHOW GLOBAL STATUS LIKE 'Questions'"
     before = int(session.query(sql)[0][1])
     for _ in range(5):
         sequences.next("a")
-        sequences.next("monthly")
+        sequences.next("limited")
         sequences.next_block("a", 10)
     assert int(session.query(sql)[0][1]) - before == 15 + 1
 

@@ -159,9 +159,9 @@ def test_many_begin_a_period_together(clock: ServerClock) -> None:
 def test_a_zone_that_becomes_known_is_used(sequences: Sequences, session: Session) -> None:
     """An older tzdata on one of the machines: it refuses, and goes on as soon as it may."""
     sequences.configure("a", period="day")
-    session.execute("UPDATE sequence_option SET time_zone = 'Mars/Olympus'")
+    session.execute("UPDATE sequence SET time_zone = 'Mars/Olympus'")
     for _ in range(2):
         with pytest.raises(Refused, match="install a newer tzdata"):
             sequences.next("a")
-    session.execute("UPDATE sequence_option SET time_zone = 'Europe/Berlin'")
+    session.execute("UPDATE sequence SET time_zone = 'Europe/Berlin'")
     assert [sequences.next("a"), sequences.next("a")] == [1, 2]

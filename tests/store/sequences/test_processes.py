@@ -23,7 +23,11 @@ def test_processes_take_each_value_once(mysql_url: str, children: Children) -> N
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_no_value_twice_among_kills_and_cut_connections(mysql_url: str, children: Children) -> None:
-    found = killed_and_cut(children, mysql_url, 4, count=300, kills=1, processes=2)
+@pytest.mark.parametrize("step", [1, 3])
+def test_no_value_twice_among_kills_and_cut_connections(
+    mysql_url: str, children: Children, step: int
+) -> None:
+    """By one statement, and by a transaction."""
+    found = killed_and_cut(children, mysql_url, 4, count=300, kills=1, processes=2, step=step)
     assert found.uncertain > 0
     assert found.lost > 0

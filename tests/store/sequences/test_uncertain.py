@@ -1,6 +1,7 @@
 """Connections that break: a value may be lost, and is never handed out twice."""
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -26,6 +27,9 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
+LOCKS, WRITES, COMMIT = "FOR UPDATE", r"\(name, period, value", "^COMMIT$"
+"""Statements of a transaction that hands out a value."""
+
 
 @pytest.fixture
 def proxy(mysql_url: str) -> Iterator[MySQLProxy]:
@@ -46,8 +50,8 @@ def _hands_out(request: Request, _: bytes = b"") -> bool:
     return "LAST_INSERT_ID" in request.text
 
 
-def _mentions(text: str, request: Request, _: bytes = b"") -> bool:
-    return text in request.text
+def _has(pattern: str, request: Request, _: bytes = b"") -> bool:
+    return re.search(pattern, request.text) is not None
 
 
 def test_a_reply_that_is_lost_burns_the_value(behind: Store, proxy: MySQLProxy) -> None:
@@ -154,12 +158,32 @@ def test_no_connection_is_no_doubt(behind: Store, proxy: MySQLProxy) -> None:
     assert behind.sequences.next("a") == 2
 
 
-def test_a_lookup_that_fails_is_no_doubt(behind: Store, proxy: MySQLProxy) -> None:
-    for text in ("SELECT UTC_TIMESTAMP", "INSERT IGNORE"):
-        proxy.when("*", Phase.AFTER, Deed.CUT, where=partial(_mentions, text))
-        with pytest.raises(Unavailable):
-            behind.sequences.next("new")
-    assert behind.sequences.next("new") == 1
+def test_a_transaction_that_breaks_off(behind: Store, proxy: MySQLProxy) -> None:
+    """A first value, and one of a period, takes one; only its COMMIT can lose the value."""
+    behind.sequences.configure("yearly", period="year")
+    for name in ("new", "yearly"):
+        lost = 0
+        for statement in (LOCKS, WRITES, COMMIT):
+            for phase in (Phase.BEFORE, Phase.AFTER):
+                proxy.when("*", phase, Deed.CUT, where=partial(_has, statement))
+                with pytest.raises(SequenceUncertain):
+                    behind.sequences.next(name)
+                lost += statement == COMMIT and phase is Phase.AFTER
+        assert behind.sequences.periods(name)[0].value == lost == 1
+        assert behind.sequences.next(name) == 2
+
+
+def test_a_transaction_that_was_undone_runs_again(behind: Store, proxy: MySQLProxy) -> None:
+    """Also at its COMMIT, where Galera says that another node was faster."""
+    behind.sequences.configure("yearly", period="year")
+    value = 0
+    for statement in (COMMIT, LOCKS, WRITES):
+        for code in (1213, 1205, 3101):
+            where = partial(_has, statement)
+            rule = proxy.when("*", Phase.BEFORE, Deed.ERROR, error=code, where=where, times=2)
+            value += 1
+            assert behind.sequences.next("yearly") == value
+            assert rule.acted == 2
 
 
 def test_an_idle_connection_that_was_killed_is_no_doubt(store: Store, session: Session) -> None:

@@ -159,8 +159,9 @@ def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
     app.own.execute("INSERT INTO counter_ledger VALUES ('counted', 17, 0, 0, NULL)")
     assert "counted already" in refusal(app, table, counter="counted")
     app.store.counters.set("berlin", time_zone="Europe/Berlin")
-    app.store.counters.set("short", keep_days=30)
-    for counter in ("berlin", "short"):
+    app.store.counters.set("short", keep="day=30d")
+    app.store.counters.set("fine", resolution="hour")
+    for counter in ("berlin", "short", "fine"):
         assert "of its own" in refusal(app, table, counter=counter)
     app.store.counters.set("made", app_slots=3)
     first = app.track("orders", counter="made", by=["status"])

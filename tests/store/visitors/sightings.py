@@ -9,7 +9,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.connection import Session
-from countersink.store.sql import label_of
+from countersink.store.sql import LABEL
 from countersink.store.visitors.sketch import SketchUnion, checksum
 from tests.store.helpers import now_ms
 
@@ -55,11 +55,10 @@ def seen_entry(
 def unions(session: Session, counter: str) -> dict[tuple[int, str], SketchUnion]:
     """The union of the slots of each (bucket's label, key), with each checksum looked at."""
     found: dict[tuple[int, str], SketchUnion] = defaultdict(SketchUnion)
-    for bucket, key, slot, sketch, crc in session.query(
-        "SELECT bucket, counter_key, slot, sketch, checksum FROM visitor_slot WHERE counter = %s",
+    for label, key, slot, sketch, crc in session.query(
+        f"SELECT {LABEL}, counter_key, slot, sketch, checksum FROM visitor_slot WHERE counter = %s",
         (counter,),
     ):
-        label = label_of(bucket)
         assert checksum(counter, label, bytes(key), int(slot), bytes(sketch)) == crc
         found[label, bytes(key).decode()].add(bytes(sketch))
     return found

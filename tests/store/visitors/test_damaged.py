@@ -3,6 +3,7 @@ they are dead letters, each once, whatever else has it run again.
 """
 
 import json
+from datetime import date
 
 import pytest
 
@@ -14,12 +15,13 @@ from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
+from countersink.store.sql import day_label
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import guard_count, keys, ledger, minute, slots
 from tests.store.visitors.sightings import Sighting, numbers, seen_entry
 
 NOON = minute()
-TODAY = NOON // 1440 * 86_400
+TODAY = day_label(date(2026, 11, 21))
 DAMAGE = "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = %s"
 pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]
 

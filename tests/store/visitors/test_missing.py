@@ -36,13 +36,12 @@ def test_deleted_sketches_are_damage(
     if moved == "compacted":
         compacted(mysql_url)
     elif moved == "month":
-        store.counters.set("visitors", keep_days=30)
+        store.counters.set("visitors", keep="day=30d")
         rolled_up(mysql_url)
     assert verify(verifying).agrees
     assert store.totals.unique("visitors").total == 2
     assert store.totals.unique("visitors", key="/plain").total == 0
-    table = "visitor_month" if moved == "month" else "visitor_slot"
-    session.execute(f"DELETE FROM {table} WHERE {gone}")
+    session.execute(f"DELETE FROM visitor_slot WHERE {gone}")
     asked = (
         lambda: store.totals.unique("visitors"),
         lambda: store.totals.unique("visitors", key="/a"),
@@ -77,7 +76,7 @@ def test_what_is_missing_stays_found(
     # Neither does it move.
     done = compacted(mysql_url)
     assert {one.key for one in done.unreadable} == {b"/a"}
-    store.counters.set("visitors", keep_days=30)
+    store.counters.set("visitors", keep="day=30d")
     assert {one.key for one in rolled_up(mysql_url).unreadable} == {b"/a"}
     assert store.totals.unique("visitors", key="/b").total == 1
     (wrong,) = verify(verifying).differences

@@ -22,7 +22,7 @@ from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import now_minute
 
-PLACES = ("counter_slot", "visitor_slot", "counter_month", "visitor_month")
+PLACES = ("counter_slot", "visitor_slot")
 
 
 def see(mysql_url: str, session: Session, made: list[Sighting], slot: int = 3) -> None:
@@ -37,7 +37,7 @@ def see_in_slots(mysql_url: str, session: Session, counter: str = "visitors") ->
         made: list[Sighting] = [
             (counter, f"/{key}", now - ago * 1440, f"v{n}")
             for key in range(3)
-            for ago in (0, 40, 41, 80)
+            for ago in (0, 70, 71, 110)
             for n in range(10 * slot, 10 * slot + 15 + 300 * (key == 0))
         ]
         see(mysql_url, session, made, slot)
@@ -48,24 +48,15 @@ def whole(session: Session, counter: str = "visitors") -> dict[str, bytes]:
     found: dict[str, SketchUnion] = {}
     for (_, key), union in unions(session, counter).items():
         found.setdefault(key, SketchUnion()).add(union.sketch())
-    for bucket, key, sketch, crc in session.query(
-        "SELECT bucket, counter_key, sketch, checksum FROM visitor_month WHERE counter = %s",
-        (counter,),
-    ):
-        label = round((bucket - datetime(1970, 1, 1)).total_seconds())  # noqa: DTZ001
-        assert checksum(counter, label, bytes(key), None, bytes(sketch)) == crc
-        found.setdefault(bytes(key).decode(), SketchUnion()).add(bytes(sketch))
     return {key: registers(union.sketch()) for key, union in found.items()}
 
 
 def beside_rows(session: Session) -> None:
     """Every sketch lies beside a row of its counter."""
-    for month in False, True:
-        columns = "counter, bucket, counter_key" + ("" if month else ", slot")
-        table = "month" if month else "slot"
-        assert set(session.query(f"SELECT {columns} FROM visitor_{table}")) <= set(
-            session.query(f"SELECT {columns} FROM counter_{table}")
-        )
+    columns = "counter, bucket, counter_key, width, slot"
+    assert set(session.query(f"SELECT {columns} FROM visitor_slot")) <= set(
+        session.query(f"SELECT {columns} FROM counter_slot")
+    )
 
 
 def test_compaction_unites_slots(mysql_url: str, session: Session, store: Store) -> None:
@@ -93,11 +84,11 @@ def test_compaction_unites_slots(mysql_url: str, session: Session, store: Store)
 
 
 def test_months_are_united_and_added_to(mysql_url: str, session: Session, store: Store) -> None:
-    store.counters.set("visitors", keep_days=30)
+    store.counters.set("visitors", keep="day=30d")
     see_in_slots(mysql_url, session)
     before = whole(session)
     rolled_up(mysql_url)
-    assert session.query("SELECT COUNT(*) > 0 FROM visitor_month") == [(1,)]
+    assert session.query("SELECT COUNT(*) > 0 FROM visitor_slot WHERE width = 5") == [(1,)]
     assert whole(session) == before
     beside_rows(session)
     late: list[Sighting] = [
@@ -127,7 +118,7 @@ def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: S
         assert whole(session, "fine") == before
         assert store.totals.unique("fine") == total
         beside_rows(session)
-    assert session.query("SELECT COUNT(*) FROM visitor_slot WHERE SECOND(bucket) > 0") != [(0,)]
+    assert session.query("SELECT COUNT(*) FROM visitor_slot WHERE width = 4") != [(0,)]
 
 
 @pytest.mark.parametrize("damage", ["sketch = X'01'", "checksum = checksum ^ 1"])
@@ -135,7 +126,7 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
     mysql_url: str, session: Session, store: Store, damage: str
 ) -> None:
     see_in_slots(mysql_url, session)
-    old = str(datetime.fromtimestamp((now_minute() - 40 * 1440) * 60, UTC).date())
+    old = str(datetime.fromtimestamp((now_minute() - 70 * 1440) * 60, UTC).date())
     place = ("/1", old)
     session.execute(
         f"UPDATE visitor_slot SET {damage} WHERE counter_key = %s AND bucket = %s AND slot = 4",
@@ -150,12 +141,12 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
         assert session.query(
             f"SELECT DISTINCT slot FROM {table} WHERE NOT (counter_key = %s AND bucket = %s)", place
         ) == [(0,)]
-    store.counters.set("visitors", keep_days=30)
+    store.counters.set("visitors", keep="day=30d")
     rolled = rolled_up(mysql_url)
     assert [one.key for one in rolled.unreadable] == [b"/1"]
     assert "different members cannot be read: 1" in rolled.outcome("").detail
     assert session.query(
-        "SELECT COUNT(*) FROM visitor_slot WHERE bucket < NOW() - INTERVAL 30 DAY"
+        "SELECT COUNT(*) FROM visitor_slot WHERE width = 4 AND bucket < NOW() - INTERVAL 62 DAY"
     ) == [(3,)]
     beside_rows(session)
     # Reads say so, and verify finds it.
@@ -168,19 +159,20 @@ def test_a_key_with_a_damaged_sketch_stays_and_all_others_move(
 def test_verify_finds_damaged_sketches_and_those_beside_no_row(
     mysql_url: str, session: Session, store: Store, verifying: Session
 ) -> None:
-    store.counters.set("visitors", dimensions=["page"], breakdowns=["page"], keep_days=30)
+    store.counters.set("visitors", dimensions=["page"], breakdowns=["page"], keep="day=30d")
     see(mysql_url, session, [("visitors", (("page", "/"),), now_minute(), "a")])
     see(mysql_url, session, [("visitors", "/old", now_minute() - 80 * 1440, "a")])
     rolled_up(mysql_url)
     for names in None, "visitors":
         assert verify(verifying, names).agrees
     session.execute("UPDATE visitor_slot SET sketch = X'0102' WHERE counter = 'visitors#1'")
-    session.execute("UPDATE visitor_month SET checksum = 1")
-    session.execute("DELETE FROM visitor_slot WHERE counter = 'visitors'")
+    session.execute("UPDATE visitor_slot SET checksum = 1 WHERE width = 5")
+    session.execute("DELETE FROM visitor_slot WHERE counter = 'visitors' AND width = 4")
     sketch = sketch_of(bytes(8))
-    crc = checksum("visitors", 86_400, b"k", 9, sketch)
+    crc = checksum("visitors", 86_400 + 4, b"k", 9, sketch)
     session.execute(
-        "INSERT INTO visitor_slot VALUES ('visitors', '1970-01-02', 'k', 9, %s, %s)", (sketch, crc)
+        "INSERT INTO visitor_slot VALUES ('visitors', '1970-01-02', 'k', 4, 9, %s, %s)",
+        (sketch, crc),
     )
     for name in None, "visitors":
         found = sorted(verify(verifying, name).differences, key=lambda one: one.counter)
@@ -196,7 +188,7 @@ def test_verify_finds_damaged_sketches_and_those_beside_no_row(
 def test_a_key_and_a_counter_are_deleted_with_their_sketches(
     mysql_url: str, session: Session, store: Store
 ) -> None:
-    store.counters.set("visitors", keep_days=30)
+    store.counters.set("visitors", keep="day=30d")
     store.counters.set("other", salt_days=0, dimensions=["page"], breakdowns=["page"])
     see_in_slots(mysql_url, session)
     see(mysql_url, session, [("other", (("page", "/"),), now_minute(), "a")])
@@ -244,7 +236,7 @@ def test_a_first_sighting_that_comes_while_a_key_is_deleted_goes_or_stays_as_a_w
 def test_an_application_deletes_a_key_with_its_sketches(
     mysql_url: str, session: Session, store: Store, app: Connection
 ) -> None:
-    store.counters.set("visitors", keep_days=30)
+    store.counters.set("visitors", keep="day=30d")
     see_in_slots(mysql_url, session)
     rolled_up(mysql_url)
     before = whole(session)
@@ -305,7 +297,7 @@ def test_workers_go_on_while_sketches_are_moved(
 
 
 def test_a_month_ends_with_its_last_day(mysql_url: str, session: Session, store: Store) -> None:
-    store.counters.set("visitors", keep_days=30)
+    store.counters.set("visitors", keep="day=30d")
     see_in_slots(mysql_url, session)
     rolled_up(mysql_url)
     today = datetime.now(UTC).date()

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import replace
+from datetime import date
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,9 @@ from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import NUMBER
 from countersink.store.errors import Conflict
+from countersink.store.sql import day_label
 from countersink.store.visitors import answers
 from countersink.store.visitors import rows as module
 from countersink.store.visitors.sketch import Visitors
@@ -38,7 +41,7 @@ from tests.support.examples import MANY
 from tests.support.sketches import registers, sketch_of
 
 NOON = minute()
-TODAY = NOON // 1440 * 86_400
+TODAY = day_label(date(2026, 11, 21))
 pytestmark = pytest.mark.usefixtures("store")
 
 
@@ -77,7 +80,7 @@ def test_random_sightings_agree_with_sets(mysql_url: str, session: Session, stor
             key, member = f"/{chosen.randrange(4)}", f"v{chosen.randrange(900)}"
             made.append((counter, key, at, member))
             counts[counter, key] += 1
-            label = TODAY if counter == "visitors" else at // 60 * 3600
+            label = TODAY if counter == "visitors" else at // 60 * 3600 + NUMBER["hour"]
             members[counter, label, key].add(member)
         entries.append(seen_entry(session, made))
         # Again, and some of before: they are duplicates.

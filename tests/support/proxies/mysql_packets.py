@@ -43,7 +43,6 @@ KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("dead_delete", r"DELETE\s.*?\bdead_row\b"),
         ("watermark", r"UPDATE\s.*?\bcontrol\b"),
         ("control", r"SELECT\s.*?\bcontrol\b"),
-        ("policy", r"SELECT\s.*?\bcounter_policy\b"),
         ("day", r"SELECT\s.*?\bcounter_keys\b.*?FOR UPDATE"),
         ("room", r"UPDATE\s.*?\bcounter_keys\b"),
         ("counter", r"INSERT\s.*?\bcounter\b"),

@@ -52,9 +52,9 @@ def test_totals_at_a_glance_are_those_of_the_rows_whoever_counted(web: Web) -> N
         store.increment(app, "own", "", 300)
         store.delete(app, "rolled_up", "a")
         app.commit()
-    store.counters.set("rolled_up", keep_days=30)
+    store.counters.set("rolled_up", keep="day=30d")
     roll_up(partial(open_tables, url), rows=100)
-    assert document(web, "/v1/counters/rolled_up")["rolled_up_to"] is not None
+    assert document(web, "/v1/counters/rolled_up")["rolled_up_to"].keys() == {"month"}
     totals = {row["counter"]: row["total"] for row in rows(web, "/v1/counters", days=0)}
     assert totals == {"own": 300, "rolled_up": -7, "shared": 25}
     assert totals == {name: store.totals.total(name) for name in totals}
@@ -66,8 +66,8 @@ def test_a_time_zone_that_this_machine_does_not_know_harms_its_counter_alone(web
     web.store.counters.set("zoned", time_zone="America/New_York", resolution="hour")
     web.apply()
     with open_tables(web.options.mysql_url) as session:
-        session.execute("UPDATE counter_policy SET time_zone = 'America/Atlantis'")
-        session.execute("UPDATE control SET policy_version = policy_version + 1")
+        session.execute("UPDATE counter SET time_zone = 'America/Atlantis' WHERE name = 'zoned'")
+        session.execute("UPDATE control SET catalog_version = catalog_version + 1")
     good, zoned = rows(web, "/v1/counters", days=2)
     assert (good["total"], len(good["days"])) == (1, 2)
     assert (zoned["total"], zoned["days"], zoned["today"]) == (1, None, None)
@@ -77,9 +77,9 @@ def test_a_time_zone_that_this_machine_does_not_know_harms_its_counter_alone(web
 def test_the_settings_of_a_counter(web: Web) -> None:
     count(web.producer, (date(2026, 10, 18), "", 1), counter="clicks")
     web.apply()
-    web.store.counters.set("clicks", keep_days=90)
+    web.store.counters.set("clicks", keep="day=90d")
     settings = document(web, "/v1/counters/clicks")
-    assert (settings["time_zone"], settings["keep_days"]) == ("UTC", 90)
+    assert (settings["time_zone"], settings["keep"]) == ("UTC", {"day": "90d"})
     shown = call(
         "counter",
         "show",

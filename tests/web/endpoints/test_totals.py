@@ -346,30 +346,39 @@ def test_hours_of_a_time_zone(web: Web) -> None:
 
 
 def test_days_that_are_in_months(changing: Web) -> None:
+    count(changing.producer, (date(2026, 11, 2), "/c", 4))
+    changing.apply()
+    insert = "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
     with Oracle(changing.options.mysql_url) as oracle:
         oracle.rows(
-            "INSERT INTO counter (name, keep_days, rolled_up_to, created)"
-            " VALUES ('views', 2, '2026-10-20', NOW()),"
-            " ('recent', 2, UTC_DATE() - INTERVAL 5 DAY, NOW())"
+            "INSERT INTO counter (name, keep_steps, rolled_month, created)"
+            " VALUES ('views', 'day=2d', '2026-11-01', NOW()),"
+            " ('recent', 'day=2d', DATE_FORMAT(UTC_DATE(), '%Y-%m-01'), NOW())"
         )
         oracle.rows(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " SELECT counter, '2026-10-01', counter_key, SUM(amount) FROM counter_slot"
-            " WHERE counter = 'views' AND bucket < '2026-10-20' GROUP BY counter, counter_key"
+            f"{insert} SELECT counter, '2026-10-01', counter_key, 5, 0, SUM(amount)"
+            " FROM counter_slot WHERE counter = 'views' AND bucket < '2026-11-01'"
+            " GROUP BY counter, counter_key"
         )
         oracle.rows(
-            "INSERT INTO counter_month (counter, bucket, counter_key, amount)"
-            " VALUES ('recent', DATE_FORMAT(UTC_DATE() - INTERVAL 40 DAY, '%Y-%m-01'), '', 1)"
+            f"{insert} VALUES"
+            " ('recent', DATE_FORMAT(UTC_DATE() - INTERVAL 40 DAY, '%Y-%m-01'), '', 5, 0, 1)"
         )
-        oracle.rows("DELETE FROM counter_slot WHERE counter = 'views' AND bucket < '2026-10-20'")
+        oracle.rows(
+            "DELETE FROM counter_slot"
+            " WHERE counter = 'views' AND bucket < '2026-11-01' AND width = 4"
+        )
     answer = get(changing, f"{VIEWS}/daily")
-    assert answer.json()["rolled_up_to"] == "2026-10-20"
-    assert answer.headers["Countersink-Rolled-Up-To"] == "2026-10-20"
-    assert answer.json()["rows"] == DAILY[2:]
-    assert rows(changing, f"{VIEWS}/totals", by="month") == [{"month": "2026-10", "total": 13}]
+    assert answer.json()["rolled_up_to"] == "2026-11-01"
+    assert answer.headers["Countersink-Rolled-Up-To"] == "2026-11-01"
+    assert answer.json()["rows"] == [{"day": "2026-11-02", "total": 4}]
+    assert rows(changing, f"{VIEWS}/totals", by="month") == [
+        {"month": "2026-10", "total": 13},
+        {"month": "2026-11", "total": 4},
+    ]
     cut = get(changing, f"{VIEWS}/top", **{"from": "2026-10-19"})
     assert cut.status_code == 422
-    assert cut.json()["rolled_up_to"] == "2026-10-20"
+    assert cut.json()["rolled_up_to"] == "2026-11-01"
     # The days of a glance that are gone are told as unknown, not as 0.
     assert rows(changing, "/v1/counters", search="recent", days=90)[0]["days"] is None
 
@@ -506,7 +515,7 @@ def test_what_keys_have_in_other_days_stands_beside_them(web: Web) -> None:
 def test_other_days_that_are_in_months_are_not_told(web: Web) -> None:
     count(web.producer, (date(2024, 5, 17), "a", 1), (date(2026, 10, 1), "a", 5))
     web.apply()
-    web.store.counters.set("views", keep_days=400)
+    web.store.counters.set("views", keep="day=400d")
     roll_up(partial(open_tables, web.options.mysql_url), rows=100)
     found = rows(web, "/v1/counters/views/top?from=2026-10-01&also=2024-05-10..2024-05-20")
     assert found == [{"key": "a", "total": 5, "also": [None]}]

@@ -1,7 +1,7 @@
 """``--counter-column``: which counters an export holds, at most how many (``MOST_COUNTERS``), and
 the notices about lines that name none.
 
-Each counter is then counted by a run of its own, with identity, policies and undo as ever, which
+Each counter is then counted by a run of its own, with identity, settings and undo as ever, which
 leaves out the lines of the others and those that are of none.
 """
 
@@ -24,7 +24,7 @@ from countersink.backfill.rejects import named
 from countersink.producers.access_log.formats.reader import Window
 from countersink.runtime.limits import check_counter
 from countersink.store.connection import Session
-from countersink.store.counters import policies
+from countersink.store.counters.catalog import load
 from countersink.store.sessions import PatientSession, open_tables
 
 MOST_COUNTERS: Final = 1_000
@@ -151,14 +151,14 @@ def _first_lines(reader: Reader, window: Window) -> dict[str, int]:
 
 def _refused(session: Session, names: list[str], *, visitor: bool) -> dict[str, str]:
     """Names of which no counter may be counted, and why."""
-    in_force = policies.load(session)
+    catalog = load(session)
     refused: dict[str, str] = {}
     for name in names:
         try:
             check_counter(name)
-            refuse(session, in_force, name)
+            refuse(session, catalog, name)
             if visitor:
-                require_unique(in_force, name)
+                require_unique(catalog, name)
         except (BackfillError, ValueError) as error:
             refused[name] = str(error)
     return refused

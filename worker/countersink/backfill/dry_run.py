@@ -104,10 +104,9 @@ class DryRun:
     def by_day(self) -> tuple[tuple[str, int], ...]:
         """What would be added on each day."""
         days: Counter[str] = Counter()
-        counter = self.work.options.counter
+        scheme = self.work.task.scheme(self.work.catalog)
         for label, amount in self.by_label.items():
-            day = self.work.in_force.numbered(counter, label).local_day(label)
-            days[day.isoformat()] += amount
+            days[scheme.local_day(label).isoformat()] += amount
         return tuple(sorted(days.items()))
 
     def source(self, source: Input) -> SourceOutcome:
@@ -219,8 +218,8 @@ class DryRun:
             at_hand.content,
             at_hand.reader,
             start,
-            wanted.counter,
-            work.in_force,
+            work.catalog,
+            work.task.scheme(work.catalog),
             end=end,
             max_lines=work.pace.max_lines,
             scope=wanted.scope,
@@ -246,7 +245,7 @@ class DryRun:
 
     def _add(self, source: Input, found: ReadChunk) -> LineCounts:
         work = self.work
-        work.link.run(targets.refuse_set_days, work.in_force, work.options.counter, found.labels())
+        work.link.run(targets.refuse_set_days, work.options.counter, found.days())
         self.by_label.update({label: keys.total() for label, keys in found.amounts.items()})
         self.rejected(tuple(named(source.name, found.rejects)))
         work.watch.add(found.counts)

@@ -17,7 +17,7 @@ What only one part raises and another handles, and nobody is told:
 ::
 
     ReconcileStopped          told to stop before anything was done
-    RolledUpMeanwhile         a bucket is in a month or a wider one by now
+    RolledUpMeanwhile         a day is in a month by now
     Overtaken                 another process has counted what was read
     SourceDiffers             another process has read on, maybe in another source
 """
@@ -74,12 +74,12 @@ class ReconcileStopped(Exception):
 
 
 class RolledUpMeanwhile(Exception):
-    """The days of a bucket were rolled up since it was chosen; nothing was done. Says to what."""
+    """A day cannot be set any more, since it was chosen; nothing was done. Says why."""
 
 
 class Overtaken(Exception):
-    """What was read is not to be counted: another process has counted it, or the policies by which
-    it was read are not in force any more."""
+    """What was read is not to be counted: another process has counted it, or the catalog by which
+    it was read is not in force any more."""
 
 
 class SourceDiffers(Exception):

@@ -14,8 +14,8 @@ from typing import Any, Final
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Recipe
 from countersink.store.connection import Session
-from countersink.store.counters import policies
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.buckets import Width, width_of
+from countersink.store.counters.catalog import load_scheme
 from countersink.store.sql import label_of
 
 PAGE: Final = 1000
@@ -114,8 +114,9 @@ class Drift:
     """A key's bucket that was not what the sources say.
 
     Attributes:
-        day: in the time zone of the bucket's policy.
-        bucket: its label, as it is in the tables.
+        day: in the counter's time zone.
+        bucket: as it is in the tables.
+        width: of the bucket.
         key: the key.
         had: the total before.
         should_be: what the sources say.
@@ -123,6 +124,7 @@ class Drift:
 
     day: date
     bucket: datetime
+    width: Width
     key: str
     had: int
     should_be: int
@@ -209,47 +211,31 @@ def rejects(session: Session, number: int) -> Iterator[RejectedLine]:
 
 def drift(session: Session, number: int) -> Iterator[Drift]:
     """What a run corrected, by bucket and key; nothing of what was taken back since."""
-    counter = run(session, number).counter
-    in_force = policies.load(session)
-    bucket: datetime | None = None
-    key: bytes | None = None
+    scheme = load_scheme(session, run(session, number).counter)
+    behind, args = "", tuple[object, ...]()
     while True:
-        # First the rest of the bucket, then those after it: each is one range of the primary key.
-        where, args = "run = %s", tuple[object, ...]((number,))
-        if key is not None:
-            where, args = f"{where} AND bucket = %s AND counter_key > %s", (*args, bucket, key)
-        elif bucket is not None:
-            where, args = f"{where} AND bucket > %s", (*args, bucket)
         page = session.query(
-            f"SELECT bucket, counter_key, had, should_be FROM backfill_drift WHERE {where}"
-            " ORDER BY bucket, counter_key LIMIT %s",
-            (*args, PAGE),
+            "SELECT bucket, width, counter_key, had, should_be FROM backfill_drift"
+            f" WHERE run = %s{behind} ORDER BY bucket, width, counter_key LIMIT %s",
+            (number, *args, PAGE),
         )
-        for at, raw, had, should_be in page:
+        for bucket, width, key, had, should_be in page:
+            label = label_of(bucket, width)
             yield Drift(
-                day=day_of(in_force, counter, at),
-                bucket=at,
-                key=bytes(raw).decode(errors="replace"),
+                day=scheme.local_day(label),
+                bucket=bucket,
+                width=width_of(label),
+                key=bytes(key).decode(errors="replace"),
                 had=int(had),
                 should_be=int(should_be),
             )
-        if len(page) == PAGE:
-            bucket, key = page[-1][0], bytes(page[-1][1])
-        elif key is not None:
-            key = None
-        else:
+        if len(page) < PAGE:
             return
-
-
-def day_of(in_force: Policies, counter: str, bucket: datetime) -> date:
-    """The day that a bucket belongs to, or begins on, in its policy's time zone; in UTC where the
-    policy is gone with its counter.
-    """
-    label = label_of(bucket)
-    try:
-        return in_force.numbered(counter, label).local_day(label)
-    except LookupError:
-        return bucket.date()
+        bucket, width, key, *_ = page[-1]
+        behind = (
+            " AND (bucket > %s OR bucket = %s AND (width > %s OR width = %s AND counter_key > %s))"
+        )
+        args = bucket, bucket, width, width, key
 
 
 def _run(row: tuple[Any, ...]) -> Run:

@@ -161,7 +161,7 @@ class BackfillOptions:
         mode: ``add``: these events never arrived; ``reconcile``: they are the whole truth.
         name: tells sources of the same content apart.
         delete_missing: reconcile: keys that no source has go to zero.
-        grace_s: reconcile: seconds after its end at which a bucket counts as closed.
+        grace_s: reconcile: seconds after its end at which a day counts as over.
         wait_s: reconcile: seconds to wait for what is in the streams.
         jobs: how many processes count big files; 1: this one alone.
         rate: lines per second at most; None: as fast as it goes.
@@ -199,7 +199,7 @@ class Progress:
     Attributes:
         doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
         source: what is being read; while correcting the day.
-        done, size: bytes of all sources as they lie on disk, while correcting buckets; size is None
+        done, size: bytes of all sources as they lie on disk, while correcting days; size is None
             where it is not known.
         lines, counted, filtered, rejected: lines so far, in this run.
         jobs: child processes at work.

@@ -3,7 +3,7 @@ time); the order of an undo and what it refuses are in ``undo.py``.
 
 A chunk is subtracted by its journal and is ``undone``. Each range of ``backfill_drift`` is
 subtracted and deleted: so it does not matter where it is killed, or whether two do it at once, nor
-what compaction, retention or a change of policy has done to the cells since.
+what compaction and retention have done to the cells since.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import Control, bump, exclusive, read_control
 from countersink.store.connection import Connect, Session, rerun
-from countersink.store.counters import policies
+from countersink.store.counters.catalog import unmark_days
 from countersink.store.sessions import PatientSession
 
 ROWS: Final = 1000
@@ -121,22 +121,23 @@ def _delete_empty(session: Session, taken: Amounts) -> None:
     for counter in taken.counters:
         for label, keys in taken.of(counter).items():
             for part in sql.parts(sorted(map(key_bytes, keys)), _KEYS):
-                _delete_empty_keys(session, (counter, sql.label_text(label)), part)
+                _delete_empty_keys(session, counter, label, part)
 
 
-def _delete_empty_keys(session: Session, bucket: tuple[str, str], keys: Sequence[bytes]) -> None:
-    where = "FORCE INDEX (PRIMARY) WHERE counter = %s AND bucket = %s AND counter_key IN"
+def _delete_empty_keys(session: Session, counter: str, label: int, keys: Sequence[bytes]) -> None:
+    bucket = counter, sql.label_time(label), sql.width_number(label)
+    table = "counter_slot FORCE INDEX (PRIMARY)"
+    where = f"{table} WHERE counter = %s AND bucket = %s AND width = %s AND counter_key IN"
     # Without a lock first: whoever counts waits for cells that are empty, and for no others.
     empty = session.query(
-        f"SELECT counter_key FROM counter_slot {where} ({sql.marks(keys)}) GROUP BY counter_key"
+        f"SELECT counter_key FROM {where} ({sql.marks(keys)}) GROUP BY counter_key"
         " HAVING SUM(amount) = 0 AND MAX(sketched) = 0",
         (*bucket, *keys),
     )
     if not empty:
         return
     rows = session.query(
-        f"SELECT counter_key, slot, amount FROM counter_slot {where} ({sql.marks(empty)})"
-        " FOR UPDATE",
+        f"SELECT counter_key, slot, amount FROM {where} ({sql.marks(empty)}) FOR UPDATE",
         (*bucket, *(key for (key,) in empty)),
     )
     sums = Counter[bytes]()
@@ -145,7 +146,7 @@ def _delete_empty_keys(session: Session, bucket: tuple[str, str], keys: Sequence
     gone = [(*bucket, key, slot) for key, slot, _ in rows if not sums[key]]
     for some in sql.parts(gone, _KEYS):
         # Row by row: another slot may have got one of the cell meanwhile.
-        each = "(counter = %s AND bucket = %s AND counter_key = %s AND slot = %s)"
+        each = "(counter = %s AND bucket = %s AND width = %s AND counter_key = %s AND slot = %s)"
         session.execute(
             "DELETE counter_slot FROM counter_slot FORCE INDEX (PRIMARY)"
             f" WHERE {' OR '.join([each] * len(some))}",
@@ -211,21 +212,20 @@ def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
         read_control(session)  # its lock keeps the counter from becoming a tracked table's
         targets.refuse_tracked(session, counter)
         found = session.query(
-            "SELECT bucket, counter_key, had, should_be FROM backfill_drift WHERE run = %s"
-            " ORDER BY bucket, counter_key LIMIT %s FOR UPDATE",
+            f"SELECT {sql.LABEL}, counter_key, had, should_be FROM backfill_drift WHERE run = %s"
+            " ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",
             (run, ROWS),
         )
         if not found:
             return 0, 0
         amounts = Amounts()
-        for bucket, key, had, should_be in found:
-            amounts.add(
-                counter, sql.label_of(bucket), key_text(bytes(key)), int(had) - int(should_be)
-            )
+        for label, key, had, should_be in found:
+            amounts.add(counter, int(label), key_text(bytes(key)), int(had) - int(should_be))
         cells.add(session, cells.slot_of(session), amounts)
         _delete_empty(session, amounts)
         session.execute(
-            "DELETE FROM backfill_drift WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
+            "DELETE FROM backfill_drift WHERE run = %s"
+            " ORDER BY bucket, width, counter_key LIMIT %s",
             (run, len(found)),
         )
     return len(found), amounts.sums()[counter]
@@ -233,13 +233,13 @@ def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
 
 def _unmark(session: Session, counter: str, run: int) -> None:
     marked = session.query(
-        "SELECT 1 FROM reconciled_bucket WHERE counter = %s AND run = %s LIMIT 1", (counter, run)
+        "SELECT 1 FROM reconciled_day WHERE counter = %s AND run = %s LIMIT 1", (counter, run)
     )
     if not marked:
         return
 
     def work(control: Control) -> None:
-        if policies.unmark_buckets(session, counter, run):
+        if unmark_days(session, counter, run):
             bump(session)
 
     exclusive(session, work)

@@ -44,8 +44,7 @@ from countersink.backfill.reconcile.scope import check_days
 from countersink.backfill.rejects import RejectsFile
 from countersink.runtime.limits import check_counter
 from countersink.store.connection import Session, rerun
-from countersink.store.counters import policies
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog, load
 from countersink.store.errors import StoreError
 from countersink.store.sessions import PatientSession, open_tables
 
@@ -108,7 +107,7 @@ class BackfillRun:
 
     def _read(self, run: int, found: Sequence[Input]) -> None:
         before, options, stop = self.work, self.work.options, self.work.stop
-        target = target_of(run, options.counter, options.mode)
+        target = before.link.run(target_of, run, options.mode)
         task = replace(before.task, run=run, target=target)
         work = replace(before, task=task, pace=LineRate(options.rate, stop))
         for source in found:
@@ -234,13 +233,12 @@ def backfill(
     if options.rejects is not None:
         rejects.check_file(options.rejects, found)
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        in_force = link.run(_in_force, options)
         work = Work(
             mysql_url=mysql_url,
             options=options,
             link=link,
             task=Task(dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed),
-            in_force=in_force,
+            catalog=link.run(_catalog, options),
             pace=LineRate(options.rate, stop),
             watch=ProgressWatch(on_progress, found),
             stop=stop,
@@ -258,14 +256,14 @@ def backfill(
             return report(options, None, "stopped", failed)
 
 
-def _in_force(session: Session, options: BackfillOptions) -> Policies:
-    """The policies.
+def _catalog(session: Session, options: BackfillOptions) -> Catalog:
+    """The catalog.
 
     Raises:
         BackfillError: the counter may not be counted by a backfill, or not so.
     """
     with session.transaction():
-        found = policies.load(session)
+        found = load(session)
         refuse(session, found, options.counter)
     if options.recipe.visitor:
         if options.mode != "add":

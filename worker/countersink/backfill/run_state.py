@@ -13,7 +13,9 @@ from typing import Final
 from countersink.backfill import rejects
 from countersink.backfill.errors import RunEnded, TooManyRejects
 from countersink.backfill.options import BackfillOptions, SourceReport
+from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
+from countersink.store.counters.catalog import load_scheme
 
 DRY_RUN: Final = "dry-run"
 """The mode of a reconcile that changes nothing: it is in the table while it lasts."""
@@ -96,22 +98,25 @@ def begin(session: Session, options: BackfillOptions, sources: Sequence[str], ho
         holder: :func:`process_name`, its own for every run.
     """
     ask = "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s"
-    found = session.query(ask, (options.counter, holder))
-    if not found:
-        session.execute(
-            "INSERT INTO backfill_run"
-            " (counter, mode, state, options, sources, holder, started, seen)"
-            f" VALUES (%s, %s, 'running', %s, %s, %s, {_NOW}, {_NOW})",
-            (
-                options.counter,
-                DRY_RUN if options.dry_run else options.mode,
-                options.recipe.to_json(),
-                json.dumps([printable(name) for name in sources], ensure_ascii=False),
-                holder,
-            ),
-        )
-        found = session.query(ask, (options.counter, holder))
-    return int(found[0][0])
+    with session.transaction():
+        read_control(session)  # its lock keeps the resolution as it is
+        if not session.query(ask, (options.counter, holder)):
+            own = load_scheme(session, options.counter)
+            session.execute(
+                "INSERT INTO backfill_run"
+                " (counter, mode, state, options, sources, holder, resolution, started, seen)"
+                f" VALUES (%s, %s, 'running', %s, %s, %s, %s, {_NOW}, {_NOW})",
+                (
+                    options.counter,
+                    DRY_RUN if options.dry_run else options.mode,
+                    options.recipe.to_json(),
+                    json.dumps([printable(name) for name in sources], ensure_ascii=False),
+                    holder,
+                    own.resolution if options.mode == "reconcile" else None,
+                ),
+            )
+        ((number,),) = session.query(ask, (options.counter, holder))
+    return int(number)
 
 
 def record(session: Session, run: int, counted: LineCounts, max_rejects: int | None) -> None:

@@ -5,7 +5,7 @@ First the run is put into the state ``undoing``, so that nothing of it is commit
 a transaction each, its chunks are taken back: the cells in the chunk's journal are subtracted, the
 journal is deleted, and the chunk is ``undone``. So it does not matter where it is killed, or
 whether two do it at once; and since the journal holds cells as they are in the tables, neither does
-what compaction, retention or a change of policy has done to them since.
+what compaction and retention have done to them since, or in which buckets the counter counts now.
 
 A chunk that is undone is there to be counted again by a later run. A source that has no others is
 forgotten.
@@ -22,7 +22,7 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
 from countersink.store.connection import Session, rerun
-from countersink.store.counters import policies
+from countersink.store.counters.catalog import load_scheme, marked_days
 from countersink.store.sessions import PatientSession, open_tables
 
 _PAGE: Final = 100
@@ -96,15 +96,17 @@ def undo(
         begun = link.run(_begin, run)
         reached("begun")
         if begun.mode == "reconcile":
-            marked = link.run(policies.marked_buckets, begun.counter, run)
+            marked = link.run(marked_days, begun.counter, run)
             back = retraction.take_corrections_back(
                 partial(open_tables, mysql_url), run, on_progress=told, stop=stop
             )
-            labels = frozenset(marked) if back.cells else back.labels
+            days = marked if back.cells else set()
         else:
             back = _take_back(link, begun, told, stop, reached)
-            labels = back.labels
-        notices = link.run(_notices, begun, labels)
+            days = set(map(link.run(load_scheme, begun.counter).local_day, back.labels))
+        # Nothing was added to what was set: so all that was added to it is older.
+        older = run if begun.mode == "reconcile" else 0
+        notices = link.run(targets.set_days_after, begun.counter, days, older)
         if back.finished:
             reached("taken_back")
             link.run(_finish, begun)
@@ -117,15 +119,6 @@ def undo(
         cells=back.cells,
         amount=back.amount,
         notices=notices,
-    )
-
-
-def _notices(session: Session, run: Run, labels: frozenset[int]) -> tuple[str, ...]:
-    """What is not right any more now that buckets were changed by taking ``run`` back."""
-    # Nothing was added to what was set: so all that was added to it is older.
-    older = run.id if run.mode == "reconcile" else 0
-    return tuple(
-        targets.set_days_after(session, policies.load(session), run.counter, labels, older)
     )
 
 

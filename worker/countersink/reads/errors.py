@@ -9,7 +9,7 @@
     ValueError
     ├── AnswerTooLarge     the answer would have more rows than were wanted
     └── TotalTooLarge      a total that the format of a file does not hold
-    PoliciesChanged        within this package alone: the queue is to be read again
+    CatalogChanged         within this package alone: the queue is to be read again
 """
 
 from countersink.stream.errors import StreamError
@@ -31,5 +31,5 @@ class TotalTooLarge(ValueError):
     """A total that 64 bits do not hold."""
 
 
-class PoliciesChanged(Exception):
-    """The queue was added up by policies that are not those of the snapshot: do it again."""
+class CatalogChanged(Exception):
+    """The queue was added up by a catalog that is not that of the snapshot: do it again."""

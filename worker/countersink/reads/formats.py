@@ -29,8 +29,7 @@ from countersink.reads.rows import Value, text
 from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import by_width
-from countersink.store.counters.policies import Policy
-from countersink.store.sql import label_time
+from countersink.store.sql import datetime_of
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
@@ -228,15 +227,14 @@ def counter_document(counter: Counter) -> dict[str, object]:
     """A counter as JSON."""
     return {
         "counter": counter.name,
-        "time_zone": counter.in_force.time_zone,
-        "resolution": counter.in_force.resolution,
+        "time_zone": counter.time_zone,
+        "resolution": counter.resolution,
         "keep": by_width(counter.keep) or None,
-        "keep_days": counter.keep_days,
         "max_keys": counter.max_keys,
         "most_keys": counter.most_keys,
         "overflown": counter.overflown,
         "app_slots": counter.app_slots,
-        "rolled_up_to": None if counter.rolled_up_to is None else str(counter.rolled_up_to),
+        "rolled_up_to": {width: _minute(end) for width, end in counter.rolled_up_to.items()},
         "made": counter.made,
         "dimensions": list(counter.dimensions),
         "breakdowns": [
@@ -244,15 +242,6 @@ def counter_document(counter: Counter) -> dict[str, object]:
             for each in counter.breakdowns
         ],
         "salt_days": counter.salt_days,
-        "policies": [
-            {
-                "from": policy_begins(policy),
-                "time_zone": policy.time_zone,
-                "resolution": policy.resolution,
-                "in_force": policy == counter.in_force,
-            }
-            for policy in counter.policies
-        ],
     }
 
 
@@ -260,14 +249,12 @@ def breakdown_begins(breakdown: Breakdown) -> str | None:
     """The UTC time from which on a breakdown holds the events; None: it holds all."""
     if not breakdown.since:
         return None
-    return f"{label_time(breakdown.since * 60).isoformat(timespec='minutes')}Z"
+    return _minute(datetime_of(breakdown.since * 60))
 
 
-def policy_begins(policy: Policy) -> str | None:
-    """The first event time that a policy is for, in UTC; None for the beginning of time."""
-    if policy.valid_from <= 0:
-        return None
-    return f"{label_time(policy.valid_from * 60).isoformat(timespec='minutes')}Z"
+def _minute(moment: datetime) -> str:
+    """A UTC time to the minute."""
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='minutes')}Z"
 
 
 @contextmanager

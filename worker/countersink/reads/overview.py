@@ -12,7 +12,7 @@ from countersink.reads.pending import Pending
 from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.policies import DEFAULT, Policy, load
+from countersink.store.counters.catalog import DEFAULT, Scheme, load
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
 from countersink.store.sql import NOW_MS, day_label, label_time, marks, parts
 from countersink.store.totals import series
@@ -82,7 +82,7 @@ class OverviewLine:
 
     Attributes:
         counter: its name.
-        time_zone, resolution: of the policy in force now.
+        time_zone, resolution: its own.
         total: all that was ever counted; None where it was not asked for.
         days: (day, total) of the last days, today's as the last; None where its buckets do not
             tell, the days are in months by now, or this machine does not know its time zone.
@@ -129,14 +129,14 @@ def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance
         page, number = _page_by_number(glance.standing, glance)
     more = len(page) > glance.limit
     page = page[: glance.limit]
-    in_force, now = _in_force(session, page)
+    schemes, now = _schemes(session, page)
     totals = _totals(session, page, pending) if glance.totals else {}
-    days = _days(session, in_force, pending, glance.days, now)
+    days = _days(session, schemes, pending, glance.days, now)
     lines = [
         OverviewLine(
             counter=name,
-            time_zone=in_force[name].time_zone,
-            resolution=in_force[name].resolution,
+            time_zone=schemes[name].time_zone,
+            resolution=schemes[name].resolution,
             total=totals.get(name),
             days=days.get(name),
         )
@@ -170,10 +170,10 @@ def standing(session: Session, _: Selection, pending: Pending, *, by: str) -> St
     names = sorted({*counter_names(session), *pending.counters})
     if by == "total":
         return {name: (total,) for name, total in _totals(session, names, pending).items()}
-    in_force, now = _in_force(session, names)
+    schemes, now = _schemes(session, names)
     number = 1 if by == "today" else 2 * WEEK + 1
     found: dict[str, tuple[float, ...]] = dict.fromkeys(names, ())
-    for name, days in _days(session, in_force, pending, number, now).items():
+    for name, days in _days(session, schemes, pending, number, now).items():
         if days is None:
             continue
         totals = [total for _, total in days]
@@ -223,11 +223,11 @@ def _page_by_number(known: Standing, glance: Glance) -> tuple[list[str], int]:
     return page[page.index(glance.after) + 1 :], len(names)
 
 
-def _in_force(session: Session, names: Sequence[str]) -> tuple[dict[str, Policy], int]:
-    """The policy of each, and of which Unix second."""
+def _schemes(session: Session, names: Sequence[str]) -> tuple[dict[str, Scheme], int]:
+    """The scheme of each, and the Unix second."""
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-    policies = load(session)
-    return {name: policies.at(name, int(now_ms) // 60_000) for name in names}, int(now_ms) // 1000
+    catalog = load(session)
+    return {name: catalog.of(name) for name in names}, int(now_ms) // 1000
 
 
 def _totals(session: Session, names: Sequence[str], pending: Pending) -> dict[str, int]:
@@ -239,7 +239,7 @@ def _totals(session: Session, names: Sequence[str], pending: Pending) -> dict[st
 
 
 def _days(
-    session: Session, in_force: dict[str, Policy], pending: Pending, number: int, now: int
+    session: Session, schemes: dict[str, Scheme], pending: Pending, number: int, now: int
 ) -> dict[str, list[tuple[date, int]] | None]:
     """The last days of each counter; None where they cannot be told."""
     if number == 0:
@@ -249,14 +249,14 @@ def _days(
     for (counter, label, _), amount in pending.cells.items():
         own = added.setdefault(counter, {})
         own[label] = own.get(label, 0) + amount
-    plain = [name for name in in_force if name not in shaped]
+    plain = [name for name in schemes if name not in shaped]
     found: dict[str, list[tuple[date, int]] | None] = {}
     found |= _plain(session, plain, added, _last(number, DEFAULT.time_zone, now))
-    for some in parts(sorted(in_force.keys() & shaped), SIZE):
+    for some in parts(sorted(schemes.keys() & shaped), SIZE):
         with grouped(session, some):
             for name in some:
                 try:
-                    days = _last(number, in_force[name].known_zone(), now)
+                    days = _last(number, schemes[name].known_zone(), now)
                     found[name] = series.daily(
                         session,
                         Selection(name, start=days[0], end=days[-1], known=True),

@@ -14,14 +14,15 @@ from typing import Final, TypeVar
 
 import redis
 
-from countersink.reads.errors import PoliciesChanged, QueueReadStopped, QueueTooLong
+from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooLong
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import key_bytes, stored_form
 from countersink.store.apply import guards, refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import counter_of
-from countersink.store.counters.policies import Policies, accepted
+from countersink.store.counters.catalog import Catalog, accepted
+from countersink.store.errors import StoreError
 from countersink.store.totals import many_counters, series, sums
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Hours
@@ -113,14 +114,14 @@ class Folding:
 
     Args:
         wanted: which rows.
-        policies: which buckets.
+        catalog: which buckets.
 
     Raises:
         ValueError: the wanted time zone is none.
     """
 
-    def __init__(self, wanted: Selection, policies: Policies) -> None:
-        self.policies = policies
+    def __init__(self, wanted: Selection, catalog: Catalog) -> None:
+        self.catalog = catalog
         self._wanted = wanted
         self._of = None if wanted.counter is None else counter_of(wanted.counter)
         keys = wanted.keys
@@ -129,7 +130,7 @@ class Folding:
             self._keys = keys
         else:
             self._keys = frozenset(map(stored_form, keys))
-        self._ranges: dict[str, Ranges] = {}
+        self._ranges: dict[str, tuple[Ranges, dict[int, StoreError]]] = {}
         self._labels: dict[tuple[str, int], int | None] = {}
         # Most entries have the cells of those before them: one object for all of these.
         self._cells: dict[Cell, Cell] = {}
@@ -139,12 +140,12 @@ class Folding:
         """The wanted rows of an entry, added up by cell."""
         counters: set[str] = set()
         cells: dict[Cell, int] = {}
-        before = self.policies.marked_before
+        before = self.catalog.marked_before
         when = accepted(bytes.fromhex(entry.id), entry.at) if before else 0
         for _, counter, key, minute, amount in entry.rows:
             if self._of is not None and counter != self._of:
                 continue
-            if when < before and self.policies.mark(counter, minute, when) is not None:
+            if when < before and self.catalog.mark(counter, minute, when) is not None:
                 continue
             for name, own in self._counted(counter, key, minute):
                 counters.add(name)
@@ -162,7 +163,7 @@ class Folding:
         """(counter, key) of what a row is counted under and that is asked for: in its counter, or
         in the breakdown that is; nothing of a row with an undeclared dimension.
         """
-        own = self.policies.dimensioned.get(counter)
+        own = self.catalog.dimensioned.get(counter)
         if not isinstance(key, str) and (
             own is None or any(name not in own.dimensions for name, _ in key)
         ):
@@ -186,16 +187,24 @@ class Folding:
     def _label(self, counter: str, minute: int) -> int | None:
         """The label of the bucket of a minute; None where it is not wanted."""
         if (counter, minute) not in self._labels:
-            label = self.policies.bucket(counter, minute)
+            label = self.catalog.bucket(counter, minute)
             self._labels[counter, minute] = label if self._inside(counter, label) else None
         return self._labels[counter, minute]
 
     def _inside(self, counter: str, label: int) -> bool:
+        """Whether a bucket is in the range.
+
+        Raises:
+            InexactZone: the range divides it.
+        """
         if counter not in self._ranges:
             wanted = self._wanted
-            view = View(counter, self.policies.of(counter), wanted.time_zone)
-            self._ranges[counter] = view.ranges(wanted.start, wanted.end)
-        ranges = self._ranges[counter]
+            view = View(replace(self.catalog.of(counter), counter=counter), wanted.time_zone)
+            asked = wanted.start, wanted.end
+            self._ranges[counter] = view.ranges(*asked), view.cut_by(*asked)
+        ranges, cut = self._ranges[counter]
+        if label in cut and self._wanted.visible(counter):
+            raise cut[label]
         return ranges is None or any(label in one for one in ranges)
 
 
@@ -289,7 +298,7 @@ def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED
     return queue
 
 
-def settle(session: Session, queue: Queue, policies: Policies) -> Pending:
+def settle(session: Session, queue: Queue, catalog: Catalog) -> Pending:
     """What of ``queue`` has not been applied in this session's snapshot.
 
     The queue was read before the snapshot began. An entry that was applied before it has its guard
@@ -302,19 +311,19 @@ def settle(session: Session, queue: Queue, policies: Policies) -> Pending:
     Args:
         session: in the snapshot.
         queue: what was read.
-        policies: by which its rows were put into buckets.
+        catalog: by which its rows were put into buckets.
 
     Raises:
-        PoliciesChanged: they are not those of the snapshot.
+        CatalogChanged: it is not that of the snapshot.
         StoreError: as any query.
     """
     control = read_control(session, lock="")
-    if control.policy_version != policies.version:
-        raise PoliciesChanged
+    if control.catalog_version != catalog.version:
+        raise CatalogChanged
     young = {name: entry for name, entry in queue.entries.items() if entry.at >= control.watermark}
     applied = guards.known(session, list(young))
     left = [entry for name, entry in young.items() if name not in applied]
-    counters = {counter for entry in left for counter in entry.counters} - policies.tracked
+    counters = {counter for entry in left for counter in entry.counters} - catalog.tracked
     if control.strict:
         counters = refusals.known(session, counters)
     pending = Pending(len(left), counters)

@@ -27,7 +27,7 @@ from countersink.reads.snapshot import Read, Reads
 from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
 from countersink.runtime.limits import key_bytes
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
+from countersink.store.counters.buckets import month_ends, month_of
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.sql import parts
 from countersink.store.totals.many_counters import SIZE
@@ -418,11 +418,8 @@ class _Answering:
         except RolledUp as error:
             told = self._note_told(by, wanted)
             answer.days_gone = answer.days_gone or told is None
-            # In another time zone that day may have begun before what is in months ended.
-            begins: tuple[date, ...] = (error.rolled_up_to, error.rolled_up_to + ONE_DAY)
-            for begin in begins if told is None else (told, *begins):
-                if wanted.end is not None and not _is_before(begin, wanted.end):
-                    break
+            begin = told or error.rolled_up_to
+            if wanted.end is None or _is_before(begin, wanted.end):
                 with suppress(RolledUp):
                     return self._take(self._fitting(question, replace(wanted, start=begin)))
             self._ask(total, Selection(wanted.counter))

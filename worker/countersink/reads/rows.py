@@ -2,7 +2,6 @@
 of days and months."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime
 from typing import Final
 
@@ -12,9 +11,9 @@ from countersink.store.counters import buckets
 from countersink.store.counters.buckets import month_ends
 from countersink.store.totals import series, sums
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import BreakdownView, Shape, known_shape, view_of
+from countersink.store.totals.shapes import BreakdownView, known_shape, view_of
 from countersink.store.totals.sums import Scope, bucket_labels, keyed
-from countersink.store.totals.views import Ranges, View, intersected
+from countersink.store.totals.views import View, intersected
 from countersink.store.totals.windows import settled
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -97,7 +96,7 @@ def rows(
     elif by == "total":
         found = iter([(sums.total(session, wanted),)])
     else:
-        found = _by_key(session, known_shape(session, wanted.counter), by, wanted)
+        found = _by_key(session, by, wanted)
     for row in found:
         yield wanted.counter, *row
 
@@ -105,8 +104,8 @@ def rows(
 def _by_dimensions(session: Session, view: BreakdownView) -> Iterator[tuple[Value, ...]]:
     """(values…, total) in the order of the values' bytes."""
     selection = settled(session, view.selection)
-    shape = known_shape(session, selection.counter)
-    scope = Scope.of(shape, shape.view(selection.time_zone), selection.start, selection.end)
+    own = known_shape(session, selection.counter).view(selection.time_zone)
+    scope = Scope.of(session, own, selection.start, selection.end)
     amounts = keyed(session, scope, selection.keys)
     if view.whole:
         for key, total in amounts:
@@ -120,49 +119,33 @@ def _values_bytes(row: tuple[tuple[str, ...], int]) -> list[bytes]:
     return [text_bytes(value) for value in row[0]]
 
 
-def _by_key(
-    session: Session, shape: Shape, by: str, wanted: Selection
-) -> Iterator[tuple[Value, ...]]:
-    view = shape.view(wanted.time_zone)
+def _by_key(session: Session, by: str, wanted: Selection) -> Iterator[tuple[Value, ...]]:
+    view = known_shape(session, wanted.counter).view(wanted.time_zone)
+    begins = wanted.start
+    if by == "key-day":
+        begins = series.begins(session, view, wanted, "day")
+    whole = Scope.of(session, view, begins, wanted.end)
     if by == "key":
-        yield from keyed(session, Scope.of(shape, view, wanted.start, wanted.end), wanted.keys)
+        yield from keyed(session, whole, wanted.keys)
     elif by == "key-day":
-        begins = wanted.start
-        if shape.rolled is not None:
-            begins = shape.rolled.require_days(
-                view, wanted.start, wanted.end, unrolled=wanted.unrolled
-            )
-        unrolled = replace(shape, rolled=None)
-        whole = Scope.of(unrolled, view, begins, wanted.end)
         days = sorted({view.day(label) for label in bucket_labels(session, whole)})
-        view.require_days(days)
+        view.require_days(session, days)
         for day in days:
-            scope = replace(whole, ranges=_within(view, whole, wanted, day, day))
+            scope = _within(session, view, whole, wanted, day, day)
             for key, total in keyed(session, scope, wanted.keys):
                 yield day, key, total
     else:
-        if shape.rolled is not None:
-            shape.rolled.require_own(view)
-        # The edges as they were asked for: whether a range may begin within a month that is rolled
-        # up is for the range to say.
-        whole = Scope.of(shape, view, wanted.start, wanted.end)
-        for month in _months(session, shape, wanted):
-            rolled = whole.months is not None and whole.months[0] <= month <= whole.months[1]
-            scope = Scope(
-                shape.counter,
-                _within(view, whole, wanted, month, month_ends(month)),
-                (month, month) if rolled else None,
-            )
+        for month in _months(session, view, wanted):
+            scope = _within(session, view, whole, wanted, month, month_ends(month))
             for key, total in keyed(session, scope, wanted.keys):
                 yield month, key, total
 
 
-def _months(session: Session, shape: Shape, wanted: Selection) -> Iterator[date]:
+def _months(session: Session, view: View, wanted: Selection) -> Iterator[date]:
     """The months that can have rows."""
-    span = sums.span(session, Selection(shape.counter, time_zone=wanted.time_zone))
+    span = sums.span(session, Selection(view.counter, time_zone=wanted.time_zone))
     if span is None:
         return
-    view = shape.view(wanted.time_zone)
     first, last = span
     if wanted.start is not None:
         first = max(first, view.first_day(wanted.start))
@@ -172,16 +155,19 @@ def _months(session: Session, shape: Shape, wanted: Selection) -> Iterator[date]
         yield from buckets.months(first, last)
 
 
-def _within(view: View, whole: Scope, wanted: Selection, first: date, last: date) -> Ranges:
-    """The buckets that a range has of the days from ``first`` to ``last``.
+def _within(
+    session: Session, view: View, whole: Scope, wanted: Selection, first: date, last: date
+) -> Scope:
+    """What a range has of the days from ``first`` to ``last``.
 
     Raises:
-        InexactZone: of these days one that the range goes beyond begins or ends within a bucket.
+        InexactZone, RolledUp: of these days one that the range goes beyond begins or ends within a
+            bucket.
     """
     begins_before = wanted.start is None or view.first_day(wanted.start) < first
     ends_behind = wanted.end is None or view.final_day(wanted.end) > last
-    view.require_range(first if begins_before else None, last if ends_behind else None)
-    return intersected(view.ranges(first, last), whole.ranges)
+    view.require_range(session, first if begins_before else None, last if ends_behind else None)
+    return Scope.within(view, intersected(view.ranges(first, last), whole.ranges))
 
 
 def text(value: Value, column: str) -> str | int:

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar, Unpack
 
 import redis
 
-from countersink.reads.errors import PoliciesChanged
+from countersink.reads.errors import CatalogChanged
 from countersink.reads.overview import Glance, Overview, Standing, overview, standing, today
 from countersink.reads.pending import (
     UNBOUNDED,
@@ -36,9 +36,8 @@ from countersink.reads.pending import (
 )
 from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.counters import policies
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog, load
 from countersink.store.errors import Conflict
 from countersink.store.totals.many_counters import grouped
 from countersink.store.totals.selection import (
@@ -59,7 +58,7 @@ from countersink.stream.errors import StreamError
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 10
-"""Reads of the queue, each because somebody changed a counter's policy during the one before."""
+"""Reads of the queue, each because somebody changed a counter during the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ class Reads:
         self._store = store
         self._client = redis_client
         self._bounds = bounds
-        self._policies: Policies | None = None
+        self._catalog: Catalog | None = None
         self._snapshot: Snapshot | None = None
 
     def ask(
@@ -427,20 +426,19 @@ class Reads:
         if self._client is None:
             raise ValueError("include_pending needs the queue: give Reads a Redis client")
         for _ in range(_ATTEMPTS):
-            in_force = self._policies or self._store.snapshot(policies.load)
-            self._policies = in_force
+            catalog = self._catalog = self._catalog or self._store.snapshot(load)
             # Streams first. The other way round, an entry applied in between would be in neither.
-            found = read_queue(self._client, Folding(wanted, in_force), self._bounds)
+            found = read_queue(self._client, Folding(wanted, catalog), self._bounds)
 
-            def once(session: Session, found: Queue = found, in_force: Policies = in_force) -> T:
-                pending = settle(session, found, in_force)
-                queued = _Queued(found.asked, wanted, pending, in_force)
+            def once(session: Session, found: Queue = found, catalog: Catalog = catalog) -> T:
+                pending = settle(session, found, catalog)
+                queued = _Queued(found.asked, wanted, pending, catalog)
                 return work(Snapshot(session, found.applied_up_to, None, queued))
 
             try:
                 return self._store.snapshot(once)
-            except PoliciesChanged:
-                self._policies = None
+            except CatalogChanged:
+                self._catalog = None
         raise Conflict("counters were changed all the time while the queue was read: ask again")
 
 
@@ -452,13 +450,13 @@ class _Queued:
         asked: Redis's time before it was read.
         wanted: which rows of it were read; no read is about others.
         pending: what of them is not in the snapshot.
-        policies: those by which they were put into buckets.
+        catalog: by which they were put into buckets.
     """
 
     asked: datetime
     wanted: Selection
     pending: Pending
-    policies: Policies
+    catalog: Catalog
 
 
 @dataclass(slots=True)
@@ -517,7 +515,7 @@ class Snapshot:
         if wanted.counter is not None:
             counters = counters & {wanted.counter}
             cells = self._by_counter(queued.pending).get(wanted.counter, {})
-        folding = Folding(wanted, queued.policies)
+        folding = Folding(wanted, queued.catalog)
         left = {cell: amount for cell, amount in cells.items() if folding.wants(cell)}
         return Pending(queued.pending.entries, counters, left)
 

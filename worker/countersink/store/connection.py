@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
@@ -119,8 +119,6 @@ class Session:
     waiting_since: float | None = None
     cluster: str = ""
     address: str = ""
-    locks_are_local: ClassVar[bool] = False
-    """Whether other servers take writes too, on which its row locks are unknown: Galera."""
 
     @property
     def checked(self) -> bool:
@@ -596,7 +594,7 @@ def _pin(found: dict[str, str]) -> str:
         # With dirty reads no read waits for what the cluster has committed.
         pins.append("wsrep_dirty_reads = OFF")
     if found.get(_CONSISTENCY) == "EVENTUAL":
-        # A new primary would serve before it has applied what the old one committed: policies and
+        # A new primary would serve before it has applied what the old one committed: settings and
         # sums that are read there would be old ones.
         pins.append(f"{_CONSISTENCY} = BEFORE_ON_PRIMARY_FAILOVER")
     return "SET " + ", ".join(f"SESSION {pin}" for pin in pins)

@@ -19,7 +19,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from countersink.store.connection import Session, rerun
 from countersink.store.errors import (
@@ -151,7 +151,6 @@ class GaleraSession(Session):
         number: of its row of ``writer_fence``.
     """
 
-    locks_are_local: ClassVar[bool] = True
     node: str = ""
     number: int = 0
     _begun: bool = False

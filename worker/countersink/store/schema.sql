@@ -2,20 +2,21 @@
 --
 -- Not here: schema_version, which whoever migrates creates first.
 
--- The queue's counts, one row per (counter, bucket, key) and slot. A slot is who wrote it: it spares writers each
+-- The counts, one row per (counter, bucket, key, width) and slot; a counter may have rows of several widths. A slot is who wrote it: it spares writers each
 -- other's locks and means nothing to a reader, who sums over all of them.
 CREATE TABLE IF NOT EXISTS counter_slot (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day, or the UTC start of the hour, quarter or minute; its seconds: counter_policy.number',
+    bucket      DATETIME NOT NULL COMMENT 'the local midnight that begins the day or month, or the UTC start of the hour, quarter or minute',
     counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
+    width       TINYINT UNSIGNED NOT NULL DEFAULT 4 COMMENT '1 minute, 2 quarter, 3 hour, 4 day, 5 month',
     slot        SMALLINT UNSIGNED NOT NULL COMMENT '0 compacted, 1-255 workers, 256-511 and 1024+ the application, 512+ backfill',
     amount      DECIMAL(27, 0) NOT NULL COMMENT 'signed: a slot may be decremented before it is incremented; has room for 100 million of the largest increments',
     sketched    TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: its different members are in visitor_slot',
-    PRIMARY KEY (counter, bucket, counter_key, slot),
+    PRIMARY KEY (counter, bucket, counter_key, width, slot),
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- All that was ever counted, by slot: what slots and months are checked against. Rows of buckets are compacted, these are not.
+-- All that was ever counted, by slot: what the slots are checked against. Rows of buckets are compacted, these are not.
 CREATE TABLE IF NOT EXISTS counter_ledger (
     counter   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     slot      SMALLINT UNSIGNED NOT NULL COMMENT 'as in counter_slot; 1024 and up: a connection of an application, whose rows are added to slot 0 later',
@@ -37,7 +38,7 @@ CREATE TABLE IF NOT EXISTS applied_entry (
 CREATE TABLE IF NOT EXISTS control (
     id            TINYINT UNSIGNED NOT NULL,
     pruned_before BIGINT NOT NULL COMMENT 'Unix ms; guards of entries older than this may be gone. Only grows',
-    policy_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of counter or counter_policy',
+    catalog_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of what counters count by',
     strict        BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'rows of counters that nobody has made are refused',
     max_keys      INT UNSIGNED NULL COMMENT 'for counters without their own; NULL: no cap',
     PRIMARY KEY (id)
@@ -104,45 +105,30 @@ CREATE TABLE IF NOT EXISTS lease (
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Counters somebody has made by hand; all others have the defaults.
+-- Counters that somebody has made by hand, and time zones that stay; all others have the defaults.
 CREATE TABLE IF NOT EXISTS counter (
     name         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    keep_days    INT UNSIGNED NULL COMMENT 'buckets of days longer ago roll up to months; NULL: never',
+    time_zone    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'UTC' COMMENT 'IANA name; stays once something was counted',
+    zone_fixed   DATETIME(3) NULL COMMENT 'UTC; until ten minutes after it the time zone stays, even if nothing is counted: transactions of applications may be about to',
+    resolution   VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'day' COMMENT 'width of the buckets that events are counted in: minute, quarter, hour or day',
+    keep_steps   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'how long buckets of each width are kept, such as minute=2d,hour=90d; NULL: for ever',
+    counted_minute  DATETIME NULL COMMENT 'UTC; before it are all events that were counted in minutes while these were the resolution',
+    counted_quarter DATETIME NULL COMMENT 'the same of quarters',
+    counted_hour    DATETIME NULL COMMENT 'the same of hours',
+    counted_day     DATETIME NULL COMMENT 'the same of days',
+    rolled_quarter  DATETIME NULL COMMENT 'UTC; what was counted before it in finer buckets is in quarters, or on its way there',
+    rolled_hour     DATETIME NULL COMMENT 'the same of hours',
+    rolled_day      DATETIME NULL COMMENT 'the same of days',
+    rolled_month    DATETIME NULL COMMENT 'the same of months',
     max_keys     INT UNSIGNED NULL COMMENT 'keys that workers make per day; what is beyond goes to __overflow__; NULL: as control says',
     app_slots    SMALLINT UNSIGNED NOT NULL DEFAULT 16 COMMENT 'slots from 256 up that the application spreads over',
-    rolled_up_to DATE NULL COMMENT 'days before this one are in counter_month, or on their way there',
-    created      DATETIME(3) NOT NULL COMMENT 'UTC',
-    keep_steps   VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'how long buckets of each width are kept, such as minute=2d,hour=90d; NULL: for ever',
+    created      DATETIME(3) NULL COMMENT 'UTC; when somebody made it; NULL: nobody has, or it was deleted, and the row only keeps its time zone',
     dimensions   VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'names, separated by commas; of a breakdown those it holds, in the order of its keys, NULL: it is being deleted',
     breakdown_of VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'the counter whose events it breaks down; NULL: it is no breakdown',
     since        DATETIME NULL COMMENT 'UTC; a breakdown holds the events from this minute on; NULL: all',
     last_breakdown SMALLINT UNSIGNED NULL COMMENT 'the highest number that a breakdown of it has had; NULL: it had none',
     salt_days    SMALLINT UNSIGNED NULL COMMENT 'how many local days the salt of its members lasts; 0: for ever; NULL: its different members are not counted',
     PRIMARY KEY (name)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- How a counter's events go into buckets, by event time. A counter without rows here counts UTC days.
-CREATE TABLE IF NOT EXISTS counter_policy (
-    counter    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    number     TINYINT UNSIGNED NOT NULL COMMENT '0-59: the seconds of the buckets that were counted under it',
-    valid_from DATETIME NOT NULL COMMENT 'UTC; events from this minute on, until the next one begins',
-    time_zone  VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'IANA name',
-    resolution VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'day, hour, quarter or minute',
-    used_to    DATETIME NULL COMMENT 'its latest bucket, once another one has taken over',
-    rolls      TINYINT UNSIGNED NULL COMMENT 'number of the policy whose buckets are rolled up to these; NULL: events are counted in these',
-    rolled_to  DATETIME NULL COMMENT 'UTC; events before it are in these buckets, or on their way there',
-    PRIMARY KEY (counter, number)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Buckets that retention rolled up, by month of the counter's own time zone.
-CREATE TABLE IF NOT EXISTS counter_month (
-    counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    bucket      DATETIME NOT NULL COMMENT 'the first day of the month, at 0:00',
-    counter_key VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
-    amount      DECIMAL(27, 0) NOT NULL,
-    sketched    TINYINT UNSIGNED NOT NULL DEFAULT 0 COMMENT '1: its different members are in visitor_month',
-    PRIMARY KEY (counter, bucket, counter_key),
-    KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- How the members of a counter's events are hashed, by event time. Workers make salts, forget them, and publish them.
@@ -162,21 +148,11 @@ CREATE TABLE IF NOT EXISTS visitor_slot (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     bucket      DATETIME NOT NULL COMMENT 'as in counter_slot',
     counter_key VARBINARY(255) NOT NULL COMMENT 'as in counter_slot',
+    width       TINYINT UNSIGNED NOT NULL DEFAULT 4 COMMENT 'as in counter_slot',
     slot        SMALLINT UNSIGNED NOT NULL COMMENT 'as in counter_slot',
     sketch      MEDIUMBLOB NOT NULL COMMENT '1 and up to 256 hashes of 8 bytes, or 2 and an HLL of Apache DataSketches',
     checksum    INT UNSIGNED NOT NULL COMMENT 'CRC-32 of the primary key and the sketch',
-    PRIMARY KEY (counter, bucket, counter_key, slot),
-    KEY by_key (counter, counter_key, bucket)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- The same of a row of counter_month.
-CREATE TABLE IF NOT EXISTS visitor_month (
-    counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    bucket      DATETIME NOT NULL COMMENT 'as in counter_month',
-    counter_key VARBINARY(255) NOT NULL COMMENT 'as in counter_month',
-    sketch      MEDIUMBLOB NOT NULL COMMENT 'as in visitor_slot',
-    checksum    INT UNSIGNED NOT NULL COMMENT 'CRC-32 of the primary key and the sketch',
-    PRIMARY KEY (counter, bucket, counter_key),
+    PRIMARY KEY (counter, bucket, counter_key, width, slot),
     KEY by_key (counter, counter_key, bucket)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -208,38 +184,22 @@ CREATE TABLE IF NOT EXISTS job_run (
     KEY by_planned_at (planned_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Sequences: one row that hands out values, in one statement.
+-- Sequences. The base row of each, with the period 1970-01-01, holds its options, where NULL is the default, and the value
+-- if it has no periods; whoever hands out or changes a value locks it. Each period has a row of its own.
 CREATE TABLE IF NOT EXISTS sequence (
-    name       VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
-    period     DATETIME NOT NULL COMMENT 'local midnight that begins the day, month or year; 1970-01-01: all time',
-    value      BIGINT NOT NULL COMMENT 'the last one handed out',
-    min_value  BIGINT NULL,
-    max_value  BIGINT NULL,
-    updated_at DATETIME(3) NOT NULL COMMENT 'UTC',
+    name          VARBINARY(255) NOT NULL COMMENT 'UTF-8, compared byte by byte',
+    period        DATETIME NOT NULL COMMENT 'local midnight that begins the day, month or year; 1970-01-01: the base row',
+    value         BIGINT NULL COMMENT 'the last one handed out; NULL: none',
+    updated_at    DATETIME(3) NULL COMMENT 'UTC; of the value',
+    start         BIGINT NULL COMMENT 'first value of each period; NULL: the step',
+    step          BIGINT NULL COMMENT 'NULL: 1',
+    minimum       BIGINT NULL,
+    maximum       BIGINT NULL,
+    cycle         BOOLEAN NULL COMMENT 'begin again at the end, instead of an error',
+    period_length VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'day, month or year; NULL: there are no periods',
+    time_zone     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'IANA name; whose midnights begin the periods; NULL: UTC',
     PRIMARY KEY (name, period),
-    CONSTRAINT sequence_limits CHECK (value BETWEEN min_value AND max_value)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- The options of every sequence that was used or configured. Whoever hands out a value holds a share lock on its row.
-CREATE TABLE IF NOT EXISTS sequence_option (
-    name      VARBINARY(255) NOT NULL,
-    start     BIGINT NULL COMMENT 'first value of each period; NULL: the step',
-    step      BIGINT NOT NULL,
-    minimum   BIGINT NULL,
-    maximum   BIGINT NULL,
-    cycle     BOOLEAN NOT NULL COMMENT 'begin again at the end, instead of an error',
-    period    VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'none, day, month or year',
-    time_zone VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'IANA name; whose midnights begin the periods',
-    PRIMARY KEY (name)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Counters that applications count in their own transactions. Each such transaction holds a share lock on the row, so
--- whoever changes what the counter's buckets are raises its version: that waits for them, and later ones see the change.
--- It is never deleted.
-CREATE TABLE IF NOT EXISTS app_counter (
-    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    version BIGINT UNSIGNED NOT NULL COMMENT 'at first control.policy_version; raised with each change of what the counter counts by',
-    PRIMARY KEY (counter)
+    KEY by_period (period)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Tables whose rows are counted by triggers.
@@ -276,7 +236,7 @@ CREATE TABLE IF NOT EXISTS backfill_run (
     rejected    BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that could not be counted',
     amount      DECIMAL(38, 0) NOT NULL DEFAULT 0 COMMENT 'sum of what was added, or of the corrections',
     corrections BIGINT NOT NULL DEFAULT 0 COMMENT 'reconcile: (key, bucket) that differed',
-    policies    JSON NULL COMMENT 'reconcile: of the counter, by which its truth was read',
+    resolution  VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'reconcile: of the counter when it began',
     error       VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
     PRIMARY KEY (id),
     KEY by_counter (counter, id)
@@ -359,28 +319,30 @@ CREATE TABLE IF NOT EXISTS backfill_reject (
 CREATE TABLE IF NOT EXISTS backfill_truth (
     run         BIGINT UNSIGNED NOT NULL,
     bucket      DATETIME NOT NULL,
+    width       TINYINT UNSIGNED NOT NULL,
     counter_key VARBINARY(255) NOT NULL,
     amount      DECIMAL(38, 0) NOT NULL,
-    PRIMARY KEY (run, bucket, counter_key)
+    PRIMARY KEY (run, bucket, width, counter_key)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Reconcile: what was corrected.
 CREATE TABLE IF NOT EXISTS backfill_drift (
     run         BIGINT UNSIGNED NOT NULL,
     bucket      DATETIME NOT NULL,
+    width       TINYINT UNSIGNED NOT NULL,
     counter_key VARBINARY(255) NOT NULL,
     had         DECIMAL(38, 0) NOT NULL,
     should_be   DECIMAL(38, 0) NOT NULL,
-    PRIMARY KEY (run, bucket, counter_key)
+    PRIMARY KEY (run, bucket, width, counter_key)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Buckets that a source was the whole truth for: what was accepted before and comes after is in it already.
-CREATE TABLE IF NOT EXISTS reconciled_bucket (
+-- Local days that a source was the whole truth for: what was accepted before and comes after is in it already.
+CREATE TABLE IF NOT EXISTS reconciled_day (
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    bucket      DATETIME NOT NULL,
+    day         DATE NOT NULL COMMENT 'of the time zone of the counter',
     run         BIGINT UNSIGNED NOT NULL,
     sent_before BIGINT NOT NULL COMMENT 'Unix ms; entries first sent before it go to the dead letters',
-    PRIMARY KEY (counter, bucket, run)
+    PRIMARY KEY (counter, day, run)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Keys of the HTTP interface; rows stay when a key is revoked: once there was a key, one is needed. Links, each of which
@@ -439,16 +401,8 @@ CREATE TABLE IF NOT EXISTS writer_fence (
     PRIMARY KEY (number)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What transactions of applications write on Galera, so that none that goes by a counter's former settings is committed on another node.
-CREATE TABLE IF NOT EXISTS app_fence (
-    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    number  SMALLINT UNSIGNED NOT NULL COMMENT 'a transaction writes one of the counter''s rows; who changes its settings writes all',
-    uses    BIGINT UNSIGNED NOT NULL COMMENT 'transactions that have written the row',
-    PRIMARY KEY (counter, number)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- For people with a SQL prompt: one row per counter, day and key (of counters that go by hour or quarter the UTC day;
--- without what is in counter_month). The key stays as it is in the table: converted
+-- For people with a SQL prompt: one row per counter, day and key (of hours, quarters and minutes the UTC day; without
+-- what is in months). The key stays as it is in the table: converted
 -- to text it would be compared by a collation, in which '/Home' equals '/home', and no index could find it.
 -- Breakdowns (visits#1) are left out: their events are in their counters already.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW counter_daily AS
@@ -457,5 +411,5 @@ SELECT counter,
        counter_key,
        SUM(amount) AS total
 FROM counter_slot
-WHERE counter NOT LIKE '%#%'
+WHERE counter NOT LIKE '%#%' AND width < 5
 GROUP BY counter, CAST(bucket AS DATE), counter_key;

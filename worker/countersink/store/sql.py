@@ -75,27 +75,55 @@ def insert_rows(
         session.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
 
 
-def label_of(bucket: datetime) -> int:
-    """The label that a DATETIME read from the table is."""
-    return round((bucket - EPOCH).total_seconds())
+_DAY: Final = 4
+_MONTH: Final = 5
+"""Numbers of widths; all of them: ``counters/buckets.py``."""
+# As a signed number: before 1970 the sum is below 0, which no unsigned one is.
+LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket) + CAST(width AS SIGNED)"
+"""A bucket's label, as a number, which the driver reads faster than a DATETIME."""
+
+
+def label_of(bucket: datetime, width: int) -> int:
+    """The label of a bucket read from the table: its seconds, and the number of its width."""
+    return unix_seconds(bucket) + width
+
+
+def unix_seconds(time: datetime) -> int:
+    """Unix seconds of a DATETIME in UTC."""
+    return round((time - EPOCH).total_seconds())
+
+
+def datetime_of(seconds: int) -> datetime:
+    """The naive DATETIME, in UTC, of Unix seconds."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def width_number(label: int) -> int:
+    """The number of a bucket's width, as the column ``width`` has it."""
+    return label % 60
 
 
 def label_time(label: int) -> datetime:
-    """A label as the naive datetime that the table holds.
+    """The naive datetime of a label, as the column ``bucket`` has it.
 
     Raises:
         OverflowError: beyond the year 9999.
     """
-    return EPOCH + timedelta(seconds=label)
+    return datetime_of(label - width_number(label))
 
 
 def day_label(day: date) -> int:
-    """The plain label of a date's midnight."""
-    return (day.toordinal() - EPOCH.toordinal()) * _DAY_S
+    """The label of a date's bucket."""
+    return (day.toordinal() - EPOCH.toordinal()) * _DAY_S + _DAY
+
+
+def month_label(day: date) -> int:
+    """The label of the bucket of a date's month."""
+    return day_label(day.replace(day=1)) - _DAY + _MONTH
 
 
 def label_text(label: int) -> str:
-    """A bucket's label as the text of a DATETIME literal.
+    """The text of a label's DATETIME literal, without its width.
 
     Raises:
         OverflowError: beyond the year 9999.
@@ -103,8 +131,22 @@ def label_text(label: int) -> str:
     return label_time(label).isoformat(" ")
 
 
+def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
+    """The condition for the rows of some buckets, at least one, and its values."""
+    by_width: dict[int, list[int]] = {}
+    for label in labels:
+        by_width.setdefault(width_number(label), []).append(label)
+    terms, values = [], list[object]()
+    for width, some in by_width.items():
+        inside = "= %s" if len(some) == 1 else f"IN ({marks(some)})"
+        terms.append(f"bucket {inside} AND width = {width:d}")
+        values += map(label_time, some)
+    return terms[0] if len(terms) == 1 else f"(({') OR ('.join(terms)}))", values
+
+
 def head(session: "Session", counter: str, bucket: int) -> str:
-    """The first part of a cell's literal, up to its key's hex digits; the caller closes it.
+    """The first part of a cell's literal, up to its key's hex digits; the caller closes it, and
+    goes on with the number of the bucket's width.
 
     Raises:
         OverflowError: the bucket's label is beyond the year 9999.

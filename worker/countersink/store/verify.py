@@ -2,8 +2,8 @@
 tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; output and exit
 status: ``cli/commands/repair/verify.py``.
 
-For every counter: slots + months = what was posted to the ledger, in amounts and in checksums, by
-which it is noticed that a key, a day or two amounts were exchanged (see
+For every counter: its rows = what was posted to the ledger, in amounts and in checksums, by which
+it is noticed that a key, a bucket or two amounts were exchanged (see
 :mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
@@ -11,7 +11,7 @@ counters is looked at in one of its own. The same holds of what backfills wrote 
 
 Of each day the sum of a breakdown = that of the events with dimensions in its counter, which are
 under the key ``''``. Left out are days that are in months of either, and those before the first
-whole day that a breakdown holds. Buckets of a day may have been rolled up to wider ones in the one
+that a breakdown holds. Buckets of a day may have been rolled up to wider ones in the one
 and not in the other, so days are compared, and not buckets.
 
 And for every tracked table, in a snapshot of its own: the rows that its counter says = the rows it
@@ -28,9 +28,9 @@ from typing import Final
 
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters import breakdowns, buckets
-from countersink.store.counters.breakdowns import Breakdown
-from countersink.store.counters.policies import Policies, Policy, load
+from countersink.store.counters import breakdowns
+from countersink.store.counters.buckets import MINUTES, Width, date_at, width_of
+from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme, load, read_schemes
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference as Difference
@@ -38,7 +38,7 @@ from countersink.store.ledger import backfills
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.sql import label_of, label_text, label_time, marks, parts
+from countersink.store.sql import LABEL, label_text, label_time, parts, width_number
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 from countersink.store.visitors.rows import faults, sketched
@@ -53,8 +53,6 @@ _LARGEST_ROWS: Final = 50_000
 _AT_ONCE: Final = 1000
 """Counters that are looked at together."""
 _QUICK_S: Final = 0.25
-_MINUTE_S: Final = 60
-_DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Verified:
 
     Attributes:
         counters: how many.
-        rows: of their slots and months.
+        rows: of theirs.
         differences: what is wrong, by counter.
         finished: False if ``stop`` said so before all of them were looked at.
         tables: how many tracked tables.
@@ -151,7 +149,7 @@ def _verify_all(
 ) -> Verified:
     """Look at every counter, at one window of them after the other."""
     counters, rows, differences, size = 0, 0, list[Difference](), _FIRST_ROWS
-    policies: Policies | None = None
+    catalog: Catalog | None = None
     part: CounterWindow | None = None
     while part is None or part.last is not None:
         if stop():
@@ -160,21 +158,21 @@ def _verify_all(
         begun = time.monotonic()
         part = window(session, None if part is None else part.last, size)
         with session.transaction(snapshot=True):
-            policies = _policies(session, policies)
-            found = balance(session, part, policies.shared_numbers())
-            differences += _wrong(session, policies, found.suspects, found.backfilled)[1]
+            catalog = _catalog(session, catalog)
+            found = balance(session, part)
+            differences += _wrong(session, catalog, found.suspects, found.backfilled)[1]
         counters += found.counters
         rows += found.rows
         if time.monotonic() - begun < _QUICK_S:
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
-        policies = _policies(session, policies)
-    for name in policies.dimensioned:
+        catalog = _catalog(session, catalog)
+    for name in catalog.dimensioned:
         if stop():
             return Verified(counters, rows, differences, finished=False)
         looking(f"the breakdowns of {name}")
         with session.transaction(snapshot=True):
-            differences += _of_breakdowns(session, _policies(session, policies), [name])
+            differences += _of_breakdowns(session, _catalog(session, catalog), [name])
     for name in sketched(session):
         if stop():
             return Verified(counters, rows, differences, finished=False)
@@ -187,25 +185,25 @@ def _verify_all(
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
-        policies = load(session)
+        catalog = load(session)
         broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
         every = [*names, *broken_down]
-        rows, differences = _wrong(session, policies, every, names)
-        differences += _of_breakdowns(session, policies, names)
+        rows, differences = _wrong(session, catalog, every, names)
+        differences += _of_breakdowns(session, catalog, names)
         for name in every:
             differences += _of_sketches(session, name)
     return Verified(len(every), rows, differences)
 
 
 def _of_breakdowns(
-    session: Session, policies: Policies, names: Sequence[str]
+    session: Session, catalog: Catalog, names: Sequence[str]
 ) -> Iterator[Difference]:
     """Breakdowns that differ from their counters, as far as the time zones are known here and the
     buckets are such as there may be; else that is found in another way.
     """
     for name in names:
         with suppress(Refused, LookupError, ValueError, OverflowError):
-            yield from _breakdown_differences(session, policies, name)
+            yield from _breakdown_differences(session, catalog, name)
 
 
 def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
@@ -219,7 +217,7 @@ def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
 
 
 def _wrong(
-    session: Session, policies: Policies, names: Sequence[str], backfilled: Sequence[str]
+    session: Session, catalog: Catalog, names: Sequence[str], backfilled: Sequence[str]
 ) -> tuple[int, list[Difference]]:
     """The rows of some counters, and what is wrong with them, and with what others' backfills wrote
     down; in the snapshot that the caller began.
@@ -228,15 +226,17 @@ def _wrong(
     for part in parts(names, _AT_ONCE):
         for name, sides in read(session, part).items():
             rows += sides.rows
-            differences += _differences(name, sides, policies)
+            differences += _odd_buckets(name, sides)
+            if name not in catalog.tracked:
+                differences += _against_ledger(name, sides)
     for part in parts(backfilled, _AT_ONCE):
         differences += backfills.mismatches(session, part)
     return rows, differences
 
 
-def _policies(session: Session, known: Policies | None) -> Policies:
-    """The policies of the snapshot: those known, if they still are."""
-    version = read_control(session, lock="").policy_version
+def _catalog(session: Session, known: Catalog | None) -> Catalog:
+    """The catalog of the snapshot: the one known, if it still is that."""
+    version = read_control(session, lock="").catalog_version
     return known if known is not None and known.version == version else load(session)
 
 
@@ -252,60 +252,45 @@ def _tracked_as(
     return found
 
 
-def _differences(name: str, sides: Sides, policies: Policies) -> Iterator[Difference]:
-    """What is wrong with a counter."""
+def _odd_buckets(name: str, sides: Sides) -> Iterator[Difference]:
+    """Buckets that a counter cannot have."""
     amounts = sides.held.amount, sides.posted.amount
-    if name not in policies.tracked:
-        yield from _against_ledger(name, sides)
-    last = max(sides.months, default=None)
-    if last is not None:
-        month, up_to = label_time(last).date(), sides.rolled_up_to
-        if up_to is None or up_to <= month:
-            detail = f"a row of the month {month:%Y-%m}, of which no day was said to be rolled up"
-            yield Difference(name, "no_rollup", *amounts, detail, day=month)
-    had = {policy.number: policy for policy in policies.of(name)}
-    yield from _never_rolled(name, sides, had)
-    for number in sorted({label % _MINUTE_S for label in sides.days} - had.keys()):
-        labels = [label for label in sides.days if label % _MINUTE_S == number]
-        detail = (
-            f"{sum(sides.days[label] for label in labels):,} rows in buckets such as"
-            f" {label_text(min(labels))} of a policy {number}, which it never had"
-        )
-        yield Difference(name, "no_policy", *amounts, detail)
-    odd = [
-        label
-        for label in sides.days
-        if (policy := had.get(label % _MINUTE_S)) is not None
-        and (label - policy.number) % (buckets.WIDTH[policy.resolution] * _MINUTE_S)
-    ]
-    odd += [month for month in sides.months if month % _DAY_S or not _begins_month(month)]
-    if odd:
-        first = label_time(min(odd))
-        detail = f"rows of {len(odd):,} times at which no bucket begins, such as {first}"
-        yield Difference(name, "no_bucket", *amounts, detail, day=first.date())
-
-
-def _never_rolled(name: str, sides: Sides, had: dict[int, Policy]) -> Iterator[Difference]:
-    """Wider buckets of times that were not said to be rolled up to them."""
-    for number, policy in had.items():
-        if policy.rolls is None:
+    beyond: dict[Width, list[int]] = {}
+    odd = []
+    for label in sorted(sides.buckets):
+        try:
+            width = width_of(label)
+        except LookupError:
+            odd.append(label)
             continue
-        # What was said is read with the rows: what the policies know of it may be older.
-        until = sides.rolled_to.get(number, 0) * 60
+        if not _begins(label, width):
+            odd.append(label)
         with suppress(Refused):  # a time zone that is unknown here
-            beyond = [
-                label
-                for label in sides.days
-                if label % _MINUTE_S == number and policy.starts_at(label) >= until
-            ]
-            if beyond:
-                first = label_time(min(beyond))
-                detail = (
-                    f"{sum(sides.days[label] for label in beyond):,} rows in buckets such as"
-                    f" {first}, to which no {policy.resolution} of then was said to be rolled up"
-                )
-                amounts = sides.held.amount, sides.posted.amount
-                yield Difference(name, "no_rollup", *amounts, detail, day=first.date())
+            until = sides.scheme.until(width)
+            if until is not None and sides.scheme.starts_at(label) >= until:
+                beyond.setdefault(width, []).append(label)
+    if odd:
+        first = label_time(odd[0])
+        detail = (
+            f"rows of {len(odd):,} buckets that there cannot be, such as {first} of the width"
+            f" {width_number(odd[0])}"
+        )
+        yield Difference(name, "no_bucket", *amounts, detail, day=first.date())
+    for width, labels in beyond.items():
+        detail = (
+            f"{sum(sides.buckets[label] for label in labels):,} rows in buckets such as the {width}"
+            f" of {label_text(labels[0])}, when it was not counted by {width}, and nothing was said"
+            " to be rolled up to that"
+        )
+        day = label_time(labels[0]).date()
+        yield Difference(name, "no_rollup", *amounts, detail, day=day)
+
+
+def _begins(label: int, width: Width) -> bool:
+    """Whether there is a bucket of a width with this label."""
+    if width == "month":
+        return label_time(label).day == 1 and _begins(label, "day")
+    return not (label - width_number(label)) % (MINUTES[width] * 60)
 
 
 def _against_ledger(name: str, sides: Sides) -> Iterator[Difference]:
@@ -327,16 +312,12 @@ def _against_ledger(name: str, sides: Sides) -> Iterator[Difference]:
         )
 
 
-def _begins_month(label: int) -> bool:
-    return label_time(label).day == 1
-
-
 _WHOLE: Final = "counter_key = ''"
 """Of a counter the events that its breakdowns hold too."""
 
 
 def _breakdown_differences(
-    session: Session, policies: Policies, counter: str
+    session: Session, catalog: Catalog, counter: str
 ) -> Iterator[Difference]:
     """The breakdowns of a counter that differ from it, in the snapshot that the caller began.
 
@@ -345,15 +326,17 @@ def _breakdown_differences(
         LookupError, ValueError, OverflowError: there are buckets that cannot be.
         StoreError: as any query.
     """
-    own = policies.dimensioned.get(counter)
+    own = catalog.dimensioned.get(counter)
     if own is None or not own.breakdowns:
         return
-    rolled = _rolled_up_to(session, [counter, *(each.name for each in own.breakdowns)])
-    whole = _days(session, counter, policies, _WHOLE)
+    # What is rolled up is read with the rows: what the catalog knows of it may be older.
+    schemes = read_schemes(session, [counter, *(each.name for each in own.breakdowns)])
+    scheme = schemes.get(counter, DEFAULT)
+    whole = _days(session, counter, scheme, _WHOLE)
     for each in own.breakdowns:
-        first = _first_day(policies, counter, each)
-        since = max(filter(None, (rolled[counter], rolled[each.name], first)), default=date.min)
-        days = _days(session, each.name, policies)
+        rolled = (one.rolled_to("month") or 0 for one in (scheme, schemes.get(each.name, DEFAULT)))
+        since = date_at(scheme.known_zone(), max(each.since * 60, *rolled))
+        days = _days(session, each.name, scheme)
         wrong = sorted(day for day in {*whole, *days} if day >= since and whole[day] != days[day])
         if wrong:
             detail = (
@@ -365,31 +348,14 @@ def _breakdown_differences(
             yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
 
 
-def _rolled_up_to(session: Session, names: Sequence[str]) -> dict[str, date | None]:
-    found = session.query(
-        f"SELECT name, rolled_up_to FROM counter WHERE name IN ({marks(names)})", names
-    )
-    return dict.fromkeys(names) | dict(found)
-
-
-def _days(session: Session, name: str, policies: Policies, where: str = "TRUE") -> Counter[date]:
-    """The sums of the days of a counter, in its own time zones, of some of its rows."""
+def _days(session: Session, name: str, scheme: Scheme, where: str = "TRUE") -> Counter[date]:
+    """The sums of the days of a counter, in its own time zone, of some of its rows."""
     index = "by_key" if where == _WHOLE else "PRIMARY"
     days: Counter[date] = Counter()
-    for bucket, amount in session.query(
-        f"SELECT bucket, SUM(amount) FROM counter_slot FORCE INDEX ({index})"
-        f" WHERE counter = %s AND {where} GROUP BY bucket",
+    for label, amount in session.query(
+        f"SELECT {LABEL}, SUM(amount) FROM counter_slot FORCE INDEX ({index})"
+        f" WHERE counter = %s AND {where} GROUP BY bucket, width",
         (name,),
     ):
-        days[policies.day(name, label_of(bucket))] += int(amount)
+        days[scheme.local_day(label)] += int(amount)
     return days
-
-
-def _first_day(policies: Policies, counter: str, breakdown: Breakdown) -> date | None:
-    """The first day of which a breakdown holds everything; None for all days."""
-    if not breakdown.since:
-        return None
-    zone = policies.at(counter, breakdown.since).known_zone()
-    day = buckets.date_at(zone, breakdown.since * 60)
-    begun = buckets.day_begins(zone, day) >= breakdown.since * 60
-    return day if begun else buckets.after(day)

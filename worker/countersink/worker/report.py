@@ -341,7 +341,7 @@ class SaltPublisher:
             return
         self._look_at = clock + LOOK_EVERY_S
         try:
-            version = read_control(self._session(), lock="").policy_version
+            version = read_control(self._session(), lock="").catalog_version
             if version == self._version and clock < self._keep_at:
                 return
             self._published = salts.keep(self._session())

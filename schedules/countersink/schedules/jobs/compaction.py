@@ -18,7 +18,7 @@ from typing import Final, Self
 from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, PassDone, open_tables
-from countersink.schedules.jobs.ranges import counters, now_and_policies, page
+from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
 from countersink.store.connection import Connect
 from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.counters.settings import require
@@ -29,7 +29,7 @@ from countersink.store.sql import day_label
 RECENT_DAYS: Final = 3
 """Days of which the job looks at the buckets; ``retention`` looks at all of them."""
 DAY_S: Final = 86_400
-_FIRST_LABEL: Final = -2 * DAY_S
+_FIRST_BUCKET: Final = -2 * DAY_S
 _LAST_BEFORE: Final = date(9999, 12, 28)
 _GROUP: Final = 4096
 _RECENT_GROUP: Final = 512
@@ -127,7 +127,7 @@ class Pass:
         pace: of the pass.
         done: what it did so far.
         now: Unix seconds on the server's clock when :meth:`look_again` was called last.
-        policies: those there were then.
+        catalog: as it was then.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Pass:
         self.mover = Mover(connect, self.pace, what.rows)
         self.done = self.mover.done
         self._unknown_zone: UnknownZone | None = None
-        self.now, self.policies = self.mover.run(now_and_policies)
+        self.now, self.catalog = self.mover.run(now_and_catalog)
 
     def __enter__(self) -> Self:
         return self
@@ -153,18 +153,18 @@ class Pass:
         self.mover.close()
 
     def look_again(self, *, anew: bool = False) -> None:
-        """Read the clock again, and the policies if they were changed, or ``anew``. To be called
-        after buckets were looked for: whoever made one went by a policy that is there by now.
+        """Read the clock again, and the catalog if it was changed, or ``anew``. To be called after
+        buckets were looked for: whoever made one went by a catalog that is there by now.
         """
-        known = None if anew else self.policies
-        self.now, self.policies = self.mover.run(partial(now_and_policies, known=known))
+        known = None if anew else self.catalog
+        self.now, self.catalog = self.mover.run(partial(now_and_catalog, known=known))
 
     def compact(self) -> None:
         """Compact all that is selected."""
         names, size = self._names(), _GROUP
         start = end = None
         if self._what.counter is not None:
-            start = _FIRST_LABEL  # others may lie between a counter and its breakdowns
+            start = _FIRST_BUCKET  # others may lie between a counter and its breakdowns
         if self._what.recent_days is not None:
             start, size = (self.now // DAY_S - self._what.recent_days) * DAY_S, _RECENT_GROUP
         if self._what.before is not None:
@@ -177,7 +177,6 @@ class Pass:
                 partial(
                     page,
                     counters=some,
-                    policies=self.policies,
                     start=start if beyond is None else beyond,
                     end=end,
                     rows=_PAGE_ROWS,
@@ -242,10 +241,10 @@ class Pass:
             self._rest()
 
     def _is_whole(self, name: str, label: int) -> bool:
-        policy = self.policies.numbered(name, label)
+        scheme = self.catalog.of(name)
         if self._what.before is not None:
-            return policy.local_day(label) < self._what.before
-        return policy.ends_at(label) + self._what.grace_s <= self.now
+            return scheme.local_day(label) < self._what.before
+        return scheme.ends_at(label) + self._what.grace_s <= self.now
 
     def _fold(self) -> None:
         """Fold what applications have posted, of those that have been idle for long."""

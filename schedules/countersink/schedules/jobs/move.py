@@ -1,5 +1,5 @@
-"""The transaction that moves rows of a range into slot 0, a wider bucket or a month: lock wait,
-smaller and larger ranges after conflicts, reconnects.
+"""The transaction that moves rows of a range into slot 0 or a wider bucket: lock wait, smaller and
+larger ranges after conflicts, reconnects.
 
 At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
 COMMIT nobody changes a row of it or inserts one, so what is deleted is what was summed up. Whoever
@@ -14,10 +14,12 @@ one order. If InnoDB has purged the rows before they go on, what each of them wa
 a lock of the gap (as INSERT ... ON DUPLICATE KEY UPDATE has it at READ COMMITTED, too: MySQL's bug
 76927), and they insert into the gaps of one another. One is rolled back, and runs again.
 
-What goes into a month or a wider bucket goes there by what the counter was when the pass looked at
-it. So that is looked at again under the share lock of control that applying transactions take as
-well, before any other lock: whoever deletes a counter, or gives it another policy, holds that row
-alone.
+What goes into a wider bucket goes there by what the counter was when the pass looked at it. So that
+is looked at again under the share lock of control that applying transactions take as well, before
+any other lock: whoever deletes a counter, or changes it, holds that row alone.
+
+Only rows of the range's own width move. Those of other widths that lie between its keys are locked
+with it, and stay as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +33,6 @@ from countersink.schedules.jobs import JobOutcome
 from countersink.schedules.jobs.ranges import (
     BucketKey,
     BucketRange,
-    Month,
     Wider,
     keys_of,
     next_part,
@@ -40,9 +41,10 @@ from countersink.schedules.jobs.ranges import (
 from countersink.store import sessions, sql
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
+from countersink.store.counters.buckets import width_of
 from countersink.store.errors import Conflict, DamagedSketch, NoSketches
 from countersink.store.ledger.postings import BucketSums, post
-from countersink.store.sql import COMPACTED, label_of
+from countersink.store.sql import COMPACTED, datetime_of, label_of, width_number
 from countersink.store.visitors import rows as sketches
 
 LOCK_WAIT_S: Final = 1
@@ -114,31 +116,23 @@ def move(session: Session, part: BucketRange) -> Moved:
     return Moved(before, len(moving) if part.to is None else before - moved, moved)
 
 
-def _check(session: Session, counter: str, to: Month | Wider) -> None:
-    """Hold the counter and the policies as they are, and see that they are what they were."""
-    version = read_control(session).policy_version
-    # Locking reads, as they read what is, not a snapshot.
-    if isinstance(to, Month):
-        found = session.query(
-            "SELECT rolled_up_to FROM counter WHERE name = %s LOCK IN SHARE MODE", (counter,)
-        )
-        on_record = found[0][0] if found else None
-        reached = on_record is not None and on_record >= to.rolled_up_to
-    else:
-        found = session.query(
-            "SELECT rolled_to FROM counter_policy WHERE counter = %s AND number = %s"
-            " LOCK IN SHARE MODE",
-            (counter, to.number),
-        )
-        on_record = found[0][0] if found else None
-        reached = on_record is not None and label_of(on_record) // 60 >= to.rolled_to
-    # Both only grow while the counter is there: another pass may have been here.
-    if version != to.version or not reached:
+def _check(session: Session, counter: str, to: Wider) -> None:
+    """Hold the counter and the catalog as they are, and see that they are what they were."""
+    version = read_control(session).catalog_version
+    # A locking read, as it reads what is, not a snapshot.
+    found = session.query(
+        f"SELECT rolled_{width_of(to.label)} FROM counter WHERE name = %s LOCK IN SHARE MODE",
+        (counter,),
+    )
+    on_record = found[0][0] if found else None
+    # It only grows while the counter is there: another pass may have been here.
+    if version != to.version or on_record is None or on_record < datetime_of(to.rolled_to):
         raise Outdated(f"{counter} was changed or deleted since the pass looked at it")
 
 
 def _lock(session: Session, part: BucketRange) -> list[_Key]:
     where, args = part.where()
+    width = width_number(part.bucket)
     # Only sums come over the wire: reading the rows one by one would cost more than moving them.
     # Counted by COUNT, not SUM, which adds decimals.
     moving = f"slot >= {part.lowest_slot:d}"
@@ -151,41 +145,39 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
         args,
     )
     return [
-        _Key(label_of(at) if at else part.bucket, bytes(key), *map(int, numbers))
+        _Key(label_of(at, width) if at else part.bucket, bytes(key), *map(int, numbers))
         for at, key, *numbers in found
     ]
 
 
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
     """Add what moves where it goes, by key, which is returned as well."""
-    if isinstance(part.to, Month):
-        table, columns, tail = "counter_month", "counter, bucket, counter_key, amount", "', "
-    else:
-        table, columns = "counter_slot", "counter, bucket, counter_key, slot, amount"
-        tail = f"', {COMPACTED:d}, "
-    head = sql.head(session, part.counter, part.bucket if part.to is None else part.to.label)
-    clause = session.dialect.upsert_add(table, "amount")
+    label = part.bucket if part.to is None else part.to.label
+    head = sql.head(session, part.counter, label)
+    tail = f"', {width_number(label):d}, {COMPACTED:d}, "
+    into = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
+    clause = session.dialect.upsert_add("counter_slot", "amount")
     by_key: dict[bytes, int] = {}
     for one in keys:
         by_key[one.key] = by_key.get(one.key, 0) + one.amount
     sums = sorted(by_key.items())
     for some in sql.parts(sums, sql.CELLS_PER_STATEMENT):
         values = ", ".join(f"{head}{key.hex()}{tail}{amount:d})" for key, amount in some)
-        session.execute(f"INSERT INTO {table} ({columns}) VALUES {values}{clause}")
+        session.execute(f"INSERT INTO {into} VALUES {values}{clause}")
     return sums
 
 
 def _post(
     session: Session,
     part: BucketRange,
-    to: Month | Wider,
+    to: Wider,
     keys: list[_Key],
     sums: list[tuple[bytes, int]],
 ) -> None:
     """Post that rows left buckets and came to another one: as they were found, so that whatever was
     wrong with them stays wrong by as much.
     """
-    left, came = BucketSums(), BucketSums(month=isinstance(to, Month))
+    left, came = BucketSums(), BucketSums()
     for one in keys:
         left.add_row(part.counter, one.bucket, one.key, one.amount)
     for key, amount in sums:
@@ -204,7 +196,6 @@ def _move_sketches(session: Session, part: BucketRange, moving: list[_Key]) -> N
         sketches={(one.bucket, one.key): one.sketched for one in moving},
         lowest_slot=part.lowest_slot,
         to=None if part.to is None else part.to.label,
-        month=isinstance(part.to, Month),
     )
 
 
@@ -252,13 +243,13 @@ class PassDone:
         rows_before: rows of the keys that were compacted.
         rows_after: rows of the same keys that are there now.
         ranges: transactions that moved something.
-        rolled_up: slot rows that were added to wider buckets and months.
+        rolled_up: rows that were added to wider buckets.
         counters: of which buckets are rolled up.
         busy: keys that an open transaction held; the next pass comes back to them.
         unreadable: keys whose different members are not what was written, or take a library that is
             not installed.
         astride: buckets that lie in two months, or in two days where they were to become wider.
-        unknown: buckets that no policy of their counter made.
+        unknown: buckets of no width that there is.
         seconds: how long it took.
         share: of the counters that it has looked at, from 0 to 1.
         finished: False while it goes on, and if it was stopped.
@@ -291,7 +282,7 @@ class PassDone:
             "keys left for the next run, as others held them": self.busy,
             "keys left as they are, as their different members cannot be read": self.unreadable,
             "buckets left as they are, as they lie in two months or days": self.astride,
-            "buckets left as they are, as no policy of their counter made them": self.unknown,
+            "buckets left as they are, as there is no such width": self.unknown,
         }
         return {why: places for why, places in every.items() if places}
 
@@ -349,7 +340,7 @@ class Mover:
         after: bytes | None,
         *,
         above: int = 0,
-        to: Month | Wider | None = None,
+        to: Wider | None = None,
     ) -> bytes | None:
         """Move the next part of a bucket, and return its last key; None if there is none.
 
@@ -373,7 +364,7 @@ class Mover:
         self.move(part)
         return part.last
 
-    def move_all(self, counter: str, labels: Sequence[int], to: Month | Wider) -> None:
+    def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
         """Move all of some buckets, whose labels are in order: small ones together.
 
         Raises:

@@ -3,19 +3,30 @@ and ``jobs/retention.py``).
 
 Plain reads, which take no locks and scan one index.
 
-Every query goes by the primary key (counter, bucket, counter_key, slot), and pages by "after this
-key", so that what lies before costs nothing.
+Every query goes by the primary key (counter, bucket, counter_key, width, slot), and pages by "after
+this key", so that what lies before costs nothing.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Final
 
 from countersink.store.connection import Session
-from countersink.store.counters.policies import Policies, load
-from countersink.store.sql import COMPACTED, NOW_MS, label_of, label_text, label_time, marks
+from countersink.store.counters.buckets import NUMBER, WIDTHS
+from countersink.store.counters.catalog import Catalog, Reached, Scheme, load
+from countersink.store.sql import (
+    COMPACTED,
+    LABEL,
+    NOW_MS,
+    datetime_of,
+    label_text,
+    label_time,
+    labels_where,
+    marks,
+    unix_seconds,
+    width_number,
+)
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 _LAST_KEY: Final = b"\xff" * 255
@@ -24,40 +35,24 @@ _LONGEST: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Month:
-    """A month that rows go to, and what makes it the right one.
-
-    Attributes:
-        label: of the first of the month.
-        rolled_up_to: the first day of the counter that stays, as the pass knows it.
-        version: of the policies that the pass goes by.
-    """
-
-    label: int
-    rolled_up_to: date
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class Wider:
     """A wider bucket that rows go to, and what makes it the right one.
 
     Attributes:
         label: of the bucket.
-        number: of its policy, which rolls that of the rows.
-        rolled_to: what that policy has of this name, as the pass knows it.
-        version: of the policies that the pass goes by.
+        rolled_to: up to when the counter's buckets are rolled up to such, in Unix seconds, as the
+            pass knows it.
+        version: of the catalog that the pass goes by.
     """
 
     label: int
-    number: int
     rolled_to: int
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRange:
-    """Keys of one bucket, or of several, and where their rows go.
+    """Keys of one bucket, or of several of one width, and where their rows go.
 
     Attributes:
         counter: the counter.
@@ -72,11 +67,11 @@ class BucketRange:
     bucket: int
     first: bytes
     last: bytes
-    to: Month | Wider | None = None
+    to: Wider | None = None
     others: tuple[int, ...] = ()
 
     @staticmethod
-    def whole(counter: str, labels: Sequence[int], to: Month | Wider) -> "BucketRange":
+    def whole(counter: str, labels: Sequence[int], to: Wider) -> "BucketRange":
         """All keys of some buckets."""
         return BucketRange(counter, labels[0], b"", _LAST_KEY, to, tuple(labels[1:]))
 
@@ -87,14 +82,12 @@ class BucketRange:
 
     def where(self) -> tuple[str, list[object]]:
         """The condition for its keys, and the values for it."""
-        times = [label_time(label) for label in (self.bucket, *self.others)]
-        inside = f"IN ({marks(times)})" if self.others else "= %s"
-        where = f"counter = %s AND bucket {inside} AND counter_key"
-        args: list[object] = [self.counter, *times, self.first]
+        buckets, args = labels_where((self.bucket, *self.others))
+        where = f"counter = %s AND {buckets} AND counter_key"
         if self.first == self.last:
             # By equality: the end of a range would look at, and lock, the next key's first row.
-            return f"{where} = %s", args
-        return f"{where} BETWEEN %s AND %s", [*args, self.last]
+            return f"{where} = %s", [self.counter, *args, self.first]
+        return f"{where} BETWEEN %s AND %s", [self.counter, *args, self.first, self.last]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +127,9 @@ class Page:
         counters: how many of the counters asked for are done with.
         buckets: (counter, label, most) of those in which there may be something to do: so many rows
             in other slots than 0 has a key of it at most; None: they were not counted.
-        first: of the first counter the first label that was looked at, if it is not done with.
-        beyond: of the same the label to go on from.
+        first: of the first counter the first bucket that was looked at, if it is not done with, in
+            Unix seconds as the table has it.
+        beyond: of the same the bucket to go on from.
     """
 
     counters: int
@@ -147,77 +141,92 @@ class Page:
 def page(
     session: Session,
     counters: Sequence[str],
-    policies: Policies,
     *,
     start: int | None,
     end: int | None,
     rows: int,
 ) -> Page:
     """Look at the first counters, as many as are small together, or at some buckets of a large one.
-    Something may have to be done where rows are in other slots than 0, and in buckets of a policy
-    that not each of the counters has had.
+    Something may have to be done where rows are in other slots than 0, and in buckets of no width
+    that there is.
 
     Args:
         session: outside a transaction.
         counters: in the order of the table; without ``start`` neighbours.
-        policies: those there are.
-        start, end: only buckets from the one label to before the other.
+        start, end: only buckets from the one to before the other, in Unix seconds as the table has
+            them.
         rows: so many are looked at, or a bucket that has more.
     """
     done, first, beyond = len(counters), 0, None
     where, values = _of(counters, start, end)
-    order = "ORDER BY counter, bucket, counter_key, slot LIMIT 1"
+    order = "ORDER BY counter, bucket, counter_key, width, slot LIMIT 1"
     look = f"SELECT counter, bucket FROM {_ROWS} WHERE {where} {order}"
     with session.transaction(snapshot=True):
         for name, bucket in session.query(f"{look} OFFSET {rows:d}", values):
             done = bisect_left(counters, name)
             if not done:
-                first, beyond = label_of(session.query(look, values)[0][1]), label_of(bucket)
+                first, beyond = (
+                    unix_seconds(session.query(look, values)[0][1]),
+                    unix_seconds(bucket),
+                )
                 if first == beyond:
-                    return Page(0, [(name, first, None)], first, first + 1)
+                    where, values = _of([name], first, first + 1)
+                    widths = session.query(
+                        f"SELECT DISTINCT {LABEL} FROM {_ROWS} WHERE {where} AND {_TO_DO}", values
+                    )
+                    return Page(0, [(name, label, None) for (label,) in widths], first, first + 1)
             where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
-        numbers = policies.shared_numbers(counters[: max(1, done)])
-        other = f"SECOND(bucket) NOT IN ({', '.join(map(str, numbers))})" if numbers else "TRUE"
         found = session.query(
-            "SELECT counter, bucket, MAX(n) FROM ("
-            f"SELECT counter, bucket, COUNT(IF(slot > 0, 1, NULL)) AS n FROM {_ROWS}"
-            f" WHERE ({where}) AND (slot > 0 OR {other}) GROUP BY counter, bucket, counter_key"
-            ") AS of_keys GROUP BY counter, bucket ORDER BY counter, bucket",
+            f"SELECT counter, {LABEL} AS label, MAX(n) FROM ("
+            f"SELECT counter, bucket, width, COUNT(IF(slot > 0, 1, NULL)) AS n FROM {_ROWS}"
+            f" WHERE ({where}) AND {_TO_DO} GROUP BY counter, bucket, counter_key, width"
+            ") AS of_keys GROUP BY counter, bucket, width ORDER BY counter, bucket, width",
             values,
         )
-    buckets = [(name, label_of(bucket), int(most)) for name, bucket, most in found]
+    buckets = [(name, label, int(most)) for name, label, most in found]
     return Page(done, buckets, first, beyond)
 
 
+_TO_DO: Final = f"(slot > {COMPACTED:d} OR width NOT BETWEEN 1 AND {len(WIDTHS):d})"
+
+
 def _of(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
-    """The condition for rows of some counters, from one label to before another."""
+    """The condition for rows of some counters, from one bucket to before another."""
     if start is None:
         where, values = "counter BETWEEN %s AND %s", list[object]((counters[0], counters[-1]))
     else:  # a range of the index for each: what they have from before is not read
         where, values = f"counter IN ({marks(counters)}) AND bucket >= %s", [*counters]
-        values.append(label_time(start))
+        values.append(datetime_of(start))
     if end is not None:
         where += " AND bucket < %s"
-        values.append(label_time(end))
+        values.append(datetime_of(end))
     return where, values
 
 
-def labels_before(session: Session, ends: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
-    """By counter the labels of its buckets before one, in order.
+def finer_ones(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[int]]:
+    """By counter the labels of its buckets that begin before such of theirs are to be wider.
 
     Args:
         session: outside a transaction.
-        ends: a counter and the label before which its buckets lie; a range of the index each.
+        schemes: of the counters, each with something that is rolled up.
     """
-    where = " OR ".join(["counter = %s AND bucket < %s"] * len(ends))
-    values = [value for name, end in ends for value in (name, label_time(end))]
+    alike: dict[Reached, list[str]] = {}
+    for scheme in schemes:
+        alike.setdefault(scheme.rolled, []).append(scheme.counter)
+    where, values = [], list[object]()
+    for rolled, names in alike.items():
+        ends = [(datetime_of(end), NUMBER[width]) for width, end in reversed(rolled)]
+        # For each counter a range of the index, and what no index is thought of for.
+        widest = " ".join(["WHEN bucket < %s THEN %s"] * len(ends))
+        where.append(f"counter IN ({marks(names)}) AND bucket < %s AND width < CASE {widest} END")
+        values += [*names, max(ends)[0], *(value for one in ends for value in one)]
     found: dict[str, list[int]] = {}
-    # A loose scan: not a row of a bucket but its first is looked at.
-    for name, bucket in session.query(
-        f"SELECT DISTINCT counter, bucket FROM {_ROWS} WHERE {where} ORDER BY counter, bucket",
+    for name, label in session.query(
+        f"SELECT DISTINCT counter, {LABEL} AS label FROM {_ROWS} WHERE ({') OR ('.join(where)})"
+        " ORDER BY counter, label",
         values,
     ):
-        found.setdefault(name, []).append(label_of(bucket))
+        found.setdefault(name, []).append(label)
     return found
 
 
@@ -229,7 +238,7 @@ def next_part(
     after: bytes | None = None,
     above: int = 0,
     rows: int,
-    to: Month | Wider | None = None,
+    to: Wider | None = None,
 ) -> BucketRange | None:
     """The next keys of a bucket that are worth moving; None if there are none.
 
@@ -239,10 +248,11 @@ def next_part(
         bucket: its label.
         after: the last key of the part before; None to begin with.
         above: a key is worth moving if it has more rows than this that would move.
-        rows: about so many rows, moving or not, lie between the first key and the last.
+        rows: about so many rows, moving or not and of any width, lie between the first key and the
+            last.
         to: as in :class:`BucketRange`.
     """
-    moving = f"slot >= {1 if to is None else 0:d}"
+    moving = f"width = {width_number(bucket):d} AND slot >= {1 if to is None else 0:d}"
     where = "counter = %s AND bucket = %s AND counter_key"
     at: list[object] = [counter, label_time(bucket)]
     comparison = ">=" if after is None else ">"
@@ -258,8 +268,8 @@ def next_part(
     ((last,),) = session.query(
         "SELECT MAX(IF(n > %s, counter_key, NULL)) FROM ("
         f"SELECT counter_key, SUM({moving}) AS n FROM ("
-        f"SELECT counter_key, slot FROM {_ROWS} WHERE {where} >= %s"
-        " ORDER BY counter_key, slot LIMIT %s) AS page GROUP BY counter_key) AS in_page",
+        f"SELECT counter_key, width, slot FROM {_ROWS} WHERE {where} >= %s"
+        " ORDER BY counter_key, width, slot LIMIT %s) AS page GROUP BY counter_key) AS in_page",
         (above, *at, first, rows),
     )
     return BucketRange(counter, bucket, first, first if last is None else bytes(last), to)
@@ -280,10 +290,10 @@ def small_ones(
     # As one range: of a list of buckets MySQL reads the index from its beginning on.
     found = session.query(
         f"SELECT bucket FROM {_ROWS} WHERE counter = %s AND bucket BETWEEN %s AND %s"
-        f" ORDER BY bucket, counter_key, slot LIMIT 1 OFFSET {rows:d}",
+        f" ORDER BY bucket, counter_key, width, slot LIMIT 1 OFFSET {rows:d}",
         (counter, label_time(labels[0]), label_time(labels[-1])),
     )
-    return labels[: bisect_left(labels, label_of(found[0][0]))] if found else labels
+    return labels[: bisect_left(labels, unix_seconds(found[0][0]))] if found else labels
 
 
 def keys_of(session: Session, part: BucketRange) -> list[bytes]:
@@ -297,11 +307,11 @@ def keys_of(session: Session, part: BucketRange) -> list[bytes]:
     return [bytes(key) for (key,) in found]
 
 
-def now_and_policies(session: Session, known: Policies | None = None) -> tuple[int, Policies]:
-    """Unix seconds on the server's clock, and the policies there are: ``known`` if it is these."""
+def now_and_catalog(session: Session, known: Catalog | None = None) -> tuple[int, Catalog]:
+    """Unix seconds on the server's clock, and the catalog: ``known`` if it is that one."""
     with session.transaction(snapshot=True):
         ((now_ms, version),) = session.query(
-            f"SELECT {NOW_MS}, policy_version FROM control WHERE id = 1"
+            f"SELECT {NOW_MS}, catalog_version FROM control WHERE id = 1"
         )
         if known is None or known.version != version:
             known = load(session)

@@ -4,6 +4,7 @@ those whose visitors have no salt any more, or not yet), samples; changes no cou
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from types import MappingProxyType
 from typing import Final
 
@@ -22,15 +23,16 @@ from countersink.producers.access_log.formats.reader import (
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.buckets import date_at
+from countersink.store.counters.catalog import Catalog, Scheme
 from countersink.store.errors import StoreError
 
-PartKey = tuple[int, RowKey]
-"""(part of a bucket, key or dimensions) that lines are counted under."""
-Refused = Mapping[PartKey, RowRefusal]
+LabelKey = tuple[int, RowKey]
+"""(bucket's label, key or dimensions) that lines are counted under."""
+Refused = Mapping[LabelKey, RowRefusal]
 """Of what members cannot be united, and why not."""
 NONE_REFUSED: Final[Refused] = MappingProxyType({})
-Members = Mapping[PartKey, bytes]
+Members = Mapping[LabelKey, bytes]
 """Hashes of 8 bytes of those who were seen."""
 
 _SALT_BITS: Final = 32
@@ -68,24 +70,24 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketParts:
-    """The part of a bucket that a Unix minute is in, and, where there are ``salts``, which of them
-    is that of its visitors; the same ones are equal.
+class MinuteLabels:
+    """The label of the bucket that a Unix minute is in, and, where there are ``salts``, which of
+    them is that of its visitors; the same ones are equal.
     """
 
-    counter: str
-    in_force: Policies
+    scheme: Scheme
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
 
     def __call__(self, minute: int) -> int:
-        """The part; with salts a number that :meth:`divided` reads.
+        """The label; with salts a number that :meth:`divided` reads.
 
         Raises:
-            Refused: the time zone is unknown on this machine. The policies do not become outdated
-                by that: readers ask for minutes, too, in which there is nothing to be counted.
+            UnknownZone: the time zone is unknown on this machine. The catalog does not become
+                outdated by that: readers ask for minutes, too, in which there is nothing to be
+                counted.
         """
-        part = self.in_force.part(self.counter, minute)
-        return part if self.salts is None else part << _SALT_BITS | self._salt(minute)
+        label = self.scheme.label(minute)
+        return label if self.salts is None else label << _SALT_BITS | self._salt(minute)
 
     def _salt(self, minute: int) -> int:
         """The place of a minute's salt, behind those of the reasons why there is none."""
@@ -97,14 +99,14 @@ class BucketParts:
                 return len(_UNSALTED) + place
         return 1 if salts else 0
 
-    def divided(self, label: int) -> tuple[int, Salt | None, str]:
-        """The part of what this was called for, its salt, and why there is none."""
+    def divided(self, number: int) -> tuple[int, Salt | None, str]:
+        """The label of what this was called for, its salt, and why there is none."""
         if self.salts is None:
-            return label, None, ""
-        part, place = label >> _SALT_BITS, label & ((1 << _SALT_BITS) - 1)
+            return number, None, ""
+        label, place = number >> _SALT_BITS, number & ((1 << _SALT_BITS) - 1)
         if place < len(_UNSALTED):
-            return part, None, _UNSALTED[place]
-        return part, self.salts[place - len(_UNSALTED)], ""
+            return label, None, _UNSALTED[place]
+        return label, self.salts[place - len(_UNSALTED)], ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +114,12 @@ class ReadChunk:
     """What a chunk holds.
 
     Attributes:
-        counter: for which it was read.
         start: where it was begun to be read.
         span: its bytes.
-        in_force: the policies by which it was read: under others it is to be read again.
-        amounts: part of a bucket (:meth:`countersink.store.counters.policies.Policies.part`) → key
-            → amount. Where it begins in the midst of a line these,
-            and the numbers, are the difference to what was counted of that line before.
+        catalog: by which it was read: under another it is to be read again.
+        scheme: how its lines go into buckets.
+        amounts: label → key → amount. Where it begins in the midst of a line these, and the
+            numbers, are the difference to what was counted of that line before.
         counts: what it comes to.
         rejects: the rejected lines, but for the last one if a later chunk has kept it.
         open_rejected: its last line has no newline, and was rejected for its member.
@@ -127,10 +128,10 @@ class ReadChunk:
         members: who was seen; hashed.
     """
 
-    counter: str
     start: Start
     span: Span
-    in_force: Policies
+    catalog: Catalog
+    scheme: Scheme
     amounts: Mapping[int, Counter[RowKey]]
     counts: LineCounts
     rejects: list[Rejected]
@@ -145,19 +146,19 @@ class ReadChunk:
         """
         return self.samples.chosen if self.start.at else self.samples.every
 
-    def labels(self) -> list[int]:
-        """The buckets that it adds to."""
-        bucket_of = self.in_force.bucket_of
-        parts = (part for part, keys in self.amounts.items() if any(keys.values()))
-        return sorted({bucket_of(self.counter, part) for part in parts})
+    def days(self) -> set[date]:
+        """The days that it adds to: of an hour that is in two of them, both."""
+        labels = [label for label, keys in self.amounts.items() if any(keys.values())]
+        days, zone = set(map(self.scheme.local_day, labels)), self.scheme.time_zone
+        return days | {date_at(zone, self.scheme.ends_at(label) - 60) for label in labels}
 
 
 def read_chunk(
     content: Content,
     reader: Reader,
     start: Start,
-    counter: str,
-    in_force: Policies,
+    catalog: Catalog,
+    scheme: Scheme,
     *,
     scope: bytes,
     end: int | None = None,
@@ -168,7 +169,8 @@ def read_chunk(
     """Read the chunk that begins at ``start``; None: the content has nothing after it.
 
     Args:
-        in_force: the policies that say to which buckets of ``counter`` it adds.
+        catalog: what is known of counters.
+        scheme: says to which buckets of the counter it adds.
         scope: of the samples, from :func:`countersink.backfill.count.samples.scope_of`.
         end: where it was planned to end; None: by the limits, or with the content.
         refused: lines that are counted under these are rejected.
@@ -177,9 +179,9 @@ def read_chunk(
 
     Raises:
         Unreadable: it cannot be read.
-        Refused: a time zone is unknown on this machine.
+        UnknownZone: a time zone is unknown on this machine.
     """
-    bucket = BucketParts(counter, in_force, salts)
+    bucket = MinuteLabels(scheme, salts)
     spans = SpanReader(
         content,
         start.at,
@@ -218,10 +220,10 @@ def read_chunk(
         rejects=len(whole.rejected),
     )
     return ReadChunk(
-        counter=counter,
         start=start,
         span=span,
-        in_force=in_force,
+        catalog=catalog,
+        scheme=scheme,
         amounts=amounts,
         counts=counts,
         rejects=whole.rejected,
@@ -247,7 +249,7 @@ class _Lines:
     """
 
     def __init__(
-        self, reader: Reader, bucket: BucketParts, refused: Refused, *, apart: bool
+        self, reader: Reader, bucket: MinuteLabels, refused: Refused, *, apart: bool
     ) -> None:
         self.whole, self.last = RecordTally(bucket, StoreError), RecordTally(bucket, StoreError)
         self.open_rejected = False
@@ -294,8 +296,8 @@ class _Lines:
 
     def _why_not(self, cell: tuple[RowKey, int]) -> str:
         """Why the lines of a cell are rejected; '': they are not."""
-        part, _, unsalted = self._bucket.divided(cell[1])
-        refusal = self._refused.get((part, without_visitor(cell[0])[0]))
+        label, _, unsalted = self._bucket.divided(cell[1])
+        refusal = self._refused.get((label, without_visitor(cell[0])[0]))
         return unsalted or (refusal.detail if refusal else "")
 
 
@@ -315,9 +317,9 @@ def _difference(
 
 
 def _hashed(
-    amounts: Mapping[int, Counter[RowKey]], bucket: BucketParts
+    amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
-    """Amounts by parts of buckets and by keys without their visitors, and these, hashed.
+    """Amounts by buckets and by keys without their visitors, and these, hashed.
 
     Those of which a line is taken away are none; nor those of a line that has no salt any more, and
     was counted, with its visitor, when it had one.
@@ -325,18 +327,18 @@ def _hashed(
     if bucket.salts is None:
         return amounts, {}
     plain: defaultdict[int, Counter[RowKey]] = defaultdict(Counter)
-    members: defaultdict[PartKey, bytearray] = defaultdict(bytearray)
-    for label, keys in amounts.items():
-        part, salt, _ = bucket.divided(label)
+    members: defaultdict[LabelKey, bytearray] = defaultdict(bytearray)
+    for number, keys in amounts.items():
+        label, salt, _ = bucket.divided(number)
         for counted, amount in keys.items():
             key, visitor = without_visitor(counted)
-            plain[part][key] += amount
+            plain[label][key] += amount
             if salt is not None and visitor is not None and amount > 0:
-                members[part, key] += member_hash(visitor.encode(), salt.salt)
+                members[label, key] += member_hash(visitor.encode(), salt.salt)
     # Not a cell of 0: nothing is changed. But that of a visitor is, whose key had another one.
     kept = {
-        part: Counter({key: sum for key, sum in keys.items() if sum or (part, key) in members})
-        for part, keys in plain.items()
+        label: Counter({key: sum for key, sum in keys.items() if sum or (label, key) in members})
+        for label, keys in plain.items()
     }
     return kept, {place: bytes(hashes) for place, hashes in members.items()}
 

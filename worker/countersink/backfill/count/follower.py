@@ -25,7 +25,7 @@ from countersink.backfill.input.spans import Span, SpanReader, measure
 from countersink.backfill.run_state import LineCounts
 from countersink.runtime.members import Salt
 from countersink.store.connection import Session
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog
 
 PLAN_S: Final = 0.3
 """Seconds that one step of planning takes, about."""
@@ -129,15 +129,15 @@ class Follower:
                 self._verify(source)
                 continue
             start = work.link.run(start_of_next, source, self._content)
-            in_force = work.link.run(work.task.policies)
+            catalog = work.link.run(work.task.catalog)
             salts = work.link.run(salts_of, self._wanted.recipe, work.task.counter)
             found = self._last
             if (
                 found is None
                 or (found.start, found.salts) != (start, salts)
-                or found.in_force is not in_force
+                or found.catalog is not catalog
             ):
-                found = self._last = self._read(start, in_force, salts)
+                found = self._last = self._read(start, catalog, salts)
             if found is None:
                 return
             work.pace.wait()
@@ -237,7 +237,7 @@ class Follower:
     def _read(
         self,
         start: Start,
-        in_force: Policies,
+        catalog: Catalog,
         salts: tuple[Salt, ...] | None,
         refused: Refused = NONE_REFUSED,
         *,
@@ -248,8 +248,8 @@ class Follower:
             self._content,
             self._reader,
             start,
-            work.task.counter,
-            in_force,
+            catalog,
+            work.task.scheme(catalog),
             end=end,
             max_lines=work.pace.max_lines,
             scope=self._scope,
@@ -260,7 +260,7 @@ class Follower:
     def _read_again(self, found: ReadChunk, refused: Refused) -> ReadChunk:
         """The same bytes once more, whatever has been added behind them since."""
         end = found.span.end
-        again = self._read(found.start, found.in_force, found.salts, refused, end=end)
+        again = self._read(found.start, found.catalog, found.salts, refused, end=end)
         if again is None or again.span.digest != found.span.digest:
             self._last = None  # it has changed
             raise Overtaken

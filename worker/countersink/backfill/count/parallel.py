@@ -27,7 +27,7 @@ from countersink.backfill.input.content import Content
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import BackfillOptions
 from countersink.store.connection import Session
-from countersink.store.counters import policies
+from countersink.store.counters.catalog import load
 from countersink.store.errors import StoreError
 from countersink.store.sessions import PatientSession, open_tables
 
@@ -191,17 +191,17 @@ def _count(
     """
     stop = pipe.poll
     rate = None if options.rate is None else options.rate / options.jobs
-    target = target_of(run, options.counter, options.mode)
     with (
         suppress(StoreError, SourceDiffers),  # the parent finds it as well
         PatientSession(partial(open_tables, mysql_url), stop).open() as link,
     ):
+        target = link.run(target_of, run, options.mode)
         work = Work(
             mysql_url=mysql_url,
             options=options,
             link=link,
             task=Task(run, options.counter, target, options.rejects_allowed),
-            in_force=link.run(policies.load),
+            catalog=link.run(load),
             pace=LineRate(rate, stop),
             watch=ProgressWatch(lambda progress: None, [source]),
             stop=stop,

@@ -1,9 +1,10 @@
 """Where a chunk's amounts go: to the counter with a journal for undo, or to ``backfill_truth`` for
-a reconcile; and refusals of days set by a reconcile, tracked tables and changed policies; the
-notice of an undo about days that a later reconcile has set.
+a reconcile; and refusals of days set by a reconcile and of tracked tables; the notice of an undo
+about days that a later reconcile has set.
 
 The journal (``backfill_journal``) says what each chunk added, so that it can be taken back.
-``backfill_truth`` holds what the sources of a reconcile say in all, before anything is corrected.
+``backfill_truth`` holds what the sources of a reconcile say in all, before anything is corrected,
+in buckets of the resolution that the run began with.
 
 Nothing is added to days that a reconcile has set, by whatever source, until it is undone: what its
 sources say is all there was on them. A chunk is counted under the share lock of control, and marks
@@ -13,21 +14,22 @@ sums up, and one that comes after them is refused.
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.history import day_of
 from countersink.store import sql
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Session, rerun
-from countersink.store.counters import breakdowns, policies
+from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.counters.policies import Policies, Policy, counting, load_own
+from countersink.store.counters.buckets import Resolution
+from countersink.store.counters.catalog import Scheme, last_reconciles
 from countersink.store.ledger.backfills import JournalEntry, journal_entries
-from countersink.store.sql import label_of, label_time
 from countersink.store.tracked.definitions import tracked_names
 from countersink.store.visitors.rows import CellPlace
 
@@ -49,6 +51,10 @@ class CounterTarget:
 
     def __init__(self) -> None:
         self._slots: tuple[Session, int] | None = None
+
+    def scheme(self, own: Scheme) -> Scheme:
+        """How lines go into buckets: as the counter's events do."""
+        return own
 
     def add(
         self,
@@ -78,15 +84,19 @@ class TruthTarget:
 
     Args:
         run: its number.
-        counter: whose truth it is.
+        resolution: of the counter when the run began.
 
     Attributes:
         truth_of: the run: its sources are known apart from those that were added.
     """
 
-    def __init__(self, run: int, counter: str) -> None:
+    def __init__(self, run: int, resolution: Resolution) -> None:
         self.truth_of = run
-        self._counter = counter
+        self._resolution = resolution
+
+    def scheme(self, own: Scheme) -> Scheme:
+        """How lines go into buckets, whatever the counter's resolution is by now."""
+        return replace(own, resolution=self._resolution)
 
     def add(
         self,
@@ -100,24 +110,21 @@ class TruthTarget:
         truth there are none.
 
         Raises:
-            BackfillError: the counter's policies are not those by which the first chunk was read.
             StoreError: as any query.
         """
-        own = policies_text(load_own(session, self._counter))
-        if _agreed(session, self.truth_of, own) != json.loads(own):
-            raise _changed(self._counter)
         clause = session.dialect.upsert_add("backfill_truth", "amount")
         heads: dict[int, str] = {}
         for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
             for _, bucket, _, _ in some:
                 if bucket not in heads:
-                    heads[bucket] = f"({self.truth_of:d}, '{sql.label_text(bucket)}', X'"
+                    place = f"'{sql.label_text(bucket)}', {sql.width_number(bucket):d}"
+                    heads[bucket] = f"({self.truth_of:d}, {place}, X'"
             values = ", ".join(
                 f"{heads[bucket]}{key.encode().hex()}', {amount:d})"
                 for _, bucket, key, amount in some
             )
             session.execute(
-                "INSERT INTO backfill_truth (run, bucket, counter_key, amount)"
+                "INSERT INTO backfill_truth (run, bucket, width, counter_key, amount)"
                 f" VALUES {values}{clause}"
             )
 
@@ -125,9 +132,15 @@ class TruthTarget:
 Target = CounterTarget | TruthTarget
 
 
-def target_of(run: int, counter: str, mode: str) -> Target:
+def target_of(session: Session, run: int, mode: str) -> Target:
     """Where the chunks of a run go."""
-    return CounterTarget() if mode == "add" else TruthTarget(run, counter)
+    return CounterTarget() if mode == "add" else TruthTarget(run, resolution_of(session, run))
+
+
+def resolution_of(session: Session, run: int) -> Resolution:
+    """The resolution of its counter when a reconcile began."""
+    ((found,),) = session.query("SELECT resolution FROM backfill_run WHERE id = %s", (run,))
+    return cast(Resolution, found)
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
@@ -175,21 +188,6 @@ def read_journal(session: Session, counter: str, source: int, start_at: int) -> 
     return amounts.without(set(amounts.counters) - there)
 
 
-def require_policies(session: Session, run: int, counter: str, t0: int) -> tuple[Policy, ...]:
-    """The counter's policies, if they put events up to ``t0`` where they did when its truth was
-    read.
-
-    Raises:
-        BackfillError: they do not.
-    """
-    own = load_own(session, counter)
-    found = session.query("SELECT policies FROM backfill_run WHERE id = %s", (run,))
-    agreed = json.loads(found[0][0]) if found and found[0][0] is not None else None
-    if agreed is not None and _until(agreed, t0) != _until(json.loads(policies_text(own)), t0):
-        raise _changed(counter)
-    return own
-
-
 def refuse_tracked(session: Session, counter: str) -> None:
     """See that no table's triggers count a counter.
 
@@ -217,34 +215,6 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
         )
 
 
-def truth_labels(session: Session, run: int) -> list[int]:
-    """The buckets that the sources of a run know of, in order."""
-    # A loose scan: not a row of a bucket but its first is looked at.
-    found = session.query(
-        "SELECT DISTINCT run, bucket FROM backfill_truth WHERE run = %s ORDER BY bucket", (run,)
-    )
-    return [label_of(bucket) for _, bucket in found]
-
-
-def complete_truth(session: Session, run: int, counter: str, labels: Sequence[int]) -> None:
-    """Let the sources of a run say 0 of a key in those buckets of a day where they have no line of
-    it: so that what they say is the total of the key and day, not one of each bucket.
-
-    Args:
-        session: at READ COMMITTED, where reading the rows locks none of them.
-        labels: all buckets of the day.
-    """
-    buckets = ", ".join(f"'{sql.label_text(label)}'" for label in labels)
-    session.execute(
-        "INSERT IGNORE INTO backfill_truth (run, bucket, counter_key, amount)"
-        f" SELECT DISTINCT {run:d}, s.bucket, s.counter_key, 0 FROM counter_slot AS s"
-        " JOIN (SELECT DISTINCT counter_key FROM backfill_truth"
-        f" WHERE run = {run:d} AND bucket IN ({buckets})) AS t ON t.counter_key = s.counter_key"
-        f" WHERE s.counter = %s AND s.bucket IN ({buckets})",
-        (counter,),
-    )
-
-
 def discard_truth(session: Session, run: int) -> None:
     """Forget what the sources of a run said; outside a transaction, in steps."""
     delete = partial(
@@ -267,86 +237,49 @@ def discard_ended_truths(session: Session, counter: str) -> None:
         discard_truth(session, int(run))
 
 
-def policies_text(own: Sequence[Policy]) -> str:
-    """Policies as a run keeps them: what decides on the buckets of events."""
-    return json.dumps(
-        [[one.number, one.valid_from, one.time_zone, one.resolution] for one in counting(own)]
-    )
-
-
-def _changed(counter: str) -> BackfillError:
-    """What to say where the policies are others by now."""
-    return BackfillError(
-        f"the time zone or resolution of {counter} was changed while its sources were read, so they"
-        " were added up for buckets that it has not: run this again"
-    )
-
-
-def _agreed(session: Session, run: int, own: str) -> object:
-    """The policies by which the first chunk of a run was read: ``own``, if this is the first."""
-    ask = "SELECT policies FROM backfill_run WHERE id = %s"
-    found = session.query(ask, (run,))
-    if found and found[0][0] is None:
-        session.execute(
-            "UPDATE backfill_run SET policies = %s WHERE id = %s AND policies IS NULL",
-            (own, run),
-        )
-        found = session.query(ask, (run,))
-    return json.loads(found[0][0]) if found else None
-
-
-def _until(own: Sequence[Sequence[object]], t0: int) -> list[Sequence[object]]:
-    """Without policies that begin later: they have no bucket that was over by then."""
-    return [one for one in own if isinstance(one[1], int) and one[1] * 60_000 <= t0]
-
-
-def refuse_set_days(
-    session: Session, in_force: Policies, counter: str, labels: Iterable[int]
-) -> None:
-    """Check that buckets may be added to.
+def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> None:
+    """Check that days may be added to.
 
     Args:
         session: in a transaction that holds the share lock of control, so that it stays so; or
             outside of one, to say what would be.
-        in_force: the policies.
-        labels: of the buckets.
+        counter: whose.
+        days: in its time zone.
 
     Raises:
         BackfillError: a reconcile that is not undone has set some of them.
         StoreError: as any query.
     """
-    found = policies.last_reconciles(session, counter, labels)
+    found = last_reconciles(session, counter, days)
     if found:
         run = max(found.values())
-        days = _days(in_force, counter, (one for one, by in found.items() if by == run))
         raise BackfillError(
-            f"backfill {run} has set {days} of {counter} to what its sources say, and adding to"
-            " that would count some of it twice. Reconcile these days again, with all their"
-            f" sources; or `countersink backfills undo {run}` first; or leave these days out, by"
-            " --from and --to"
+            f"backfill {run} has set {_set_by(found, run)} of {counter} to what its sources say,"
+            " and adding to that would count some of it twice. Reconcile these days again, with all"
+            f" their sources; or `countersink backfills undo {run}` first; or leave these days out,"
+            " by --from and --to"
         )
 
 
 def set_days_after(
-    session: Session, in_force: Policies, counter: str, labels: Iterable[int], run: int = 0
-) -> Iterator[str]:
-    """What to say where buckets were set after what was taken back of them.
+    session: Session, counter: str, days: Iterable[date], run: int
+) -> tuple[str, ...]:
+    """What to say where days were set after what was taken back of them.
 
     Args:
         run: name runs after this one; 0: all, as nothing was added to what was set.
     """
-    found = policies.last_reconciles(session, counter, labels, later_than=run)
-    for later in sorted(set(found.values())):
-        days = _days(in_force, counter, (one for one, by in found.items() if by == later))
-        yield (
-            f"backfill {later} has set {days} after it, and the totals are not what its sources say"
-            " any more: reconcile these days again, with all their sources"
-        )
+    found = last_reconciles(session, counter, days, later_than=run)
+    return tuple(
+        f"backfill {later} has set {_set_by(found, later)} after it, and the totals are not what"
+        " its sources say any more: reconcile these days again, with all their sources"
+        for later in sorted(set(found.values()))
+    )
 
 
-def _days(in_force: Policies, counter: str, labels: Iterable[int]) -> str:
-    """The first days of some buckets, for people."""
-    days = sorted({day_of(in_force, counter, label_time(label)) for label in labels})
+def _set_by(found: Mapping[date, int], run: int) -> str:
+    """The first days of those that a run has set, for people."""
+    days = sorted(day for day, by in found.items() if by == run)
     more = len(days) - _DAYS_NAMED
     named = ", ".join(map(str, days[:_DAYS_NAMED]))
     return f"{named} and {more:,} more days" if more > 0 else named

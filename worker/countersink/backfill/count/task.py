@@ -23,9 +23,8 @@ from countersink.runtime.members import Salt
 from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
-from countersink.store.counters import policies
 from countersink.store.counters.buckets import MAX_MINUTE
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog, Scheme, load
 from countersink.store.sessions import PatientSession
 from countersink.store.visitors.salts import kept_of
 
@@ -39,7 +38,7 @@ INTERVAL: Final = 0.2
 
 @dataclass(slots=True)
 class Task:
-    """What the chunks of a run have in common; remembers the policies.
+    """What the chunks of a run have in common; remembers the catalog.
 
     Attributes:
         run: its number.
@@ -52,58 +51,62 @@ class Task:
     counter: str
     target: Target
     max_rejects: int | None = None
-    _policies: Policies | None = field(default=None, repr=False)
+    _catalog: Catalog | None = field(default=None, repr=False)
 
-    def policies(self, session: Session) -> Policies:
-        """Those that were in force when they were last looked at."""
-        if self._policies is None:
-            self._policies = policies.load(session)
-        return self._policies
+    def catalog(self, session: Session) -> Catalog:
+        """The catalog as it was when it was last looked at."""
+        if self._catalog is None:
+            self._catalog = load(session)
+        return self._catalog
 
-    def in_force(self, session: Session) -> Policies:
-        """The policies; they stay so until the transaction ends.
+    def scheme(self, catalog: Catalog) -> Scheme:
+        """How lines go into buckets, as a catalog has it and the target wants it."""
+        return self.target.scheme(catalog.of(self.counter))
+
+    def locked_catalog(self, session: Session) -> Catalog:
+        """The catalog; it stays so until the transaction ends.
 
         Raises:
             BackfillError: the counter may not be counted by a backfill.
         """
         control = read_control(session)
-        found = self._policies
-        if found is None or found.version != control.policy_version:
-            found = self._policies = policies.load(session)
+        found = self._catalog
+        if found is None or found.version != control.catalog_version:
+            found = self._catalog = load(session)
         refuse(session, found, self.counter)
         if self.target.truth_of:
             targets.refuse_breakdowns(session, self.counter)
         return found
 
 
-def refuse(session: Session, in_force: Policies, counter: str) -> None:
+def refuse(session: Session, catalog: Catalog, counter: str) -> None:
     """Check that a backfill may count a counter.
 
     Raises:
         WrongOption: it is that of a tracked table.
         BackfillError: it is, in strict mode, one that nobody has made.
     """
-    if counter in in_force.tracked:
+    if counter in catalog.tracked:
         raise WrongOption(
             f"{counter!r} is the row count of a tracked table, and only its triggers count it:"
             f" count under another name, or `countersink untrack {counter}` first"
         )
-    if in_force.strict and counter not in in_force.known:
+    if catalog.strict and counter not in catalog.known:
         if not refusals.known(session, [counter]):
             raise BackfillError(
                 f"no counter is called {counter!r}, and only known ones are counted here:"
                 f" `countersink counter set {counter}` makes it"
             )
-        in_force.known.add(counter)
+        catalog.known.add(counter)
 
 
-def require_unique(in_force: Policies, counter: str) -> None:
+def require_unique(catalog: Catalog, counter: str) -> None:
     """Check that a counter counts its different visitors.
 
     Raises:
         BackfillError: it does not.
     """
-    if counter not in in_force.salt_days:
+    if counter not in catalog.salt_days:
         raise BackfillError(
             f"{counter} does not count different visitors: `countersink counter set {counter}"
             " --unique` first, or leave out --visitor"
@@ -111,8 +114,8 @@ def require_unique(in_force: Policies, counter: str) -> None:
 
 
 def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
-    """The salts for the visitors of a counter, read after the policies by which it is counted, as
-    their periods change with these; None: the recipe has no visitors.
+    """The salts for the visitors of a counter, read after the catalog by which it is counted, as
+    their periods change with it; None: the recipe has no visitors.
     """
     return kept_of(session, counter) if recipe.visitor else None
 
@@ -224,7 +227,7 @@ class Work:
         options: as asked.
         link: the connection.
         task: what its chunks have in common.
-        in_force: the policies when it began.
+        catalog: as it was when it began.
         pace: how fast to go.
         watch: says how far it is.
         stop: true once it should end.
@@ -234,7 +237,7 @@ class Work:
     options: BackfillOptions
     link: PatientSession
     task: Task
-    in_force: Policies
+    catalog: Catalog
     pace: LineRate
     watch: ProgressWatch
     stop: Callable[[], bool]
@@ -283,27 +286,27 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 head=head[:KNOWN_BYTES],
                 count_repeats=options.count_repeats,
             )
-            reader = reader_of(recipe, options.counter, work.in_force, head)
+            reader = reader_of(recipe, options.counter, work.catalog, head)
             check_head(recipe, reader, head)
             yield OpenSource(content, head, wanted, reader)
         finally:
             work.watch.finish()
 
 
-def reader_of(recipe: Recipe, counter: str, in_force: Policies, head: bytes) -> Reader:
-    """What reads a source of a counter, whose days are those of its own time zones.
+def reader_of(recipe: Recipe, counter: str, catalog: Catalog, head: bytes) -> Reader:
+    """What reads a source of a counter, whose days are those of its own time zone.
 
     Args:
         recipe: how.
         counter: whose lines count.
-        in_force: the policies.
+        catalog: what is known of counters.
         head: how the content begins.
 
     Raises:
         BackfillError: the source cannot be read so.
-        Refused: a time zone is unknown on this machine.
+        UnknownZone: a time zone is unknown on this machine.
     """
-    begins = partial(in_force.first_minute, counter)
+    begins = partial(catalog.first_minute, counter)
     minutes: tuple[int, int] | None = None
     if recipe.start is not None or recipe.end is not None:
         first, until = 0, MAX_MINUTE + 1

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from countersink.backfill import rejects, run_state
 from countersink.backfill.count import chunks, sources, targets
 from countersink.backfill.count.chunk_reader import (
-    BucketParts,
-    PartKey,
+    LabelKey,
+    MinuteLabels,
     ReadChunk,
     Refused,
     Start,
@@ -32,7 +32,6 @@ from countersink.backfill.errors import (
     TooManyRejects,
 )
 from countersink.backfill.formats import Reader
-from countersink.backfill.history import day_of
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts
@@ -42,9 +41,8 @@ from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog
 from countersink.store.errors import RefusedMembers
-from countersink.store.sql import label_time
 from countersink.store.visitors.rows import CellPlace
 
 _NAMED: Final = 3
@@ -83,15 +81,15 @@ def count_planned(
             if chunk is None:
                 return None
             start = start_of_planned(session, chunk, lock=True)
-            known = task.policies(session)
+            known = task.catalog(session)
 
-            def read(in_force: Policies) -> ReadChunk:
+            def read(catalog: Catalog) -> ReadChunk:
                 found = read_chunk(
                     content,
                     reader,
                     start,
-                    task.counter,
-                    in_force,
+                    catalog,
+                    task.scheme(catalog),
                     end=chunk.end_at,
                     scope=_scope(source),
                     refused=refused,
@@ -107,10 +105,10 @@ def count_planned(
                 return found
 
             found = read(known)
-            # Not locked while reading, which would keep all others who change policies waiting.
-            in_force = task.in_force(session)
-            if in_force is not known:
-                found = read(in_force)
+            # Not locked while reading, which would keep all others who change it waiting.
+            catalog = task.locked_catalog(session)
+            if catalog is not known:
+                found = read(catalog)
             return _count(session, task, source, found)
 
     return _isolating(session, attempt)
@@ -135,7 +133,7 @@ def count_next(
 
     Raises:
         Overtaken: the source is not any more what it was: maybe it was counted here. Or the
-            policies are not those by which it was read.
+            catalog is not that by which it was read.
         RunEnded, BackfillError, TooManyInChunk, Unreadable, Conflict, StoreError: as
             :func:`count_planned`.
     """
@@ -150,7 +148,7 @@ def count_next(
                 session, source.id, start.at, lock=True
             ):
                 raise Overtaken  # the chunk before was undone, and counted again
-            if task.in_force(session) is not read.in_force:
+            if task.locked_catalog(session) is not read.catalog:
                 raise Overtaken
             return _count(session, task, source, read)
 
@@ -270,10 +268,9 @@ def refuse_repeats(
     known, sources_of_most = too_many(found.samples, others)
     if not known:
         return
-    bucket = BucketParts(found.counter, found.in_force, found.salts)
-    last = max(bucket.divided(label)[0] for label in found.samples.labels(known))
-    label = found.in_force.bucket_of(found.counter, last)
-    day = day_of(found.in_force, found.counter, label_time(label))
+    labels = MinuteLabels(found.scheme, found.salts)
+    last = max(labels.divided(number)[0] for number in found.samples.labels(known))
+    day = found.scheme.local_day(last)
     first = found.start.first_line
     last_line = first + found.counts.lines - 1
     others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
@@ -294,15 +291,15 @@ def path_of(session: Session, source: int) -> str:
 
 
 def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
-    """Add a chunk, read by the policies in force, and keep its rejected lines."""
+    """Add a chunk, read by the catalog in force, and keep its rejected lines."""
     if found.salts is not None:
-        require_unique(found.in_force, task.counter)
-    amounts = BucketAmounts(task.counter, found.amounts, found.in_force)
+        require_unique(found.catalog, task.counter)
+    amounts = BucketAmounts(task.counter, found.amounts, found.catalog)
     if not task.target.truth_of:
-        targets.refuse_set_days(session, found.in_force, task.counter, found.labels())
+        targets.refuse_set_days(session, task.counter, found.days())
     start = found.start
     # What is set to a truth is set, however many keys that makes.
-    capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.in_force)
+    capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, found.catalog)
     bringing = _bringing(amounts, found, capped)
     members = {place: [found.members[one] for one in some] for place, some in bringing.items()}
     try:
@@ -323,15 +320,14 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
 
 def _bringing(
     amounts: BucketAmounts, found: ReadChunk, capped: Capped
-) -> Mapping[CellPlace, Sequence[PartKey]]:
+) -> Mapping[CellPlace, Sequence[LabelKey]]:
     """Under what the lines of a chunk with members are counted, by the cells that they go to."""
-    bringing: dict[CellPlace, list[PartKey]] = {}
-    for part, key in found.members:
-        label = found.in_force.bucket_of(found.counter, part)
-        for name, own in amounts.cells_of(part, key):
+    bringing: dict[CellPlace, list[LabelKey]] = {}
+    for label, key in found.members:
+        for name, own in amounts.cells_of(label, key):
             over = own in capped.moved.get((name, label), ())
             place = name, label, OVERFLOW if over else own
-            bringing.setdefault(place, []).append((part, key))
+            bringing.setdefault(place, []).append((label, key))
     return bringing
 
 

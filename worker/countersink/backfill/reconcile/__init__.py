@@ -3,7 +3,7 @@ when the wait took too long or rejected lines make sources unreliable.
 
 In three steps. :func:`begin` notes the time and waits until all that was in the streams by then is
 counted. Then the sources are read into ``backfill_truth``, by a :class:`TruthTarget`, which counts
-nothing. :func:`correct` marks the buckets, so that what was accepted before and arrives afterwards
+nothing. :func:`correct` marks the days, so that what was accepted before and arrives afterwards
 goes to the dead letters, and adds to each key what it lacks, or has too much.
 
 It can be killed anywhere: whoever runs it again reads the sources and corrects anew, and what was
@@ -11,7 +11,9 @@ right already stays as it is.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
 from functools import partial
 from typing import Final
 
@@ -22,11 +24,12 @@ from countersink.backfill.errors import BackfillError, ReconcileStopped, RolledU
 from countersink.backfill.options import BackfillOptions, Progress, SourceReport
 from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
-from countersink.backfill.reconcile.scope import Chosen, choose, is_rolled_up
+from countersink.backfill.reconcile.scope import choose, left_out
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session, rerun
-from countersink.store.counters import policies
+from countersink.store.counters.catalog import mark_days
 from countersink.store.sessions import PatientSession
+from countersink.store.sql import parts
 from countersink.stream.clock import latest_us
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import ends
@@ -159,13 +162,12 @@ def correct(
         on_notice: told which days are left out, before any total is changed.
 
     Raises:
-        BackfillError: it is a tracked table's counter; its policies have changed since the sources
-            were read; the run was ended or undone by somebody; the days given cut a bucket.
+        BackfillError: it is a tracked table's counter; the run was ended or undone by somebody.
         Conflict: another transaction held rows all the time. What was corrected is corrected.
         StoreError: MySQL did not do its part. What was corrected is corrected.
     """
     finished = True
-    gone: dict[str, list[int]] = {}
+    gone: dict[str, list[date]] = {}
     connect = connect_for(mysql_url)
     with PatientSession(connect, stop, attempts=1) as keeper:
         # The row that corrections of the counter hold one after the other.
@@ -175,24 +177,24 @@ def correct(
         for notice in chosen.notices:
             on_notice(notice)
         # All marks before the first sum: what was accepted before and is counted is in the sum.
-        for start in range(0, len(chosen.labels), _MARKS_AT_ONCE):
-            part = chosen.labels[start : start + _MARKS_AT_ONCE]
+        for part in parts(chosen.days, _MARKS_AT_ONCE):
             keeper.run(_mark, run, options.counter, t0, part)
-    chosen = correction.completed(mysql_url, run, options, chosen, stop)
     # On a session of its own, which waits for locks as correcting does, not as marking has.
     with PatientSession(connect, stop, attempts=1) as keeper:
-        work = Correction(run, chosen.view, t0, options.delete_missing)
-        for label in chosen.each(on_progress):
+        resolution = keeper.run(targets.resolution_of, run)
+        work = Correction(run, options.counter, resolution, options.delete_missing)
+        said = replace(chosen, days=keeper.run(correction.said_of, run, options, chosen))
+        for day in said.each(on_progress):
             try:
-                finished = correction.correct_bucket(keeper, work, label, stop=stop)
-            except RolledUpMeanwhile as into:
-                gone.setdefault(str(into), []).append(label)
+                finished = correction.correct_day(keeper, work, day, stop=stop)
+            except RolledUpMeanwhile as why:
+                gone.setdefault(str(why), []).append(day)
             if not finished:
                 break
         corrections, amount, rejected = keeper.run(_corrected, run)
         if finished:
             keeper.run(targets.discard_truth, run)
-    notices = (*chosen.notices, *_also(chosen, gone))
+    notices = (*chosen.notices, *left_out(gone))
     if rejected:
         notices += (
             f"{rejected:,} lines were rejected: what they may have counted is in no total now",
@@ -200,12 +202,12 @@ def correct(
     return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
 
 
-def _mark(session: Session, run: int, counter: str, t0: int, labels: Sequence[int]) -> None:
-    """Mark buckets: what was accepted before ``t0`` is not counted in them from now on."""
+def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date]) -> None:
+    """Mark days: what was accepted before ``t0`` is not counted in them from now on."""
 
     def work(control: Control) -> None:
         correction.require_running(session, run)
-        policies.mark_buckets(session, counter, run, t0, labels)
+        mark_days(session, counter, run, t0, days)
         bump(session)
 
     exclusive(session, work)
@@ -217,9 +219,3 @@ def _corrected(session: Session, run: int) -> tuple[int, int, int]:
         "SELECT corrections, amount, rejected FROM backfill_run WHERE id = %s", (run,)
     )
     return int(corrections), int(amount), int(rejected)
-
-
-def _also(chosen: Chosen, gone: dict[str, list[int]]) -> Iterator[str]:
-    """What was found out while correcting."""
-    for into, labels in gone.items():
-        yield is_rolled_up(into, chosen.days(labels))

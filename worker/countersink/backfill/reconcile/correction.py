@@ -1,6 +1,10 @@
-"""Sets the keys of a bucket to what the sources say: keys per transaction (``ROWS``), lock waits,
+"""Sets the keys of a day to what the sources say: rows per transaction (``ROWS``), lock waits,
 tries and the errors after them, drift in ``backfill_drift``; ``--delete-missing``; ``--dry-run`` of
 a reconcile.
+
+What is set is the total of a key and day. It stands in the buckets that the sources were read in;
+in the other ones of that day, of whatever width, the key becomes 0, in the same transaction: so it
+does not matter which of them are rolled up to wider ones meanwhile.
 
 At REPEATABLE READ the locking read takes the rows of a range, in all slots, and the gaps between
 them: until the COMMIT nobody counts, compacts or deletes there, so what is added is what was
@@ -17,65 +21,71 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final
+from datetime import date
+from typing import Final
 
 from countersink.backfill import run_state
 from countersink.backfill.count.targets import (
-    complete_truth,
     refuse_breakdowns,
     refuse_tracked,
-    require_policies,
-    truth_labels,
+    resolution_of,
 )
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.backfill.reconcile.scope import Chosen, RolledUpTo, choose
+from countersink.backfill.reconcile.scope import Chosen, DayBuckets, choose
 from countersink.runtime.limits import key_text
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
+from countersink.store.counters.buckets import ONE_DAY, Resolution, width_of
 from countersink.store.errors import Conflict
-from countersink.store.in_app import settings_version
 from countersink.store.sessions import PatientSession, open_tables
-from countersink.store.sql import label_time
-from countersink.store.totals.views import View
+from countersink.store.sql import LABEL, insert_rows, label_time, labels_where, width_number
 
 ROWS: Final = 1000
-"""Rows of a range, of the truth or of the counter, to begin with."""
+"""Rows of a range, of the truth and of the counter, to begin with; or those of one key."""
 ATTEMPTS: Final = 30
 """How often in a row to try what others hold, for a second each."""
 LOCK_WAIT_S: Final = 1
 """Seconds that a correction waits for what others hold, as others wait behind it."""
 READ_TIMEOUT_S: Final = 120.0
-"""Seconds that summing up a bucket may take, where one key has very many rows."""
+"""Seconds that summing up a day may take, where one key has very many rows."""
 LISTED: Final = 10_000
 """Differences that are kept."""
 _LONGEST_PAUSE_S: Final = 0.2
+GREATEST: Final = b"\xff" * 255
+"""No key is greater."""
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
-_IN_RANGE: Final = "counter_key >= %s AND counter_key <= %s"
 
 
 @dataclass(frozen=True, slots=True)
-class BucketKeys:
-    """A range of keys of a bucket, both ends included."""
+class DayKeys:
+    """A range of the keys of a day.
 
-    bucket: int
-    first: bytes
+    Attributes:
+        day: which.
+        after: they are greater than this one; None: there is no such end.
+        last: the greatest of them.
+    """
+
+    day: date
+    after: bytes | None
     last: bytes
 
-    @property
-    def args(self) -> tuple[object, ...]:
-        """Bucket, first and last key, as the tables have them."""
-        return label_time(self.bucket), self.first, self.last
+    def where(self) -> tuple[str, list[object]]:
+        """The condition for rows of these keys, and its values."""
+        if self.after is None:
+            return "counter_key <= %s", [self.last]
+        return "counter_key > %s AND counter_key <= %s", [self.after, self.last]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """A key whose total is not what the sources say."""
+    """A key whose total in a bucket is not what the sources say."""
 
+    label: int
     key: bytes
     had: int
     should_be: int
@@ -87,60 +97,48 @@ class Correction:
 
     Attributes:
         run: its number.
-        view: the counter's buckets.
-        t0: as in :func:`countersink.backfill.reconcile.scope.choose`.
+        counter: which.
+        resolution: of the buckets that its sources were read in.
         delete_missing: keys that the sources do not have go to zero.
-        version: of the policies that were last looked at.
+        version: of the catalog that was last looked at.
     """
 
     run: int
-    view: View
-    t0: int
+    counter: str
+    resolution: Resolution
     delete_missing: bool
     version: int = -1
 
-    def next_range(
-        self, session: Session, bucket: int, after: bytes | None, rows: int
-    ) -> BucketKeys | None:
-        """The next keys of a bucket that have to be looked at; None if there are none.
+    def buckets(self, session: Session, lock: str = "") -> DayBuckets:
+        """The buckets that the counter's days have now."""
+        return DayBuckets.read(session, self.counter, self.resolution, lock=lock)
+
+    def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
+        """The keys of a range that have to be looked at, in ranges of about so many rows each, of
+        the truth and of the counter together.
 
         Plain reads: they lock nothing.
         """
-        at: list[object] = [label_time(bucket)]
-        beyond = ""
-        if after is not None:
-            beyond, at = " AND counter_key > %s", [*at, after]
-        said = session.query(
-            "SELECT counter_key FROM backfill_truth WHERE run = %s AND bucket = %s"
-            f"{beyond} ORDER BY counter_key LIMIT %s",
-            (self.run, *at, rows),
+        labels, at = labels_where(self.buckets(session).of(keys.day))
+        among, ends = keys.where()
+        where, args = f"{labels} AND {among}", [*at, *ends]
+        known = "" if self.delete_missing else " HAVING SUM(said) > 0"
+        found = session.query(
+            "SELECT MAX(counter_key) FROM (SELECT counter_key,"
+            f" (SUM(COUNT(*)) OVER (ORDER BY counter_key) - 1) DIV {rows:d} AS place FROM"
+            f" (SELECT counter_key, 1 AS said FROM backfill_truth WHERE run = %s AND {where}"
+            f" UNION ALL SELECT counter_key, 0 FROM {_ROWS} WHERE counter = %s AND {where})"
+            f" AS cells GROUP BY counter_key{known}) AS places GROUP BY place ORDER BY place",
+            (self.run, *args, self.counter, *args),
         )
-        first = bytes(said[0][0]) if said else None
-        if self.delete_missing:
-            there = session.query(
-                f"SELECT counter_key FROM {_ROWS} WHERE counter = %s AND bucket = %s"
-                f"{beyond} ORDER BY counter_key LIMIT 1",
-                (self.view.counter, *at),
-            )
-            if there:
-                least = bytes(there[0][0])
-                first = least if first is None else min(first, least)
-        if first is None:
-            return None
-        ends = [bytes(said[-1][0])] if len(said) == rows else []
-        page = session.query(
-            f"SELECT counter_key FROM {_ROWS} WHERE counter = %s AND bucket = %s"
-            " AND counter_key >= %s ORDER BY counter_key, slot LIMIT 1 OFFSET %s",
-            (self.view.counter, label_time(bucket), first, rows - 1),
-        )
-        ends += [bytes(key) for (key,) in page]
-        if not ends:
-            # All that is left. Without delete_missing nothing behind the last of the truth matters.
-            ends = [max(bytes(said[-1][0]) if said else first, self._last(session, bucket, first))]
-        return BucketKeys(bucket, first, min(ends))
+        lasts = [bytes(last) for (last,) in found]
+        return [
+            DayKeys(keys.day, after, last)
+            for after, last in zip([keys.after, *lasts], lasts, strict=False)
+        ]
 
-    def correct(self, session: Session, keys: BucketKeys, *, again: bool = False) -> None:
-        """Set the keys of a range; committed when it returns.
+    def correct(self, session: Session, keys: DayKeys, *, again: bool = False) -> None:
+        """Set the keys of a range in all buckets of their day; committed when it returns.
 
         Args:
             session: at REPEATABLE READ, outside a transaction.
@@ -149,98 +147,94 @@ class Correction:
                 at what was written down first.
 
         Raises:
-            RolledUpMeanwhile: nothing was done, and the bucket is to be left as it is.
+            RolledUpMeanwhile: nothing was done, and the day is to be left as it is.
             BackfillError: the run is not running any more, or nobody may correct this counter.
             Conflict: somebody holds a row; nothing was done.
             Unavailable: it was done, or not.
         """
-        counter = self.view.counter
+        counter = self.counter
         with session.transaction():
             session.query(
                 "SELECT counter FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,)
             )
+            version = read_control(session).catalog_version
+            # No mover announces wider buckets meanwhile; and what it moves it holds, or waits for.
+            buckets = self.buckets(session, " LOCK IN SHARE MODE")
+            labels = buckets.of(keys.day)
             # Under that lock: a transaction of ours that the server is still about to end holds it.
-            if again and self._was_corrected(session, keys):
+            if again and self._was_corrected(session, labels, keys):
                 return
-            self._check(session, keys.bucket)
-            found = list(self.differences(session, keys, lock=" FOR UPDATE"))
+            if version != self.version:
+                refuse_tracked(session, counter)
+                refuse_breakdowns(session, counter)
+            if why := buckets.left_out(session, keys.day):
+                raise RolledUpMeanwhile(why)
+            self.version = version
+            found = list(self.differences(session, labels, keys, lock=" FOR UPDATE"))
             amounts = Amounts()
             for one in found:
-                amounts.add(counter, keys.bucket, key_text(one.key), one.should_be - one.had)
+                amounts.add(counter, one.label, key_text(one.key), one.should_be - one.had)
             if found:
-                # After the rows, as those do who count.
-                settings_version.write_fences(session, counter)
                 cells.add(session, cells.slot_of(session), amounts)
-                self._write_down(session, keys.bucket, found)
+                self._write_down(session, found)
             self._note(session, found)
 
     def differences(
-        self, session: Session, keys: BucketKeys, *, lock: str = ""
+        self, session: Session, labels: Iterable[int], keys: DayKeys, *, lock: str = ""
     ) -> Iterator[KeyDifference]:
-        """What differs in a range, in the order of the keys.
+        """What differs in a range, in the order of buckets and keys. Of a key of which the sources
+        say something on a day they say 0 where they say nothing.
 
         Args:
             session: in a transaction, so that both reads see the same.
+            labels: of all buckets of the day.
             keys: the range.
             lock: as a locking read.
         """
-        had = _sums(
-            session.query(
-                f"SELECT counter_key, SUM(amount) FROM {_ROWS}"
-                f" WHERE counter = %s AND bucket = %s AND {_IN_RANGE} GROUP BY counter_key{lock}",
-                (self.view.counter, *keys.args),
+        buckets, at = labels_where(labels)
+        among, ends = keys.where()
+        where = f"{buckets} AND {among} GROUP BY bucket, width, counter_key"
+        columns = f"SELECT {LABEL}, counter_key, SUM(amount) FROM"
+        had, said = (
+            {
+                (int(label), bytes(key)): int(amount)
+                for label, key, amount in session.query(
+                    f"{columns} {table} = %s AND {where}{locks}", (owner, *at, *ends)
+                )
+            }
+            for table, owner, locks in (
+                (f"{_ROWS} WHERE counter", self.counter, lock),
+                ("backfill_truth WHERE run", self.run, ""),
             )
         )
-        said = _sums(
-            session.query(
-                "SELECT counter_key, amount FROM backfill_truth"
-                f" WHERE run = %s AND bucket = %s AND {_IN_RANGE}",
-                (self.run, *keys.args),
-            )
-        )
-        for key in sorted({*said, *had} if self.delete_missing else said):
-            before, after = had.get(key, 0), said.get(key, 0)
-            if before != after:
-                yield KeyDifference(key, before, after)
+        known = {key for _, key in said}
+        for label, key in sorted({*said, *had}):
+            before, after = had.get((label, key), 0), said.get((label, key), 0)
+            if before != after and (self.delete_missing or key in known):
+                yield KeyDifference(label, key, before, after)
 
-    def _check(self, session: Session, bucket: int) -> None:
-        """Hold the counter as it is, and see that its buckets are what they were."""
-        counter = self.view.counter
-        version = read_control(session).policy_version
-        if version != self.version:
-            refuse_tracked(session, counter)
-            refuse_breakdowns(session, counter)
-            require_policies(session, self.run, counter, self.t0)
-        rolled_up = RolledUpTo.read(session, counter, lock=" LOCK IN SHARE MODE")
-        if into := rolled_up.into(self.view, bucket):
-            raise RolledUpMeanwhile(into)
-        self.version = version
-
-    def _was_corrected(self, session: Session, keys: BucketKeys) -> bool:
+    def _was_corrected(self, session: Session, labels: Iterable[int], keys: DayKeys) -> bool:
+        buckets, at = labels_where(labels)
+        among, ends = keys.where()
         return bool(
             session.query(
-                "SELECT 1 FROM backfill_drift"
-                f" WHERE run = %s AND bucket = %s AND {_IN_RANGE} LIMIT 1",
-                (self.run, *keys.args),
+                f"SELECT 1 FROM backfill_drift WHERE run = %s AND {buckets} AND {among} LIMIT 1",
+                (self.run, *at, *ends),
             )
         )
 
-    def _last(self, session: Session, bucket: int, least: bytes) -> bytes:
-        if not self.delete_missing:
-            return least
-        ((last,),) = session.query(
-            f"SELECT MAX(counter_key) FROM {_ROWS} WHERE counter = %s AND bucket = %s",
-            (self.view.counter, label_time(bucket)),
-        )
-        return least if last is None else max(least, bytes(last))
-
-    def _write_down(self, session: Session, bucket: int, found: list[KeyDifference]) -> None:
-        at = label_time(bucket)
-        values = ", ".join(["(%s, %s, %s, %s, %s)"] * len(found))
-        session.execute(
-            "INSERT INTO backfill_drift (run, bucket, counter_key, had, should_be)"
-            f" VALUES {values}",
-            [value for one in found for value in (self.run, at, one.key, one.had, one.should_be)],
+    def _write_down(self, session: Session, found: list[KeyDifference]) -> None:
+        insert_rows(
+            session,
+            "backfill_drift (run, bucket, width, counter_key, had, should_be)",
+            [
+                (
+                    *(self.run, label_time(one.label), width_number(one.label)),
+                    *(one.key, one.had, one.should_be),
+                )
+                for one in found
+            ],
+            ROWS,
         )
 
     def _note(self, session: Session, found: list[KeyDifference]) -> None:
@@ -270,29 +264,29 @@ def connect_for(mysql_url: str) -> Connect:
     return opened
 
 
-def completed(
-    mysql_url: str, run: int, options: BackfillOptions, chosen: Chosen, stop: Callable[[], bool]
-) -> Chosen:
-    """Let the sources say what they have of a key in all buckets of its days; the buckets of which
-    they say something, or all of them with ``delete_missing``.
-
-    Raises:
-        StoreError: as any statement.
+def said_of(
+    session: Session, run: int, options: BackfillOptions, chosen: Chosen
+) -> tuple[date, ...]:
+    """The days of those chosen of which the sources may say something; all of them with
+    ``delete_missing``.
     """
     if options.delete_missing:
-        return chosen
-    with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        for labels in chosen.by_day():
-            if len(labels) > 1:
-                link.run(complete_truth, run, chosen.view.counter, labels)
-        said = frozenset(link.run(truth_labels, run))
-    return replace(chosen, labels=tuple(label for label in chosen.labels if label in said))
+        return chosen.days
+    # A loose scan: not a row of a bucket but its first is looked at.
+    found = session.query(
+        "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_truth"
+        " WHERE run = %s) AS buckets",
+        (run,),
+    )
+    # In UTC: a local day has hours of the one before it, or of the one after it.
+    near = {day + number * ONE_DAY for (day,) in found for number in (-1, 0, 1)}
+    return tuple(day for day in chosen.days if day in near)
 
 
-def correct_bucket(
-    keeper: PatientSession, correcting: Correction, bucket: int, *, stop: Callable[[], bool]
+def correct_day(
+    keeper: PatientSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
 ) -> bool:
-    """Set all keys of a bucket; False where it was told to stop.
+    """Set all keys of a day; False where it was told to stop.
 
     Raises:
         RolledUpMeanwhile: the rest of it is to be left as it is.
@@ -300,31 +294,27 @@ def correct_bucket(
         Conflict: others held a row all the time. What was corrected is corrected.
         StoreError: as any query.
     """
-    after: bytes | None = None
     rows = ROWS
     failed = 0
-    while not stop():
-        look = partial(correcting.next_range, bucket=bucket, after=after, rows=rows)
-        keys = keeper.run(look)
-        if keys is None:
-            return True
+    left = keeper.run(correcting.ranges, DayKeys(day, None, GREATEST), rows)[::-1]
+    while left and not stop():
         try:
-            _correct_once(keeper, correcting, keys)
+            _correct_once(keeper, correcting, left[-1])
         except Conflict as error:
             failed += 1
             if failed == ATTEMPTS:
                 raise Conflict(
-                    f"another transaction holds rows of {correcting.view.counter} all the time"
+                    f"another transaction holds rows of {correcting.counter} all the time"
                     f" ({error}): end it, and run this again, which corrects what is left",
                     code=error.code,
                 ) from error
             rows = max(1, rows // 8)
+            left += keeper.run(correcting.ranges, left.pop(), rows)[::-1]
             time.sleep(random.uniform(0.0, _LONGEST_PAUSE_S))
         else:
-            after = keys.last
-            failed = 0
-            rows = min(ROWS, rows * 2)
-    return False
+            left.pop()
+            rows, failed = ROWS, 0
+    return not left
 
 
 def require_running(session: Session, run: int) -> None:
@@ -341,7 +331,7 @@ def require_running(session: Session, run: int) -> None:
         )
 
 
-def _correct_once(keeper: PatientSession, correcting: Correction, keys: BucketKeys) -> None:
+def _correct_once(keeper: PatientSession, correcting: Correction, keys: DayKeys) -> None:
     """Correct a range, and where the outcome is unknown look before it is tried again."""
     tried = False
 
@@ -351,10 +341,6 @@ def _correct_once(keeper: PatientSession, correcting: Correction, keys: BucketKe
         correcting.correct(session, keys, again=again)
 
     keeper.run(work)
-
-
-def _sums(rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
-    return {bytes(key): int(amount) for key, amount in rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,18 +380,18 @@ def compare(
     corrections = amount = 0
     drift: list[Drift] = []
     finished = True
-    with connect_for(mysql_url)() as session:
-        chosen = choose(session, run, options, t0)
-    for notice in chosen.notices:
-        on_notice(notice)
-    chosen = completed(mysql_url, run, options, chosen, stop)
     with connect_for(mysql_url)() as session, session.transaction(snapshot=True):
         run_state.require_running(session, run)  # nobody has cleared away what it read
-        work = Correction(run, chosen.view, t0, options.delete_missing)
-        for label, found in _differences(session, work, chosen.each(on_progress)):
+        chosen = choose(session, run, options, t0)
+        for notice in chosen.notices:
+            on_notice(notice)
+        resolution = resolution_of(session, run)
+        work = Correction(run, options.counter, resolution, options.delete_missing)
+        chosen = replace(chosen, days=said_of(session, run, options, chosen))
+        for day, found in _differences(session, work, chosen.each(on_progress)):
             corrections += len(found)
             amount += sum(one.should_be - one.had for one in found)
-            drift += [_drift(chosen, label, one) for one in found[: LISTED - len(drift)]]
+            drift += [_drift(day, one) for one in found[: LISTED - len(drift)]]
             if stop():
                 finished = False
                 break
@@ -419,20 +405,20 @@ def compare(
 
 
 def _differences(
-    session: Session, work: Correction, labels: Iterable[int]
-) -> Iterator[tuple[int, list[KeyDifference]]]:
+    session: Session, work: Correction, days: Iterable[date]
+) -> Iterator[tuple[date, list[KeyDifference]]]:
     """What differs, range by range."""
-    for label in labels:
-        after: bytes | None = None
-        while (keys := work.next_range(session, label, after, ROWS)) is not None:
-            yield label, list(work.differences(session, keys))
-            after = keys.last
+    buckets = work.buckets(session)
+    for day in days:
+        for keys in work.ranges(session, DayKeys(day, None, GREATEST), ROWS):
+            yield day, list(work.differences(session, buckets.of(day), keys))
 
 
-def _drift(chosen: Chosen, label: int, one: KeyDifference) -> Drift:
+def _drift(day: date, one: KeyDifference) -> Drift:
     return Drift(
-        day=chosen.view.day(label),
-        bucket=label_time(label),
+        day=day,
+        bucket=label_time(one.label),
+        width=width_of(one.label),
         key=one.key.decode(errors="replace"),
         had=one.had,
         should_be=one.should_be,

@@ -1,12 +1,13 @@
-"""Which buckets a reconcile sets: those of the days asked for that are over, at most
-``MOST_BUCKETS``; the notices about days left out, and the error where no days are given."""
+"""Which days a reconcile sets: those asked for that are over, at most ``MOST_DAYS``, and all
+buckets that lie in them, of whatever width; the notices about days left out, and the error where no
+days are given."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from countersink.backfill.count import targets
@@ -21,14 +22,22 @@ from countersink.producers.access_log.formats.reader import RecordTally
 from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import ONE_DAY, date_at, day_begins
-from countersink.store.counters.policies import Policy, counting
-from countersink.store.errors import InexactZone
-from countersink.store.sql import label_of, label_time
-from countersink.store.totals.views import View
+from countersink.store.counters.buckets import (
+    FINER,
+    MINUTES,
+    NUMBER,
+    ONE_DAY,
+    Resolution,
+    Width,
+    date_at,
+    days,
+    intervals,
+)
+from countersink.store.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
+from countersink.store.sql import datetime_of, day_label, labels_where
 
-MOST_BUCKETS: Final = 200_000
-"""Workers keep their marks in memory: five years of quarters of an hour."""
+MOST_DAYS: Final = 40_000
+"""More than a hundred years; workers keep their marks in memory."""
 JOINED_MINUTES: Final = 60
 """Minutes without a line between the end of one source and the beginning of the next, at most: as
 between rotated logs."""
@@ -39,82 +48,148 @@ _END: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The buckets that a reconcile sets, and the notices about those left out.
+class DayBuckets:
+    """The buckets that the days of a counter have.
 
     Attributes:
-        view: the buckets that the counter's events are counted in, in its own time zones.
-        labels: those to be set, in order.
+        counter: its name.
+        scheme: as it is now.
+        resolution: of the buckets that the sources are read in.
+    """
+
+    counter: str
+    scheme: Scheme
+    resolution: Resolution
+
+    @classmethod
+    def read(
+        cls, session: Session, counter: str, resolution: Resolution, *, lock: str = ""
+    ) -> "DayBuckets":
+        """Read the scheme; with a lock it stays so until the transaction ends."""
+        rows = session.query(
+            f"SELECT {SCHEME_COLUMNS} FROM counter WHERE name = %s{lock}", (counter,)
+        )
+        return cls(counter, scheme_of(counter, rows[0]) if rows else DEFAULT, resolution)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """The widths of the buckets that its days may have."""
+        return tuple(sorted({*self.scheme.widths, self.resolution} - {"month"}))
+
+    def of(self, day: date) -> tuple[int, ...]:
+        """The labels of all buckets that lie in a day."""
+        return _labels(self.scheme.known_zone(), self.widths, day)
+
+    def exist(self, day: date) -> bool:
+        """Whether the counter's time zone has the day: it may have left a date out."""
+        return bool(intervals(self.scheme.known_zone(), day, day))
+
+    def ends_at(self, day: date) -> int | None:
+        """Unix seconds at which a day is over; None: never."""
+        return intervals(self.scheme.known_zone(), day, day)[-1][1]
+
+    def left_out(self, session: Session, day: date) -> str:
+        """Why a day that is over cannot be set, for people; '': it can.
+
+        Args:
+            session: which sees what is counted in it now.
+            day: the day.
+        """
+        rolled_to = self.scheme.rolled_to("month")
+        zone = self.scheme.known_zone()
+        edges = {edge for pair in intervals(zone, day, day) for edge in pair if edge is not None}
+        if rolled_to is not None and min(edges) < rolled_to:
+            return "as their days are rolled up to months"
+        across = {
+            self.scheme.label_in(width, edge // 60): width
+            for width in set(FINER).intersection(self.widths)
+            for edge in edges
+            if edge % (MINUTES[width] * 60)
+        }
+        if not across:
+            return ""
+        where, args = labels_where(across)
+        ask = f"SELECT 1 FROM counter_slot WHERE counter = %s AND {where} LIMIT 1"
+        if self.resolution in across.values() or session.query(ask, (self.counter, *args)):
+            return "as buckets that begin or end in them are partly of other days"
+        return ""
+
+
+@lru_cache(maxsize=16)
+def _labels(zone: str, widths: Sequence[Width], day: date) -> tuple[int, ...]:
+    found = [day_label(day)] if "day" in widths else []
+    for width in FINER:
+        if width in widths:
+            step = MINUTES[width] * 60
+            for begin, end in intervals(zone, day, day):
+                if begin is not None and end is not None:
+                    own = range(-(-begin // step) * step, end - step + 1, step)
+                    found += [start + NUMBER[width] for start in own]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The days that a reconcile sets, and the notices about those left out.
+
+    Attributes:
+        days: those to be set, in order.
         notices: for people: what is left out.
     """
 
-    view: View
-    labels: tuple[int, ...]
+    days: tuple[date, ...]
     notices: tuple[str, ...]
 
-    def days(self, labels: Iterable[int]) -> str:
-        """The days of some buckets, for people."""
-        return _days(self.view, labels)
-
-    def by_day(self) -> list[list[int]]:
-        """The buckets, those of a day together."""
-        found: dict[date, list[int]] = {}
-        for label in self.labels:
-            found.setdefault(self.view.day(label), []).append(label)
-        return list(found.values())
-
-    def each(self, on_progress: Callable[[Progress], object]) -> Iterator[int]:
-        """The buckets; says how far it is, several times a second at most."""
+    def each(self, on_progress: Callable[[Progress], object]) -> Iterator[date]:
+        """The days; says how far it is, several times a second at most."""
         told = float("-inf")
-        for number, label in enumerate(self.labels):
+        for number, day in enumerate(self.days):
             if time.monotonic() - told >= _PROGRESS_S:
                 told = time.monotonic()
                 on_progress(
-                    Progress(
-                        doing="correcting",
-                        source=str(self.view.day(label)),
-                        done=number,
-                        size=len(self.labels),
-                    )
+                    Progress(doing="correcting", source=str(day), done=number, size=len(self.days))
                 )
-            yield label
+            yield day
 
 
 def check_days(work: Work, found: Iterable[Input]) -> None:
     """Check the days that are asked for, before anything is counted.
 
     Raises:
-        BackfillError: there are none; the range begins or ends within a bucket, or has no end; too
-            many buckets.
+        BackfillError: there are none, or too many.
     """
-    options = work.options
     try:
-        start, end = _asked(options)
+        _asked(work.options)
     except BackfillError as error:
-        covered = _covered(work, found)
+        recipe = work.options.recipe
+        covered = _covered(work, found) if recipe.start is None or recipe.end is None else ""
         raise BackfillError(f"{error}; {covered}" if covered else str(error)) from error
-    _between(_view(options.counter, work.in_force.of(options.counter)), start, end)
 
 
-def _asked(options: BackfillOptions) -> tuple[date, date]:
-    """The first and the last day that are to be set.
+def _asked(options: BackfillOptions) -> list[date]:
+    """The days that are to be set.
 
     Raises:
-        BackfillError: they were not both given.
+        BackfillError: the first and the last one were not both given; or these are too many.
     """
     start, end = options.recipe.start, options.recipe.end
     if start is None or end is None:
         raise BackfillError(
             "a reconcile sets whole days: give the first and the last one by --from and --to"
         )
-    return start, end
+    if (number := (end - start).days + 1) > MOST_DAYS:
+        raise BackfillError(
+            f"{number:,} days are more than the {MOST_DAYS:,} that one run can set: reconcile fewer"
+            " days at a time, by --from and --to"
+        )
+    return days(start, end)
 
 
 def choose(session: Session, run: int, options: BackfillOptions, t0: int) -> Chosen:
-    """Choose the buckets of the days that are asked for, once all sources have been read.
+    """Choose the days of those that are asked for, once all sources have been read.
 
-    Left out are buckets that were open at ``t0`` (what belongs to them was still on its way), and
-    days that are in months or, be it in part, in wider buckets.
+    Left out are days that were not over at ``t0`` (what belongs to them was still on its way), that
+    are in months, or of which a bucket is partly of another day.
 
     Args:
         session: outside a transaction or in one.
@@ -123,123 +198,53 @@ def choose(session: Session, run: int, options: BackfillOptions, t0: int) -> Cho
         t0: Unix ms, from :func:`countersink.backfill.reconcile.begin`.
 
     Raises:
-        BackfillError: it is a tracked table's counter; its policies have changed since the sources
-            were read; the range begins or ends within a bucket; too many buckets; some of them hold
-            what had no room among the keys of their day.
+        BackfillError: it is a tracked table's counter; too many days; some of them hold what had no
+            room among their keys.
     """
-    targets.refuse_tracked(session, options.counter)
-    targets.refuse_breakdowns(session, options.counter)
-    policies = targets.require_policies(session, run, options.counter, t0)
-    view = _view(options.counter, policies)
-    rolled_up = RolledUpTo.read(session, options.counter)
-    chosen: list[int] = []
-    still_open: list[int] = []
-    gone: dict[str, list[int]] = {}
-    for label in sorted(_between(view, *_asked(options))):
-        if view.policy(label).ends_at(label) * 1000 + options.grace_s * 1000 > t0:
-            still_open.append(label)
-        elif into := rolled_up.into(view, label):
-            gone.setdefault(into, []).append(label)
+    counter = options.counter
+    targets.refuse_tracked(session, counter)
+    targets.refuse_breakdowns(session, counter)
+    buckets = DayBuckets.read(session, counter, targets.resolution_of(session, run))
+    chosen: list[date] = []
+    left: dict[str, list[date]] = {}
+    for day in filter(buckets.exist, _asked(options)):
+        over = buckets.ends_at(day)
+        if over is None or over * 1000 + options.grace_s * 1000 > t0:
+            why = f"as not over for {options.grace_s:g} s when this began"
         else:
-            chosen.append(label)
+            why = buckets.left_out(session, day)
+        (left.setdefault(why, []) if why else chosen).append(day)
     if not options.delete_missing:
-        _refuse_overflown(session, view, chosen)
-    notices: list[str] = []
-    if still_open:
-        notices.append(
-            f"left out, as not over for {options.grace_s:g} s when this began:"
-            f" {_days(view, still_open)}"
-        )
-    notices += [is_rolled_up(into, _days(view, labels)) for into, labels in gone.items()]
-    return Chosen(view, tuple(chosen), tuple(notices))
+        _refuse_overflown(session, buckets, chosen)
+    return Chosen(tuple(chosen), tuple(left_out(left)))
 
 
-def _refuse_overflown(session: Session, view: View, labels: Iterable[int]) -> None:
-    """Check that no bucket holds what cannot be told from what the sources say by key.
+def left_out(left: Mapping[str, Iterable[date]]) -> list[str]:
+    """What to say of days that are left out, by the reason."""
+    return [f"left out, {why}: {_days(some)}" for why, some in left.items()]
+
+
+def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[date]) -> None:
+    """Check that no day holds what cannot be told from what the sources say by key.
 
     Raises:
         BackfillError: some do.
     """
-    held = {label for _, label in key_caps.overflown(session, [view.counter])}
-    if days := held.intersection(labels):
+    counter = buckets.counter
+    held = {buckets.scheme.local_day(at) for _, at in key_caps.overflown(session, [counter])}
+    if some := held.intersection(chosen):
         raise BackfillError(
-            f"{view.counter} had more keys than it may have on {_days(view, days)}: what is in the"
+            f"{counter} had more keys than it may have on {_days(some)}: what is in the"
             f" key {OVERFLOW} there is in these sources under other keys, so it would be counted"
             " twice. If they have all there is of these days, --delete-missing takes it away; else"
             " leave the days out, by --from and --to"
         )
 
 
-def is_rolled_up(into: str, days: str) -> str:
-    """What to say of days that are in months, or in wider buckets."""
-    return f"left out, as their days are rolled up to {into}: {days}"
-
-
-def _view(counter: str, policies: Sequence[Policy]) -> View:
-    # Sources say what is counted, not what became of it.
-    return View(counter, counting(policies), None)
-
-
-def _between(view: View, start: date, end: date) -> list[int]:
-    try:
-        view.require_range(start, end)
-    except InexactZone as error:
-        raise BackfillError(
-            f"{error} (--from and --to begin and end days of the counter, in whole buckets)"
-        ) from error
-    found: list[int] = []
-    for one in view.ranges(start, end) or ():
-        if one.first is None or one.until is None:
-            raise BackfillError(f"{start} to {end} has no end: give days that there are")
-        own = range(one.first + (one.number - one.first) % one.step, one.until, one.step)
-        if len(found) + len(own) > MOST_BUCKETS:
-            raise _too_many(len(found) + len(own))
-        found += own
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class RolledUpTo:
-    """Up to when the buckets of a counter are rolled up: what is there is not what was counted.
-
-    Attributes:
-        day: days before it are in months; None: none are.
-        minutes: by the number of a policy the Unix minute before which its buckets are wider ones.
-    """
-
-    day: date | None
-    minutes: Mapping[int, int]
-
-    @staticmethod
-    def read(session: Session, counter: str, *, lock: str = "") -> "RolledUpTo":
-        """What is on record; with a lock it stays so until the transaction ends."""
-        rows = session.query(f"SELECT rolled_up_to FROM counter WHERE name = %s{lock}", (counter,))
-        minutes: dict[int, int] = {}
-        for number, rolled_to in session.query(
-            "SELECT rolls, rolled_to FROM counter_policy WHERE counter = %s AND rolls IS NOT NULL"
-            f"{lock}",
-            (counter,),
-        ):
-            if rolled_to is not None:
-                until = label_of(rolled_to) // 60
-                minutes[int(number)] = max(until, minutes.get(int(number), until))
-        return RolledUpTo(rows[0][0] if rows else None, minutes)
-
-    def into(self, view: View, label: int) -> str:
-        """What a bucket, or another one of its day, is rolled up to, for people; '' for nothing."""
-        if self.day is not None and view.last_day(label) < self.day:
-            return "months"
-        policy = view.policy(label)
-        until = self.minutes.get(policy.number)
-        if until is not None and day_begins(policy.known_zone(), view.day(label)) < until * 60:
-            return "wider buckets, all of them or a part"
-        return ""
-
-
-def _days(view: View, labels: Iterable[int]) -> str:
+def _days(some: Iterable[date]) -> str:
     """Days as ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
     ranges: list[list[date]] = []
-    for day in sorted({view.day(label) for label in labels}):
+    for day in sorted(some):
         if ranges and day - ONE_DAY == ranges[-1][1]:
             ranges[-1][1] = day
         else:
@@ -254,13 +259,6 @@ def _named(ranges: Sequence[Sequence[date]]) -> str:
     return ", ".join(texts[:_RANGES_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _too_many(number: int) -> BackfillError:
-    return BackfillError(
-        f"{number:,} buckets are more than the {MOST_BUCKETS:,} that one run can set: reconcile"
-        " fewer days at a time, by --from and --to"
-    )
-
-
 def _covered(work: Work, found: Iterable[Input]) -> str:
     """From when to when sources have lines, and which days they have whole, for people; '' if that
     is not known.
@@ -268,7 +266,7 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
     Args:
         found: the sources; a pipe is not read.
     """
-    zone = work.in_force.of(work.options.counter)[-1].known_zone()
+    zone = work.catalog.of(work.options.counter).known_zone()
     joined: list[tuple[int, int]] = []
     for first, last in sorted(_intervals(work, found)):
         before = joined.pop() if joined and first - joined[-1][1] <= JOINED_MINUTES else None
@@ -282,8 +280,8 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
     whole = _named([(first, last) for first, last in days if first <= last]) or "no day"
     first, last = joined[0][0], max(last for _, last in joined)
     return (
-        f"these sources have lines from {label_time(first * 60):%Y-%m-%d %H:%M} to"
-        f" {label_time(last * 60):%Y-%m-%d %H:%M} UTC, which is {whole} as a whole ({zone})"
+        f"these sources have lines from {datetime_of(first * 60):%Y-%m-%d %H:%M} to"
+        f" {datetime_of(last * 60):%Y-%m-%d %H:%M} UTC, which is {whole} as a whole ({zone})"
     )
 
 
@@ -308,7 +306,7 @@ def _interval(work: Work, source: Input) -> tuple[int, int] | None:
         all_of_it = replace(
             wanted.recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None
         )
-        read = partial(reader_of, all_of_it, wanted.counter, work.in_force, at_hand.head)
+        read = partial(reader_of, all_of_it, wanted.counter, work.catalog, at_hand.head)
         minutes = _minutes(content, read(), 0)
         content.keep(False)
         content.seek(_END)

@@ -10,7 +10,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
 from countersink.store.apply.dead import DeadRow
 from countersink.store.counters.breakdowns import Dimensioned
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog
 
 Row = tuple[int, str, RowKey, int, int]
 """(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,
@@ -151,7 +151,7 @@ class Merged(Amounts):
         fanned_out: some of them are in several cells.
     """
 
-    def __init__(self, entries: Iterable[Incoming], policies: Policies) -> None:
+    def __init__(self, entries: Iterable[Incoming], catalog: Catalog) -> None:
         super().__init__()
         self.rows = 0
         self.fanned_out = False
@@ -164,8 +164,8 @@ class Merged(Amounts):
                 # Rows of one flush mostly share counter and minute: two comparisons instead of two
                 # lookups.
                 if minute != last_minute or counter != last_counter:
-                    amounts = self.bucket(counter, policies.bucket(counter, minute))
-                    fan = self._fan(policies, counter, minute)
+                    amounts = self.bucket(counter, catalog.bucket(counter, minute))
+                    fan = self._fan(catalog, counter, minute)
                     last_counter, last_minute = counter, minute
                 if fan is not None and (not key or not isinstance(key, str)):
                     values = dict(key) if key else _NO_VALUES
@@ -178,13 +178,13 @@ class Merged(Amounts):
                 else:
                     amounts[key] = amount
 
-    def _fan(self, policies: Policies, counter: str, minute: int) -> "_Fan | None":
+    def _fan(self, catalog: Catalog, counter: str, minute: int) -> "_Fan | None":
         """The amounts of the buckets of a counter's breakdowns; None if it has no dimensions."""
-        declared = policies.dimensioned.get(counter)
+        declared = catalog.dimensioned.get(counter)
         if declared is None:
             return None
         fan: _Fan = [
-            (each.composed, self.bucket(each.name, policies.bucket(each.name, minute)))
+            (each.composed, self.bucket(each.name, catalog.bucket(each.name, minute)))
             for each in declared.breakdowns
             if minute >= each.since
         ]
@@ -201,35 +201,33 @@ class BucketAmounts(Amounts):
 
     Args:
         counter: its name.
-        parts: part of a bucket (:meth:`countersink.store.counters.policies.Policies.part`) → key or
-            dimensions → amount.
-        policies: those in force.
+        found: bucket's label → key or dimensions → amount.
+        catalog: that in force.
 
     Raises:
         UnknownDimension: the counter has not declared a dimension.
     """
 
     def __init__(
-        self, counter: str, parts: Mapping[int, Mapping[Any, int]], policies: Policies
+        self, counter: str, found: Mapping[int, Mapping[Any, int]], catalog: Catalog
     ) -> None:
         super().__init__()
-        self._own = policies.dimensioned.get(counter, Dimensioned(counter, ()))
-        self._policies = policies
-        for part, keys in parts.items():
+        self._own = catalog.dimensioned.get(counter, Dimensioned(counter, ()))
+        self._catalog = catalog
+        for label, keys in found.items():
             if not self._own.dimensions and set(map(type, keys)) <= {str}:
-                self.bucket(counter, part).update(keys)
+                self.bucket(counter, label).update(keys)
                 continue
-            label = policies.bucket_of(counter, part)
             for key, amount in keys.items():
                 self._own.require(key)
-                for name, own in self.cells_of(part, key):
+                for name, own in self.cells_of(label, key):
                     self.add(name, label, own, amount)
 
-    def cells_of(self, part: int, key: RowKey) -> Iterator[tuple[str, str]]:
-        """The (counter, key) of each cell that a key or dimensions of a part are counted in."""
+    def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
+        """The (counter, key) of each cell that a key or dimensions of a bucket are counted in."""
         yield self._own.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):
             return
         for breakdown in self._own.breakdowns:
-            if self._policies.holds(self._own.counter, breakdown, part):
+            if self._catalog.holds(breakdown, self._own.counter, label):
                 yield breakdown.name, breakdown.key(key)

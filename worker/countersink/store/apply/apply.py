@@ -22,8 +22,7 @@ from countersink.store.apply.control import Control, read_control
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.refusals import dead_row, refuse
 from countersink.store.connection import Connect, Session, rerun
-from countersink.store.counters import policies
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog, load
 from countersink.store.errors import Conflict, DuplicateKey, StoreError
 from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.sessions import KeptSession, open_tables
@@ -84,7 +83,7 @@ class Applier:
         self.slot = slot
         self._reached = reached
         self._pause = pause
-        self._policies: Policies | None = None
+        self._catalog: Catalog | None = None
 
     def apply(self, entries: Sequence[Incoming]) -> Applied:
         """Count the entries that were not counted before; committed when it returns.
@@ -175,11 +174,11 @@ class Applier:
         )
         return applied, upserts
 
-    def _in_force(self, session: Session, control: Control) -> Policies:
-        """The policies; the lock on control keeps them so until the transaction ends."""
-        found = self._policies
-        if found is None or found.version != control.policy_version:
-            found = self._policies = policies.load(session)
+    def _in_force(self, session: Session, control: Control) -> Catalog:
+        """The catalog; the lock on control keeps it so until the transaction ends."""
+        found = self._catalog
+        if found is None or found.version != control.catalog_version:
+            found = self._catalog = load(session)
         return found
 
 

@@ -20,7 +20,7 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
 from countersink.store.apply.key_caps import OVERFLOW, Capped
 from countersink.store.connection import Session
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.catalog import Catalog
 from countersink.store.errors import RefusedMembers, RowsMissing
 from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
 from countersink.store.visitors.rows import CellPlace, unite
@@ -29,7 +29,9 @@ FIRST_SLOT: Final = 512
 SLOTS: Final = 512
 """Backfills and their undoing add to the slots from :data:`FIRST_SLOT` on."""
 
-_INSERT: Final = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
+_INSERT: Final = (
+    "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount) VALUES "
+)
 _BUCKET: Final = itemgetter(0, 1)
 NO_MEMBERS: Final[Mapping[CellPlace, Sequence[bytes]]] = MappingProxyType({})
 
@@ -42,8 +44,7 @@ class CellWriter:
     def __init__(self, session: Session, slot: int) -> None:
         self._session = session
         self._clause = session.dialect.upsert_add("counter_slot", "amount")
-        self._tail = f"', {slot:d}, "
-        self._heads: dict[tuple[str, int], str] = {}
+        self._ends: dict[tuple[str, int], tuple[str, str]] = {}
         self._written = BucketSums()
         self.slot = slot
 
@@ -71,7 +72,7 @@ class CellWriter:
     def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> BucketSum:
         """Add the literals of one bucket's cells; what they add up to."""
         counter, bucket, key, amount = cells[0]
-        head, tail = self._head(counter, bucket), self._tail
+        head, tail = self._around(counter, bucket)
         if len(cells) == 1:
             (encoded,) = _encoded([key])
             values.append(f"{head}{encoded.hex()}{tail}{amount:d})")
@@ -87,11 +88,14 @@ class CellWriter:
         total = sum(amounts)
         return counter, bucket, total, sum(map(mul, map(mul, crcs, crcs), amounts)) + total
 
-    def _head(self, counter: str, bucket: int) -> str:
-        head = self._heads.get((counter, bucket))
-        if head is None:
-            head = self._heads[counter, bucket] = sql.head(self._session, counter, bucket)
-        return head
+    def _around(self, counter: str, bucket: int) -> tuple[str, str]:
+        """What comes before the hex digits of a key in a cell's literal, and behind them."""
+        found = self._ends.get((counter, bucket))
+        if found is None:
+            head = sql.head(self._session, counter, bucket)
+            found = head, f"', {sql.width_number(bucket):d}, {self.slot:d}, "
+            self._ends[counter, bucket] = found
+        return found
 
 
 def slot_of(session: Session) -> int:
@@ -132,14 +136,14 @@ class Upserts:
     """
 
     def __init__(
-        self, session: Session, slot: int, entries: Sequence[Incoming], policies: Policies
+        self, session: Session, slot: int, entries: Sequence[Incoming], catalog: Catalog
     ) -> None:
         self._session = session
-        self._policies = policies
+        self._catalog = catalog
         self._entries = entries
         self._writer = CellWriter(session, slot)
         self._capped = Capped()
-        self.merged = Merged(entries, policies)
+        self.merged = Merged(entries, catalog)
 
     @property
     def overflown(self) -> int:
@@ -154,7 +158,7 @@ class Upserts:
                 :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
             StoreError: as any statement.
         """
-        self._capped = key_caps.cap(self._session, self.merged, self._policies)
+        self._capped = key_caps.cap(self._session, self.merged, self._catalog)
         for cells in self.merged.chunks(sql.CELLS_PER_STATEMENT):
             self._writer.write(cells)
         if any(entry.seen for entry in self._entries):
@@ -190,12 +194,12 @@ class Upserts:
     def remember(self) -> None:
         """Note which keys are there now; to be called once the transaction is committed."""
         for place, keys in self._capped.made.items():
-            self._policies.made.add(*place, keys)
+            self._catalog.made.add(*place, keys)
 
     def _places(self, row: Row) -> Iterator[CellPlace]:
         """The cells that a row goes to."""
         _, counter, key, minute, _ = row
-        for name, bucket, own in self._policies.cells(counter, key, minute):
+        for name, bucket, own in self._catalog.cells(counter, key, minute):
             over = own in self._capped.moved.get((name, bucket), ())
             yield name, bucket, OVERFLOW if over else own
 

@@ -1,4 +1,4 @@
-"""The one row of ``control`` (watermark, version of policies, strict): its share lock in every
+"""The one row of ``control`` (watermark, version of the catalog, strict): its share lock in every
 batch, the exclusive lock for changes, how long and how often that is tried.
 
 It is read under a share lock that lasts as long as the transaction. So whoever changes it, under an
@@ -33,14 +33,14 @@ class Control:
         watermark: Unix ms; the guards of entries that were first sent before it may have been
             pruned.
         now: Unix ms, on the server's clock.
-        policy_version: grows with every change of what a counter's buckets are.
+        catalog_version: grows with every change of what counters count by.
         strict: rows of counters that nobody has made are refused.
         max_keys: keys that a day may have of counters without a cap of their own; None: any number.
     """
 
     watermark: int
     now: int
-    policy_version: int
+    catalog_version: int
     strict: bool
     max_keys: int | None
 
@@ -49,13 +49,13 @@ def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
     """Read the row under a lock that lasts until the transaction ends.
 
     While an applying transaction holds the share lock the watermark stays where it is, so an entry
-    that was found young enough is still so when its guard is inserted; and so do the policies.
+    that was found young enough is still so when its guard is inserted; and so does the catalog.
 
     Raises:
         Refused: the row is gone.
     """
     rows = session.query(
-        f"SELECT pruned_before, {NOW_MS}, policy_version, strict, max_keys FROM control"
+        f"SELECT pruned_before, {NOW_MS}, catalog_version, strict, max_keys FROM control"
         f" WHERE id = 1 {lock}"
     )
     if not rows:
@@ -100,7 +100,7 @@ def exclusive(
 
 def bump(session: Session) -> None:
     """Let every worker see, before it counts again, that something has changed."""
-    session.execute("UPDATE control SET policy_version = policy_version + 1 WHERE id = 1")
+    session.execute("UPDATE control SET catalog_version = catalog_version + 1 WHERE id = 1")
 
 
 def short_waits(session: Session) -> AbstractContextManager[None]:

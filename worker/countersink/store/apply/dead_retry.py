@@ -17,7 +17,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.apply.dead import DeadRow, Key
 from countersink.store.apply.refusals import refuse
 from countersink.store.connection import Session, rerun
-from countersink.store.counters.policies import load
+from countersink.store.counters.catalog import load
 
 PAGE: Final = 25
 """Dead rows per transaction."""
@@ -110,7 +110,7 @@ def _retry_page(
         found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
         chosen = [row for row in found if reason in (None, row.reason) and row.reason not in but]
         attempts = [(row, *_read(row, decode)) for row in chosen]
-        read_control(session)  # its lock keeps the policies as they are read
+        read_control(session)  # its lock keeps the catalog as it is read
         in_force = load(session, old_marks=True)
         entries: list[Incoming] = []
         not_counted: list[DeadRow] = []

@@ -16,17 +16,17 @@ The rows are locked in the order of (counter, day), before any other row but gua
 waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
 that others wait for, and that is rolled back, lets these deadlock.
 
-Once retention has rolled a day up, or has begun to (``rolled_up_to``), no key of it is made any
-more, and its row may go. The keys of its month are there as well: a late event of a key that the
-day had goes on under that key. Keys of the day itself are asked for first, then ``rolled_up_to``,
-and then the month: a key that is moved in between is met in one or the other, as both change in one
-transaction, and ``rolled_up_to`` before it.
+Once retention has rolled a day up to its month, or has begun to (``rolled_month``), no key of it is
+made any more, and its row may go. The keys of the month are there as well: a late event of a key
+that the day had goes on under that key. Keys of the day itself are asked for first, then
+``rolled_month``, and then the month: a key that is moved in between is met in one or the other, as
+both change in one transaction, and ``rolled_month`` before it.
 
 Sessions are at READ COMMITTED: each look has to see what was committed before it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import partial
 from typing import Final
@@ -34,12 +34,21 @@ from typing import Final
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
 from countersink.store.connection import Session, rerun
+from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import counter_of, names_of
-from countersink.store.counters.policies import Policies
+from countersink.store.counters.buckets import NUMBER
+from countersink.store.counters.catalog import Catalog
 from countersink.store.errors import Conflict, RowsMissing
-from countersink.store.sql import EPOCH, day_label, label_of, label_time, marks, parts
-from countersink.store.totals import views
-from countersink.store.totals.views import LabelRange, View
+from countersink.store.sql import (
+    EPOCH,
+    LABEL,
+    datetime_of,
+    day_label,
+    labels_where,
+    marks,
+    month_label,
+    parts,
+)
 
 Place = tuple[str, date]
 """(counter, day of its own time zone)."""
@@ -49,6 +58,7 @@ Cells = tuple[str, int]
 _ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
 """By the index by which workers lock, so that nobody waits in a circle: MariaDB takes the other one
 for an UPDATE of a small table."""
+_DAY: Final = NUMBER["day"]
 _PLACES_PER_QUERY: Final = 200
 _DAYS_PER_QUERY: Final = 1000
 _COUNTERS_PER_QUERY: Final = 500
@@ -69,26 +79,26 @@ class Capped:
     made: dict[Place, list[str]] = field(default_factory=dict)
 
 
-def cap(session: Session, amounts: Amounts, policies: Policies) -> Capped:
+def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
     """Move the amounts of keys for which there is no room to :data:`OVERFLOW`.
 
     Args:
         session: at READ COMMITTED, in a transaction that holds the share lock of control and has
             not added anything yet.
         amounts: what is to be added; it is changed.
-        policies: those in force.
+        catalog: that in force.
 
     Raises:
         RowsMissing: roll back, make them, and begin again.
         StoreError: as any query.
     """
     capped = Capped()
-    if not policies.capped:
+    if not catalog.capped:
         return capped
-    days = _unknown(amounts, policies)
+    days = _unknown(amounts, catalog)
     if not days:
         return capped
-    deciding = _Deciding(session, policies)
+    deciding = _Deciding(session, catalog)
     full, doubtful = deciding.look(days)
     over = {place: keys for place, keys in full.items() if keys}
     for place in sorted(doubtful):
@@ -136,16 +146,16 @@ class _Day:
     keys: dict[str, None] = field(default_factory=dict)
 
 
-def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
+def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
     """What has to be looked up, the keys in the order in which they came."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
-        if policies.cap(counter) is None:
+        if catalog.cap(counter) is None:
             continue
         for label, keys in amounts.of(counter).items():
-            day = policies.day(counter, label)
-            known = policies.made.of(counter, day)
-            free = _free(policies, counter)
+            day = catalog.day(counter, label)
+            known = catalog.made.of(counter, day)
+            free = _free(catalog, counter)
             unknown = [key for key in keys if key not in known and key not in free]
             if unknown:
                 one = found.setdefault((counter, day), _Day())
@@ -154,11 +164,11 @@ def _unknown(amounts: Amounts, policies: Policies) -> dict[Place, _Day]:
     return found
 
 
-def _free(policies: Policies, counter: str) -> tuple[str, ...]:
+def _free(catalog: Catalog, counter: str) -> tuple[str, ...]:
     """Keys that take no room of a counter's days: with dimensions that of all events which have
     any, since what its breakdowns hold is compared with it.
     """
-    return (OVERFLOW, "") if counter in policies.dimensioned else (OVERFLOW,)
+    return (OVERFLOW, "") if counter in catalog.dimensioned else (OVERFLOW,)
 
 
 @dataclass(slots=True)
@@ -166,7 +176,7 @@ class _Deciding:
     """Which keys of some days may be made, in one transaction."""
 
     _session: Session
-    _policies: Policies
+    _catalog: Catalog
     _seen: dict[Place, int | None] = field(default_factory=dict)
 
     def look(
@@ -182,12 +192,12 @@ class _Deciding:
         full: dict[Place, list[str]] = {}
         doubtful: dict[Place, list[str]] = {}
         for place, day in days.items():
-            missing = _missing_keys(self._session, self._policies, place, day.keys)
+            missing = _missing_keys(self._session, self._catalog, place, day.keys)
             if not missing:
                 continue
             made = states.get(place)
             no_room = made is not None and made >= self._most(place)
-            if no_room or _is_rolled_up(self._session, place):
+            if no_room or _is_rolled_up(self._session, self._catalog, place):
                 full[place] = missing
             else:
                 doubtful[place] = missing
@@ -200,12 +210,12 @@ class _Deciding:
 
         Nobody else makes keys of that day until this transaction ends.
         """
-        session, policies, most = self._session, self._policies, self._most(place)
+        session, catalog, most = self._session, self._catalog, self._most(place)
         made = self._lock(place)
         # Once more, if others have had the lock since it was looked which keys are there.
         same = made is not None and made == self._seen[place]
-        new = list(keys) if same else _missing_keys(session, policies, place, keys)
-        counted = _count_keys(session, policies, place) if made is None else made
+        new = list(keys) if same else _missing_keys(session, catalog, place, keys)
+        counted = _count_keys(session, catalog, place) if made is None else made
         room = max(0, most - counted)
         granted, refused = new[:room], new[room:]
         if made is None or granted:
@@ -216,7 +226,7 @@ class _Deciding:
         return granted, refused
 
     def _most(self, place: Place) -> int:
-        most = self._policies.cap(place[0])
+        most = self._catalog.cap(place[0])
         assert most is not None
         return most
 
@@ -250,77 +260,79 @@ _KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of
 
 
 def _missing_keys(
-    session: Session, policies: Policies, place: Place, keys: Collection[str]
+    session: Session, catalog: Catalog, place: Place, keys: Collection[str]
 ) -> list[str]:
     """Keys of these that the day does not have; the others are remembered."""
     encoded = {key: key.encode().hex() for key in keys}
-    there = _in_slots(session, policies, place, encoded.values())
+    where, args = _of_day(catalog, place)
+    # In one bucket keys are found by the primary key, in several by the other index.
+    index = "PRIMARY" if len(args) == 1 else "by_key"
+    there = _there(session, index, place[0], where, args, encoded.values())
     absent = [hexed for key, hexed in encoded.items() if key not in there]
-    if absent and _is_rolled_up(session, place):
-        there |= _in_month(session, place, absent)
-    policies.made.add(*place, there)
+    if absent and _is_rolled_up(session, catalog, place):
+        month = labels_where([month_label(place[1])])
+        there |= _there(session, "PRIMARY", place[0], *month, absent)
+    catalog.made.add(*place, there)
     return [key for key in encoded if key not in there]
 
 
-def _count_keys(session: Session, policies: Policies, place: Place) -> int:
+def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
     """How many keys take room of the day."""
-    where, args = views.condition(_ranges(policies, place))
-    free = [key.encode() for key in _free(policies, place[0])]
+    where, args = _of_day(catalog, place)
+    free = [key.encode() for key in _free(catalog, place[0])]
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT DISTINCT counter_key FROM counter_slot"
-        f" FORCE INDEX (PRIMARY) WHERE counter = %s{where}"
+        f" FORCE INDEX (PRIMARY) WHERE counter = %s AND {where}"
         f" AND counter_key NOT IN ({marks(free)})) AS there",
         (place[0], *args, *free),
     )
     return int(number)
 
 
-def _is_rolled_up(session: Session, place: Place) -> bool:
+def _is_rolled_up(session: Session, catalog: Catalog, place: Place) -> bool:
     """Whether keys of the day may be in its month by now."""
+    counter, day = place
+    begins = datetime_of(buckets.day_begins(catalog.of(counter).known_zone(), day))
     found = session.query(
-        "SELECT 1 FROM counter WHERE name = %s AND rolled_up_to > %s", (place[0], place[1])
+        "SELECT 1 FROM counter WHERE name = %s AND rolled_month > %s", (counter, begins)
     )
     return bool(found)
 
 
-def _in_slots(
-    session: Session, policies: Policies, place: Place, encoded: Iterable[str]
-) -> set[str]:
-    of_day = _ranges(policies, place)
-    # In one bucket keys are found by the primary key, in several by the other index.
-    index = "PRIMARY" if len(of_day) == 1 and of_day[0].only is not None else "by_key"
-    where, args = views.condition(of_day)
-    rows = f"DISTINCT counter_key FROM counter_slot FORCE INDEX ({index}) WHERE counter = %s{where}"
-    return _there(session, rows, (place[0], *args), encoded)
-
-
-def _in_month(session: Session, place: Place, encoded: Iterable[str]) -> set[str]:
-    rows = "counter_key FROM counter_month FORCE INDEX (PRIMARY) WHERE counter = %s AND bucket = %s"
-    return _there(session, rows, (place[0], _month(place[1])), encoded)
+def _of_day(catalog: Catalog, place: Place) -> tuple[str, list[object]]:
+    """The condition for the rows of a day's buckets, of any width, and its values."""
+    counter, day = place
+    scheme = catalog.of(counter)
+    where, args = labels_where([day_label(day)])
+    if scheme.widths[0] == "day":
+        return where, args
+    for begin, end in buckets.intervals(scheme.known_zone(), day, day):
+        assert begin is not None
+        assert end is not None
+        where += f" OR bucket >= %s AND bucket < %s AND width < {_DAY:d}"
+        args += [datetime_of(begin), datetime_of(end)]
+    return f"({where})", args
 
 
 def _there(
-    session: Session, rows: str, args: tuple[object, ...], encoded: Iterable[str]
+    session: Session,
+    index: str,
+    counter: str,
+    where: str,
+    args: Sequence[object],
+    encoded: Iterable[str],
 ) -> set[str]:
-    """Those of some keys, given as hex digits, that are among the rows of a SELECT."""
+    """Those of some keys, given as hex digits, that are in rows of some buckets of a counter."""
     there: set[str] = set()
     for part in parts(sorted(encoded), _KEYS_PER_QUERY):
         literals = "', X'".join(part)
-        found = session.query(f"SELECT {rows} AND counter_key IN (X'{literals}')", args)
+        found = session.query(
+            f"SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX ({index})"
+            f" WHERE counter = %s AND {where} AND counter_key IN (X'{literals}')",
+            (counter, *args),
+        )
         there.update(bytes(key).decode() for (key,) in found)
     return there
-
-
-def _ranges(policies: Policies, place: Place) -> Sequence[LabelRange]:
-    """The buckets of a day; those that its keys may have been rolled up to meanwhile included."""
-    counter, day = place
-    own = [replace(policy, rolled_to=None) for policy in policies.of(counter)]
-    return View(counter, own, None).ranges(day, day) or ()
-
-
-def _month(day: date) -> datetime:
-    """The bucket of the month that a day goes to."""
-    return label_time(day_label(day.replace(day=1)))
 
 
 def overflown(
@@ -332,12 +344,12 @@ def overflown(
     found: dict[tuple[str, int], int] = {}
     for part in parts(sorted(names), _COUNTERS_PER_QUERY):
         rows = session.query(
-            "SELECT counter, bucket, SUM(amount) FROM counter_slot FORCE INDEX (by_key)"
+            f"SELECT counter, {LABEL}, SUM(amount) FROM counter_slot FORCE INDEX (by_key)"
             f" WHERE counter IN ({marks(part)}) AND counter_key = %s AND bucket >= %s"
-            " GROUP BY counter, bucket HAVING SUM(amount) <> 0",
+            " GROUP BY counter, bucket, width HAVING SUM(amount) <> 0",
             (*part, OVERFLOW.encode(), since),
         )
-        found |= {(name, label_of(bucket)): int(amount) for name, bucket, amount in rows}
+        found |= {(name, label): int(amount) for name, label, amount in rows}
     return found
 
 
@@ -385,7 +397,8 @@ def prune(
     while True:
         found = session.query(
             "SELECT counter, day FROM counter_keys JOIN counter ON name = counter"
-            " WHERE day < rolled_up_to LIMIT %s",
+            # The local day of the month's begin may be one later than in UTC.
+            " WHERE day < rolled_month - INTERVAL 1 DAY LIMIT %s",
             (_DAYS_PER_QUERY,),
         )
         for place in found:

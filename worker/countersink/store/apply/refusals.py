@@ -22,7 +22,7 @@ from countersink.store.apply.cells import RowName
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import Dimensioned
-from countersink.store.counters.policies import Policies, SaltPeriod, accepted
+from countersink.store.counters.catalog import Catalog, SaltPeriod, accepted
 from countersink.store.errors import UnknownDimension
 from countersink.store.sql import marks, parts
 from countersink.store.visitors import salts
@@ -35,14 +35,14 @@ class RuleContext:
     """What rows of some entries are judged by.
 
     Attributes:
-        policies: those in force.
-        late: what was accepted before its bucket was reconciled is counted, too.
+        catalog: that in force.
+        late: what was accepted before its day was reconciled is counted, too.
         counters: those of the rows that are not counted, and why not.
         salts: periods of the salts by which members of theirs were hashed, by number.
         left_out: rows that an attempt before was refused for, and why.
     """
 
-    policies: Policies
+    catalog: Catalog
     late: bool
     counters: Mapping[str, RowRefusal]
     salts: Mapping[int, SaltPeriod]
@@ -64,7 +64,7 @@ class RefusalRule(NamedTuple):
 def refuse(
     session: Session,
     entries: Sequence[Incoming],
-    policies: Policies,
+    catalog: Catalog,
     *,
     left_out: Mapping[RowName, RowRefusal],
     late: bool = False,
@@ -74,19 +74,19 @@ def refuse(
     Args:
         session: in a transaction that holds the lock on control.
         entries: what is to be counted.
-        policies: those in force.
+        catalog: that in force.
         left_out: rows that are not to be counted either, and why.
-        late: count also what was accepted before its bucket was reconciled.
+        late: count also what was accepted before its day was reconciled.
 
     Returns:
         the entries with what is left of them, and a dead row for each row taken out.
     """
     numbers = {seen.number for entry in entries for seen in entry.seen.values()}
     context = RuleContext(
-        policies,
+        catalog,
         late,
-        _not_counted(session, entries, policies),
-        salts.known_periods(session, policies, numbers),
+        _not_counted(session, entries, catalog),
+        salts.known_periods(session, catalog, numbers),
         left_out,
     )
     kept, dead = list[Incoming](), list[DeadRow]()
@@ -151,7 +151,7 @@ def _has_dimensions(_: RuleContext, entry: Incoming) -> bool:
 
 def _undeclared(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     counter = row[1]
-    own = context.policies.dimensioned.get(counter) or Dimensioned(counter, ())
+    own = context.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
     try:
         own.require(row[2])
     except UnknownDimension as error:
@@ -165,7 +165,7 @@ def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> RowRefusa
     seen = entry.seen.get(position)
     if seen is None:
         return None
-    if counter not in context.policies.salt_days:
+    if counter not in context.catalog.salt_days:
         return RowRefusal(
             DeadReason.NOT_UNIQUE,
             f"{counter!r} does not count its different members: `countersink counter set {counter}"
@@ -183,18 +183,18 @@ def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> RowRefusa
 
 def _accepted_before_marks(context: RuleContext, entry: Incoming) -> bool:
     # Live traffic costs a comparison for each entry, and its rows are not looked at.
-    marked_before = context.policies.marked_before
+    marked_before = context.catalog.marked_before
     return marked_before > 0 and not context.late and accepted(entry.id, entry.at) < marked_before
 
 
 def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     when = accepted(entry.id, entry.at)
-    mark = context.policies.mark(row[1], row[3], when)
+    mark = context.catalog.mark(row[1], row[3], when)
     if mark is None:
         return None
     return RowRefusal(
         DeadReason.RECONCILED,
-        f"accepted at {when} (Unix ms), and backfill {mark.run} has set this bucket since then to"
+        f"accepted at {when} (Unix ms), and backfill {mark.run} has set this day since then to"
         f" what its sources say of everything before {mark.sent_before}: if they lack it,"
         f" `countersink dead retry --reason {DeadReason.RECONCILED}`, or its ref, counts it on top",
     )
@@ -218,20 +218,20 @@ RULES: Final = (
 
 
 def _not_counted(
-    session: Session, entries: Iterable[Incoming], policies: Policies
+    session: Session, entries: Iterable[Incoming], catalog: Catalog
 ) -> dict[str, RowRefusal]:
     """The counters of some rows that are not counted: those of the counters of tracked tables,
     which triggers count and nobody else may, and in strict mode those of counters that nobody has
     made, nor counted before.
     """
-    if not (policies.strict or policies.tracked):
+    if not (catalog.strict or catalog.tracked):
         return {}
     names = {row[1] for entry in entries for row in entry.rows}
-    refused = {name: _tracked(name) for name in names & policies.tracked}
-    if policies.strict:
-        doubtful = {name for name in names - policies.tracked - policies.known if is_name(name)}
+    refused = {name: _tracked(name) for name in names & catalog.tracked}
+    if catalog.strict:
+        doubtful = {name for name in names - catalog.tracked - catalog.known if is_name(name)}
         unknown = doubtful - known(session, doubtful)
-        policies.known |= doubtful - unknown
+        catalog.known |= doubtful - unknown
         refused |= {name: _unknown(name) for name in unknown}
     return refused
 
@@ -261,7 +261,7 @@ def known(session: Session, names: Iterable[str]) -> set[str]:
     ordered = sorted(names)
     for part in parts(ordered, _NAMES_PER_QUERY):
         rows = session.query(
-            f"SELECT name FROM counter WHERE name IN ({marks(part)})"
+            f"SELECT name FROM counter WHERE created IS NOT NULL AND name IN ({marks(part)})"
             f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks(part)})"
             # The row count of a tracked table, which is not in the ledger.
             " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY)"

@@ -1,1 +1,1 @@
-"""Counters: settings, policies, buckets, notes, deletion."""
+"""Counters: settings, catalog, buckets, notes, deletion."""

@@ -3,7 +3,7 @@ checks of declarations with the error messages, which cells a row is counted in,
 answers a question, and the SQL of declaring and removing them.
 
 What is counted of a combination of dimensions is a counter of its own, such as ``page_views#1``,
-which no name that a user can give is. It has the settings and policies of the counter that it
+which no name that a user can give is. It has the settings of the counter that it
 breaks down, and is counted with it, in the same transactions. Its keys are those of
 :func:`countersink.runtime.dimensions.composite`.
 """
@@ -25,7 +25,7 @@ from countersink.runtime.dimensions import (
 from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
-from countersink.store.sql import label_of, label_time
+from countersink.store.sql import datetime_of, unix_seconds
 
 T = TypeVar("T")
 
@@ -100,12 +100,6 @@ class Dimensioned:
         for each in self.breakdowns:
             if minute >= each.since:
                 yield each, each.key(key)
-
-    def begun(self, start: int, minute: int) -> int:
-        """How many times there are at which breakdowns begin, after ``start`` and up to ``minute``,
-        both Unix minutes.
-        """
-        return len({each.since for each in self.breakdowns if start < each.since <= minute})
 
     def require(self, key: RowKey) -> None:
         """Check that the dimensions of a row are declared.
@@ -235,7 +229,7 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
         if of is None:
             own[name] = dimensions
         elif is_breakdown(name) and counter_of(name) == of:
-            begun = 0 if since is None else label_of(since) // 60
+            begun = 0 if since is None else unix_seconds(since) // 60
             number = int(name.rpartition("#")[2])
             breakdowns.setdefault(of, []).append((number, Breakdown(name, dimensions, begun)))
     return {
@@ -352,7 +346,7 @@ def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: 
                 f"{counter}#{number}",
                 ",".join(dimensions),
                 counter,
-                label_time(since * 60) if since else None,
+                datetime_of(since * 60) if since else None,
             ),
         )
     session.execute(
@@ -360,8 +354,10 @@ def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: 
     )
 
 
-_COPIED: Final = "keep_days, max_keys, app_slots, keep_steps"
-_POLICY: Final = "valid_from, time_zone, resolution, used_to, rolls"
+_COPIED: Final = (
+    "time_zone, resolution, counted_minute, counted_quarter, counted_hour, counted_day, keep_steps,"
+    " max_keys, app_slots"
+)
 
 
 def names_of(session: Session, counter: str) -> list[str]:
@@ -373,35 +369,7 @@ def names_of(session: Session, counter: str) -> list[str]:
 
 
 def copy_settings(session: Session, counter: str, breakdown: str) -> None:
-    """Give a breakdown the settings and policies of its counter; how far retention is with it stays
-    as it is.
-    """
+    """Give a breakdown the settings of its counter; how far retention is with it stays as it is."""
     (values,) = session.query(f"SELECT {_COPIED} FROM counter WHERE name = %s", (counter,))
     assignments = ", ".join(f"{column} = %s" for column in _COPIED.split(", "))
     session.execute(f"UPDATE counter SET {assignments} WHERE name = %s", (*values, breakdown))
-    wanted, there = (
-        {
-            int(number): policy
-            for number, *policy in session.query(
-                f"SELECT number, {_POLICY} FROM counter_policy WHERE counter = %s", (name,)
-            )
-        }
-        for name in (counter, breakdown)
-    )
-    for number in there.keys() - wanted.keys():
-        session.execute(
-            "DELETE FROM counter_policy WHERE counter = %s AND number = %s", (breakdown, number)
-        )
-    for number, policy in wanted.items():
-        if number not in there:
-            session.execute(
-                f"INSERT INTO counter_policy (counter, number, {_POLICY})"
-                " VALUES (%s, %s, %s, %s, %s, %s, %s)",
-                (breakdown, number, *policy),
-            )
-        elif policy != there[number]:
-            assignments = ", ".join(f"{column} = %s" for column in _POLICY.split(", "))
-            session.execute(
-                f"UPDATE counter_policy SET {assignments} WHERE counter = %s AND number = %s",
-                (*policy, breakdown, number),
-            )

@@ -1,12 +1,11 @@
-"""Which bucket (day, hour, quarter, minute) an event is counted in, when it begins and ends, by
-time zone; unknown time zones; most policies of a counter (``MAX_POLICIES``: the seconds of a
-label); longest series (``MAX_DAYS``) and its error; days and months as dates.
+"""Which bucket (minute, quarter, hour, day, month) an event is counted in, when it begins and ends,
+by time zone; unknown time zones; longest series (``MAX_DAYS``) and its error; days and months as
+dates.
 
-A bucket's *label* is what the column ``bucket`` holds, counted in seconds since 1970-01-01 00:00 as
-if it were UTC. For the resolution ``day`` it is the midnight of the local date, for ``hour``,
-``quarter`` and ``minute`` the start in UTC. To it the number of the policy is added as seconds. So
-a label alone tells under which policy it was counted, no two policies ever share a bucket, and a
-counter may change its policy at any minute; the first policy's labels are plain.
+A bucket's *label* is the column ``bucket`` as seconds since 1970-01-01 00:00 as if it were UTC,
+plus the number of its width (1 minute, 2 quarter, 3 hour, 4 day, 5 month). For days the column is
+the midnight of the local date, for months that of their first day, for the others the start in UTC.
+So a label alone says from when to when a bucket is, in a time zone.
 """
 
 from calendar import monthrange
@@ -17,19 +16,23 @@ from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from countersink.store.errors import SeriesTooLong
-from countersink.store.sql import EPOCH, day_label
+from countersink.store.sql import EPOCH, label_text, width_number
 
+Width = Literal["minute", "quarter", "hour", "day", "month"]
+WIDTHS: Final[tuple[Width, ...]] = get_args(Width)
+"""The finest first."""
+NUMBER: Final[dict[Width, int]] = {width: number for number, width in enumerate(WIDTHS, 1)}
+"""Numbers of the widths, as the column ``width`` has them."""
 Resolution = Literal["day", "hour", "quarter", "minute"]
 RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
+"""Widths in which events can be counted."""
 
-WIDTH: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
+MINUTES: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
 """Minutes of a bucket; a local day has more or fewer where clocks are changed."""
 FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
 """Those finer than a day, the finest first."""
 UNITS: Final = {"m": 1, "h": 60, "d": 1440}
 """Minutes of a unit, in ``90m``, ``24h``, ``7d``."""
-MAX_POLICIES: Final = 60
-"""Policies a counter can have had: their numbers are seconds."""
 
 _DAY: Final = 86_400
 _EPOCH_ORDINAL: Final = EPOCH.toordinal()
@@ -63,41 +66,72 @@ def zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
-def label(number: int, time_zone: str, resolution: Resolution, minute: int) -> int:
-    """The label of the bucket for an event at ``minute`` (Unix minutes) under such a policy."""
-    if resolution == "day":
-        if time_zone == "UTC":
-            return minute // 1440 * _DAY + number
-        return _day_number(time_zone, minute * 60) * _DAY + number
-    width = WIDTH[resolution]
-    return minute // width * width * 60 + number
+def label(time_zone: str, width: Width, minute: int) -> int:
+    """The label of the bucket of such a width for an event at ``minute`` (Unix minutes)."""
+    number = NUMBER[width]
+    if width == "day" or width == "month":
+        day = minute // 1440 if time_zone == "UTC" else _day_number(time_zone, minute * 60)
+        if width == "month":
+            day -= _date(day).day - 1
+        return day * _DAY + number
+    minutes = MINUTES[width]
+    return minute // minutes * minutes * 60 + number
 
 
-def policy_number(label: int) -> int:
-    """The number of the policy under which a bucket was counted."""
-    return label % 60
+def width_of(label: int) -> Width:
+    """The width of a bucket.
+
+    Raises:
+        LookupError: there is none with its number: the row was not written by countersink.
+    """
+    number = width_number(label)
+    if not 1 <= number <= len(WIDTHS):
+        raise LookupError(f"a bucket {label_text(label)} has the width {number}, which is none")
+    return WIDTHS[number - 1]
 
 
-def starts_at(time_zone: str, resolution: Resolution, label: int) -> int:
-    """Unix seconds at which the bucket begins."""
-    start = label - policy_number(label)
-    if resolution == "day":
+def is_wider(one: Width, other: Width) -> bool:
+    """Whether buckets of one width are wider than those of another."""
+    return NUMBER[one] > NUMBER[other]
+
+
+def starts_at(time_zone: str, label: int) -> int:
+    """Unix seconds at which the bucket begins.
+
+    Raises:
+        LookupError: as :func:`width_of`.
+    """
+    start = label - width_number(label)
+    if width_of(label) in ("day", "month"):
         return _day_begins(time_zone, start // _DAY)
     return start
 
 
-def ends_at(time_zone: str, resolution: Resolution, label: int) -> int:
-    """Unix seconds at which the bucket has ended."""
-    start = label - policy_number(label)
-    if resolution == "day":
+def ends_at(time_zone: str, label: int) -> int:
+    """Unix seconds at which the bucket has ended.
+
+    Raises:
+        LookupError: as :func:`width_of`.
+    """
+    start, width = label - width_number(label), width_of(label)
+    if width == "month":
+        days = monthrange(*_date(start // _DAY).timetuple()[:2])[1]
+        return _day_begins(time_zone, start // _DAY + days)
+    if width == "day":
         return _day_begins(time_zone, start // _DAY + 1)
-    return start + WIDTH[resolution] * 60
+    return start + MINUTES[width] * 60
 
 
-def local_day(time_zone: str, resolution: Resolution, label: int) -> date:
-    """The date that the bucket belongs to (or begins on), in the policy's own time zone."""
-    start = label - policy_number(label)
-    return _date(start // _DAY if resolution == "day" else _day_number(time_zone, start))
+def local_day(time_zone: str, label: int) -> date:
+    """The date that the bucket belongs to, or begins on, in a time zone; of a month its first.
+
+    Raises:
+        LookupError: as :func:`width_of`.
+    """
+    start = label - width_number(label)
+    if width_of(label) in ("day", "month"):
+        return _date(start // _DAY)
+    return _date(_day_number(time_zone, start))
 
 
 def date_at(time_zone: str, instant: int) -> date:
@@ -113,7 +147,7 @@ def day_begins(time_zone: str, day: date) -> int:
     """
     place = zone(time_zone)
     if time_zone == "UTC" or not FIRST_DAY < day <= LAST_DAY:
-        return day_label(day)
+        return (day.toordinal() - _EPOCH_ORDINAL) * _DAY
     begins = round(datetime(day.year, day.month, day.day, tzinfo=place).timestamp())
     if date_at(time_zone, begins) == day and date_at(time_zone, begins - 1) < day:
         return begins
@@ -158,8 +192,8 @@ _AROUND: Final = 4 * 3600
 """Seconds around midnight within which a change of clocks can make a date come back."""
 _STEP: Final = 6 * 3600
 """Seconds between two looks for a change of clocks."""
-_FIRST: Final = day_label(FIRST_DAY)
-_END: Final = day_label(LAST_DAY + ONE_DAY)
+_FIRST: Final = _FIRST_NUMBER * _DAY
+_END: Final = (_LAST_NUMBER + 1) * _DAY
 
 
 def offset_at(time_zone: str, instant: int) -> int:
@@ -173,7 +207,7 @@ def offset_at(time_zone: str, instant: int) -> int:
 
 def widest(minutes: int) -> Resolution:
     """The widest resolution finer than a day that divides so many minutes."""
-    return next(each for each in reversed(FINER) if minutes % WIDTH[each] == 0)
+    return next(each for each in reversed(FINER) if minutes % MINUTES[each] == 0)
 
 
 @lru_cache(maxsize=65_536)

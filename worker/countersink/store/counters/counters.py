@@ -2,7 +2,6 @@
 of the values and their messages are in ``settings.py``."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -13,12 +12,12 @@ from countersink.store.counters import breakdowns as declared
 from countersink.store.counters import buckets, deletion, keep_steps, settings
 from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
+from countersink.store.counters.catalog import load
 from countersink.store.counters.deletion import Deleted
-from countersink.store.counters.policies import load
-from countersink.store.counters.settings import Counter, KeepDays, MaxKeys, SettingsChange
+from countersink.store.counters.settings import Counter, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
-from countersink.store.in_app import settings_version
 from countersink.store.sessions import Pool
+from countersink.store.tracked.definitions import refuse_tracked
 from countersink.store.visitors.salts import check_salt_days
 
 __all__ = ["Counter", "Counters", "Deleted"]
@@ -29,8 +28,8 @@ Result = TypeVar("Result")
 class Counters:
     """The counters and their settings. Thread-safe and fork-safe.
 
-    Whoever counts follows a change at once and exactly: what is counted after :meth:`set` has
-    returned goes by it, whichever worker does it. Every method raises what
+    Workers follow a change at once and exactly: what they count after :meth:`set` has returned goes
+    by it; applications' own transactions do within a minute. Every method raises what
     :mod:`countersink.store.errors` lists; Conflict says that others were in the way all the time.
 
     Args:
@@ -66,10 +65,8 @@ class Counters:
         time_zone: str | None = None,
         resolution: Resolution | None = None,
         keep: str | None = None,
-        keep_days: KeepDays | None = None,
         max_keys: MaxKeys | None = None,
         app_slots: int | None = None,
-        start: datetime | None = None,
         dimensions: Sequence[str] | None = None,
         breakdowns: "Sequence[str | Sequence[str]] | None" = None,
         salt_days: int | None = None,
@@ -78,23 +75,20 @@ class Counters:
 
         Args:
             name: 1 to 64 of ``A-Z a-z 0-9 _ . : -``.
-            time_zone: IANA name; whose midnights begin its days. At first UTC.
-            resolution: ``day``, ``hour``, ``quarter`` (of an hour) or ``minute``: from minutes and
-                quarters the days of any zone can be added up, from hours those of zones that are
-                whole hours from UTC. At first ``day``.
-            keep: for how long buckets finer than days are kept, such as ``minute=2d,hour=90d``:
-                minutes for two days, then hours until 90 days, then days. ``"forever"``, as at
-                first: none becomes a wider one any more.
-            keep_days: days that days are kept before they roll up to months, or ``"forever"``, as
-                at first.
+            time_zone: IANA name; whose midnights begin its days. At first UTC; it stays once
+                anything was counted.
+            resolution: ``day``, ``hour``, ``quarter`` (of an hour) or ``minute``, for what is
+                counted from now on: from minutes and quarters the days of any zone can be added up,
+                from hours those of zones that are whole hours from UTC. At first ``day``.
+            keep: for how long buckets finer than months are kept, such as
+                ``minute=2d,hour=90d,day=400d``: minutes for two days, then hours until 90 days,
+                then days until 400, then months. ``"forever"``, as at first: none becomes a wider
+                one any more.
             max_keys: keys that workers and backfills make for a day of it, 1 to 100,000,000; what
                 comes for others goes to the key ``__overflow__``. ``"none"``: as for all counters
                 (:meth:`set_max_keys`), as at first.
             app_slots: 1 to 256; over how many slots the application's own transactions spread. At
                 first 16.
-            start: aware, in whole minutes, at least one minute ahead: the event time from which
-                time zone and resolution are for. Needed to change them once anything was counted;
-                without it a counter that never was has them for all time.
             dimensions: names that increments may have, at most 8; ``[]``: none, as at first.
             breakdowns: all combinations of them of which totals are to be kept, each as
                 ``"page,country"``, or by its names in order. A new one holds the events from its
@@ -117,16 +111,14 @@ class Counters:
             name,
             time_zone,
             None if resolution is None else settings.check_resolution(resolution),
-            None if keep_days is None else (settings.check_keep_days(keep_days),),
             None if max_keys is None else (settings.check_max_keys(max_keys),),
             None if app_slots is None else settings.check_app_slots(app_slots),
-            None if start is None else settings.start_minute(start),
             None if keep is None else keep_steps.parse(keep),
             None if dimensions is None else check_dimensions(dimensions),
             None if breakdowns is None else check_breakdowns(breakdowns),
             None if salt_days is None else check_salt_days(salt_days),
         )
-        found = self._alone(partial(settings.change, wanted), name)
+        found = self._alone(partial(settings.change, wanted))
         if breakdowns is not None:
             with self._connect() as session:
                 self._delete_removed(session, name)
@@ -141,8 +133,8 @@ class Counters:
         """Delete a counter with all it was ever counted and its settings, or one key of it.
 
         In many short transactions, beside whoever counts; if it is interrupted, call it again. What
-        is counted later, be it in the queue already, counts from 0, and a deleted counter then has
-        the defaults.
+        is counted later, be it in the queue already, counts from 0, in the time zone and resolution
+        that the counter had; else it has the defaults then.
 
         Raises:
             UnknownCounter: there is no such counter. (Of a key that it does not have 0 rows are
@@ -152,11 +144,11 @@ class Counters:
         """
 
         with self._connect() as session:
-            settings_version.refuse_tracked(session, name)
+            refuse_tracked(session, name)
             settings.require(session, name)
             if key is None:
                 if declared.names_of(session, name):
-                    self._alone(partial(_remove_breakdowns, name=name), name)
+                    self._alone(partial(_remove_breakdowns, name=name))
                     self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
             declared.refuse_empty_key(session, name, key)
@@ -171,8 +163,6 @@ class Counters:
 
         def switch(session: Session, control: Control) -> None:
             if control.strict != bool(on):
-                if on:
-                    settings_version.lower_unknown(session)
                 session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
                 bump(session)
 
@@ -202,15 +192,11 @@ class Counters:
 
         self._alone(switch)
 
-    def _alone(self, work: Callable[[Session, Control], Result], name: str | None = None) -> Result:
-        """Run ``work`` in a transaction while nobody is counting, be it in one of an application's
-        own, where that is of this name.
-        """
+    def _alone(self, work: Callable[[Session, Control], Result]) -> Result:
+        """Run ``work`` in a transaction while no worker is counting."""
         with self._connect() as session:
             try:
-                if name is None:
-                    return exclusive(session, partial(work, session))
-                return settings_version.alone(session, name, partial(work, session))
+                return exclusive(session, partial(work, session))
             except Conflict as error:
                 raise Conflict(
                     f"nothing was changed, since others held what it takes all the time ({error}):"

@@ -26,11 +26,11 @@ from countersink.store import links
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
 from countersink.store.connection import Session
 from countersink.store.counters import deletion_sql
-from countersink.store.counters.breakdowns import names_of
+from countersink.store.counters.breakdowns import is_breakdown, names_of
+from countersink.store.counters.catalog import load
 from countersink.store.counters.deletion_sql import Deleted as Deleted
-from countersink.store.counters.policies import load
 from countersink.store.errors import Conflict
-from countersink.store.in_app import settings_version
+from countersink.store.tracked.definitions import refuse_tracked
 
 ROWS: Final = 1000
 """Rows per transaction."""
@@ -44,12 +44,18 @@ ATTEMPTS: Final = 20
 _LONGEST_PAUSE: Final = 0.2
 _ABOUT_A_COUNTER: Final = (
     "counter_ledger",
-    "counter_policy",
     "counter_keys",
     "day_note",
     "visitor_salt",
 )
 """Tables in which something is left of a counter when its rows are gone."""
+_TOMBSTONE: Final = (
+    "INSERT INTO counter (name, zone_fixed) VALUES (%s, UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
+    " zone_fixed = UTC_TIMESTAMP(3), created = NULL, keep_steps = NULL, rolled_quarter = NULL,"
+    " rolled_hour = NULL, rolled_day = NULL, rolled_month = NULL, max_keys = NULL,"
+    " app_slots = DEFAULT(app_slots), dimensions = NULL, last_breakdown = NULL, salt_days = NULL"
+)
+"""Time zone and resolution stay: applications may go on counting by them for a minute."""
 _PASSES: Final = 20
 
 Reached = Callable[[str], object]
@@ -73,24 +79,22 @@ class _Deleting:
     reached: Reached
     pause: Callable[[float], object]
     attempts: int
-    size: int = ROWS
+    size: int
 
     def key_once(self, key: bytes) -> tuple[Deleted, bool]:
         """Delete a key's rows in order, not turning back to what is counted meanwhile; also whether
-        it took several transactions for a table: between two of them retention may have moved rows
-        to a wider bucket, which begins where this has been.
+        it took several transactions: between two of them retention may have moved rows to a wider
+        bucket, which begins where this has been.
         """
         deleted, several = Deleted(), False
-        for table in deletion_sql.TABLES:
-            after: datetime | None = None
-            while True:
-                place = (self.session, table, self.counter, key, after)
-                page, after = self._next(partial(deletion_sql.delete_buckets, *place))
-                deleted += page
-                if after is None:
-                    break
-                several = True
-        return deleted, several
+        after: datetime | None = None
+        while True:
+            place = (self.session, self.counter, key, after)
+            page, after = self._next(partial(deletion_sql.delete_buckets, *place))
+            deleted += page
+            if after is None:
+                return deleted, several
+            several = True
 
     def backfills(self) -> None:
         """End the counter's backfills, and delete what they wrote down."""
@@ -106,12 +110,6 @@ class _Deleting:
     def once_through(self, most: int) -> Deleted:
         """Delete the counter's rows in order, about ``most`` of them."""
         deleted = Deleted()
-        for table in deletion_sql.TABLES:
-            deleted += self._table(table, most - deleted.rows)
-        return deleted
-
-    def _table(self, table: deletion_sql.Table, most: int) -> Deleted:
-        deleted = Deleted()
         last: deletion_sql.Position | None = None
         inside = False
         while deleted.rows < most:
@@ -121,7 +119,7 @@ class _Deleting:
                 where, args = f"{where} AND bucket = %s AND counter_key >= %s", (*args, *last)
             elif last is not None:
                 where, args = f"{where} AND bucket > %s", (*args, last[0])
-            delete = partial(deletion_sql.delete_rows, self.session, table, where, args)
+            delete = partial(deletion_sql.delete_rows, self.session, where, args)
             page, at = self._next(delete)
             deleted += page
             if at is None and not inside:
@@ -140,13 +138,7 @@ class _Deleting:
 
     def _finish_alone(self) -> Deleted:
         try:
-            return settings_version.alone(
-                self.session,
-                self.counter,
-                self._finish,
-                attempts=min(self.attempts, settings_version.ATTEMPTS),
-                pause=self.pause,
-            )
+            return exclusive(self.session, self._finish, attempts=self.attempts, pause=self.pause)
         except _Faster:
             raise Conflict(
                 f"{self.counter} is counted faster than it can be deleted (more than {MOST:,} rows"
@@ -156,25 +148,26 @@ class _Deleting:
             raise self._held(error) from error
 
     def _finish(self, control: Control) -> Deleted:
-        settings_version.refuse_tracked(self.session, self.counter)
+        refuse_tracked(self.session, self.counter)
         if not deletion_sql.finish(self.session, self.counter):
             raise _Backfilled
         if names_of(self.session, self.counter):
             raise Conflict(f"{self.counter} has got breakdowns meanwhile: run this again")
         if deletion_sql.rows_left(self.session, self.counter, MOST + 1) > MOST:
             raise _Faster
-        deleted = Deleted()
-        for table in deletion_sql.TABLES:
-            page = Deleted(ROWS)
-            while page.rows == ROWS:
-                page, _ = deletion_sql.delete_rows(
-                    self.session, table, "counter = %s", (self.counter,), ROWS, " NOWAIT"
-                )
-                deleted += page
+        deleted, page = Deleted(), Deleted(ROWS)
+        while page.rows == ROWS:
+            page, _ = deletion_sql.delete_rows(
+                self.session, "counter = %s", (self.counter,), ROWS, " NOWAIT"
+            )
+            deleted += page
         for place in _ABOUT_A_COUNTER:
             self.session.execute(f"DELETE FROM {place} WHERE counter = %s", (self.counter,))
         links.delete_of(self.session, self.counter)
-        self.session.execute("DELETE FROM counter WHERE name = %s", (self.counter,))
+        if is_breakdown(self.counter):
+            self.session.execute("DELETE FROM counter WHERE name = %s", (self.counter,))
+        else:
+            self.session.execute(_TOMBSTONE, (self.counter,))
         bump(self.session)
         self.reached("before_commit")
         return deleted
@@ -214,7 +207,7 @@ def delete_key(
     pause: Callable[[float], object] = time.sleep,
     attempts: int = ATTEMPTS,
 ) -> Deleted:
-    """Delete one key of a counter, in all its buckets and months.
+    """Delete one key of a counter, in all its buckets.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
@@ -227,7 +220,7 @@ def delete_key(
     Raises:
         Conflict: others held rows all the time; what was deleted is deleted, and it can go on.
     """
-    deleting = _Deleting(session, counter, reached, pause, attempts)
+    deleting = _Deleting(session, counter, reached, pause, attempts, ROWS)
     wanted = key_bytes(key)
     deleted = Deleted()
     with short_waits(session):
@@ -250,13 +243,13 @@ def delete_counter(
     pause: Callable[[float], object] = time.sleep,
     attempts: int = ATTEMPTS,
 ) -> Deleted:
-    """Delete a counter: rows, months, ledger, policies, settings, and what its backfills wrote
-    down, but for the list of their runs. As :func:`delete_key`.
+    """Delete a counter: rows, ledger, settings, and what its backfills wrote down, but for the list
+    of their runs. As :func:`delete_key`.
 
     Raises:
         Conflict: as there; or it is counted faster than it can be deleted.
     """
-    deleting = _Deleting(session, counter, reached, pause, attempts)
+    deleting = _Deleting(session, counter, reached, pause, attempts, ROWS)
     deleted = Deleted()
     with short_waits(session):
         deleting.backfills()

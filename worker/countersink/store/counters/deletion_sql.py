@@ -12,25 +12,19 @@ been read.
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 from countersink.store.apply.cells import FIRST_SLOT
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
 from countersink.store.ledger.postings import BucketSums, Posting, post
-from countersink.store.sql import label_of
+from countersink.store.sql import LABEL, label_time
 from countersink.store.visitors import rows as sketches
-
-Table = Literal["counter_slot", "counter_month"]
-TABLES: Final[tuple[Table, ...]] = ("counter_slot", "counter_month")
 
 Position = tuple[datetime, bytes]
 """The bucket and the key of a row."""
 
-_ORDER: Final[dict[Table, str]] = {
-    "counter_slot": "bucket, counter_key, slot",
-    "counter_month": "bucket, counter_key",
-}
+_ORDER: Final = "bucket, counter_key, width, slot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +32,7 @@ class Deleted:
     """How many rows were deleted, and their sum.
 
     Attributes:
-        rows: of counter_slot and counter_month.
+        rows: how many.
         amount: their sum.
     """
 
@@ -50,60 +44,52 @@ class Deleted:
 
 
 def rows_left(session: Session, counter: str, most: int | None = None) -> int:
-    """How many rows a counter has; a scan of them, which ends after ``most`` of a table."""
+    """How many rows a counter has; a scan of them, which ends after ``most``."""
     end = "" if most is None else f" LIMIT {most:d}"
-    return sum(
-        int(number)
-        for table in TABLES
-        for (number,) in session.query(
-            f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s{end}) AS there",
-            (counter,),
-        )
+    ((number,),) = session.query(
+        "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE counter = %s{end}) AS there",
+        (counter,),
     )
+    return int(number)
 
 
 def delete_rows(
-    session: Session, table: Table, where: str, args: tuple[object, ...], size: int, wait: str = ""
+    session: Session, where: str, args: tuple[object, ...], size: int, wait: str = ""
 ) -> tuple[Deleted, Position | None]:
     """Delete the first ``size`` rows by the primary key; also where the last one was.
 
     Args:
         session: in a transaction.
-        table: the table.
         where: a range of the primary key; ``counter = %s`` comes first.
         args: the values for it; the counter comes first.
         size: how many.
         wait: `` NOWAIT``, or nothing.
     """
-    slot = ", slot" if table == "counter_slot" else ""
-    rows = session.query(
-        f"SELECT amount, bucket, counter_key{slot}"
-        f" FROM {table} FORCE INDEX (PRIMARY) WHERE {where}"
-        f" ORDER BY {_ORDER[table]} LIMIT %s FOR UPDATE{wait}",
-        (*args, size),
-    )
+    rows = [
+        (int(amount), int(label), bytes(key), int(slot))
+        for amount, label, key, slot in session.query(
+            f"SELECT amount, {LABEL}, counter_key, slot FROM counter_slot FORCE INDEX (PRIMARY)"
+            f" WHERE {where} ORDER BY {_ORDER} LIMIT %s FOR UPDATE{wait}",
+            (*args, size),
+        )
+    ]
     if not rows:
         return Deleted(), None
     session.execute(
-        f"DELETE FROM {table} WHERE {where} ORDER BY {_ORDER[table]} LIMIT %s", (*args, len(rows))
+        f"DELETE FROM counter_slot WHERE {where} ORDER BY {_ORDER} LIMIT %s", (*args, len(rows))
     )
-    gone = BucketSums(month=table == "counter_month")
-    for amount, bucket, key, *_ in rows:
-        gone.add_row(str(args[0]), label_of(bucket), bytes(key), int(amount))
+    counter, gone = str(args[0]), BucketSums()
+    for amount, label, key, _ in rows:
+        gone.add_row(counter, label, key, amount)
     _post(session, gone)
-    sketches.delete(session, table, str(args[0]), [row[1:] for row in rows])
-    _, bucket, key, *_ = rows[-1]
-    return Deleted(len(rows), sum(int(row[0]) for row in rows)), (bucket, bytes(key))
+    sketches.delete(session, counter, [row[1:] for row in rows])
+    _, label, key, _ = rows[-1]
+    return Deleted(len(rows), sum(row[0] for row in rows)), (label_time(label), key)
 
 
 def delete_buckets(
-    session: Session,
-    table: Table,
-    counter: str,
-    key: bytes,
-    after: datetime | None,
-    size: int,
+    session: Session, counter: str, key: bytes, after: datetime | None, size: int
 ) -> tuple[Deleted, datetime | None]:
     """Delete a key's rows in its next buckets; also the last bucket, None if all were deleted.
 
@@ -112,13 +98,12 @@ def delete_buckets(
 
     Args:
         session: in a transaction.
-        table: the table.
         counter: the counter.
         key: the key.
         after: the last bucket of the page before; None to begin with.
         size: about how many rows.
     """
-    rows = f"{table} FORCE INDEX (by_key)"
+    rows = "counter_slot FORCE INDEX (by_key)"
     where = "counter = %s AND counter_key = %s"
     args: tuple[object, ...] = (counter, key)
     if after is not None:
@@ -132,20 +117,20 @@ def delete_buckets(
     if last is not None:
         where, args = f"{where} AND bucket <= %s", (*args, last)
     found = session.query(
-        f"SELECT bucket, COUNT(*), SUM(amount) FROM {rows} WHERE {where}"
-        " GROUP BY bucket FOR UPDATE",
+        f"SELECT {LABEL}, COUNT(*), SUM(amount) FROM {rows} WHERE {where}"
+        " GROUP BY bucket, width FOR UPDATE",
         args,
     )
     number = sum(int(each[1]) for each in found)
     # With a table in front, as MariaDB knows no index hints without.
-    gone = session.execute(f"DELETE {table} FROM {rows} WHERE {where}", args)
+    gone = session.execute(f"DELETE counter_slot FROM {rows} WHERE {where}", args)
     if gone != number:
         raise Conflict(f"{number:,} rows were added up and {gone:,} deleted, so nothing was")
-    sums = BucketSums(month=table == "counter_month")
-    for bucket, _, amount in found:
-        sums.add_row(counter, label_of(bucket), key, int(amount))
+    sums = BucketSums()
+    for label, _, amount in found:
+        sums.add_row(counter, label, key, int(amount))
     _post(session, sums)
-    sketches.delete_key(session, table, where, args)
+    sketches.delete_key(session, where, args)
     return Deleted(number, sum(int(each[2]) for each in found)), last
 
 
@@ -205,17 +190,18 @@ def delete_corrections(session: Session, counter: str, run: int, size: int) -> b
     """
     rows = session.query(
         "SELECT should_be - had FROM backfill_drift WHERE run = %s"
-        " ORDER BY bucket, counter_key LIMIT %s FOR UPDATE",
+        " ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",
         (run, size),
     )
     if rows:
         session.execute(
-            "DELETE FROM backfill_drift WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
+            "DELETE FROM backfill_drift WHERE run = %s"
+            " ORDER BY bucket, width, counter_key LIMIT %s",
             (run, len(rows)),
         )
         _to_slot_0(session, counter, sum(int(amount) for (amount,) in rows))
     said = session.execute(
-        "DELETE FROM backfill_truth WHERE run = %s ORDER BY bucket, counter_key LIMIT %s",
+        "DELETE FROM backfill_truth WHERE run = %s ORDER BY bucket, width, counter_key LIMIT %s",
         (run, size),
     )
     return len(rows) == size or said == size
@@ -267,7 +253,7 @@ def finish(session: Session, counter: str) -> bool:
     nobody is counting.
     """
     end_runs(session, counter)
-    session.execute("DELETE FROM reconciled_bucket WHERE counter = %s", (counter,))
+    session.execute("DELETE FROM reconciled_day WHERE counter = %s", (counter,))
     ((left,),) = session.query(
         "SELECT EXISTS (SELECT 1 FROM backfill_source AS s JOIN backfill_chunk AS c"
         " ON c.source = s.id WHERE s.counter = %s) OR EXISTS (SELECT 1 FROM backfill_run AS r"

@@ -1,14 +1,13 @@
-"""Steps (``--keep minute=2d,hour=90d``): for how long a counter keeps buckets finer than days;
-their syntax with its errors, and to which wider buckets a policy's are rolled up, and up to when.
+"""Steps (``--keep minute=2d,hour=90d,day=400d``): for how long a counter keeps buckets finer than
+months; their syntax with its errors, and to which wider buckets they are rolled up, and up to when.
 """
 
 import re
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
-from countersink.store.counters.buckets import FINER, UNITS, WIDTH, Resolution
-from countersink.store.counters.policies import Policy
+from countersink.store.counters.buckets import MINUTES, UNITS, Resolution, Width, is_wider
+from countersink.store.counters.catalog import Scheme
 
 Steps = tuple[tuple[Resolution, int], ...]
 """(width of buckets, minutes for which they are kept), the finest first; () for ever."""
@@ -33,7 +32,7 @@ def parse(text: str) -> Steps:
         return ()
     steps = tuple(_step(part) for part in text.split(","))
     for (one, kept), (other, longer) in pairwise(steps):
-        if WIDTH[one] >= WIDTH[other]:
+        if MINUTES[one] >= MINUTES[other]:
             raise ValueError(f"{one} comes before {other}: name each width once, the finest first")
         if kept >= longer:
             raise ValueError(
@@ -50,11 +49,9 @@ def _step(text: str) -> tuple[Resolution, int]:
             f"{text[:80]!r} is no width with a time in m, h or d (minutes, hours, days): {_EXAMPLE}"
         )
     name, number, unit = found.groups()
-    if name == "day":
-        raise ValueError("how long days are kept is said by keep_days (--keep-days), not as a step")
-    width = next((each for each in FINER if each == name), None)
+    width = next((each for each in MINUTES if each == name), None)
     if width is None:
-        raise ValueError(f"{name!r} is none of {', '.join(FINER)}: {_EXAMPLE}")
+        raise ValueError(f"{name!r} is none of {', '.join(reversed(MINUTES))}: {_EXAMPLE}")
     age = int(number) * UNITS[unit]
     if not 1 <= age <= MAX_AGE:
         raise ValueError(f"{text}: buckets are kept for 1m to {_age(MAX_AGE)}")
@@ -84,37 +81,32 @@ def _age(minutes: int) -> str:
     return f"{minutes // UNITS[unit]}{unit}"
 
 
-def targets(steps: Steps, resolution: Resolution) -> dict[Resolution, int]:
-    """The wider resolutions that buckets get, each with the minutes after which they do."""
-    wider: list[Resolution] = [*(width for width, _ in steps[1:]), "day"]
-    return {
-        to: age
-        for (_, age), to in zip(steps, wider, strict=bool(steps))
-        if WIDTH[to] > WIDTH[resolution]
-    }
+def targets(steps: Steps) -> dict[Width, int]:
+    """The widths that finer buckets are rolled up to, with the minutes after which they are."""
+    if not steps:
+        return {}
+    last: Width = "month" if steps[-1][0] == "day" else "day"
+    wider: list[Width] = [*(width for width, _ in steps[1:]), last]
+    return dict(zip(wider, (age for _, age in steps), strict=True))
 
 
-def due(policies: Iterable[Policy], steps: Steps, now: int) -> dict[int, int]:
-    """Up to which Unix minute buckets are rolled up to those of which policy, by its number, where
-    that is later than it was.
+def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
+    """Up to which Unix second finer buckets are rolled up to those of each width, where that is
+    later than it was: always the start of such a bucket.
 
     Args:
-        policies: all of a counter.
+        scheme: of the counter.
         steps: of the counter.
         now: Unix minutes.
 
     Raises:
-        Refused: a time zone is unknown on this machine.
+        UnknownZone: the time zone is unknown on this machine.
     """
-    numbered = {policy.number: policy for policy in policies}
-    found: dict[int, int] = {}
-    for policy in numbered.values():
-        if policy.rolls is None:
-            continue
-        age = targets(steps, numbered[policy.rolls].resolution).get(policy.resolution)
-        if age is not None:
+    found: dict[Width, int] = {}
+    for width, age in targets(steps).items():
+        if is_wider(width, scheme.widths[0]):
             # Where one of its buckets begins: events are in one or not, never half of them.
-            minute = -(-policy.starts_at(policy.label(now - age)) // 60)
-            if minute > max(policy.valid_from, policy.rolled_to or 0):
-                found[policy.number] = minute
+            begin = scheme.starts_at(scheme.label_in(width, max(0, now - age)))
+            if begin > max(0, scheme.rolled_to(width) or 0):
+                found[width] = begin
     return found

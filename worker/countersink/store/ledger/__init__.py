@@ -3,8 +3,8 @@ comparison with it finds (``Problem``).
 
 A *posting* is two numbers: the sum of some amounts, and a checksum of the same rows. Whoever
 adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``, on rows of its
-own slot. So for every counter, in any snapshot: the rows in slots and months, as one posting, are
-equal to the sum of the ledger's.
+own slot. So for every counter, in any snapshot: its rows, as one posting, are equal to the sum of
+the ledger's.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ Problem = Literal[
     "sum",
     "checksum",
     "no_ledger",
-    "no_policy",
     "no_bucket",
     "no_rollup",
     "breakdown",
@@ -30,16 +29,16 @@ class Difference:
 
     Attributes:
         counter: its name.
-        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys, days
-            or amounts were exchanged; ``no_ledger``: there are rows, though nothing was ever
-            counted; ``no_policy``: there are buckets of a policy it never had; ``no_bucket``: there
-            are rows at times at which no bucket begins; ``no_rollup``: there are months of days, or
-            wider buckets of times, that were never said to be rolled up; ``backfill``: what its
-            backfills wrote down does not fit the ledger, or does not cover what was read of their
-            sources; ``breakdown``: a breakdown holds other sums of some days than the counter;
-            ``sketch``: different members are not what was written, or lie beside no row, or are
-            missing.
-        in_tables: sum of slots and months; ``backfill``: what its backfills wrote down;
+        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys,
+            buckets or amounts were exchanged; ``no_ledger``: there are rows, though nothing was
+            ever counted; ``no_bucket``: there are rows of no width that there is, or at times at
+            which no bucket of their width begins; ``no_rollup``: there are buckets of a width of
+            times that were never counted in it, nor said to be rolled up to it; ``backfill``: what
+            its backfills wrote down does not fit the ledger, or does not cover what was read of
+            their sources; ``breakdown``: a breakdown holds other sums of some days than the
+            counter; ``sketch``: different members are not what was written, or lie beside no row,
+            or are missing.
+        in_tables: sum of its rows; ``backfill``: what its backfills wrote down;
             ``breakdown``: the breakdown's sum of those days; ``sketch``: how many sketches are
             wrong.
         in_ledger: sum of the ledger; ``backfill``: of slots 512 to 1023; ``breakdown``: the

@@ -4,15 +4,16 @@ The server adds up both sides and tells the counters of which they differ: of mo
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Final
 
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Width
+from countersink.store.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.store.ledger import postings
 from countersink.store.ledger.postings import MODULUS, Posting
-from countersink.store.sql import label_of, marks
+from countersink.store.sql import LABEL, marks
 
 
 @dataclass(slots=True)
@@ -20,25 +21,20 @@ class Sides:
     """Rows and ledger of a counter, added up in one snapshot.
 
     Attributes:
-        rows: of slots and months.
+        rows: how many.
         postings: rows of the ledger.
         held: what the rows hold.
         posted: what was posted.
-        days: rows by the label of their bucket, of slots.
-        months: the same of months.
-        rolled_up_to: days before it are said to be in months.
-        rolled_to: by the number of a policy to whose buckets others are rolled up: up to which Unix
-            minute they are said to be.
+        buckets: rows by the label of their bucket.
+        scheme: of the counter.
     """
 
     rows: int = 0
     postings: int = 0
     held: Posting = field(default_factory=Posting)
     posted: Posting = field(default_factory=Posting)
-    days: dict[int, int] = field(default_factory=dict)
-    months: dict[int, int] = field(default_factory=dict)
-    rolled_up_to: date | None = None
-    rolled_to: dict[int, int] = field(default_factory=dict)
+    buckets: dict[int, int] = field(default_factory=dict)
+    scheme: Scheme = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class Balance:
 
     Attributes:
         counters: how many.
-        rows: of their slots and months.
+        rows: of theirs.
         suspects: those with which something may be wrong, in order.
         backfilled: those that backfills were begun for, in order.
     """
@@ -101,35 +97,27 @@ def window(session: Session, after: str | None, rows: int) -> CounterWindow:
     return CounterWindow(after, min(ends, default=None))
 
 
-def balance(session: Session, window: CounterWindow, numbers: Collection[int]) -> Balance:
+def balance(session: Session, window: CounterWindow) -> Balance:
     """Hold the sides of a window's counters against each other.
 
     Args:
         session: in a snapshot.
         window: of which counters.
-        numbers: of policies that each of them has had.
 
     Raises:
         StoreError: as any query.
     """
     where, args = window.where()
-    known = ", ".join(map(str, numbers)) or "-1"
     # Each of these is a stretch of a primary key, in whose order it is grouped.
     sides = f"""(SELECT counter, SUM(n) AS n, SUM(posted) AS posted, SUM(amount) AS amount,
-        SUM(checksum) AS checksum, MAX(odd) AS odd, MAX(timed) AS timed, MAX(minutes) AS minutes
-        FROM (
+        SUM(checksum) AS checksum, MAX(odd) AS odd, {_LAST_OF_ALL} FROM (
         SELECT counter, COUNT(*) AS n, 0 AS posted, SUM(amount) AS amount,
-        {postings.SLOT_CHECKSUM} AS checksum, MAX(SECOND(bucket) NOT IN ({known})) AS odd,
-        MAX(TIME_TO_SEC(bucket) >= {_MINUTE_S:d}) AS timed,
-        MAX(TIME_TO_SEC(bucket) MOD {_QUARTER_S:d} >= {_MINUTE_S:d}) AS minutes
+        {postings.CHECKSUM} AS checksum, MAX({_ODD}) AS odd, {_LAST_OF_ROWS}
         FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, COUNT(*), 0, SUM(amount), {postings.MONTH_CHECKSUM},
-        MAX(DAY(bucket) <> 1 OR TIME_TO_SEC(bucket) <> 0), FALSE, FALSE
-        FROM counter_month FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), FALSE, FALSE, FALSE
+        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), 0, {_NO_LAST}
         FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        ) AS parts GROUP BY counter) AS sides"""
-    every = args * 3
+        ) AS parts GROUP BY counter) AS sides LEFT JOIN counter ON name = sides.counter"""
+    every = args * 2
     ((counters, rows, wrong),) = session.query(
         f"SELECT COUNT(*), COALESCE(SUM(n), 0), COALESCE(SUM({_SUSPECTED}), 0) FROM {sides}",
         every,
@@ -138,22 +126,9 @@ def balance(session: Session, window: CounterWindow, numbers: Collection[int]) -
     if wrong:
         found = session.query(f"SELECT counter FROM {sides} WHERE {_SUSPECTED}", every)
         suspects |= {name for (name,) in found}
-    suspects |= _with_odd_months(session, where, args)
     backfilled = _backfilled(session, where, args)
     others = _others(session, where, args) if backfilled else 0
     return Balance(int(counters) + others, int(rows), sorted(suspects), sorted(backfilled))
-
-
-def _with_odd_months(session: Session, where: str, args: list[object]) -> set[str]:
-    """Counters with months that were not said to be rolled up."""
-    found = session.query(
-        "SELECT counter, last FROM (SELECT counter, MAX(bucket) AS last"
-        f" FROM counter_month FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter) AS months"
-        " WHERE NOT EXISTS (SELECT 1 FROM counter WHERE name = months.counter"
-        " AND rolled_up_to > last)",
-        args,
-    )
-    return {name for name, _ in found}
 
 
 def _backfilled(session: Session, where: str, args: list[object]) -> set[str]:
@@ -189,17 +164,16 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     """
     found: defaultdict[str, Sides] = defaultdict(Sides)
     inside = f"IN ({marks(names)})"
-    for month, table in enumerate(("counter_slot", "counter_month")):
-        for name, bucket, rows, amount, key_sum in session.query(
-            f"SELECT counter, bucket, COUNT(*), SUM(amount), {postings.KEY_SUM}"
-            f" FROM {table} FORCE INDEX (PRIMARY)"
-            f" WHERE counter {inside} GROUP BY counter, bucket",
-            names,
-        ):
-            sides, label = found[name], label_of(bucket)
-            sides.rows += int(rows)
-            sides.held += Posting.of(label, int(amount), int(key_sum), month=bool(month))
-            (sides.months if month else sides.days)[label] = int(rows)
+    for name, label, rows, amount, key_sum in session.query(
+        f"SELECT counter, {LABEL}, COUNT(*), SUM(amount), {postings.KEY_SUM}"
+        " FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE counter {inside} GROUP BY counter, bucket, width",
+        names,
+    ):
+        sides = found[name]
+        sides.rows += int(rows)
+        sides.held += Posting.of(label, int(amount), int(key_sum))
+        sides.buckets[label] = int(rows)
     for name, rows, amount, checksum in session.query(
         "SELECT counter, COUNT(*), SUM(amount), SUM(checksum) FROM counter_ledger"
         f" WHERE counter {inside} GROUP BY counter",
@@ -207,34 +181,47 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     ):
         found[name].postings = int(rows)
         found[name].posted = Posting(int(amount), int(checksum) % MODULUS)
-    for name, up_to in session.query(
-        f"SELECT name, rolled_up_to FROM counter WHERE name {inside}", names
-    ):
+    for name, scheme in read_schemes(session, names).items():
         if name in found:
-            found[name].rolled_up_to = up_to
-    for name, number, rolled_to in session.query(
-        "SELECT counter, number, rolled_to FROM counter_policy"
-        f" WHERE counter {inside} AND rolled_to IS NOT NULL",
-        names,
-    ):
-        if name in found:
-            found[name].rolled_to[int(number)] = label_of(rolled_to) // 60
+            found[name].scheme = scheme
     return {name: found[name] for name in names if name in found}
 
 
 _ORDER: Final = {
-    "counter_slot": "counter, bucket, counter_key, slot",
-    "counter_month": "counter, bucket, counter_key",
+    "counter_slot": "counter, bucket, counter_key, width, slot",
     "counter_ledger": "counter, slot",
 }
-_MINUTE_S: Final = 60
-_QUARTER_S: Final = 900
-"""Seconds: a bucket's are the number of its policy, so what is above them is its time of day."""
+_ODD: Final = (
+    "CASE width WHEN 1 THEN SECOND(bucket) WHEN 2 THEN TIME_TO_SEC(bucket) MOD 900"
+    " WHEN 3 THEN TIME_TO_SEC(bucket) MOD 3600 WHEN 4 THEN TIME_TO_SEC(bucket)"
+    " WHEN 5 THEN TIME_TO_SEC(bucket) + DAY(bucket) - 1 ELSE 1 END"
+)
+"""0 where a bucket of that width begins."""
+_LAST: Final = {width: f"last_{width}" for width in WIDTHS}
+"""By width the last bucket of a counter."""
+_LAST_OF_ROWS: Final = ", ".join(
+    f"MAX(IF(width = {NUMBER[width]:d}, bucket, NULL)) AS {last}" for width, last in _LAST.items()
+)
+_LAST_OF_ALL: Final = ", ".join(f"MAX({last}) AS {last}" for last in _LAST.values())
+_NO_LAST: Final = ", ".join("NULL" for _ in _LAST)
+
+
+def _beyond(width: Width) -> str:
+    """Finds counters with buckets of a width from times that were never counted in it, nor rolled
+    up to it; and some others, as a local midnight may be 12 hours behind UTC's.
+    """
+    last = _LAST[width]
+    if width in ("day", "month"):
+        last += " + INTERVAL 12 HOUR"
+    ends = [f"counted_{width}"] if width in RESOLUTIONS else []
+    ends += [f"rolled_{width}"] if width != WIDTHS[0] else []
+    before = " AND ".join(f"COALESCE({end} <= {last}, TRUE)" for end in ends)
+    return f"({_LAST[width]} IS NOT NULL AND COALESCE(resolution, 'day') <> '{width}' AND {before})"
+
+
 _TRACKED: Final = "EXISTS (SELECT 1 FROM tracked_table AS t WHERE t.counter = sides.counter)"
-_HAS_POLICY: Final = "EXISTS (SELECT 1 FROM counter_policy AS p WHERE p.counter = sides.counter"
 _SUSPECTED: Final = (
-    f"odd OR (timed AND NOT {_HAS_POLICY} AND p.resolution <> 'day'))"
-    f" OR (minutes AND NOT {_HAS_POLICY} AND p.resolution = 'minute'))"
+    f"odd > 0 OR {' OR '.join(map(_beyond, WIDTHS))}"
     f" OR ((posted = 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED})"
 )
 """A tracked table is what its counter is held against, not the ledger."""

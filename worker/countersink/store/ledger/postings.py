@@ -4,9 +4,9 @@ SQL; folds applications' rows of it into one.
 Checksums of rows add up: in Python and, equal to it, in SQL. That of some rows is the sum of
 ``amount * key weight * bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one: CRC
 is what both servers and zlib compute fast, and squared it is not linear, so that no exchange among
-keys or days that are alike cancels out. Whoever changes rows without the checksum is found out but
-for one in two thousand million; whoever looks for keys of equal weight finds some: a checksum is no
-signature.
+keys or buckets that are alike cancels out. Whoever changes rows without the checksum is found out
+but for one in two thousand million; whoever looks for keys of equal weight finds some: a checksum
+is no signature.
 
 An amount of 0 adds nothing.
 
@@ -27,7 +27,7 @@ from zlib import crc32
 
 from countersink.store.connection import Session
 from countersink.store.in_app.connection import FIRST_OWN, AppConnection, execute, own_slot
-from countersink.store.sql import insert_rows, label_text
+from countersink.store.sql import insert_rows, label_text, width_number
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
@@ -43,29 +43,17 @@ _UNTOUCHED: Final = f"slot >= {FIRST_OWN:d} AND posted_at < UTC_TIMESTAMP(3) - I
 
 MODULUS: Final = 2**31 - 1
 """A prime: all but 0 can be divided by. Products of two remainders fit BIGINT."""
-MONTH_TAG: Final = "month "
-"""In front of a month's text, so that its weight is not that of the day that begins it."""
 
 _KEY: Final = f"CAST((CRC32(counter_key) * CRC32(counter_key) + 1) MOD {MODULUS:d} AS SIGNED)"
-_DAY_TEXT: Final = "bucket"
-_MONTH_TEXT: Final = f"CONCAT('{MONTH_TAG}', bucket)"
-
+_CRC: Final = "CRC32(CONCAT(bucket, ' ', width))"
+_BUCKET: Final = f"CAST(({_CRC} * {_CRC} + 1) MOD {MODULUS:d} AS SIGNED)"
 _AMOUNT: Final = f"CAST(amount MOD {MODULUS:d} AS SIGNED)"
 """As an integer: decimals are multiplied more slowly."""
 
 KEY_SUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY}), 0)"
 """SQL for the sum of each amount by the weight of its key, or something congruent to it."""
-
-
-def _checksum_sql(text: str) -> str:
-    weight = f"CAST((CRC32({text}) * CRC32({text}) + 1) MOD {MODULUS:d} AS SIGNED)"
-    return f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {weight}), 0)"
-
-
-SLOT_CHECKSUM: Final = _checksum_sql(_DAY_TEXT)
-"""SQL for the checksum of rows of ``counter_slot``, or something congruent to it."""
-MONTH_CHECKSUM: Final = _checksum_sql(_MONTH_TEXT)
-"""The same for ``counter_month``."""
+CHECKSUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {_BUCKET}), 0)"
+"""SQL for the checksum of rows, or something congruent to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +69,18 @@ class Posting:
     checksum: int = 0
 
     @staticmethod
-    def of(label: int, amount: int, key_sum: int, *, month: bool = False) -> "Posting":
+    def of(label: int, amount: int, key_sum: int) -> "Posting":
         """That of rows of one bucket.
 
         Args:
             label: of the bucket.
             amount: the sum of their amounts.
             key_sum: the sum of each amount multiplied by the weight of its key.
-            month: they are of ``counter_month``.
 
         Raises:
             OverflowError: the label is beyond the year 9999.
         """
-        return Posting(amount, key_sum * bucket_weight(label, month) % MODULUS)
+        return Posting(amount, key_sum * bucket_weight(label) % MODULUS)
 
     def __add__(self, other: "Posting") -> "Posting":
         return Posting(self.amount + other.amount, (self.checksum + other.checksum) % MODULUS)
@@ -106,14 +93,9 @@ class Posting:
 
 
 class BucketSums:
-    """Rows added up by (counter, bucket), of which postings are made.
+    """Rows added up by (counter, bucket), of which postings are made."""
 
-    Args:
-        month: they are of ``counter_month``.
-    """
-
-    def __init__(self, *, month: bool = False) -> None:
-        self._month = month
+    def __init__(self) -> None:
         self._sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, counter: str, label: int, amount: int, key_sum: int) -> None:
@@ -130,7 +112,7 @@ class BucketSums:
         """One per counter; also where it adds up to nothing."""
         found: dict[str, Posting] = {}
         for (counter, label), (amount, key_sum) in self._sums.items():
-            posting = Posting.of(label, amount, key_sum, month=self._month)
+            posting = Posting.of(label, amount, key_sum)
             found[counter] = found.get(counter, Posting()) + posting
         return found
 
@@ -223,12 +205,11 @@ def key_weight(key: bytes) -> int:
 
 
 @lru_cache(maxsize=65_536)
-def bucket_weight(label: int, month: bool = False) -> int:
+def bucket_weight(label: int) -> int:
     """What the amounts of a bucket are multiplied by.
 
     Raises:
         OverflowError: the label is beyond the year 9999.
     """
-    text = label_text(label)
-    crc = crc32((MONTH_TAG + text if month else text).encode())
+    crc = crc32(f"{label_text(label)} {width_number(label)}".encode())
     return (crc * crc + 1) % MODULUS

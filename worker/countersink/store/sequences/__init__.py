@@ -2,8 +2,8 @@
 ``next_block``, ``next_in``, ``peek``, ``set``, ``reset``, ``configure``; checks are in
 ``options.py``, refusals of changes in ``records.py``.
 
-Tables: ``sequence`` has a row per sequence and period, ``sequence_option`` one per sequence, which
-is made when it is first used. Whoever hands out a value holds a share lock on the latter.
+The table ``sequence`` has a base row per sequence, which is made when it is first used and holds
+its options, and a row per period. Whoever hands out a value locks the base row.
 """
 
 import builtins
@@ -13,41 +13,34 @@ from enum import Enum
 from functools import partial
 from typing import Final, Literal, TypeVar
 
-from countersink.store.connection import Connect, Session, rerun_transaction
+from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.errors import Conflict
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
 from countersink.store.sequences.allocator import (
     HANDING_IDLE_SECONDS,
-    ValueAllocator,
     handing_sessions,
+    take,
+    take_in,
 )
 from countersink.store.sequences.options import (
     PeriodLength,
     SequenceOptions,
+    ValueRequest,
     block_size,
     check_changes,
     name_bytes,
     number,
     step_number,
 )
-from countersink.store.sequences.records import (
-    CHANGE_LOCK_WAIT,
-    Period,
-    Sequence,
-    SequenceTables,
-    ValueRequest,
-)
+from countersink.store.sequences.records import CHANGE_LOCK_WAIT, TABLE, Period, Sequence
 from countersink.store.sessions import Pool
-
-Options = SequenceOptions
-"""Its name in earlier versions."""
+from countersink.store.sql import quoted
 
 __all__ = [
     "CHANGE_LOCK_WAIT",
     "HANDING_IDLE_SECONDS",
     "UNCHANGED",
-    "Options",
     "Period",
     "Sequence",
     "SequenceOptions",
@@ -84,20 +77,20 @@ class Sequences:
             open for long.
         connect_to_change: makes sessions at READ COMMITTED for changes, with a short lock wait.
         pool: for reading.
-        database: where the tables are, for statements on the application's connections.
+        database: where the table is, for statements on the application's connections.
     """
 
     def __init__(
         self, connect: Connect, connect_to_change: Connect, pool: Pool, database: str
     ) -> None:
-        self._tables = SequenceTables.of(database)
+        self._table = f"{quoted(database)}.{TABLE}"
         self._handing_out = handing_sessions(connect)
         self._changing = handing_sessions(connect_to_change)
-        self._handing = ValueAllocator(self._handing_out, self._tables)
         self._pool = pool
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
-        """Add, and get your own value: one statement, and one round trip but for the first time.
+        """Add, and get your own value: one statement, and one round trip, but for the first value
+        and for sequences with periods.
 
         Args:
             name: of the sequence.
@@ -115,12 +108,12 @@ class Sequences:
             Conflict: an application's transaction held the sequence for too long; nothing was
                 handed out.
         """
-        return self._handing.take(name_bytes(name), _asked(step, start))[-1]
+        return self._take(name, _asked(step, start))[-1]
 
     def next_block(
         self, name: str, n: int, step: int | None = None, *, start: int | None = None
     ) -> range:
-        """The next ``n`` values at once, ``step`` apart, in one statement: for a busy caller.
+        """The next ``n`` values at once, ``step`` apart: for a busy caller.
 
         They are all handed out, whether they are used or not. In a sequence that cycles a block
         that does not fit before the end begins again at the start as a whole; in others it is
@@ -130,7 +123,7 @@ class Sequences:
             as :meth:`next`; ValueError also for ``n`` below 1.
         """
         asked = _asked(step, start, block_size(n, None if step is None else step_number(step)))
-        return self._handing.take(name_bytes(name), asked)
+        return self._take(name, asked)
 
     def next_in(
         self,
@@ -149,20 +142,20 @@ class Sequences:
         What the driver raises goes up as it is, deadlocks (1213, 1020) and lock waits (1205)
         included: roll back, and run the transaction again.
 
-        The value is also what the connection's ``LAST_INSERT_ID()`` is afterwards: read the id of
-        an AUTO_INCREMENT row of yours before. A period is that of the connection's clock, which is
-        the server's unless you ``SET timestamp``.
+        The connection's ``LAST_INSERT_ID()`` may be another one afterwards: read the id of an
+        AUTO_INCREMENT row of yours before. A period is that of the connection's clock, which is the
+        server's unless you ``SET timestamp``.
 
         Args:
-            connection: to the server of the store, by any driver with a DB-API cursor; its user may
-                write to the store's database.
+            connection: to the server of the store, by any driver with a DB-API cursor; its user has
+                SELECT, INSERT and UPDATE on the table ``sequence``.
             name: as of :meth:`next`, and so are the others.
 
         Raises:
             SequenceExhausted: as :meth:`next`; the transaction is still open.
-            StoreError: what the sequence is could not be looked up on a connection of the store's.
+            Refused: the sequence's time zone is unknown on this machine.
         """
-        return self._handing.take_in(connection, name_bytes(name), _asked(step, start))[-1]
+        return take_in(connection, self._table, name_bytes(name), _asked(step, start))[-1]
 
     def peek(self, name: str, *, period: date | None = None) -> int | None:
         """The last value handed out, which is not taken by that; None if there is none.
@@ -186,7 +179,7 @@ class Sequences:
             ValueError: it is beyond the sequence's limits.
         """
         encoded, checked = name_bytes(name), number(value, "a value")
-        self._change(lambda at: records.set_value(at, self._tables, encoded, checked))
+        self._change(lambda at: records.set_value(at, encoded, checked))
 
     def reset(self, name: str) -> int | None:
         """Begin the current period again: the next value is the start.
@@ -255,9 +248,7 @@ class Sequences:
             {option: value for option, value in given.items() if value is not UNCHANGED}
         )
         encoded = name_bytes(name)
-        made = self._change(lambda at: records.configure(at, self._tables, encoded, checked))
-        self._handing.memory.forget(encoded)
-        return made
+        return self._change(lambda session: records.configure(session, encoded, checked))
 
     def periods(self, name: str) -> "builtins.list[Period]":
         """What the sequence came to in each period that it was used in, the earliest first."""
@@ -281,14 +272,15 @@ class Sequences:
             Conflict: applications' transactions held it all the time; nothing was deleted.
         """
         encoded = name_bytes(name)
-        deleted = self._change(lambda session: records.delete(session, encoded))
-        self._handing.memory.forget(encoded)
-        return deleted
+        return self._change(lambda session: records.delete(session, encoded))
 
     def close(self) -> None:
         """Close the connections. More are made when they are needed."""
         self._handing_out.close()
         self._changing.close()
+
+    def _take(self, name: str, asked: ValueRequest) -> range:
+        return rerun(partial(take, self._handing_out, self._table, name_bytes(name), asked))
 
     def _change(self, work: Callable[[Session], Result]) -> Result:
         with self._changing.lent() as session:

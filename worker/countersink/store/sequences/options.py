@@ -1,23 +1,16 @@
 """Options of a sequence (start, step, minimum, maximum, cycle, period, time zone): checks with
-error messages, limits of names and numbers, and where its periods begin.
-
-Its periods: which one it is on the server's clock, and where the next begins.
+error messages, limits of names and numbers, where its periods begin, and which values come next.
 
 A period is known by its first day, a local date; the column ``period`` holds that day's midnight.
-Sequences without periods have the single one of 1970-01-01. The server knows nothing of time zones:
-statements carry the boundaries around its clock, in UTC, and it chooses by its own clock which
-period it is in.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
+from datetime import date, timedelta
 from typing import Any, Final, Literal, cast, get_args
 
 from countersink.store.counters import buckets
-from countersink.store.errors import Refused
-from countersink.store.sql import EPOCH, day_label
+from countersink.store.errors import SequenceExhausted, UnknownZone
 
 MIN_VALUE: Final = -(2**63)
 MAX_VALUE: Final = 2**63 - 1
@@ -25,23 +18,7 @@ MAX_NAME_BYTES: Final = 255
 PeriodLength = Literal["none", "day", "month", "year"]
 PERIODS: Final[tuple[PeriodLength, ...]] = get_args(PeriodLength)
 ALL_TIME: Final = date(1970, 1, 1)
-"""The one period of a sequence without periods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """The periods of a sequence: their length and time zone.
-
-    Attributes:
-        period: its length.
-        time_zone: IANA name; whose midnights begin the periods.
-    """
-
-    period: PeriodLength = "none"
-    time_zone: str = "UTC"
-
-
-WITHOUT_PERIODS: Final = Scheme()
+"""The one period of a sequence without periods, and of each sequence's base row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +48,31 @@ class SequenceOptions:
         """The value that a period begins with."""
         return self.step if self.start is None else self.start
 
-    @property
-    def scheme(self) -> Scheme:
-        """When the sequence begins anew."""
-        return Scheme(self.period, self.time_zone)
+    def period_of(self, day: date) -> date:
+        """The first day of the period that a local date lies in."""
+        month = day.replace(day=1)
+        begins = {"none": ALL_TIME, "day": day, "month": month, "year": month.replace(month=1)}
+        return begins[self.period]
+
+    def period_at(self, instant: int) -> date:
+        """The first day of the period at an instant, in Unix seconds.
+
+        Raises:
+            UnknownZone: the time zone is unknown on this machine.
+        """
+        if self.period == "none":
+            return ALL_TIME
+        try:
+            day = buckets.date_at(self.time_zone, instant)
+        except ValueError as error:
+            raise UnknownZone(
+                f"the sequence's periods begin in {self.time_zone}, a time zone that is unknown"
+                " here: install a newer tzdata (pip install --upgrade tzdata)"
+            ) from error
+        # Where clocks are put back across midnight, a date comes again: what has begun has begun.
+        following = day + timedelta(days=1)
+        begun = buckets.day_begins(self.time_zone, following) <= instant
+        return self.period_of(following if begun else day)
 
     def allow(self, value: int) -> bool:
         """Whether ``value`` is within the limits."""
@@ -84,18 +82,52 @@ class SequenceOptions:
 
 
 DEFAULTS: Final = SequenceOptions()
-
-
 FIELDS: Final = tuple(field.name for field in fields(SequenceOptions))
-"""Also the columns of ``sequence_option``."""
-COLUMNS: Final = ", ".join(f"o.{name}" for name in FIELDS)
-"""Those of ``sequence_option AS o`` from which :func:`options_of` makes SequenceOptions."""
 
 
-def options_of(row: Sequence[Any]) -> SequenceOptions:
-    """The options of a row with :data:`COLUMNS`."""
-    options = SequenceOptions(**dict(zip(FIELDS, row, strict=True)))
-    return replace(options, cycle=bool(options.cycle))
+@dataclass(frozen=True, slots=True)
+class ValueRequest:
+    """What a caller asks of a sequence: step, start, number of values.
+
+    Attributes:
+        step: None: the configured one.
+        start: the first value, where there is none yet; None: the configured one, else the step.
+        n: how many values.
+    """
+
+    step: int | None = None
+    start: int | None = None
+    n: int = 1
+
+
+def next_values(
+    name: bytes, options: SequenceOptions, last: int | None, asked: ValueRequest
+) -> range:
+    """The values that follow ``last``, which is None where the period has none yet.
+
+    Raises:
+        SequenceExhausted: they would be beyond the sequence's limits or 64 bits.
+    """
+    step = asked.step or options.step
+    if last is not None:
+        firsts = [last + step, options.first] if options.cycle else [last + step]
+    elif asked.start is not None:
+        firsts = [asked.start]
+    else:
+        firsts = [step if options.start is None else options.start]
+    for first in firsts:
+        block = range(first, first + asked.n * step, step)
+        if options.allow(block[0]) and options.allow(block[-1]):
+            return block
+    what = "value" if asked.n == 1 else f"block of {asked.n} values"
+    if last is None:
+        found = f"no value yet, and its first {what} would be beyond its limits: give another start"
+    else:
+        fewer = "" if asked.n == 1 else "ask for fewer, "
+        found = f"no {what} left within its limits: {fewer}set or reset it"
+    raise SequenceExhausted(
+        f"the sequence {name_text(name)!r} has {found}, or configure other limits"
+    )
 
 
 def check_changes(changes: Mapping[str, object]) -> dict[str, Any]:
@@ -216,98 +248,3 @@ def block_size(n: int, step: int | None) -> int:
     if step is not None and not MIN_VALUE <= n * step <= MAX_VALUE:
         raise ValueError(f"{n} values that are {step} apart do not fit into 64 bits")
     return int(n)
-
-
-@dataclass(frozen=True, slots=True)
-class PeriodSql:
-    """The period of a statement, in SQL.
-
-    Attributes:
-        scheme: for which sequences this is right.
-        expression: the period's DATETIME on the server's clock.
-        condition: true where ``expression`` is of use; empty: always.
-    """
-
-    scheme: Scheme
-    expression: str
-    condition: str
-
-
-def first_day(scheme: Scheme, day: date) -> date:
-    """The first day of the period that a local date lies in."""
-    month = day.replace(day=1)
-    begins = {"none": ALL_TIME, "day": day, "month": month, "year": month.replace(month=1)}
-    return begins[scheme.period]
-
-
-def first_day_at(scheme: Scheme, instant: float) -> date:
-    """The first day of the period at an instant, in Unix seconds.
-
-    Raises:
-        Refused: the time zone is unknown on this machine.
-    """
-    if scheme.period == "none":
-        return ALL_TIME
-    _require_zone(scheme)
-    return first_day(scheme, buckets.date_at(scheme.time_zone, int(instant // 1)))
-
-
-def place_at(scheme: Scheme, instant: float) -> PeriodSql:
-    """The SQL for a statement that is sent at about ``instant``, in Unix seconds.
-
-    Raises:
-        Refused: the time zone is unknown on this machine.
-    """
-    if scheme.period == "none":
-        return _ALL_TIME_SQL
-    return _place(scheme, first_day_at(scheme, instant))
-
-
-def seconds_of(moment: datetime) -> float:
-    """Unix seconds of a DATETIME in UTC."""
-    return (moment - EPOCH).total_seconds()
-
-
-def _literal(seconds: int) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"TIMESTAMP'{moment:%Y-%m-%d %H:%M:%S}'"
-
-
-_ALL_TIME_SQL: Final = PeriodSql(WITHOUT_PERIODS, _literal(day_label(ALL_TIME)), "")
-
-
-@lru_cache(maxsize=1024)
-def _place(scheme: Scheme, current: date) -> PeriodSql:
-    """With the periods before and after, since the server's clock is only known roughly."""
-    following = _next(scheme, current)
-    days = [_previous(scheme, current), current, following, _next(scheme, following)]
-    begins = [_literal(buckets.day_begins(scheme.time_zone, day)) for day in days]
-    cases = " ".join(
-        f"WHEN UTC_TIMESTAMP() < {end} THEN {_literal(day_label(day))}"
-        for day, end in zip(days[:-1], begins[1:], strict=True)
-    )
-    return PeriodSql(
-        scheme,
-        f"CASE {cases} END",
-        f"UTC_TIMESTAMP() >= {begins[0]} AND UTC_TIMESTAMP() < {begins[-1]}",
-    )
-
-
-def _next(scheme: Scheme, first: date) -> date:
-    """The first day of the following period: 32 days reach it from any month, 366 from any year."""
-    days = {"none": 0, "day": 1, "month": 32, "year": 366}[scheme.period]
-    return first_day(scheme, first + timedelta(days=days))
-
-
-def _previous(scheme: Scheme, first: date) -> date:
-    return first_day(scheme, first - timedelta(days=1))
-
-
-def _require_zone(scheme: Scheme) -> None:
-    try:
-        buckets.zone(scheme.time_zone)
-    except ValueError as error:
-        raise Refused(
-            f"the sequence's periods begin in {scheme.time_zone}, a time zone that is unknown here:"
-            " install a newer tzdata (pip install --upgrade tzdata)"
-        ) from error

@@ -1,199 +1,56 @@
 """Rows of sequences: the SQL statements that hand out values; peek, list, set, reset, configure,
 delete, with lock waits, tries and refusals.
 
-A statement that hands out a value adds and says what came of it in one step:
+The row of a sequence with the period 1970-01-01 is its base row: it holds the options and, where
+the sequence has no periods, the value. Whoever hands out or changes anything of a sequence locks
+that row first. So nobody goes by options that have changed, and nobody deadlocks.
+
+Most values are handed out by :func:`add`, one statement that adds and tells what came of it:
 ``LAST_INSERT_ID(expr)`` makes the new value the insert id of the server's reply ("Information
 Functions" in the MySQL manual). It is cast, since its type is unsigned and the column's is not.
-Everything else that counts is read under the lock of the same statement: the options under a share
-lock, so that a change of them waits for every statement that went by the old ones. They come
-without arguments, since some run on the application's own connections: names are hex literals, and
-numbers are those that :func:`_integer` lets through.
+What that cannot decide (a first value, periods, the end of a cycle) is computed here while the base
+row is locked: :func:`hand_out`.
 
-Each change is one transaction on a session of ours. The row of options is locked first, always:
-shared by whoever changes a value, alone by whoever changes the options or deletes. So nobody goes
-by options that have changed, and nobody deadlocks.
+Statements that hand out values come without arguments, since some run on the application's own
+connections: names are hex literals, and numbers are of 64 bits.
 """
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
-from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from countersink.store.connection import Session, rerun
+from countersink.store.connection import Session, rerun_transaction
 from countersink.store.errors import Conflict
 from countersink.store.sequences.options import (
     ALL_TIME,
-    COLUMNS,
     DEFAULTS,
     FIELDS,
     MAX_VALUE,
     MIN_VALUE,
-    WITHOUT_PERIODS,
-    PeriodLength,
-    PeriodSql,
-    Scheme,
     SequenceOptions,
+    ValueRequest,
     changed,
-    first_day,
     limits,
     name_text,
-    options_of,
-    place_at,
-    seconds_of,
+    next_values,
 )
-from countersink.store.sql import quoted
 
-
-@dataclass(frozen=True, slots=True)
-class SequenceTables:
-    """The two tables, by their full names, quoted."""
-
-    values: str
-    options: str
-
-    @classmethod
-    def of(cls, database: str) -> "SequenceTables":
-        """Those of a database."""
-        return cls(f"{quoted(database)}.sequence", f"{quoted(database)}.sequence_option")
-
-
-@dataclass(frozen=True, slots=True)
-class ValueRequest:
-    """What a caller asks of a sequence: step, start, number of values.
-
-    Attributes:
-        step: None: the configured one.
-        start: the first value, where there is none yet; None: the configured one, else the step.
-        n: how many values.
-        as_configured: ``step`` is what the configured one is thought to be; where it is another,
-            nothing is handed out.
-    """
-
-    step: int | None = None
-    start: int | None = None
-    n: int = 1
-    as_configured: bool = False
-
-    def fits(self) -> bool:
-        """Whether it is a matter of 64 bits from the value before a block to its last one."""
-        return MIN_VALUE <= self.n * (self.step or 1) <= MAX_VALUE
-
-    def values(self, last: int) -> range:
-        """The values, from the last one; the step must be known if there are several."""
-        step = self.step or 1
-        return range(last - (self.n - 1) * step, last + step, step)
-
-
-def hand_out(tables: SequenceTables, name: bytes, place: PeriodSql, asked: ValueRequest) -> str:
-    """Make the row of the period, or add to it. The insert id is the last value handed out.
-
-    Changes no row where the sequence has no options, or others than was thought, or the server's
-    clock is outside of ``place``. Fails with one of the codes of a limit where the value *or the
-    first value of a new row* is beyond the limits: servers check the row to be inserted before they
-    find that there is one. Then :func:`go_on` knows.
-    """
-    first = f"CAST(LAST_INSERT_ID({_block_end(_begin(asked), asked)}) AS SIGNED)"
-    return (
-        f"INSERT INTO {tables.values} (name, period, value, min_value, max_value, updated_at)"
-        f" SELECT o.name, {place.expression}, {first}, o.minimum, o.maximum, UTC_TIMESTAMP(3)"
-        f" FROM {tables.options} AS o"
-        f" WHERE {_options(name, place, asked)} LOCK IN SHARE MODE"
-        f" ON DUPLICATE KEY UPDATE value = {_added(f'{tables.values}.value', asked)},"
-        " min_value = o.minimum, max_value = o.maximum, updated_at = UTC_TIMESTAMP(3)"
-    )
-
-
-def go_on(tables: SequenceTables, name: bytes, place: PeriodSql, asked: ValueRequest) -> str:
-    """As :func:`hand_out`, only where there is a row."""
-    return (
-        f"UPDATE {tables.options} AS o JOIN {tables.values} AS s ON s.name = o.name"
-        f" SET s.value = {_added('s.value', asked)}, s.min_value = o.minimum,"
-        " s.max_value = o.maximum, s.updated_at = UTC_TIMESTAMP(3)"
-        f" WHERE {_options(name, place, asked)} AND s.period = {place.expression}"
-    )
-
-
-def make_options(tables: SequenceTables, name: bytes) -> str:
-    """Give a new sequence its row of options: the lock on it is what makes changes exact."""
-    return (
-        f"INSERT IGNORE INTO {tables.options}"
-        " (name, start, step, minimum, maximum, cycle, period, time_zone)"
-        f" VALUES ({literal(name)}, NULL, 1, NULL, NULL, FALSE, 'none', 'UTC')"
-    )
-
-
-def literal(name: bytes) -> str:
-    """A text as a literal, in any character set and ``sql_mode``."""
-    return f"X'{name.hex()}'"
-
-
-def _options(name: bytes, place: PeriodSql, asked: ValueRequest) -> str:
-    scheme = place.scheme
-    found = f"o.name = {literal(name)} AND o.period = '{scheme.period}'"
-    if asked.as_configured:
-        found += f" AND o.step = {_step(asked)}"
-    if scheme.period == "none":
-        return found
-    return f"{found} AND o.time_zone = {literal(scheme.time_zone.encode())} AND {place.condition}"
-
-
-def _step(asked: ValueRequest) -> str:
-    return "o.step" if asked.step is None else _integer(asked.step)
-
-
-def _begin(asked: ValueRequest) -> str:
-    """The first value of a new row."""
-    if asked.start is not None:
-        return _integer(asked.start)
-    return f"COALESCE(o.start, {_step(asked)})"
-
-
-def _block_end(first: str, asked: ValueRequest) -> str:
-    """The last value of a block, from its first one."""
-    return first if asked.n == 1 else f"{first} + {_times(asked.n - 1, asked)}"
-
-
-def _times(n: int, asked: ValueRequest) -> str:
-    if asked.step is not None:
-        return _integer(n * asked.step)
-    if n != 1:
-        raise ValueError("the step must be known where there are several values")
-    return "o.step"
-
-
-def _added(value: str, asked: ValueRequest) -> str:
-    """The value after a block, as the insert id: where it would be beyond the limits of a sequence
-    that cycles, the end of the first block.
-    """
-    step = _times(asked.n, asked)
-    wide = f"CAST({value} AS DECIMAL(20)) + {step}"
-    # Within the limits, as configure() has seen to, whatever step this caller takes.
-    again = _block_end("COALESCE(o.start, o.step)", asked)
-    return (
-        f"IF(o.cycle AND ({wide} > o.maximum OR {wide} < o.minimum),"
-        f" CAST(LAST_INSERT_ID({again}) AS SIGNED),"
-        f" CAST(LAST_INSERT_ID({value} + {step}) AS SIGNED))"
-    )
-
-
-def _integer(value: int) -> str:
-    """A number as a literal.
-
-    One beyond 64 bits would be unsigned or a decimal, and so would what it is added to: what is
-    beyond the column would then be clipped in the insert id, and not be an error.
-    """
-    if not MIN_VALUE <= value <= MAX_VALUE:
-        raise ValueError(f"{value} is beyond 64 bits")
-    return f"{value:d}"
-
-
+Execute = Callable[[str], object]
+Query = Callable[[str], list[tuple[Any, ...]]]
 CHANGE_LOCK_WAIT: Final = 1
 """Seconds to wait for a lock: meanwhile nobody gets a value, so give way and try again."""
 ATTEMPTS: Final = 20
-_SHARE: Final = "LOCK IN SHARE MODE"
-_ALONE: Final = "FOR UPDATE"
+TABLE: Final = "sequence"
+_LOCK: Final = "FOR UPDATE"
+_COLUMNS: Final = tuple("period_length" if name == "period" else name for name in FIELDS)
+"""Of the options, in the order of their fields; NULL stands for the default."""
+_BASE: Final = (
+    "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP()), value, updated_at,"
+    f" {', '.join(_COLUMNS)}"
+)
+"""Columns of which :class:`_Base` is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,31 +87,95 @@ class Period:
     updated_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A base row, read at a moment of the server's clock (Unix seconds)."""
+
+    seconds: int
+    value: int | None
+    updated_at: datetime | None
+    options: SequenceOptions
+
+    @classmethod
+    def of(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
+        """From :data:`_BASE`. An application's driver may read everything as bytes, or as text."""
+        given: dict[str, Any] = {}
+        for name, option in zip(FIELDS, options, strict=True):
+            if option is not None:
+                text = isinstance(getattr(DEFAULTS, name), str)
+                given[name] = _text(option) if text else int(option)
+        given["cycle"] = bool(given.get("cycle"))
+        return cls(int(seconds), _number(value), updated_at, SequenceOptions(**given))
+
+
+ADDED: Final = 2
+"""Rows that :func:`add` changes, as servers count them, where it has handed out values."""
+
+
+def add(table: str, name: bytes, asked: ValueRequest) -> str:
+    """Add to a value without periods, so that the insert id is the last value handed out.
+
+    Changes nothing where there is no value yet, there are periods, or the sum would be beyond the
+    limits. Where there is no sequence, it makes one without a value.
+    """
+    added, simple = f"{asked.n * (asked.step or 1):d}", "period_length IS NULL"
+    if asked.step is None and asked.n == 1:
+        added = "COALESCE(step, 1)"
+    elif asked.step is None:
+        simple += " AND step IS NULL"  # only the last value is told: the step must be known
+    simple += (
+        f" AND CAST(value AS DECIMAL(20)) + {added} BETWEEN COALESCE(minimum, {MIN_VALUE:d})"
+        f" AND COALESCE(maximum, {MAX_VALUE:d})"
+    )
+    return (
+        f"{_made(table, name)} updated_at = IF({simple}, UTC_TIMESTAMP(3), updated_at),"
+        f" value = IF({simple}, CAST(LAST_INSERT_ID(value + {added}) AS SIGNED), value)"
+    )
+
+
+def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: ValueRequest) -> range:
+    """Hand out values of any sequence, in a transaction.
+
+    Raises:
+        SequenceExhausted, UnknownZone: nothing was done.
+        Conflict: there is no such sequence; :func:`add` had made one if there was none.
+    """
+    base = _read_base(query, name, _LOCK, table)
+    if base is None:
+        raise Conflict(f"the sequence {name_text(name)!r} was deleted meanwhile: try again")
+    period, last = _read_current(query, name, base, _LOCK, table)
+    block = next_values(name, base.options, last, asked)
+    execute(_put(name, period, block[-1], table))
+    return block
+
+
+def literal(name: bytes) -> str:
+    """A text as a literal, in any character set and ``sql_mode``."""
+    return f"X'{name.hex()}'"
+
+
 def peek(session: Session, name: bytes, day: date | None) -> int | None:
     """The last value of the current period, or of that in which ``day`` lies.
 
     Raises:
         ValueError: a day, but the sequence has no periods.
     """
-    options = read_options(session, name)
-    if options is None:
+    base = _read_base(session.query, name)
+    if base is None:
         return None
     if day is None:
-        found = read_current(session, name, options.scheme)
-        return None if found is None else found[1]
-    if options.period == "none":
+        return _read_current(session.query, name, base)[1]
+    if base.options.period == "none":
         raise ValueError(f"the sequence {name_text(name)!r} has no periods: leave the period out")
-    rows = session.query(
-        "SELECT value FROM sequence WHERE name = %s AND period = %s",
-        (name, first_day(options.scheme, day)),
-    )
-    return int(rows[0][0]) if rows else None
+    return _read_value(session.query, name, base.options.period_of(day))
 
 
 def periods(session: Session, name: bytes) -> list[Period]:
     """All periods of a sequence, the earliest first."""
     rows = session.query(
-        "SELECT period, value, updated_at FROM sequence WHERE name = %s ORDER BY period", (name,)
+        "SELECT period, value, updated_at FROM sequence WHERE name = %s AND value IS NOT NULL"
+        " ORDER BY period",
+        (name,),
     )
     return [
         Period(start=_start(period.date()), value=int(value), updated_at=_aware(updated))
@@ -272,178 +193,189 @@ def read_all(session: Session, prefix: bytes) -> list[Sequence]:
     """The sequences whose names begin with ``prefix``, by name, compared byte by byte.
 
     Raises:
-        Refused: a time zone is unknown on this machine.
+        UnknownZone: a time zone is unknown on this machine.
     """
     if not prefix:
         return _read(session, "TRUE", ())
     # UTF-8 has no byte 255, so the last one can grow.
     behind = prefix[:-1] + bytes([prefix[-1] + 1])
-    return _read(session, "o.name >= %s AND o.name < %s", (prefix, behind))
+    return _read(session, "name >= %s AND name < %s", (prefix, behind))
 
 
-def read_options(session: Session, name: bytes, lock: str = "") -> SequenceOptions | None:
-    """A sequence's options; None if there is no such sequence."""
-    rows = session.query(
-        f"SELECT {COLUMNS} FROM sequence_option AS o WHERE o.name = %s {lock}", (name,)
-    )
-    return options_of(rows[0]) if rows else None
-
-
-def read_current(
-    session: Session, name: bytes, scheme: Scheme, lock: str = ""
-) -> tuple[datetime, int] | None:
-    """What ``period`` holds for the current period, and its last value; None: none was handed out.
-
-    Raises:
-        Refused: the time zone is unknown on this machine.
-    """
-    rows = session.query(
-        "SELECT period, value FROM sequence"
-        f" WHERE name = %s AND period = {current(session, scheme).expression} {lock}",
-        (name,),
-    )
-    return (rows[0][0], int(rows[0][1])) if rows else None
-
-
-def current(session: Session, scheme: Scheme) -> PeriodSql:
-    """The period that it is on the server's clock, for statements that are sent at once.
-
-    They say which one it is, and not this machine: just as those that hand out values.
-
-    Raises:
-        Refused: the time zone is unknown on this machine.
-    """
-    if scheme.period == "none":
-        return place_at(WITHOUT_PERIODS, 0)
-    ((moment,),) = session.query("SELECT UTC_TIMESTAMP(6)")
-    return place_at(scheme, seconds_of(moment))
-
-
-def set_value(session: Session, tables: SequenceTables, name: bytes, value: int) -> None:
+def set_value(session: Session, name: bytes, value: int) -> None:
     """Let ``value`` be the last one handed out in the current period.
 
     Raises:
         ValueError: it is beyond the sequence's limits.
     """
-    options = _locked_or_made(session, tables, name, _SHARE)
-    if not options.allow(value):
+    base = _locked_or_made(session, name)
+    if not base.options.allow(value):
         raise ValueError(
-            f"{value} is not within the limits of {name_text(name)!r}, {limits(options)}: configure"
-            " others first"
+            f"{value} is not within the limits of {name_text(name)!r}, {limits(base.options)}:"
+            " configure others first"
         )
-    kept = (value, options.minimum, options.maximum)
-    session.execute(
-        "INSERT INTO sequence (name, period, value, min_value, max_value, updated_at)"
-        f" VALUES (%s, {current(session, options.scheme).expression}, %s, %s, %s,"
-        " UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
-        " value = %s, min_value = %s, max_value = %s, updated_at = UTC_TIMESTAMP(3)",
-        (name, *kept, *kept),
-    )
+    session.execute(_put(name, base.options.period_at(base.seconds), value))
 
 
 def reset(session: Session, name: bytes) -> int | None:
-    """Delete the current period's row; its value, None if there was none."""
-    options = read_options(session, name, _SHARE)
-    if options is None:
+    """Take the current period's value away; None if there was none."""
+    base = _read_base(session.query, name, _LOCK)
+    if base is None:
         return None
-    found = read_current(session, name, options.scheme, _ALONE)
-    if found is None:
-        return None
-    period, value = found
-    session.execute("DELETE FROM sequence WHERE name = %s AND period = %s", (name, period))
+    period, value = _read_current(session.query, name, base, _LOCK)
+    session.execute(
+        f"UPDATE sequence SET value = NULL, updated_at = NULL WHERE {_at(name, period)}"
+    )
     return value
 
 
-def configure(
-    session: Session, tables: SequenceTables, name: bytes, changes: Mapping[str, Any]
-) -> Sequence:
+def reset_all(session: Session) -> int:
+    """Reset every sequence; how many had a value.
+
+    One short transaction for each: a sequence that an application's transaction holds keeps none of
+    the others waiting.
+
+    Raises:
+        Conflict: a sequence was held all the time; says how many before it by name were reset.
+    """
+    done = 0
+    for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
+        work = partial(reset, session, bytes(name))
+        try:
+            done += rerun_transaction(session, work, attempts=ATTEMPTS) is not None
+        except Conflict as error:
+            raise Conflict(
+                f"{done} sequences were reset, and then an application's transaction held"
+                f" {name_text(name)!r} all the time ({error}): try again",
+                code=error.code,
+            ) from error
+    return done
+
+
+def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequence:
     """Change the options given, which were checked one by one.
 
     Raises:
         ValueError: together, or with what was handed out already, they cannot be.
     """
-    before = _locked_or_made(session, tables, name, _ALONE)
-    after = changed(before, changes)
-    if before.scheme != after.scheme:
-        # Plain reads will do: whoever could add a row holds the options' row, which is ours now.
-        if session.query("SELECT 1 FROM sequence WHERE name = %s LIMIT 1", (name,)):
+    base = _locked_or_made(session, name)
+    before, after = base.options, changed(base.options, changes)
+    if (before.period, before.time_zone) != (after.period, after.time_zone):
+        # A plain read will do: whoever could add a value locks the base row, which is ours now.
+        if periods(session, name):
             raise ValueError(
                 f"the sequence {name_text(name)!r} has handed out values, so its period and time"
                 " zone cannot change any more: reset or delete it first, or use another name"
             )
     else:
-        found = read_current(session, name, after.scheme)
-        if found is not None and not after.allow(found[1]):
+        value = _read_current(session.query, name, base)[1]
+        if value is not None and not after.allow(value):
             raise ValueError(
-                f"the sequence {name_text(name)!r} stands at {found[1]}, which is not within"
+                f"the sequence {name_text(name)!r} stands at {value}, which is not within"
                 f" {limits(after)}: set or reset it first"
             )
-    assignments = ", ".join(f"{field} = %s" for field in FIELDS)
-    session.execute(
-        f"UPDATE sequence_option SET {assignments} WHERE name = %s", (*astuple(after), name)
-    )
-    return _read(session, "o.name = %s", (name,))[0]
+    options = [getattr(after, each) for each in FIELDS]
+    kept = [
+        None if option == getattr(DEFAULTS, each) else option
+        for each, option in zip(FIELDS, options, strict=True)
+    ]
+    assignments = ", ".join(f"{column} = %s" for column in _COLUMNS)
+    session.execute(f"UPDATE sequence SET {assignments} WHERE {_at(name, ALL_TIME)}", kept)
+    return _read(session, "name = %s", (name,))[0]
 
 
 def delete(session: Session, name: bytes) -> bool:
     """Delete a sequence with its options and all its periods; False if there was none."""
-    if read_options(session, name, _ALONE) is None:
-        return False
-    session.execute("DELETE FROM sequence WHERE name = %s", (name,))
-    session.execute("DELETE FROM sequence_option WHERE name = %s", (name,))
-    return True
-
-
-def reset_all(session: Session) -> int:
-    """Delete the current period's row of every sequence; how many there were.
-
-    One short transaction for each, outside of any: a sequence that an application's transaction
-    holds keeps none of the others waiting.
-
-    Raises:
-        Conflict: a sequence was held all the time; says how many before it by name were reset.
-    """
-    names = session.query(
-        "SELECT o.name, o.period, o.time_zone FROM sequence_option AS o ORDER BY o.name"
-    )
-    deleted = 0
-    for name, period, time_zone in names:
-        now = current(session, Scheme(cast(PeriodLength, period), time_zone)).expression
-        sql = f"DELETE FROM sequence WHERE name = {literal(bytes(name))} AND period = {now}"
-        try:
-            deleted += rerun(partial(session.execute, sql), attempts=ATTEMPTS)
-        except Conflict as error:
-            raise Conflict(
-                f"{deleted} sequences were reset, and then an application's transaction held"
-                f" {name_text(name)!r} all the time ({error}): try again",
-                code=error.code,
-            ) from error
-    return deleted
+    # Its base row comes first, by the key in whose order they are locked.
+    return session.execute("DELETE FROM sequence WHERE name = %s", (name,)) > 0
 
 
 def _read(session: Session, where: str, args: tuple[bytes, ...]) -> list[Sequence]:
-    schemes = session.query(
-        f"SELECT DISTINCT o.period, o.time_zone FROM sequence_option AS o WHERE {where}", args
+    rows = session.query(
+        f"SELECT name, {_BASE} FROM sequence WHERE period = %s AND {where} ORDER BY name",
+        (ALL_TIME, *args),
     )
-    found: list[tuple[bytes, Sequence]] = []
-    for period, time_zone in schemes:
-        now = current(session, Scheme(cast(PeriodLength, period), time_zone)).expression
+    bases = [(bytes(name), _Base.of(*row)) for name, *row in rows]
+    starts = [base.options.period_at(base.seconds) for _, base in bases]
+    found = {(name, ALL_TIME): (base.value, base.updated_at) for name, base in bases}
+    for period in {*starts} - {ALL_TIME}:
         rows = session.query(
-            f"SELECT o.name, {now}, s.value, s.updated_at, {COLUMNS} FROM sequence_option AS o"
-            f" LEFT JOIN sequence AS s ON s.name = o.name AND s.period = {now}"
-            f" WHERE {where} AND o.period = %s AND o.time_zone = %s",
-            (*args, period, time_zone),
+            f"SELECT name, value, updated_at FROM sequence WHERE period = %s AND {where}",
+            (period, *args),
         )
-        for name, start, value, updated, *options in rows:
-            sequence = Sequence(
+        found |= {(bytes(name), period): (value, updated) for name, value, updated in rows}
+    listed = []
+    for (name, base), period in zip(bases, starts, strict=True):
+        value, updated = found.get((name, period), (None, None))
+        listed.append(
+            Sequence(
                 name=name_text(name),
-                value=None if value is None else int(value),
-                period_start=_start(start.date()),
+                value=value,
+                period_start=_start(period),
                 updated_at=None if updated is None else _aware(updated),
-                options=options_of(options),
+                options=base.options,
             )
-            found.append((bytes(name), sequence))
-    return [sequence for _, sequence in sorted(found, key=itemgetter(0))]
+        )
+    return listed
+
+
+def _read_base(query: Query, name: bytes, lock: str = "", table: str = TABLE) -> _Base | None:
+    rows = query(f"SELECT {_BASE} FROM {table} WHERE {_at(name, ALL_TIME)} {lock}")
+    return _Base.of(*rows[0]) if rows else None
+
+
+def _read_current(
+    query: Query, name: bytes, base: _Base, lock: str = "", table: str = TABLE
+) -> tuple[date, int | None]:
+    """The current period by the server's clock, and its value.
+
+    Raises:
+        UnknownZone: the time zone is unknown on this machine.
+    """
+    period = base.options.period_at(base.seconds)
+    if base.options.period == "none":
+        return period, base.value
+    return period, _read_value(query, name, period, lock, table)
+
+
+def _read_value(
+    query: Query, name: bytes, period: date, lock: str = "", table: str = TABLE
+) -> int | None:
+    rows = query(f"SELECT value FROM {table} WHERE {_at(name, period)} {lock}")
+    return _number(rows[0][0]) if rows else None
+
+
+def _locked_or_made(session: Session, name: bytes) -> _Base:
+    session.execute(f"{_made(TABLE, name)} name = name")  # where it is there, it is locked alone
+    base = _read_base(session.query, name, _LOCK)
+    if base is None:
+        raise Conflict("the base row, which was just made or locked, is not there")
+    return base
+
+
+def _made(table: str, name: bytes) -> str:
+    """Make a base row; what to do with one that is there is to follow."""
+    return (
+        f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"
+        " ON DUPLICATE KEY UPDATE"
+    )
+
+
+def _put(name: bytes, period: date, value: int, table: str = TABLE) -> str:
+    """Give a period its value; the base row must be locked."""
+    return (
+        f"INSERT INTO {table} (name, period, value, updated_at) VALUES ({literal(name)},"
+        f" {_midnight(period)}, {value:d}, UTC_TIMESTAMP(3))"
+        f" ON DUPLICATE KEY UPDATE value = {value:d}, updated_at = UTC_TIMESTAMP(3)"
+    )
+
+
+def _at(name: bytes, period: date) -> str:
+    return f"name = {literal(name)} AND period = {_midnight(period)}"
+
+
+def _midnight(day: date) -> str:
+    return f"TIMESTAMP'{day} 00:00:00'"
 
 
 def _start(period: date) -> date | None:
@@ -454,11 +386,9 @@ def _aware(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC)
 
 
-def _locked_or_made(
-    session: Session, tables: SequenceTables, name: bytes, lock: str
-) -> SequenceOptions:
-    options = read_options(session, name, lock)
-    if options is None:
-        session.execute(make_options(tables, name))
-        options = read_options(session, name, lock)
-    return options or DEFAULTS
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else bytes(value).decode()

@@ -41,9 +41,10 @@ class Totals:
     zones that are whole hours from UTC, from days only those that begin at the same instants. Hours
     tell those of the counter's own zone too only where it was whole hours from UTC.
 
-    What retention has rolled up to months is in every total. A range that takes only a part of such
-    a month, and a series of days or hours that is to begin there or has no start, is a RolledUp
-    error, whose ``rolled_up_to`` is the first day of which everything can still be told.
+    What retention has rolled up to wider buckets is in every total. A range that takes only a part
+    of a month that has any, and a series of days, hours or minutes that is to begin where they are
+    rolled up or has no start, is a RolledUp error, whose ``rolled_up_to`` is the first day of which
+    everything can still be told.
 
     No method answers a part of a question: a range that begins before the breakdown that would
     answer (``where``, :meth:`by`, :meth:`unique_by_dimensions`) is an IncompleteBreakdown error,

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from countersink.store.connection import Session
-from countersink.store.counters.policies import DEFAULT
 from countersink.store.sql import marks, parts
 from countersink.store.totals.selection import (
     ChosenKeys,
@@ -23,9 +22,9 @@ from countersink.store.totals.selection import (
     chosen_keys,
     picked_keys,
 )
-from countersink.store.totals.shapes import Shape, counter_names, shaped_names, shapes
-from countersink.store.totals.sums import MONTHS, Scope, grouping, total
-from countersink.store.totals.views import condition
+from countersink.store.totals.shapes import Shape, counter_names, plain, shaped_names, shapes
+from countersink.store.totals.sums import Scope, grouping, total
+from countersink.store.totals.views import ROW_IN, condition
 from countersink.store.totals.windows import settled
 
 SIZE: Final = 500
@@ -66,17 +65,34 @@ class CounterGroup:
     def sums(self, scope: Scope, keys: Keys, group: str) -> Rows | None:
         """As :func:`countersink.store.totals.sums.sums`; None: ask for this counter by itself."""
         chosen = chosen_keys(keys)
-        question = (_ranges(scope), scope.months, chosen, group)
+        question = (_ranges(scope), chosen, group)
         return self._take(
             question, scope.counter, lambda names: self._sums(names, scope, chosen, group)
         )
 
     def ranked(self, scope: Scope, limit: int | None, match: KeyMatch) -> Rows | None:
         """As :func:`countersink.store.totals.sums.by_key`; None: ask for this counter by itself."""
-        question = (_ranges(scope), scope.months, limit, match)
+        question = (_ranges(scope), limit, match)
         return self._take(
             question, scope.counter, lambda names: self._ranked(names, scope, limit, match)
         )
+
+    def row_in(self, name: str, where: str, args: tuple[object, ...]) -> Rows | None:
+        """As :func:`countersink.store.totals.views.row_in`; None: ask for this one by itself."""
+
+        def ask(names: list[str]) -> dict[str, Rows]:
+            some = names[: max(1, _RANGES_PER_QUERY // (1 + len(args)))]
+            one = ROW_IN.replace("SELECT", "SELECT counter,", 1)
+            rows = self._session.query(
+                " UNION ALL ".join([f"({one}{where} LIMIT 1)"] * len(some)),
+                [value for each in some for value in (each, *args)],
+            )
+            found: dict[str, Rows] = {each: [] for each in some}
+            for each, label in rows:
+                found[each].append((label,))
+            return found
+
+        return self._take((where, args), name, ask)
 
     def _take(self, question: object, name: str, ask: Any) -> Rows | None:
         """The rows of a counter, which are then forgotten."""
@@ -95,10 +111,7 @@ class CounterGroup:
         return [name] + [
             other
             for other in self._names[self._places[name] + 1 :]
-            if other not in taken
-            and other not in found
-            and self.shape(other).policies == own.policies
-            and self.shape(other).rolled == own.rolled
+            if other not in taken and other not in found and self.shape(other).scheme == own.scheme
         ]
 
     def _sums(
@@ -108,26 +121,23 @@ class CounterGroup:
         picked = picked_keys(chosen, _RANGES_PER_QUERY)
         widest = max((one.ranges for one in picked), default=0)
         complete = names if not widest else names[: max(1, _RANGES_PER_QUERY // widest)]
-        sources: list[tuple[str, str, Sequence[object]]] = []
-        if scope.ranges is None or scope.ranges:
-            sources.append(("counter_slot", *condition(scope.ranges)))
-        if scope.months is not None:
-            sources.append(("counter_month", MONTHS, scope.months))
         found: dict[str, Rows] = {name: [] for name in complete}
-        for table, where, args in sources:
-            for one in picked:
-                if not complete:
-                    return {}
-                select, by = grouping(group, ordered=one.ordered)
-                rows = self._session.query(
-                    f"SELECT counter, {select}SUM(amount) FROM {table} FORCE INDEX ({one.indexes})"
-                    f" WHERE counter IN ({marks(complete)}){where}{one.where}"
-                    f" GROUP BY counter{by and f', {by}'} ORDER BY counter LIMIT {MAX_ROWS}",
-                    (*complete, *args, *one.args),
-                )
-                complete = self._complete(complete, rows)
-                for name, *row in rows:
-                    found[name].append(tuple(row))
+        if scope.ranges is not None and not scope.ranges:
+            return found
+        where, args = condition(scope.ranges)
+        for one in picked:
+            if not complete:
+                return {}
+            select, by = grouping(scope, group, ordered=one.ordered)
+            rows = self._session.query(
+                f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
+                f" WHERE counter IN ({marks(complete)}){where}{one.where}"
+                f" GROUP BY counter{by and f', {by}'} ORDER BY counter LIMIT {MAX_ROWS}",
+                (*complete, *args, *one.args),
+            )
+            complete = self._complete(complete, rows)
+            for name, *row in rows:
+                found[name].append(tuple(row))
         return {name: found[name] for name in complete}
 
     def _ranked(
@@ -135,17 +145,11 @@ class CounterGroup:
     ) -> dict[str, Rows]:
         where, args = condition(scope.ranges)
         matching, matched = match.condition()
-        inside = f"counter IN ({marks(names)})"
-        source = f"counter_slot FORCE INDEX ({match.indexes}) WHERE {inside}{where}{matching}"
+        source = (
+            f"counter_slot FORCE INDEX ({match.indexes})"
+            f" WHERE counter IN ({marks(names)}){where}{matching}"
+        )
         values: tuple[object, ...] = (*names, *args, *matched)
-        if scope.months is not None:
-            source = (
-                f"(SELECT counter, counter_key, amount FROM {source} UNION ALL"
-                " SELECT counter, counter_key, amount"
-                f" FROM counter_month FORCE INDEX ({match.indexes})"
-                f" WHERE {inside}{MONTHS}{matching}) AS sources"
-            )
-            values += (*names, *scope.months, *matched)
         first = "" if limit is None else " WHERE place <= %s"
         rows = self._session.query(
             "SELECT counter, counter_key, total FROM (SELECT counter, counter_key,"
@@ -204,10 +208,9 @@ def counters(session: Session, selection: Selection, known: Iterable[str] = ()) 
     if everything:
         totals |= totals_of(session, alike)
     elif alike:
-        plain = Shape(alike[0], True, (DEFAULT,), None)
-        view = plain.view(selection.time_zone)
-        where, args = condition(Scope.of(plain, view, selection.start, selection.end).ranges)
-        totals |= _by_counter(session, "counter_slot", alike, where, args)
+        view = plain(alike[0]).view(selection.time_zone)
+        scope = Scope.of(session, view, selection.start, selection.end)
+        totals |= _by_counter(session, "counter_slot", alike, *condition(scope.ranges))
     for some in parts(sorted(totals.keys() - set(alike)), SIZE):
         with grouped(session, some):
             for name in some:
@@ -218,11 +221,7 @@ def counters(session: Session, selection: Selection, known: Iterable[str] = ()) 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
     """All that was ever counted as each of ``names``, in their order; 0 for unknown ones."""
-    totals = dict.fromkeys(names, 0)
-    for table in ("counter_slot", "counter_month"):
-        for name, amount in _by_counter(session, table, names).items():
-            totals[name] += amount
-    return totals
+    return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
 
 
 def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:

@@ -246,10 +246,10 @@ class Selection:
             the one, and ends before the other.
         last: instead of both, the window that ends now:
             :func:`countersink.store.totals.windows.settled` says which that is.
-        time_zone: whose days; None for the zone each bucket was counted in.
+        time_zone: whose days; None for the counter's own zone.
         where: (dimension, value): only events that have these; instead of ``keys``.
-        unrolled: a series of days or hours without a start begins behind what is rolled up to
-            months, and is no RolledUp error.
+        unrolled: a series of days, hours or minutes without a start begins behind what is rolled up
+            to wider buckets, and is no RolledUp error.
         known: the caller has heard of the counter elsewhere, such as in a queue: it is no
             UnknownCounter.
         visible: where all counters are asked for, tells which of them may be seen.

@@ -8,9 +8,9 @@ in the tables yet, such as those that are still in a queue; only those of the ra
 that are asked for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from operator import itemgetter
 from types import MappingProxyType
@@ -18,19 +18,26 @@ from typing import Final, Literal
 
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import LAST_DAY, ONE_DAY, WIDTH, month_of
-from countersink.store.counters.policies import Policy, counting
+from countersink.store.counters.buckets import (
+    FINER,
+    LAST_DAY,
+    MINUTES,
+    ONE_DAY,
+    Width,
+    is_wider,
+    month_of,
+)
 from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import Shape, selected
-from countersink.store.totals.sums import Scope, by_label, by_month
-from countersink.store.totals.views import View, advice, condition, moment_text
+from countersink.store.totals.shapes import selected
+from countersink.store.totals.sums import Scope, by_label
+from countersink.store.totals.views import View, following, moment_text
 
 Added = Mapping[int, int]
 NOTHING: Final[Added] = MappingProxyType({})
 Hours = list[tuple[datetime, int]]
 """(begin of the hour or minute, total)."""
-Unit = Literal["hour", "minute"]
+Unit = Literal["day", "hour", "minute"]
 _SECONDS: Final[Mapping[Unit, int]] = {"hour": 3600, "minute": 60}
 
 
@@ -43,10 +50,10 @@ def daily(session: Session, selection: Selection, added: Added = NOTHING) -> lis
         RolledUp: the range begins, or lies, among those days; without ``start`` and ``unrolled``
             also where there are any.
     """
-    found = _days(session, selected(session, selection), selection, added)
+    found = _found(session, selection, added, "day")
     with found.fitting():
         days = buckets.days(*found.bounds) if found.bounds else []
-    found.view.require_days(days[1:])
+    found.view.require_series(session, days)
     totals = dict.fromkeys(days, 0)
     for label, amount in found.amounts.items():
         totals[found.view.day(label)] += amount
@@ -58,12 +65,11 @@ def hourly(session: Session, selection: Selection, added: Added = NOTHING) -> Ho
 
     The begin is an aware datetime with the zone's UTC offset. Where clocks repeat an hour it is
     there twice; one that they leave out is not. Without ``start`` and ``end`` from the first hour
-    with data to the last; if ``unrolled``, behind what is rolled up to months.
+    with data to the last; if ``unrolled``, behind what is rolled up to wider buckets.
 
     Raises:
         InexactZone: also where the counter is counted by day.
-        RolledUp: as :func:`daily`; also where they are rolled up to days, and the series is to
-            begin there.
+        RolledUp: they are rolled up to wider buckets, and the series is to begin there.
     """
     return _by_time(session, selection, added, "hour")
 
@@ -78,13 +84,6 @@ def minutely(session: Session, selection: Selection, added: Added = NOTHING) -> 
     return _by_time(session, selection, added, "minute")
 
 
-def told_from(session: Session, selection: Selection, unit: Unit) -> datetime | None:
-    """The time from which on there are single hours, or minutes; None: nothing of the range is
-    rolled up.
-    """
-    return _told_from(_holding(session, selection, unit).view(None), unit)
-
-
 def monthly(
     session: Session, selection: Selection, added: Added = NOTHING
 ) -> list[tuple[date, int]]:
@@ -92,29 +91,75 @@ def monthly(
 
     Of the first and the last month it is what the range holds of them.
     """
-    own = selected(session, selection)
-    view = own.view(selection.time_zone)
-    scope = Scope.of(own, view, selection.start, selection.end)
-    if scope.months is not None and own.rolled is not None:
-        own.rolled.require_own(view)
-    rolled = by_month(session, scope, selection.keys)
-    amounts = by_label(session, scope, selection.keys)
-    found = _Found(view, amounts, selection.start, selection.end).plus(added)
-    start, end = found.days_asked
-    bounds = [*rolled, *found.bounds] if found.bounds else list(rolled)
-    if start is not None and end is not None:
-        bounds = [start, end]
-    if not bounds:
-        return []
-    with found.fitting(rolled):
-        months = buckets.months(start or min(bounds), end or max(bounds))
-    view.require_days(months[1:])
+    found = _found(session, selection, added, "month")
+    with found.fitting():
+        months = buckets.months(*found.bounds) if found.bounds else []
+    found.view.require_series(session, months)
     totals = dict.fromkeys(months, 0)
-    for month, amount in rolled.items():
-        totals[month] += amount
     for label, amount in found.amounts.items():
-        totals[month_of(view.day(label))] += amount
+        totals[month_of(found.view.day(label))] += amount
     return list(totals.items())
+
+
+def told_from(session: Session, selection: Selection, unit: Unit) -> datetime | None:
+    """The time from which on there are single hours, or minutes; None: nothing of the range is
+    rolled up, but to months.
+    """
+    view = selected(session, selection).view(selection.time_zone)
+    rolled = _rolled(session, view, selection, unit)
+    return _time(rolled[0]) if rolled is not None and rolled[1] != "month" else None
+
+
+def begins(
+    session: Session, view: View, selection: Selection, unit: Unit | Literal["month"]
+) -> date | None:
+    """Where a series of days, hours or minutes may begin: where the selection does, or, if only
+    what is not rolled up is wanted, where single ones are told.
+
+    Raises:
+        RolledUp: it is to begin, or ends, where they are rolled up.
+    """
+    rolled = None if unit == "month" else _rolled(session, view, selection, unit)
+    start, end = selection.start, following(selection.end)
+    if rolled is None:
+        return start
+    until, width = rolled
+    gone = end is not None and min(view.instants(end)) <= until
+    if not gone and start is None and selection.unrolled:
+        return view.day_from(until) if unit == "day" else _time(until)
+    if not gone and start is not None and min(view.instants(start)) >= until:
+        return start
+    first = view.day_from(until)
+    if width == "month":
+        what = f"the days of {view.counter!r} before {first} are rolled up to months: ask from"
+        raise RolledUp(f"{what} that day on, or for months", rolled_up_to=first)
+    raise RolledUp(
+        f"{view.counter!r} has no single {unit}s before {moment_text(until)}: they are"
+        " rolled up to wider buckets; ask from then on, or for days",
+        rolled_up_to=first,
+    )
+
+
+def _rolled(
+    session: Session, view: View, selection: Selection, unit: Unit
+) -> tuple[int, Width] | None:
+    """Up to which Unix second buckets are rolled up to wider ones than these, and to which; None:
+    none of the range are, so that its zeros are exact.
+    """
+    start, end = selection.start, following(selection.end)
+    begin = None if start is None else min(view.instants(start))
+    stop = None if end is None else max(view.instants(end))
+    found: tuple[int, Width] | None = None
+    for width, _ in view.scheme.rolled:
+        until = view.scheme.until(width)
+        if (
+            until is not None
+            and is_wider(width, unit)
+            and (found is None or until > found[0])
+            and view.holds(session, [width], begin, stop)
+        ):
+            found = until, width
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,58 +171,44 @@ class _Found:
     start: date | None
     end: date | None
 
-    def plus(self, added: Added) -> "_Found":
-        """With these amounts too."""
-        amounts = dict(self.amounts)
-        for label, amount in added.items():
-            amounts[label] = amounts.get(label, 0) + amount
-        return replace(self, amounts=amounts)
-
     @contextmanager
-    def fitting(self, months: Iterable[date] = ()) -> Iterator[None]:
-        """A series that is too long says which part of it would do; of months, whole ones."""
+    def fitting(self) -> Iterator[None]:
+        """A series that is too long says which part of it would do."""
         try:
             yield
         except SeriesTooLong as error:
-            days = {self.view.day(label) for label in self.amounts}
-            raise error.fitting({*days, *months}) from None
-
-    @property
-    def days_asked(self) -> tuple[date | None, date | None]:
-        """The first and the last day of the range as it was asked for."""
-        return (
-            None if self.start is None else self.view.first_day(self.start),
-            None if self.end is None else self.view.final_day(self.end),
-        )
+            raise error.fitting({self.view.day(label) for label in self.amounts}) from None
 
     @property
     def bounds(self) -> tuple[date, date] | tuple[()]:
         """The first and the last day: those asked for, else those that have a bucket."""
-        start, end = self.days_asked
+        start = None if self.start is None else self.view.first_day(self.start)
+        end = None if self.end is None else self.view.final_day(self.end)
         if start is not None and end is not None:
             return start, end
         if not self.amounts:
             return ()
-        first = start or min(self.view.day(label) for label in self.amounts)
-        return first, end or max(self.view.last_day(label) for label in self.amounts)
+        # The last day of a bucket may be before its first one, where clocks go back to it.
+        first = [self.view.day(label) for label in self.amounts]
+        last = [self.view.last_day(label) for label in self.amounts]
+        return start or min(first), end or max(*first, *last)
 
 
-def _days(session: Session, own: Shape, selection: Selection, added: Added) -> _Found:
-    """What there is of single days."""
-    start, end, keys = selection.start, selection.end, selection.keys
-    view = own.view(selection.time_zone)
-    begins = start
-    if own.rolled is not None:
-        begins = own.rolled.require_days(view, start, end, unrolled=selection.unrolled)
-    scope = Scope.of(replace(own, rolled=None), view, begins, end)
-    inside = added
-    if scope.ranges is not None:
+def _found(
+    session: Session, selection: Selection, added: Added, unit: Unit | Literal["month"]
+) -> _Found:
+    """What there is of a range, or of what of it is told by single ones."""
+    view = selected(session, selection).view(selection.time_zone)
+    begin = begins(session, view, selection, unit)
+    scope = Scope.of(session, view, begin, selection.end)
+    amounts = by_label(session, scope, selection.keys)
+    for label, amount in added.items():
         # What is behind the begin of the series, where that was not asked for, is left out.
-        ranges = scope.ranges
-        inside = {
-            label: amount for label, amount in added.items() if any(label in one for one in ranges)
-        }
-    return _Found(view, by_label(session, scope, keys), start, end).plus(inside)
+        if scope.ranges is None or any(label in one for one in scope.ranges):
+            amounts[label] = amounts.get(label, 0) + amount
+    # Days without counts before the first one that has some were not asked for.
+    start = selection.start if unit == "day" else begin
+    return _Found(view, amounts, start, selection.end)
 
 
 def _by_time(session: Session, selection: Selection, added: Added, unit: Unit) -> Hours:
@@ -188,140 +219,43 @@ def _by_time(session: Session, selection: Selection, added: Added, unit: Unit) -
         RolledUp: it is to begin where they are rolled up.
         SeriesTooLong: there are too many.
     """
-    own = _holding(session, selection, unit)
-    found = _days(session, own, _from_told(own, selection, unit), added)
+    found = _found(session, selection, added, unit)
     with found.fitting():
-        return _laid_out(found, unit)
+        return _laid_out(session, found, selection, unit)
 
 
-def _holding(session: Session, selection: Selection, unit: Unit) -> Shape:
-    """What is known of the counter; without its buckets wider than hours or minutes, to which
-    others are rolled up, where the range has none: then its zeros are exact.
-    """
-    own = selected(session, selection)
-    view = own.view(selection.time_zone)
-    start, end = selection.start, _following(selection.end)
-    ranges = []
-    for policy, one in zip(view.policies, view.possible(), strict=True):
-        if _is_rolled(policy, unit):
-            first, until = one.first, one.until
-            if start is not None:
-                first = buckets.later(first, _label(policy, min(_instants(view, start)) // 60))
-            if end is not None:
-                last = -(-max(_instants(view, end)) // 60) - 1
-                until = buckets.earlier(until, _label(policy, last) + 1)
-            ranges.append(replace(one, first=first, until=until))
-    where, args = condition([one for one in ranges if not one.empty])
-    if ranges and session.query(
-        f"SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s{where} LIMIT 1",
-        (own.counter, *args),
-    ):
-        return own
-    return replace(
-        own, policies=tuple(policy for policy in own.policies if not _is_rolled(policy, unit))
-    )
-
-
-def _label(policy: Policy, minute: int) -> int:
-    """The label of the bucket in which a minute lies, or the closest one that can have events."""
-    return policy.label(min(max(0, minute), buckets.MAX_MINUTE))
-
-
-def _is_rolled(policy: Policy, unit: Unit) -> bool:
-    """Whether hours or minutes are rolled up to its buckets."""
-    return policy.rolls is not None and WIDTH[policy.resolution] * 60 > _SECONDS[unit]
-
-
-def _following(end: date | None) -> date | None:
-    """Before which day, or time, a range ends."""
-    return end if end is None or isinstance(end, datetime) else buckets.after(end)
-
-
-def _from_told(own: Shape, selection: Selection, unit: Unit) -> Selection:
-    """The selection, beginning where hours or minutes can be told if it is to begin anywhere.
-
-    Raises:
-        RolledUp: it is to begin, or ends, before that.
-    """
-    view = own.view(selection.time_zone)
-    told = _told_from(view, unit)
-    if told is None:
-        return selection
-    start, following = selection.start, _following(selection.end)
-    gone = following is not None and min(_instants(view, following)) <= buckets.unix(told)
-    if not gone and start is None and selection.unrolled:
-        return replace(selection, start=told)
-    if not gone and start is not None and min(_instants(view, start)) >= buckets.unix(told):
-        return selection
-    first = view.first_day(told)
-    if min(_instants(view, first)) < buckets.unix(told):
-        first = buckets.after(first) or first
-    raise RolledUp(
-        f"{view.counter!r} has no single {unit}s before {moment_text(buckets.unix(told))}: they are"
-        " rolled up to wider buckets; ask from then on, or for days",
-        rolled_up_to=first,
-    )
-
-
-def _instants(view: View, edge: date) -> list[int]:
-    """Unix seconds at which a day begins in the view's zones, or that a time is."""
-    if isinstance(edge, datetime):
-        return [buckets.unix(edge)]
-    zones = {view.zone_of(policy) for policy in view.policies}
-    return [change for zone in zones for change in buckets.date_changes(zone, edge)]
-
-
-def _told_from(view: View, unit: Unit) -> datetime | None:
-    rolled = [
-        until
-        for policy in view.policies
-        if _is_rolled(policy, unit) and (until := view.until(policy)) is not None
-    ]
-    return datetime.fromtimestamp(max(rolled), UTC) if rolled else None
-
-
-def _laid_out(found: _Found, unit: Unit) -> Hours:
+def _laid_out(session: Session, found: _Found, selection: Selection, unit: Unit) -> Hours:
     view, amounts, start, end = found.view, found.amounts, found.start, found.end
-    width = _SECONDS[unit]
+    length = _SECONDS[unit]
     if not amounts and (start is None or end is None):
         return []
-    totals: dict[tuple[int, int], int] = {}  # by (begin, offset), in the order they come
-    stretches: list[tuple[Policy, int, int, int]] = []
-    for policy, since, until in _terms(view):
-        zone = view.zone_of(policy)
-        if isinstance(start, datetime):
-            begin = buckets.unix(start)
-        elif start is not None:
-            begin = buckets.day_begins(zone, start)
-        else:
-            begin = min(view.moment(label) for label in amounts)
-        begin = begin if since is None else max(begin, since)
-        if isinstance(end, datetime):
-            last = buckets.unix(end)
-        elif end is not None:
-            last = buckets.day_begins(zone, min(end, LAST_DAY) + ONE_DAY)
-        else:
-            last = max(view.policy(label).ends_at(label) for label in amounts)
-        last_event = view.until(policy)
-        last_event = last if last_event is None else min(last, last_event)
-        if begin < last_event and WIDTH[policy.resolution] * 60 > width:
-            raise _no_hours(view, policy, unit)
-        stop = last if until is None else min(last, until)
-        buckets.require_length(
-            (stop - begin) // width,
-            f"{unit}s",
-            moment_text(begin),
-            moment_text(stop),
-            whole_days=buckets.MAX_DAYS * width // 90_000,  # clocks repeat an hour
-        )
-        stretches.append((policy, begin, stop, last_event))
-    # Only now, that all of them are known to be short: it looks at every day.
-    _require_rolled(view, stretches, unit)
-    for policy, begin, stop, last_event in stretches:
-        _require(view, policy, begin, last_event, unit)
-        totals |= dict.fromkeys(buckets.hours(view.zone_of(policy), begin, stop, width), 0)
+    if isinstance(start, datetime):
+        begin = buckets.unix(start)
+    elif start is not None:
+        begin = buckets.day_begins(view.zone, start)
+    else:
+        begin = min(view.scheme.starts_at(label) for label in amounts)
+    if isinstance(end, datetime):
+        stop = buckets.unix(end)
+    elif end is not None:
+        stop = buckets.day_begins(view.zone, min(end, LAST_DAY) + ONE_DAY)
+    else:
+        stop = max(view.scheme.ends_at(label) for label in amounts)
+    held = _Held(session, found, all_keys=selection.keys is None)
+    if begin < stop:
+        _require_narrow(held, begin, stop, unit)
+    buckets.require_length(
+        (stop - begin) // length,
+        f"{unit}s",
+        moment_text(begin),
+        moment_text(stop),
+        whole_days=buckets.MAX_DAYS * length // 90_000,  # clocks repeat an hour
+    )
+    # Only now, that it is known to be short: it looks at every day.
+    _require_whole(held, begin, stop, unit)
+    totals = dict.fromkeys(buckets.hours(view.zone, begin, stop, length), 0)
     for label, amount in amounts.items():
-        hour = buckets.hour_at(view.zone_of(view.policy(label)), view.moment(label), width)
+        hour = buckets.hour_at(view.zone, view.scheme.starts_at(label), length)
         totals[hour] = totals.get(hour, 0) + amount
     return [
         (datetime.fromtimestamp(hour, timezone(timedelta(seconds=offset))), totals[hour, offset])
@@ -329,45 +263,77 @@ def _laid_out(found: _Found, unit: Unit) -> Hours:
     ]
 
 
-def _terms(view: View) -> list[tuple[Policy, int | None, int | None]]:
-    """Each policy with the time, in Unix seconds, from which and until which it is in force."""
-    policies = counting(view.policies)
-    begins = [view.since(policy) for policy in policies]
-    return list(zip(policies, begins, [*begins[1:], None], strict=True))
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Which buckets have rows, of whatever key.
+
+    Attributes:
+        session: in the snapshot of the sums.
+        found: them.
+        all_keys: they are of all keys.
+    """
+
+    session: Session
+    found: _Found
+    all_keys: bool
+
+    def any_of(self, widths: Collection[Width], begin: int, stop: int) -> bool:
+        """Whether there are any of some widths from one Unix second to before another."""
+        view = self.found.view
+        return any(
+            view.width(label) in widths
+            and view.scheme.starts_at(label) < stop
+            and view.scheme.ends_at(label) > begin
+            for label in self.found.amounts
+        ) or (not self.all_keys and view.holds(self.session, widths, begin, stop))
 
 
-def _no_hours(view: View, policy: Policy, unit: Unit) -> InexactZone:
-    rest = ""
-    if policy.used_to is not None:
-        following = buckets.after(policy.local_day(policy.used_to))
-        rest = f" until its policy changed: ask from {following} on, or"
-    return InexactZone(
-        f"{view.counter!r} is counted by {policy.resolution}, which has no {unit}s{rest};"
-        f" `countersink counter set {view.counter} --resolution {unit} --from …` counts {unit}s"
-        " from a time to come on"
-    )
-
-
-def _require_rolled(view: View, stretches: list[tuple[Policy, int, int, int]], unit: Unit) -> None:
-    """As :func:`_require`, of the buckets that others of these stretches were rolled up to."""
-    for policy in view.policies:
-        until = view.until(policy)
-        if policy.rolls is None or until is None:
+def _require_narrow(held: _Held, begin: int, stop: int, unit: Unit) -> None:
+    """Check that nothing is in wider buckets than hours or minutes, and that these are counted."""
+    view = held.found.view
+    narrow = [each for each in view.widths if not is_wider(each, unit)]
+    for width in view.widths:
+        resolution = width == view.scheme.resolution
+        if width in narrow or (not resolution and view.scheme.rolled_to(width) is not None):
             continue
-        for counting_one, begin, stop, _ in stretches:
-            if counting_one.number == policy.rolls:
-                _require(view, policy, begin, min(stop, until), unit)
+        if (
+            (resolution and view.certain(width, begin))
+            or held.any_of([width], begin, stop)
+            or (resolution and not held.any_of(narrow, begin, stop))
+        ):
+            raise _no_hours(view, width, unit)
 
 
-def _require(view: View, policy: Policy, begin: int, stop: int, unit: Unit) -> None:
-    """Check that every hour or minute of [begin, stop) begins where a bucket of the policy does."""
-    zone = view.zone_of(policy)
-    width = WIDTH[policy.resolution] * 60
-    for since, _, offset in buckets.offsets(zone, begin, stop):
-        if offset % width or (since != begin and since % width):
-            behind = "behind" if offset < 0 else "ahead of"
-            raise InexactZone(
-                f"{view.counter!r} is counted by {policy.resolution} of UTC, but {unit}s of {zone},"
-                f" from {moment_text(since)} on {timedelta(seconds=abs(offset))} {behind} UTC,"
-                f" begin in the middle of one: {advice(view.counter, policy, zone)}"
-            )
+def _no_hours(view: View, width: Width, unit: Unit) -> InexactZone:
+    until, rest = view.scheme.until(width), ""
+    if until is not None:
+        rest = f": ask from {view.day_from(until)} on"
+    elif view.scheme.resolution == width:
+        rest = (
+            f"; `countersink counter set {view.counter} --resolution {unit}` counts {unit}s from"
+            " now on"
+        )
+    return InexactZone(f"{view.counter!r} {view.counted_by(width)}, which has no {unit}s{rest}")
+
+
+def _require_whole(held: _Held, begin: int, stop: int, unit: Unit) -> None:
+    """Check that every hour or minute of [begin, stop) begins where a bucket does."""
+    view = held.found.view
+    for width in view.widths:
+        if width not in FINER or is_wider(width, unit):
+            continue
+        seconds, end = MINUTES[width] * 60, view.scheme.until(width)
+        last = stop if end is None else min(stop, end)
+        for since, until, offset in buckets.offsets(view.zone, begin, last):
+            odd = offset % seconds or (since != begin and since % seconds)
+            if odd and (view.certain(width, since) or held.any_of([width], since, until)):
+                behind = "behind" if offset < 0 else "ahead of"
+                raise InexactZone(
+                    f"{view.counter!r} {view.counted_by(width)} of UTC, but {unit}s of {view.zone},"
+                    f" from {moment_text(since)} on {timedelta(seconds=abs(offset))} {behind} UTC,"
+                    f" begin in the middle of one: {view.advice(width, view.zone)}"
+                )
+
+
+def _time(instant: int) -> datetime:
+    return datetime.fromtimestamp(instant, UTC)

@@ -1,20 +1,20 @@
-"""What of a counter can be asked for: policies, known or not, days rolled up to months, with the
-errors for ranges that cut through months; and totals by dimensions: which breakdown answers, by
-which of its keys, and what they say (``BreakdownView``).
+"""What of a counter can be asked for: how its events go into buckets, whether it is known, which
+buckets it has, and up to when they are in months; and totals by dimensions: which breakdown
+answers, by which of its keys, and what they say (``BreakdownView``).
 
 A question of a counter with dimensions becomes one of the counter that holds a breakdown, which is
 answered as any other. What is in its key for rows that had no room (``__overflow__``) has that
 value in each dimension.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Final
 
 from countersink.runtime.dimensions import SEPARATOR, part, values_of
-from countersink.runtime.limits import OVERFLOW
+from countersink.runtime.limits import OVERFLOW, key_bytes
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import (
@@ -24,196 +24,61 @@ from countersink.store.counters.breakdowns import (
     is_stored,
     read_dimensioned,
 )
-from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
-from countersink.store.counters.policies import (
+from countersink.store.counters.buckets import NUMBER, is_wider
+from countersink.store.counters.catalog import (
     DEFAULT,
-    POLICY_COLUMNS,
-    Policy,
-    load_own,
-    policy_of,
-    read_policies,
+    SCHEME_COLUMNS,
+    Scheme,
+    read_schemes,
+    scheme_of,
 )
-from countersink.store.errors import RolledUp, StoreError, UnknownCounter
-from countersink.store.sql import label_of, marks
+from countersink.store.errors import StoreError, UnknownCounter, UnknownZone
+from countersink.store.sql import (
+    LABEL,
+    datetime_of,
+    label_time,
+    labels_where,
+    marks,
+    width_number,
+)
 from countersink.store.totals.selection import KeyMatch, Selection
-from countersink.store.totals.views import View
+from countersink.store.totals.views import View, row_in
 
 NAMES_PER_QUERY: Final = 10_000
 """Names of counters that are read at a time, at most."""
 _NAMED: Final = (
     ("counter_ledger", "counter"),
     ("counter_slot FORCE INDEX (PRIMARY)", "counter"),
-    ("counter_month FORCE INDEX (PRIMARY)", "counter"),
     ("counter", "name"),
 )
 """Tables that have names of counters, and the column, by which each has an index."""
-
-Months = tuple[date, date]
-"""The first days of the first and of the last month, both inclusive."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolledUpDays:
-    """Which days of a counter are rolled up to months.
-
-    Attributes:
-        up_to: the first day that is not.
-        first: the first day of the first month that has rows.
-        last: the first day of the last one.
-    """
-
-    up_to: date
-    first: date
-    last: date
-
-    @property
-    def last_day(self) -> date:
-        """The last day that can be in a month."""
-        return min(month_ends(self.last), self.up_to - ONE_DAY)
-
-    def months(self, view: View, start: date | None, end: date | None) -> Months | None:
-        """The months that a range holds whole; None for none.
-
-        Raises:
-            RolledUp: the range cuts through one.
-        """
-        if start is None and end is None:
-            return self.first, self.last
-        if isinstance(start, datetime) or isinstance(end, datetime) or not view.own:
-            return self._all_or_none(view, start, end)
-        low, high = self.first, self.last
-        if start is not None and start > low:
-            if start > self.last_day:
-                return None
-            if start != month_of(start):
-                raise self._cut(view)
-            low = start
-        if end is not None and end < self.last_day:
-            if end < low:
-                return None
-            if end != month_ends(end):
-                raise self._cut(view)
-            high = month_of(end)
-        return low, high
-
-    def require_days(
-        self, view: View, start: date | None, end: date | None, *, unrolled: bool
-    ) -> date:
-        """Where a series of single days, or hours, may begin: ``start``, or, if only what is not
-        rolled up is wanted, a day when all are there.
-
-        Raises:
-            RolledUp: the range was meant to begin, or ends, among days that are rolled up.
-        """
-        begins = self.days_from(view)
-        first = None if start is None else view.first_day(start)
-        gone = first is not None and first < begins and not self._before(view, start, end)
-        last = None if end is None else view.final_day(end)
-        if gone or (start is None and (not unrolled or (last is not None and last < begins))):
-            raise self._refused(view, begins, ": ask from that day on, or for months")
-        return begins if start is None else start
-
-    def require_own(self, view: View) -> None:
-        """Check that the view's days and months are those of the counter's own zones.
-
-        Raises:
-            RolledUp: they are not.
-        """
-        if not view.own:
-            raise self._elsewhere(view)
-
-    def days_from(self, view: View) -> date:
-        """The first day in the view's zone of which nothing is in months."""
-        if view.own:
-            return self.up_to
-        zone = view.time_zone
-        assert zone is not None
-        _, highest = self._instants(view)
-        day = buckets.date_at(zone, highest)
-        return day if buckets.day_begins(zone, day) >= highest else day + ONE_DAY
-
-    def _before(self, view: View, start: date | None, end: date | None) -> bool:
-        """Whether a range lies before or behind all that months hold."""
-        try:
-            return self.months(view, start, end) is None
-        except RolledUp:
-            return False
-
-    def _all_or_none(self, view: View, start: date | None, end: date | None) -> Months | None:
-        """For days of a zone that is not the counter's, and for times: all of the months, or none.
-
-        Raises:
-            RolledUp: the range takes a part of them.
-        """
-        if start is not None and not self._all_after(view, start):
-            return None
-        following = end if end is None or isinstance(end, datetime) else buckets.after(end)
-        if following is None:
-            return self.first, self.last
-        return None if self._all_after(view, following) else (self.first, self.last)
-
-    def _all_after(self, view: View, edge: date) -> bool:
-        """Whether all that is in months comes after the begin of a day, or a time, or all of it
-        before.
-
-        Raises:
-            RolledUp: some before, some after.
-        """
-        if isinstance(edge, datetime):
-            changes: tuple[int, ...] = (buckets.unix(edge),)
-        else:
-            zones = {view.zone_of(policy) for policy in view.policies}
-            changes = tuple(each for zone in zones for each in buckets.date_changes(zone, edge))
-        lowest, highest = self._instants(view)
-        if any(lowest < change < highest for change in changes):
-            raise self._elsewhere(view)
-        return changes[0] <= lowest
-
-    def _instants(self, view: View) -> tuple[int, int]:
-        """Unix seconds between which everything in the months lies."""
-        zones = {policy.known_zone() for policy in view.policies}
-        return (
-            min(buckets.day_begins(zone, self.first) for zone in zones),
-            max(buckets.day_begins(zone, self.last_day + ONE_DAY) for zone in zones),
-        )
-
-    def _elsewhere(self, view: View) -> RolledUp:
-        if view.own:
-            return self._cut(view)
-        since = self.days_from(view)
-        advice = f"ask for {view.time_zone} from {since} on, or without a time zone"
-        return self._refused(view, self.up_to, f" of its own time zone: {advice}")
-
-    def _cut(self, view: View) -> RolledUp:
-        advice = f": ask for whole months, or from {self.up_to} on"
-        return self._refused(view, self.up_to, advice)
-
-    def _refused(self, view: View, before: date, rest: str) -> RolledUp:
-        return RolledUp(
-            f"the days of {view.counter!r} before {before} are rolled up to months{rest}",
-            rolled_up_to=self.up_to,
-        )
+_MADE: Final = {"counter": " AND created IS NOT NULL"}
+"""What else is to be true of their rows: a deleted counter keeps its time zone."""
+_MONTH: Final = NUMBER["month"]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is known of a counter in one snapshot: policies, rolled-up days.
+    """What is known of a counter in one snapshot.
 
     Attributes:
         counter: its name, '' where it cannot be one: no row has it.
         known: somebody has made it, or something was counted, be it 0.
-        policies: its policies, the earliest first; at least one.
-        rolled: what of it is in months; None for nothing.
+        scheme: how its events go into buckets.
     """
 
     counter: str
     known: bool
-    policies: tuple[Policy, ...]
-    rolled: RolledUpDays | None
+    scheme: Scheme
 
     def view(self, time_zone: str | None) -> View:
         """Its buckets in a time zone; ValueError where there is none of that name."""
-        return View(self.counter, self.policies, time_zone)
+        return View(self.scheme, time_zone)
+
+
+def plain(counter: str, *, known: bool = True) -> Shape:
+    """A counter that nobody has said anything about."""
+    return Shape(counter, known, replace(DEFAULT, counter=counter))
 
 
 def shape(session: Session, counter: str | None) -> Shape:
@@ -221,43 +86,24 @@ def shape(session: Session, counter: str | None) -> Shape:
     name = _name(counter)
     if session.group is not None and name in session.group:
         return session.group.shape(name)
-    rows = session.query(
-        "SELECT EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
-        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s)"
-        " OR EXISTS (SELECT 1 FROM counter_month WHERE counter = %s)"
-        " OR EXISTS (SELECT 1 FROM counter WHERE name = %s),"
-        " (SELECT rolled_up_to FROM counter WHERE name = %s),"
-        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s),"
-        " (SELECT MAX(bucket) FROM counter_month WHERE counter = %s),"
-        f" {POLICY_COLUMNS}"
-        " FROM (SELECT 1) AS one LEFT JOIN counter_policy ON counter = %s"
-        " ORDER BY valid_from, number",
-        (name,) * 8,
+    ((known, there, *columns),) = session.query(
+        "SELECT created IS NOT NULL OR EXISTS (SELECT 1 FROM counter_ledger WHERE counter = %s)"
+        " OR EXISTS (SELECT 1 FROM counter_slot WHERE counter = %s),"
+        f" name, {SCHEME_COLUMNS} FROM (SELECT 1) AS one LEFT JOIN counter ON name = %s",
+        (name,) * 3,
     )
-    known, up_to, first, last = rows[0][:4]
-    policies = tuple(policy_of(name, row[4:]) for row in rows if row[4] is not None)
-    rolled = None if first is None else _rolled(up_to, first, last)
-    return Shape(name, bool(known), policies or (DEFAULT,), rolled)
+    if there is None:
+        return plain(name, known=bool(known))
+    return Shape(name, bool(known), scheme_of(name, columns))
 
 
 def shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
     """What is known of each of some counters, of which no query asks for one alone."""
     if not names:
         return {}
-    inside = f"IN ({marks(names)})"
-    up_to = dict(
-        session.query(f"SELECT name, rolled_up_to FROM counter WHERE name {inside}", names)
-    )
-    months = {
-        name: (first, last)
-        for name, first, last in session.query(
-            "SELECT counter, MIN(bucket), MAX(bucket) FROM counter_month FORCE INDEX (PRIMARY)"
-            f" WHERE counter {inside} GROUP BY counter",
-            names,
-        )
-    }
-    policies = read_policies(session, names)
-    known = {*up_to, *months}
+    schemes = read_schemes(session, names)
+    made = f"SELECT name FROM counter WHERE created IS NOT NULL AND name IN ({marks(names)})"
+    known = {name for (name,) in session.query(made, names)}
     for table in ("counter_ledger", "counter_slot"):
         # Hardly any counter has rows, and none in the ledger: only these are looked up there.
         if left := [name for name in names if name not in known]:
@@ -268,12 +114,9 @@ def shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
             )
             known |= {name for (name,) in found}
     return {
-        name: Shape(
-            name,
-            name in known,
-            policies.get(name, (DEFAULT,)),
-            _rolled(up_to.get(name), *months[name]) if name in months else None,
-        )
+        name: Shape(name, name in known, schemes[name])
+        if name in schemes
+        else plain(name, known=name in known)
         for name in names
     }
 
@@ -308,22 +151,41 @@ def rolled_up_to(
     """The day before which days of a counter are in months, of all that are visible the latest such
     day; None where nothing is in months.
     """
-    if counter is not None and session.group is not None and counter in session.group:
-        rolled = session.group.shape(counter).rolled
-        return None if rolled is None else rolled.up_to
-    one, args = ("", ()) if counter is None else (" WHERE counter = %s", (_name(counter),))
-    # A loose scan: of each counter its first month and its last are looked up.
+    if counter is not None:
+        return _months_to(session, shape(session, counter).scheme)
+    # Of each counter its first row is looked up: it is of the first month, or of what comes late.
     found = session.query(
-        "SELECT counter, first, last, rolled_up_to FROM ("
-        "SELECT counter, MIN(bucket) AS first, MAX(bucket) AS last"
-        f" FROM counter_month FORCE INDEX (PRIMARY){one} GROUP BY counter"
-        ") AS months LEFT JOIN counter ON name = counter",
-        args,
+        f"SELECT (SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = name"
+        f" ORDER BY counter, bucket LIMIT 1), name, {SCHEME_COLUMNS} FROM counter"
+        " WHERE rolled_month IS NOT NULL"
     )
-    return max(
-        (_rolled(up_to, first, last).up_to for name, first, last, up_to in found if visible(name)),
-        default=None,
+    days = (
+        _months_to(session, scheme_of(name, columns), int(first))
+        for first, name, *columns in found
+        if first is not None and visible(name)
     )
+    return max((day for day in days if day is not None), default=None)
+
+
+def _months_to(session: Session, scheme: Scheme, first: int | None = None) -> date | None:
+    """The day before which days of one counter are in months.
+
+    Args:
+        session: in a snapshot.
+        scheme: the counter's.
+        first: the label of its first row, where that is known.
+    """
+    until = scheme.rolled_to("month")
+    if until is None or (first is not None and first > until):
+        return None
+    if first is None or width_number(first) != _MONTH:
+        within = f" AND bucket < %s AND width = {_MONTH:d}"
+        if row_in(session, scheme.counter, within, (datetime_of(until),)) is None:
+            return None
+    try:
+        return buckets.date_at(scheme.known_zone(), until)
+    except UnknownZone:
+        return buckets.date_at("UTC", until)
 
 
 def counter_names(session: Session) -> list[str]:
@@ -346,7 +208,8 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
         beyond = f"{{}} {'<' if reverse else '>'} %s" if after else "%s = ''"
         each = [
             f"(SELECT {name} AS counter FROM {table} WHERE {beyond.format(name)}"
-            f" GROUP BY {name} ORDER BY {name} {order} LIMIT {NAMES_PER_QUERY})"
+            f"{_MADE.get(table, '')} GROUP BY {name} ORDER BY {name} {order}"
+            f" LIMIT {NAMES_PER_QUERY})"
             for table, name in _NAMED
         ]
         found = session.query(
@@ -365,44 +228,56 @@ def known_names(session: Session, wanted: Sequence[str]) -> list[str]:
     if not wanted:
         return []
     each = [
-        f"SELECT {name} FROM {table} WHERE {name} IN ({marks(wanted)})" for table, name in _NAMED
+        f"SELECT {name} FROM {table} WHERE {name} IN ({marks(wanted)}){_MADE.get(table, '')}"
+        for table, name in _NAMED
     ]
     return sorted(name for (name,) in session.query(" UNION ".join(each), [*wanted] * len(each)))
 
 
 def shaped_names(session: Session) -> set[str]:
-    """The counters whose rows do not simply add up by UTC day: that have policies, or months."""
+    """The counters whose rows do not simply add up by UTC day."""
+    _, _, *times = SCHEME_COLUMNS.split(", ")
     found = session.query(
-        "SELECT DISTINCT counter FROM counter_policy"
-        " UNION SELECT counter FROM counter_month FORCE INDEX (PRIMARY) GROUP BY counter"
+        "SELECT name FROM counter WHERE time_zone <> 'UTC' OR resolution <> 'day'"
+        f" OR COALESCE({', '.join(times)}) IS NOT NULL"
     )
     return {name for (name,) in found}
 
 
-def _rolled(up_to: date | None, first: datetime, last: datetime) -> RolledUpDays:
-    """What is in months from the first to the last, with the day that is on record.
+def edges(session: Session, view: View, keys: Sequence[str] | None = None) -> list[int]:
+    """Labels of buckets that have rows, with those that begin first and end last, for each key."""
+    found: list[int] = []
+    for key in [None] if keys is None else dict.fromkeys(keys):
+        rows = "FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+        args: tuple[object, ...] = (view.counter,)
+        if key is not None:
+            rows = "FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s AND counter_key = %s"
+            args += (key_bytes(key),)
+        one = f"(SELECT {LABEL} {rows} ORDER BY bucket {{}} LIMIT 1)"
+        ends = session.query(f"{one.format('ASC')} UNION ALL {one.format('DESC')}", args * 2)
+        # The columns of days and months are local, those of others are not.
+        for where, values in _beside(view, {int(label) for (label,) in ends}):
+            ends += session.query(f"SELECT {LABEL} {rows}{where}", (*args, *values))
+        found += [int(label) for (label,) in ends]
+    return found
 
-    Whatever is on record, no row is left out of a total: a month for which there is no such day, or
-    an earlier one, may hold any of its days.
+
+def _beside(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[object]]]:
+    """Conditions for the rows that may begin before, or end behind, the first and the last in the
+    order of the column.
     """
-    if up_to is None or up_to <= last.date():
-        last_day = month_ends(last.date())
-        up_to = last_day if last_day == date.max else last_day + ONE_DAY
-    return RolledUpDays(up_to, first.date(), last.date())
-
-
-def _first_day(session: Session, counter: str) -> date | None:
-    """The first day of a counter that has counts, or is in a month that has; None if none has."""
-    view = shape(session, counter).view(None)
-    ((first, month),) = session.query(
-        "SELECT (SELECT MIN(bucket) FROM counter_slot WHERE counter = %s),"
-        " (SELECT MIN(bucket) FROM counter_month WHERE counter = %s)",
-        (counter, counter),
-    )
-    if month is not None:
-        first_month: date = month.date()
-        return first_month
-    return None if first is None else view.day(label_of(first))
+    scheme, around = view.scheme, set[int]()
+    for label in labels:
+        begins, width = scheme.starts_at(label), view.width(label)
+        for at in (begins // 60, scheme.ends_at(label) // 60 - 1):
+            around |= {scheme.label_in(each, at) for each in view.widths if is_wider(each, width)}
+        if begins > label:
+            narrower = f" AND bucket >= %s AND bucket < %s AND width < {NUMBER[width]:d}"
+            yield f"{narrower} ORDER BY bucket LIMIT 1", (label_time(label), datetime_of(begins))
+    around = {label for label in around if view.may_hold(label)}
+    if around:
+        where, values = labels_where(around)
+        yield f" AND {where} GROUP BY bucket, width", values
 
 
 def _name(counter: str | None) -> str:
@@ -463,14 +338,13 @@ class BreakdownView:
         since = self.since
         if since is None:
             return None
-        start = start or _first_day(session, self.counter)
+        view = shape(session, self.counter).view(None)
+        start = start or min(map(view.day, edges(session, view)), default=None)
         if start is None:
             return None
         if isinstance(start, datetime):
             return since if start < since else None
-        own = load_own(session, self.counter)
-        zones = [self.selection.time_zone or policy.known_zone() for policy in own]
-        begins = min(buckets.day_begins(zone, start) for zone in zones)
+        begins = buckets.day_begins(self.selection.time_zone or view.zone, start)
         return since if begins < since.timestamp() else None
 
     @contextmanager

@@ -1,13 +1,11 @@
-"""The SQL of totals: sums by key (largest first), by bucket and by month, choice of indexes, first
-and last day.
+"""The SQL of totals: sums by key (largest first) and by bucket, choice of indexes, first and last
+day.
 
 So a caller can ask several questions in one snapshot; it needs one, or nobody who moves rows
 meanwhile. Ranges are local days and include both ends; None means from, or to, where the data
-begins or ends. Without ``time_zone`` days are those of the zone a bucket was counted in. An answer
-is exact, or an error (never for buckets that are days, shown as such):
-:mod:`countersink.store.totals.views`. What retention has rolled up is in
-:mod:`countersink.store.totals.shapes`. Keys are str here and bytes in the table (undecodable bytes
-become lone surrogates, as in file names).
+begins or ends. Without ``time_zone`` days are those of the counter's own. An answer is exact, or an
+error (never for buckets that are days, shown as such): :mod:`countersink.store.totals.views`. Keys
+are str here and bytes in the table (undecodable bytes become lone surrogates, as in file names).
 
 Every function that takes a :class:`countersink.store.totals.selection.Selection` raises, beside
 what it names:
@@ -15,24 +13,24 @@ what it names:
     UnknownCounter: nothing was ever counted under this name, nor did anybody make it.
     ValueError: there is no such time zone.
     InexactZone: the buckets do not add up to days of ``time_zone``, or, where they are hours, of
-        the zone they were counted in, which was then not whole hours from UTC.
+        the counter's own, which was then not whole hours from UTC.
     Refused: the machine does not know the counter's time zone, and the days of it are asked for.
-    RolledUp: the range takes a part of days that are rolled up to a month.
+    RolledUp: the range takes a part of a month into which days are rolled up.
 
 Each query names the index it goes by and reads no more of a table than the range it is asked for:
 the primary key (counter, bucket, …) for whole days, ``by_key`` (counter, counter_key, bucket) for
 single keys.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import month_ends
-from countersink.store.sql import label_of
+from countersink.store.counters.buckets import NUMBER, Width
+from countersink.store.sql import LABEL, width_number
 from countersink.store.totals.selection import (
     ANY,
     KeyMatch,
@@ -41,44 +39,46 @@ from countersink.store.totals.selection import (
     chosen_keys,
     picked_keys,
 )
-from countersink.store.totals.shapes import Months, Shape, selected, shape
+from countersink.store.totals.shapes import edges, selected, shape
 from countersink.store.totals.views import Ranges, View, condition
 
 _KEYS_PER_QUERY: Final = 500
 """Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
 
-_LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
-"""A bucket's label as a number, which the driver reads faster than a DATETIME."""
-MONTHS: Final = " AND bucket >= %s AND bucket <= %s"
-
+BUCKETS: Final = "bucket"
 Rows = Iterator[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The rows that a question is about: counter, ranges of buckets, months.
+    """The rows that a question is about.
 
     Attributes:
         counter: whose.
         ranges: which of its buckets.
-        months: which of its months; None for none.
+        width: of all of these; None where there may be several.
     """
 
     counter: str
     ranges: Ranges
-    months: Months | None = None
+    width: Width | None = None
 
     @classmethod
-    def of(cls, shape: Shape, view: View, start: date | None, end: date | None) -> "Scope":
-        """All of a range of days, in buckets and in months.
+    def of(cls, session: Session, view: View, start: date | None, end: date | None) -> "Scope":
+        """All of a range of days.
 
         Raises:
             InexactZone: it begins or ends within a bucket.
             RolledUp: it cuts through a month.
         """
-        view.require_range(start, end)
-        months = None if shape.rolled is None else shape.rolled.months(view, start, end)
-        return cls(shape.counter, view.ranges(start, end), months)
+        view.require_range(session, start, end)
+        return cls.within(view, view.ranges(start, end))
+
+    @classmethod
+    def within(cls, view: View, ranges: Ranges) -> "Scope":
+        """Some buckets of a view's counter."""
+        widths = view.widths if ranges is None else {one.width for one in ranges}
+        return cls(view.counter, ranges, next(iter(widths)) if len(widths) == 1 else None)
 
 
 def total(session: Session, selection: Selection) -> int:
@@ -122,54 +122,57 @@ def span(session: Session, selection: Selection) -> tuple[date, date] | None:
     """The first and the last day that has rows, of the counter or of keys named one by one; None if
     none has, or the counter is unknown. The selection's range has no say in it.
 
-    What is in months counts from the first day of the first to the last rolled up day of the last.
+    What is in months counts from the first day of the first to the last day of the last.
 
     Raises:
         InexactZone: the first or the last bucket lies in more than one day of ``time_zone``.
         RolledUp: there are months, and they are not those of ``time_zone``.
     """
-    own = shape(session, selection.counter)
-    view = own.view(selection.time_zone)
+    view = shape(session, selection.counter).view(selection.time_zone)
     days: list[date] = []
-    for label in edges(session, own, view, selection.named):
-        if view.day(label) != view.last_day(label):
-            view.require_days([view.last_day(label)])
-        days += view.day(label), view.last_day(label)
-    if own.rolled is not None and (months := month_edges(session, own, selection.named)):
-        own.rolled.require_own(view)
-        days += min(months), min(month_ends(max(months)), own.rolled.last_day)
+    for label in edges(session, view, selection.named):
+        first, last = view.day(label), view.last_day(label)
+        if first != last and not view.plain(view.width(label)):
+            view.require_days(session, [last])
+        days += first, last
     return (min(days), max(days)) if days else None
 
 
 def sums(session: Session, scope: Scope, keys: Keys, group: str = "") -> Rows:
-    """SUM(amount) of buckets and months, by the expression ``group`` if given, which may repeat."""
+    """SUM(amount), by the expression ``group`` if given, which may repeat."""
     if session.group is not None and scope.counter in session.group:
         together = session.group.sums(scope, keys, group)
         if together is not None:
             yield from together
             return
+    if scope.ranges is not None and not scope.ranges:
+        return
     where, args = condition(scope.ranges)
-    if scope.ranges is None or scope.ranges:
-        yield from _table(session, "counter_slot", scope.counter, where, args, keys, group)
-    if scope.months is not None:
-        yield from _table(
-            session, "counter_month", scope.counter, MONTHS, scope.months, keys, group
+    for one in picked_keys(chosen_keys(keys), _KEYS_PER_QUERY):
+        column, by = grouping(scope, group, ordered=one.ordered)
+        grouped = f" GROUP BY {by}" if by else ""
+        yield from session.query(
+            f"SELECT {column}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
+            f" WHERE counter = %s{where}{one.where}{grouped}",
+            (scope.counter, *args, *one.args),
         )
 
 
 def by_label(session: Session, scope: Scope, keys: Keys) -> dict[int, int]:
-    """The sums of the buckets by label, without the months."""
+    """The sums of the buckets by label."""
     found: dict[int, int] = {}
-    for label, amount in sums(session, Scope(scope.counter, scope.ranges), keys, _LABEL):
-        found[label] = found.get(label, 0) + int(amount)
+    for label, *most, amount in sums(session, scope, keys, BUCKETS):
+        if most and most[0] != width_number(int(label)):
+            return _by_label_and_width(session, scope, keys)
+        found[int(label)] = found.get(int(label), 0) + int(amount)
     return found
 
 
-def by_month(session: Session, scope: Scope, keys: Keys) -> dict[date, int]:
-    """The sums of the months by their first day, without the buckets."""
-    found: dict[date, int] = {}
-    for bucket, amount in sums(session, Scope(scope.counter, (), scope.months), keys, "bucket"):
-        found[bucket.date()] = found.get(bucket.date(), 0) + int(amount)
+def _by_label_and_width(session: Session, scope: Scope, keys: Keys) -> dict[int, int]:
+    """The same where buckets of two widths begin at the same time in the table."""
+    found: dict[int, int] = {}
+    for label, amount in sums(session, scope, keys, LABEL):
+        found[int(label)] = found.get(int(label), 0) + int(amount)
     return found
 
 
@@ -204,115 +207,61 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
     """The query for the sums by key, up to its order, and its values."""
     where, args = condition(scope.ranges)
     matching, matched = match.condition()
-    source = f"counter_slot FORCE INDEX ({match.indexes}) WHERE counter = %s{where}{matching}"
-    values: tuple[object, ...] = (scope.counter, *args, *matched)
-    if scope.months is not None:
-        months = f"counter_month FORCE INDEX ({match.indexes}) WHERE counter = %s{MONTHS}{matching}"
-        source = (
-            f"(SELECT counter_key, SUM(amount) AS amount FROM {source} GROUP BY counter_key"
-            f" UNION ALL SELECT counter_key, amount FROM {months}) AS parts"
-        )
-        values += (scope.counter, *scope.months, *matched)
-    select = f"SELECT counter_key, SUM(amount) AS total FROM {source} GROUP BY counter_key"
-    return select, values
-
-
-def edges(session: Session, shape: Shape, view: View, keys: Sequence[str] | None) -> list[int]:
-    """Labels of buckets that have rows: the first and the last under each policy, for each key."""
-    found: list[int] = []
-    for one in view.possible():
-        where, values = condition([one])
-        for key in [None] if keys is None else dict.fromkeys(keys):
-            rest = "FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
-            args: tuple[object, ...] = (shape.counter, *values)
-            if key is not None:
-                rest = (
-                    "FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s AND counter_key = %s"
-                )
-                args = (shape.counter, key_bytes(key), *values)
-            rest += where
-            if not one.mixed:
-                rows = session.query(f"SELECT MIN(bucket), MAX(bucket) {rest}", args)
-            else:
-                # MIN and MAX would read the whole range, for the sake of the policy's number.
-                rows = [
-                    row
-                    for way in ("ASC", "DESC")
-                    for row in session.query(
-                        f"SELECT bucket {rest} ORDER BY bucket {way} LIMIT 1", args
-                    )
-                ]
-            found += [label_of(bucket) for row in rows for bucket in row if bucket is not None]
-    return found
+    rows = f"counter_slot FORCE INDEX ({match.indexes}) WHERE counter = %s{where}{matching}"
+    select = f"SELECT counter_key, SUM(amount) AS total FROM {rows} GROUP BY counter_key"
+    return select, (scope.counter, *args, *matched)
 
 
 def bucket_labels(session: Session, scope: Scope) -> list[int]:
-    """The labels of the buckets that have rows, in order, without the months."""
+    """The labels of the buckets that have rows, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
     where, args = condition(scope.ranges)
+    label, by = LABEL, "bucket, width"
+    if scope.width is not None:
+        # Then the next bucket is looked up, without the rows in between.
+        label, by = _label(f"{NUMBER[scope.width]:d}"), "bucket"
     rows = session.query(
-        "SELECT bucket FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" WHERE counter = %s{where} GROUP BY bucket ORDER BY bucket",
+        f"SELECT {label} FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE counter = %s{where} GROUP BY {by} ORDER BY {by}",
         (scope.counter, *args),
     )
-    return [label_of(bucket) for (bucket,) in rows]
+    return [int(found) for (found,) in rows]
 
 
-def month_edges(session: Session, shape: Shape, keys: Sequence[str] | None) -> list[date]:
-    """The first and the last month that has rows, by first days, for each key."""
-    if shape.rolled is None:
-        return []
-    if keys is None:
-        return [shape.rolled.first, shape.rolled.last]
-    return [
-        bucket.date()
-        for key in dict.fromkeys(keys)
-        for bucket in session.query(
-            "SELECT MIN(bucket), MAX(bucket) FROM counter_month FORCE INDEX (by_key)"
-            " WHERE counter = %s AND counter_key = %s",
-            (shape.counter, key_bytes(key)),
-        )[0]
-        if bucket is not None
-    ]
-
-
-def grouping(group: str, *, ordered: bool = True) -> tuple[str, str]:
-    """For an expression to group by, or none: the column of a SELECT, and what to GROUP BY.
+def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, str]:
+    """For an expression to group by, or none: the columns of a SELECT, and what to GROUP BY.
 
     Args:
-        group: the expression.
+        scope: of the rows.
+        group: the expression; or :data:`BUCKETS`: labels, and, where there may be several widths,
+            behind each the number of the widest.
         ordered: the rows may come in the order of an index. Where the server is to choose between
             two, it would else take the one that spares it sorting some hundred sums, and read all
             rows for that (MariaDB 11: 50 times as long, for 1,000 of 1,000,000 keys).
     """
     if not group:
         return "", ""
-    if ordered:
-        return f"{group}, ", "bucket" if group == _LABEL else group
-    free = group.replace("bucket", "bucket + INTERVAL 0 SECOND")
-    return f"{free}, ", free
-
-
-def _table(
-    session: Session,
-    table: str,
-    counter: str,
-    where: str,
-    args: Sequence[object],
-    keys: Keys,
-    group: str,
-) -> Rows:
-    for one in picked_keys(chosen_keys(keys), _KEYS_PER_QUERY):
-        column, by = grouping(group, ordered=one.ordered)
-        grouped = f" GROUP BY {by}" if by else ""
-        yield from session.query(
-            f"SELECT {column}SUM(amount) FROM {table} FORCE INDEX ({one.indexes})"
-            f" WHERE counter = %s{where}{one.where}{grouped}",
-            (counter, *args, *one.args),
+    if not ordered:
+        free = (LABEL if group == BUCKETS else group).replace(
+            "bucket", "bucket + INTERVAL 0 SECOND"
         )
+        return f"{free}, ", free
+    if group == LABEL:
+        return f"{LABEL}, ", "bucket, width"
+    if group != BUCKETS:
+        return f"{group}, ", group
+    if scope.width is not None:
+        return f"{_label(f'{NUMBER[scope.width]:d}')}, ", "bucket"
+    # The rows of a bucket lie together, those of a bucket and a width behind each key: to group by
+    # both takes twice as long, and hardly any bucket has two.
+    return f"{_label('MIN(width)')}, MAX(width), ", "bucket"
+
+
+def _label(width: str) -> str:
+    return LABEL.replace("width", width)
 
 
 def _scope(session: Session, selection: Selection) -> Scope:
-    own = selected(session, selection)
-    return Scope.of(own, own.view(selection.time_zone), selection.start, selection.end)
+    view = selected(session, selection).view(selection.time_zone)
+    return Scope.of(session, view, selection.start, selection.end)

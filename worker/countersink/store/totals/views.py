@@ -2,47 +2,61 @@
 counter's buckets do not add up to them.
 
 Without a time zone, buckets that are days are shown as what they are, so there is always an answer.
-Everything else needs every day, month or hour to begin where a bucket does, be it in the zone that
-was asked for or in the counter's own: hours may be of a zone that was once, or will be, other than
-whole hours from UTC. Whether there is an answer follows from the policies and the zone alone, not
-from the rows that happen to be there; but for series of hours and minutes, which are zeros where no
-row was rolled up.
+Everything else needs every day, month, hour or time that is asked for to begin where no bucket goes
+on, be it in another zone or in the counter's own, which may not be whole hours from UTC. Which
+buckets there can be follows from the counter alone. Where there may be finer ones, too, it is the
+rows, of any key, that say whether one goes on: it is looked for in the snapshot of the sum.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from typing import Final
 
+from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import WIDTH, policy_number
-from countersink.store.counters.policies import Policy
-from countersink.store.errors import InexactZone, Refused
-from countersink.store.sql import day_label, label_text, label_time
+from countersink.store.counters.buckets import FINER, MINUTES, NUMBER, Width, is_wider, month_ends
+from countersink.store.counters.catalog import Scheme
+from countersink.store.errors import InexactZone, Refused, RolledUp, StoreError
+from countersink.store.sql import (
+    LABEL,
+    datetime_of,
+    day_label,
+    label_text,
+    labels_where,
+    parts,
+    width_number,
+)
+
+_LABELS_PER_QUERY: Final = 1_000
+_LONGEST: Final[dict[Width, int]] = {
+    **{width: minutes * 60 for width, minutes in MINUTES.items()},
+    "month": 31 * 86_400,
+}
+"""Seconds from one label to the next, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRange:
-    """Buckets of one policy, from one label to another.
+    """Buckets of one width, from one label to another.
 
     Attributes:
-        first: the first label; None for where they begin.
+        first: the first label, without the number of its width; None for where they begin.
         until: the label before which they end; None for where they end.
-        number: of the policy they were counted under.
-        step: seconds from one label to the next.
-        mixed: the counter has buckets of other policies, which may lie in between.
+        width: theirs.
+        mixed: the counter may have buckets of other widths, which lie in between.
     """
 
     first: int | None
     until: int | None
-    number: int
-    step: int
+    width: Width
     mixed: bool
 
     def __contains__(self, label: int) -> bool:
         return (
-            (self.first is None or label >= self.first)
+            width_number(label) == NUMBER[self.width]
+            and (self.first is None or label >= self.first)
             and (self.until is None or label < self.until)
-            and (not self.mixed or policy_number(label) == self.number)
         )
 
     @property
@@ -55,110 +69,90 @@ class LabelRange:
         """Its label, if it can hold just one."""
         if self.first is None or self.until is None:
             return None
-        label = self.first + (self.number - self.first) % self.step
-        return label if label < self.until <= label + self.step else None
+        return self.first if 0 < self.until - self.first <= _LONGEST[self.width] else None
 
 
 Ranges = Sequence[LabelRange] | None
 """Buckets in any of these; None for all of the counter's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a question wants to divide, and where.
+
+    Attributes:
+        width: of the bucket that would go on.
+        instant: where, in Unix seconds.
+        day: the date that begins there, or goes on; None: it is a time.
+    """
+
+    width: Width
+    instant: int
+    day: date | None
+
+
 class View:
     """How the buckets of one counter add up to days, months and hours of a time zone.
 
     Args:
-        counter: its name, for messages.
-        policies: its policies, the earliest first; at least one. Of one that rolls another and was
-            never used there are no buckets.
-        time_zone: whose days, months and hours; None for the zone each bucket was counted in.
+        scheme: the counter's; with its name, for messages.
+        time_zone: whose days, months and hours; None for the counter's own.
 
     Raises:
         ValueError: there is no such time zone.
     """
 
-    def __init__(self, counter: str, policies: Sequence[Policy], time_zone: str | None) -> None:
+    def __init__(self, scheme: Scheme, time_zone: str | None) -> None:
         if time_zone is not None:
             buckets.zone(time_zone)
-        self.counter = counter
-        self.policies = tuple(policy for policy in policies if policy.rolled_to != 0)
+        self.scheme = scheme
+        self.counter = scheme.counter
         self.time_zone = time_zone
-        self._numbered = {policy.number: policy for policy in policies}
+        self.widths = scheme.widths
+        self.own = time_zone in (None, scheme.time_zone)
         self._days: dict[int, date] = {}
 
     @property
-    def own(self) -> bool:
-        """Whether its days are those of the counter's own zones."""
-        return self.time_zone is None or all(
-            policy.time_zone == self.time_zone for policy in self.policies
-        )
-
-    def policy(self, label: int) -> Policy:
-        """The policy that a bucket was counted under.
+    def zone(self) -> str:
+        """The time zone in which buckets are shown.
 
         Raises:
-            Refused: there was none; the row is not countersink's.
+            UnknownZone: it is the counter's own, and this machine does not know it.
         """
-        if len(self.policies) == 1:
-            return self.policies[0]
-        found = self._numbered.get(policy_number(label))
-        if found is None:
-            raise Refused(
-                f"{self.counter!r} has a bucket {label_text(label)}, but never had time"
-                f" zone and resolution number {policy_number(label)}: `countersink verify` shows"
-                " what else is wrong"
-            )
-        return found
+        return self.time_zone or self.scheme.known_zone()
 
-    def zone_of(self, policy: Policy) -> str:
-        """The time zone in which the buckets of a policy are shown."""
-        return self.time_zone or policy.known_zone()
+    def width(self, label: int) -> Width:
+        """The width of a bucket.
 
-    def since(self, policy: Policy) -> int | None:
-        """Unix seconds of the first event a policy can have; None for the first policy, and what
-        rolls it.
+        Raises:
+            Refused: the counter cannot have such buckets; the row is not countersink's.
         """
-        first = self.policies[0].valid_from
-        return None if policy.valid_from == first else policy.valid_from * 60
-
-    def until(self, policy: Policy) -> int | None:
-        """Unix seconds before which all events of a policy are; None while it is in force."""
-        if policy.rolls is not None:
-            rolled_to = None if policy.rolled_to is None else policy.rolled_to * 60
-            rolled = self._numbered.get(policy.rolls)
-            if rolled is None:
-                raise Refused(
-                    f"{self.counter!r} has lost the time zone and resolution number"
-                    f" {policy.rolls}, whose buckets are rolled up: `countersink verify` shows what"
-                    " else is wrong"
-                )
-            return buckets.earlier(rolled_to, self.until(rolled))
-        return None if policy.used_to is None else policy.ends_at(policy.used_to)
-
-    def moment(self, label: int) -> int:
-        """Unix seconds of the first event that a bucket can hold."""
-        policy = self.policy(label)
-        begins = policy.starts_at(label)
-        since = self.since(policy)
-        return begins if since is None else max(begins, since)
+        number = width_number(label)
+        for width in self.widths:
+            if NUMBER[width] == number:
+                return width
+        raise Refused(
+            f"{self.counter!r} has a bucket {label_text(label)} of width number {number}, in which"
+            " it never counted: `countersink verify` shows what else is wrong"
+        )
 
     def day(self, label: int) -> date:
         """The date of a bucket; of its first event where it lies in several."""
         day = self._days.get(label)
         if day is None:
-            policy = self.policy(label)
-            if self._plain(policy):
-                day = policy.local_day(label)
+            if self.plain(self.width(label)):
+                day = self.scheme.local_day(label)
             else:
-                day = buckets.date_at(self.zone_of(policy), self.moment(label))
+                day = buckets.date_at(self.zone, self.scheme.starts_at(label))
             self._days[label] = day
         return day
 
     def last_day(self, label: int) -> date:
         """The date of the last event that a bucket can hold."""
-        policy = self.policy(label)
-        if self._plain(policy):
-            return self.day(label)
-        return buckets.date_at(self.zone_of(policy), policy.ends_at(label) - 60)
+        width = self.width(label)
+        if self.plain(width):
+            return month_ends(self.day(label)) if width == "month" else self.day(label)
+        return buckets.date_at(self.zone, self.scheme.ends_at(label) - 60)
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
         """The buckets of the days from ``start`` to ``end``, both inclusive, or from one time to
@@ -169,229 +163,300 @@ class View:
         """
         if start is None and end is None:
             return None
-        found = []
-        for policy, all_of_it in zip(self.policies, self.possible(), strict=True):
-            for first, until in self._labels(policy, start, end):
-                one = replace(
-                    all_of_it,
-                    first=buckets.later(first, all_of_it.first),
-                    until=buckets.earlier(until, all_of_it.until),
-                )
-                if not one.empty:
-                    found.append(one)
-        return tuple(found)
+        found = (
+            replace(of_all, first=first, until=buckets.earlier(until, self._end(of_all)))
+            for of_all in self.possible()
+            for first, until in self._labels(of_all.width, start, end)
+        )
+        return tuple(one for one in found if not one.empty)
+
+    def _end(self, of_all: LabelRange) -> int | None:
+        """The label before which all buckets of a width are; None: there is none, or there may be
+        some behind it, as applications count in a former resolution for a while.
+        """
+        return None if of_all.width in dict(self.scheme.counted) else of_all.until
 
     def possible(self) -> list[LabelRange]:
-        """The buckets that each policy can have, in the order of the policies."""
+        """The buckets of each width that there can be, the finest first."""
+        mixed = len(self.widths) > 1
         return [
-            LabelRange(
-                first=None if self.since(policy) is None else policy.label(policy.valid_from),
-                until=self._last_label(policy),
-                number=policy.number,
-                step=WIDTH[policy.resolution] * 60,
-                mixed=len(self.policies) > 1,
-            )
-            for policy in self.policies
+            LabelRange(first=None, until=self._until(width), width=width, mixed=mixed)
+            for width in self.widths
         ]
 
-    def _last_label(self, policy: Policy) -> int | None:
-        """The label before which all of a policy are; None: there is none."""
-        if policy.rolls is None:
-            return None if policy.used_to is None else policy.used_to + 1
-        until = self.until(policy)
-        # The bucket in which the last minute before it lies is the last one.
-        return None if until is None else policy.label(-(-until // 60) - 1) + 1
+    def holds(
+        self, session: Session, widths: Iterable[Width], begin: int | None, stop: int | None
+    ) -> bool:
+        """Whether buckets of some widths with anything from one Unix second to before another, None
+        is open, have rows.
+        """
+        found = []
+        for one in self.possible():
+            if one.width in widths:
+                first, until = self._around(one.width, begin), one.until
+                if stop is not None:
+                    last = self._around(one.width, stop - 1)
+                    until = buckets.earlier(until, None if last is None else last + 60)
+                found.append(replace(one, first=first, until=until))
+        where, args = condition([one for one in found if not one.empty])
+        # From the end: further back there are wider ones.
+        return row_in(session, self.counter, f"{where} ORDER BY bucket DESC", args) is not None
 
-    def require_days(self, days: Iterable[date]) -> None:
+    def require_days(self, session: Session, days: Iterable[date]) -> None:
         """Check that each of these days begins where no bucket goes on.
 
         Raises:
             InexactZone: one does not.
+            RolledUp: one lies within a month into which days are rolled up.
         """
-        wanted = tuple(days)
-        for policy in self.policies:
-            if self._plain(policy):
-                continue
-            for day in wanted:
-                for change in buckets.date_changes(self.zone_of(policy), day):
-                    if self._cuts(policy, change):
-                        raise self._inexact(policy, day, change)
+        self._refuse(session, self._cuts_of_days(days))
 
-    def require_range(self, start: date | None, end: date | None) -> None:
+    def require_series(self, session: Session, days: Sequence[date]) -> None:
+        """The same of days that follow each other. Before the first one nothing was counted, so it
+        may begin within a bucket; but where clocks bring it back, none may go on.
+
+        Raises:
+            InexactZone, RolledUp: as :meth:`require_days`.
+        """
+        back = self._cuts_of_days(days[:1], change=1)
+        self._refuse(session, [*back, *self._cuts_of_days(days[1:])])
+
+    def require_range(self, session: Session, start: date | None, end: date | None) -> None:
         """Check that the range begins and ends where no bucket goes on.
 
         Raises:
-            InexactZone: it does not.
+            InexactZone, RolledUp: it does not.
         """
-        ends = [] if start is None else [start]
-        if isinstance(end, datetime):
-            ends.append(end)
-        elif end is not None and (following := buckets.after(end)) is not None:
-            ends.append(following)
-        self.require_days(each for each in ends if not isinstance(each, datetime))
-        for moment in ends:
-            if isinstance(moment, datetime):
-                self._require_instant(buckets.unix(moment))
+        self._refuse(session, self._cuts_of_range(start, end))
+
+    def cut_by(self, start: date | None, end: date | None) -> dict[int, StoreError]:
+        """The buckets that a range may divide, by label, each with the error for it."""
+        cuts = self._cuts_of_range(start, end)
+        return {label: self._error(one) for one in cuts for label in self._labels_at(one)}
 
     def first_day(self, start: date) -> date:
-        """The earliest date that events of a range which begins so can have: a policy that begins
-        later may be behind, and clocks may go back to the day before.
+        """The earliest date that events of a range which begins so can have: clocks may go back to
+        the day before.
         """
         if not isinstance(start, datetime):
             return start
         instant = buckets.unix(start)
-        found = []
-        for policy in self.policies:
-            until = self.until(policy)
-            if until is None or until > instant:
-                at = buckets.later(instant, self.since(policy)) or instant
-                zone = self.zone_of(policy)
-                day = buckets.date_at(zone, at)
-                back = any(change > at for change in buckets.date_changes(zone, day)[1::2])
-                found.append(day - buckets.ONE_DAY if back else day)
-        return min(found)
+        day = buckets.date_at(self.zone, instant)
+        back = any(change > instant for change in buckets.date_changes(self.zone, day)[1::2])
+        return day - buckets.ONE_DAY if back else day
 
     def final_day(self, end: date) -> date:
         """The latest date that events of a range which ends so can have."""
         if not isinstance(end, datetime):
             return end
         instant = buckets.unix(end)
-        found = []
-        for policy in self.policies:
-            since = self.since(policy)
-            if since is None or since < instant:
-                before = buckets.earlier(instant, self.until(policy)) or instant
-                zone = self.zone_of(policy)
-                day = buckets.date_at(zone, before - 60)
-                following = day + buckets.ONE_DAY
-                reached = buckets.date_changes(zone, following)[::2]
-                found.append(following if any(each < before for each in reached) else day)
-        return max(found)
+        day = buckets.date_at(self.zone, instant - 60)
+        following = day + buckets.ONE_DAY
+        reached = buckets.date_changes(self.zone, following)[::2]
+        return following if any(each < instant for each in reached) else day
 
-    def _require_instant(self, instant: int) -> None:
-        for policy in self.policies:
-            if self._cuts(policy, instant):
-                raise InexactZone(
-                    f"{self.counter!r} {_counted_by(policy)}, and {moment_text(instant)} is in the"
-                    f" middle of one: {_finer(self.counter, policy, instant)}"
-                )
+    def day_from(self, instant: int) -> date:
+        """The first date of which nothing is before an instant."""
+        day = buckets.date_at(self.zone, instant)
+        return day if buckets.day_begins(self.zone, day) >= instant else day + buckets.ONE_DAY
 
-    def _cuts(self, policy: Policy, instant: int) -> bool:
-        """Whether an instant lies within one of a policy's buckets."""
-        since, until = self.since(policy), self.until(policy)
-        if (since is not None and instant <= since) or (until is not None and instant >= until):
+    def instants(self, edge: date) -> tuple[int, ...]:
+        """Unix seconds at which a day begins, or that a time is."""
+        if isinstance(edge, datetime):
+            return (buckets.unix(edge),)
+        return buckets.date_changes(self.zone, edge)
+
+    def certain(self, width: Width, instant: int) -> bool:
+        """Whether whatever was counted from the bucket of an instant on is in such buckets."""
+        if width != self.scheme.resolution:
             return False
-        return not _begins_bucket(policy, instant)
+        begins = self.scheme.starts_at(self.scheme.label_in(width, instant // 60))
+        ends = (self.scheme.until(each) for each in self.widths if is_wider(width, each))
+        return all(end is not None and end <= begins for end in ends)
 
-    def _plain(self, policy: Policy) -> bool:
-        """Whether its buckets are the days that are shown."""
-        return policy.resolution == "day" and self.time_zone in (None, policy.time_zone)
+    def may_hold(self, label: int) -> bool:
+        """Whether there can be anything in a bucket."""
+        until = self.scheme.until(self.width(label))
+        return until is None or self.scheme.starts_at(label) < until
+
+    def counted_by(self, width: Width) -> str:
+        """How the counter came to such buckets."""
+        until = self.scheme.until(width)
+        if until is None:
+            return f"is counted by {width}"
+        if self.scheme.rolled_to(width) is None:
+            return f"was counted, before {moment_text(until)}, by {width}"
+        return f"is rolled up, before {moment_text(until)}, to each {width}"
+
+    def advice(self, width: Width, zone: str) -> str:
+        """What to ask instead of a time zone for which buckets of a width do not tell."""
+        until, own = self.scheme.until(width), self.scheme.time_zone
+        if until is not None:
+            return f"ask for the time zone {own}, or from {moment_text(until)} on"
+        if width in ("quarter", "minute"):
+            return "ask for a range without it, or for another time zone, such as UTC"
+        # Of hours UTC's days can always be told; days of their own zone are never refused.
+        return (
+            f"ask for the time zone {'UTC' if zone == own else own};"
+            f" `countersink counter set {self.counter} --resolution quarter` counts so that the"
+            " days of every zone add up, from now on"
+        )
+
+    def plain(self, width: Width) -> bool:
+        """Whether its buckets are the days or months that are shown."""
+        return self.own and width in ("day", "month")
+
+    def _until(self, width: Width) -> int | None:
+        """The label before which all of a width are; None: there is none."""
+        until = self.scheme.until(width)
+        return None if until is None else self._first_label(width, until)
 
     def _labels(
-        self, policy: Policy, start: date | None, end: date | None
+        self, width: Width, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
-        """[first, until) of the policy's labels whose buckets are of these days."""
-        times = isinstance(start, datetime) or isinstance(end, datetime)
-        if self._plain(policy) and not times:
-            following = None if end is None else buckets.after(end)
-            return [
-                (
-                    None if start is None else day_label(start),
-                    None if following is None else day_label(following),
-                )
-            ]
-        found: list[tuple[int | None, int | None]] = []
-        since, until = self.since(policy), self.until(policy)
-        for begin, stop in buckets.intervals(self.zone_of(policy), start, end):
-            if stop is not None and since is not None and stop <= since:
-                continue
-            if begin is not None and until is not None and begin >= until:
-                continue
-            # Beyond what the policy can hold nothing need be said, nor do its buckets begin there.
-            if begin is not None and since is not None and begin <= since:
-                begin = None
-            if stop is not None and until is not None and stop >= until:
-                stop = None
-            found.append((_first_label(policy, begin), _first_label(policy, stop)))
-        return found
+        """[first, until) of the labels whose buckets are of these days."""
+        if self.plain(width) and not isinstance(start, datetime) and not isinstance(end, datetime):
+            return [(_label_from(width, start), _label_from(width, following(end)))]
+        return [
+            (self._first_label(width, begin), self._first_label(width, stop))
+            for begin, stop in buckets.intervals(self.zone, start, end)
+        ]
 
-    def _inexact(self, policy: Policy, day: date, change: int) -> InexactZone:
-        zone = self.zone_of(policy)
-        begins = (
-            datetime.fromtimestamp(change, UTC).strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
-        )
+    def _first_label(self, width: Width, instant: int | None) -> int | None:
+        """The label of the first bucket that begins at this instant or later."""
+        if instant is None:
+            return None
+        label = self.scheme.label_in(width, -(-instant // 60))
+        begins = label - NUMBER[width]
+        return begins if self.scheme.starts_at(label) >= instant else _next(width, begins)
+
+    def _around(self, width: Width, instant: int | None) -> int | None:
+        """The label of the bucket in which an instant lies, or the closest that has events."""
+        if instant is None:
+            return None
+        minute = min(max(0, instant // 60), buckets.MAX_MINUTE)
+        return self.scheme.label_in(width, minute) - NUMBER[width]
+
+    def _cuts_of_days(self, days: Iterable[date], change: int = 0) -> Iterator[Cut]:
+        """What lies across the changes to or from some days, but for the first ones of each."""
+        wanted = tuple(days)
+        for width in self.widths:
+            for day in wanted:
+                if self.plain(width) and (width == "day" or day.day == 1):
+                    continue
+                for instant in buckets.date_changes(self.zone, day)[change:]:
+                    if self._goes_on(width, instant):
+                        yield Cut(width, instant, day)
+
+    def _cuts_of_range(self, start: date | None, end: date | None) -> Iterator[Cut]:
+        edges = [each for each in (start, following(end)) if each is not None]
+        yield from self._cuts_of_days(each for each in edges if not isinstance(each, datetime))
+        for moment in edges:
+            if isinstance(moment, datetime):
+                instant = buckets.unix(moment)
+                for width in self.widths:
+                    if self._goes_on(width, instant):
+                        yield Cut(width, instant, None)
+
+    def _goes_on(self, width: Width, instant: int) -> bool:
+        """Whether an instant lies within a bucket that there can be."""
+        until = self.scheme.until(width)
+        if until is not None and instant >= until:
+            return False
+        if width in FINER:
+            return instant % (MINUTES[width] * 60) != 0
+        zone = self.scheme.known_zone()
+        day = buckets.date_at(zone, instant)
+        # A day that comes in two pieces goes on after the next one has begun.
+        return buckets.date_changes(zone, day) != (instant,) or (width == "month" and day.day != 1)
+
+    def _labels_at(self, cut: Cut) -> set[int]:
+        """The bucket that would go on; two where a day comes in two pieces."""
+        around = ((cut.instant - 1) // 60, cut.instant // 60)
+        return {self.scheme.label_in(cut.width, minute) for minute in around}
+
+    def _refuse(self, session: Session, cuts: Iterable[Cut]) -> None:
+        """Raise the error for what goes on."""
+        doubtful: dict[int, Cut] = {}
+        for cut in cuts:
+            if self.certain(cut.width, cut.instant):
+                raise self._error(cut)
+            for label in self._labels_at(cut):
+                doubtful.setdefault(label, cut)
+        for part in parts(sorted(doubtful), _LABELS_PER_QUERY):
+            where, args = labels_where(part)
+            held = row_in(session, self.counter, f" AND {where}", args)
+            if held is not None:
+                raise self._error(doubtful[held])
+
+    def _error(self, cut: Cut) -> StoreError:
+        if cut.width == "month":
+            return self._rolled_up(cut)
+        what = f"{self.counter!r} {self.counted_by(cut.width)}"
+        if cut.day is None:
+            return InexactZone(
+                f"{what}, and {moment_text(cut.instant)} is in the middle of one: ask for a time at"
+                f" which one begins{self._finer(cut)}"
+            )
+        begins = str(datetime_of(cut.instant)).removesuffix(":00")
         return InexactZone(
-            f"{self.counter!r} {_counted_by(policy)} in {policy.time_zone}, and"
-            f" {begins} UTC, when the date in {zone} changes to or from {day}, is in the"
-            f" middle of one: {advice(self.counter, policy, zone)}"
+            f"{what} in {self.scheme.time_zone}, and {begins} UTC, when the date in {self.zone}"
+            f" changes to or from {cut.day}, is in the middle of one:"
+            f" {self.advice(cut.width, self.zone)}"
         )
 
-
-def _begins_bucket(policy: Policy, instant: int) -> bool:
-    """Whether a bucket of the policy begins at this instant, and none goes on."""
-    if policy.resolution != "day":
-        return instant % (WIDTH[policy.resolution] * 60) == 0
-    # A day that comes in two pieces goes on after the next one has begun.
-    zone = policy.known_zone()
-    return buckets.date_changes(zone, buckets.date_at(zone, instant)) == (instant,)
-
-
-def _first_label(policy: Policy, instant: int | None) -> int | None:
-    """The label, without its number, of the first bucket that begins at this instant or later."""
-    if instant is None:
-        return None
-    if policy.resolution == "day":
-        label = policy.label(-(-instant // 60))
-        day = label - policy_number(label)
-        return day if policy.starts_at(label) >= instant else day + 86_400
-    width = WIDTH[policy.resolution] * 60
-    return -(-instant // width) * width
-
-
-def _counted_by(policy: Policy) -> str:
-    if policy.rolls is None:
-        return f"is counted by {policy.resolution}"
-    assert policy.rolled_to is not None
-    return f"is rolled up, before {moment_text(policy.rolled_to * 60)}, to each {policy.resolution}"
-
-
-def _finer(counter: str, policy: Policy, instant: int) -> str:
-    """What to ask instead of a time that lies within a bucket, and which buckets would tell."""
-    if policy.rolls is not None:
-        assert policy.rolled_to is not None
+    def _finer(self, cut: Cut) -> str:
+        """What else to ask for, or which buckets would tell."""
+        until = self.scheme.until(cut.width)
+        if until is not None:
+            return f", or from {moment_text(until)} on"
         return (
-            f"ask for a time at which one begins, or from {moment_text(policy.rolled_to * 60)} on"
+            f"; `countersink counter set {self.counter} --resolution"
+            f" {buckets.widest(cut.instant // 60)}` counts so that such a time can be told, from"
+            " now on"
         )
-    answering = buckets.widest(instant // 60)
-    return (
-        "ask for a time at which one begins;"
-        f" `countersink counter set {counter} --resolution {answering} --from …` counts so that"
-        " this one can be told, from a time to come on"
-    )
+
+    def _rolled_up(self, cut: Cut) -> RolledUp:
+        until = self.scheme.until("month") or 0
+        month = self.scheme.local_day(self.scheme.label_in("month", cut.instant // 60))
+        since = self.day_from(until)
+        rest = f": ask for whole months, or from {since} on"
+        if not self.own:
+            advice = f"ask for {self.time_zone} from {since} on, or without a time zone"
+            rest = f" of its own time zone: {advice}"
+        return RolledUp(
+            f"the days of {self.counter!r} before {since} are rolled up to months{rest}; that from"
+            f" {month} on would be cut",
+            rolled_up_to=since,
+        )
+
+
+def following(end: date | None) -> date | None:
+    """Before which day, or time, a range ends; None: it has no end."""
+    return end if end is None or isinstance(end, datetime) else buckets.after(end)
+
+
+def _label_from(width: Width, day: date | None) -> int | None:
+    """The label of the first day or month that begins with this date or a later one."""
+    if day is None:
+        return None
+    begins = day_label(day) - NUMBER["day"]
+    if width == "day" or day.day == 1:
+        return begins
+    return _next(width, day_label(day.replace(day=1)) - NUMBER["day"])
+
+
+def _next(width: Width, label: int) -> int:
+    """The label after one."""
+    if width == "month":
+        first = datetime_of(label).date()
+        return label + ((month_ends(first) - first).days + 1) * 86_400
+    return label + _LONGEST[width]
 
 
 def moment_text(instant: int) -> str:
     """Unix seconds for people: ``2026-11-21 08:00Z``."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
-
-
-def advice(counter: str, policy: Policy, refused: str) -> str:
-    """What to ask instead of a time zone for which the buckets of a policy do not tell."""
-    if policy.rolls is not None:
-        assert policy.rolled_to is not None
-        return (
-            f"ask for the time zone {policy.time_zone}, or from"
-            f" {moment_text(policy.rolled_to * 60)} on"
-        )
-    if policy.resolution in ("quarter", "minute"):
-        return "ask for a range without it, or for another time zone, such as UTC"
-    # Of hours UTC's days can always be told; days of their own zone are never refused.
-    other = "UTC" if refused == policy.time_zone else policy.time_zone
-    return (
-        f"ask for the time zone {other};"
-        f" `countersink counter set {counter} --resolution quarter --from …` counts so that the"
-        " days of every zone add up, from then on"
-    )
 
 
 def intersected(one: Ranges, other: Ranges) -> Ranges:
@@ -406,7 +471,7 @@ def intersected(one: Ranges, other: Ranges) -> Ranges:
         )
         for each in one
         for its in other
-        if each.number == its.number
+        if each.width == its.width
     )
     return tuple(each for each in both if not each.empty)
 
@@ -414,13 +479,13 @@ def intersected(one: Ranges, other: Ranges) -> Ranges:
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
     """The rest of a WHERE clause, from AND on, and its values.
 
-    Columns stand alone wherever an index is to be used; the number of a policy only picks among the
-    rows of a range.
+    Columns stand alone wherever an index is to be used; the width only picks among the rows of a
+    range.
     """
     if ranges is None:
         return "", ()
     if not ranges:
-        return " AND FALSE", ()
+        return NOTHING, ()
     parts, args = [], []
     for one in ranges:
         terms = []
@@ -428,18 +493,37 @@ def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
             # Not as a range: the rows of one bucket come in the order of their keys, which spares
             # grouping by key a temporary table (a tenth of the time, for 100,000 keys on MariaDB).
             terms.append("bucket = %s")
-            args.append(label_time(one.only))
+            args.append(datetime_of(one.only))
         else:
             if one.first is not None:
                 terms.append("bucket >= %s")
-                args.append(label_time(one.first))
+                args.append(datetime_of(one.first))
             if one.until is not None:
                 terms.append("bucket < %s")
-                args.append(label_time(one.until))
-            if one.mixed:
-                terms.append(f"SECOND(bucket) = {one.number:d}")
+                args.append(datetime_of(one.until))
+        if one.mixed:
+            terms.append(f"width = {NUMBER[one.width]:d}")
         parts.append(" AND ".join(terms))
     if not all(parts):
         return "", ()
     joined = parts[0] if len(parts) == 1 else f"(({') OR ('.join(parts)}))"
     return f" AND {joined}", tuple(args)
+
+
+NOTHING: Final = " AND FALSE"
+"""The condition of no buckets."""
+
+
+def row_in(session: Session, counter: str, where: str, args: Sequence[object]) -> int | None:
+    """The label of one of a counter's rows that a condition, from AND on, picks; None: none is."""
+    if where.startswith(NOTHING):
+        return None
+    rows = None
+    if session.group is not None and counter in session.group:
+        rows = session.group.row_in(counter, where, tuple(args))
+    if rows is None:
+        rows = session.query(f"{ROW_IN}{where} LIMIT 1", (counter, *args))
+    return int(rows[0][-1]) if rows else None
+
+
+ROW_IN: Final = f"SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"

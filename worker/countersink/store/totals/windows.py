@@ -15,12 +15,12 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import FINER, ONE_DAY, WIDTH
-from countersink.store.counters.policies import Policy, counting
-from countersink.store.errors import IncompleteBreakdown, InexactZone
+from countersink.store.counters.buckets import FINER, MINUTES, ONE_DAY
+from countersink.store.counters.catalog import Scheme
+from countersink.store.errors import IncompleteBreakdown, InexactZone, RolledUp
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
-from countersink.store.totals.shapes import BreakdownView, Shape, selected
+from countersink.store.totals.shapes import BreakdownView, selected
 from countersink.store.totals.views import View
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,8 +71,8 @@ def settled(session: Session, selection: Selection) -> Selection:
     if selection.last is None:
         return selection
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-    own = selected(session, selection)
-    window = _last(own, selection, selection.last, int(now_ms) // 60_000)
+    view = selected(session, selection).view(selection.time_zone)
+    window = _last(session, view, selection.last, int(now_ms) // 60_000)
     return replace(selection, last=None, start=window.start, end=window.end)
 
 
@@ -106,31 +106,32 @@ def window_of(selection: Selection) -> TimeWindow | None:
     return TimeWindow(start, end)
 
 
-def _last(own: Shape, selection: Selection, last: Last, minute: int) -> TimeWindow:
-    policy = _in_force(own, minute)
+def _last(session: Session, view: View, last: Last, minute: int) -> TimeWindow:
     if last.days:
-        today = buckets.date_at(selection.time_zone or policy.known_zone(), minute * 60)
+        today = buckets.date_at(view.zone, minute * 60)
         return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
-    if policy.resolution == "day" or last.minutes % WIDTH[policy.resolution]:
-        raise _inexact(own.counter, policy, last)
-    view = own.view(selection.time_zone)
+    narrowest = MINUTES[view.scheme.resolution]
+    if view.scheme.resolution == "day" or last.minutes % narrowest:
+        raise _inexact(view.scheme, last)
     windows = [
         _whole(last, width, minute)
-        for width in (WIDTH[resolution] for resolution in FINER)
-        if width >= WIDTH[policy.resolution] and last.minutes % width == 0
+        for width in (MINUTES[resolution] for resolution in FINER)
+        if width >= narrowest and last.minutes % width == 0
     ]
     if last.again:
         for window in windows:
-            if _tells(view, window) and (window.before is None or _tells(view, window.before)):
+            if _tells(session, view, window) and (
+                window.before is None or _tells(session, view, window.before)
+            ):
                 return window
     # Whoever reads one that is not told is told why not.
-    return next((window for window in windows if _tells(view, window)), windows[0])
+    return next((window for window in windows if _tells(session, view, window)), windows[0])
 
 
-def _tells(view: View, window: TimeWindow) -> bool:
+def _tells(session: Session, view: View, window: TimeWindow) -> bool:
     """Whether a window begins and ends where no bucket goes on."""
-    with suppress(InexactZone):
-        view.require_range(window.start, window.end)
+    with suppress(InexactZone, RolledUp):
+        view.require_range(session, window.start, window.end)
         return True
     return False
 
@@ -141,19 +142,14 @@ def _whole(last: Last, width: int, minute: int) -> TimeWindow:
     return TimeWindow(_time(end - last.minutes), _time(end))
 
 
-def _in_force(own: Shape, minute: int) -> Policy:
-    begun = [policy for policy in counting(own.policies) if policy.valid_from <= minute]
-    return begun[-1] if begun else own.policies[0]
-
-
-def _inexact(counter: str, policy: Policy, last: Last) -> InexactZone:
+def _inexact(scheme: Scheme, last: Last) -> InexactZone:
     answering = buckets.widest(last.minutes)
-    width = WIDTH[policy.resolution]
-    other = Last(-(-last.minutes // width) * width, days=policy.resolution == "day")
+    width = MINUTES[scheme.resolution]
+    other = Last(-(-last.minutes // width) * width, days=scheme.resolution == "day")
     return InexactZone(
-        f"{counter!r} is counted by {policy.resolution}, so the last {last} cannot be told: ask for"
-        f" the last {other}; `countersink counter set {counter} --resolution {answering} --from …`"
-        " counts so that it can, from a time to come on"
+        f"{scheme.counter!r} is counted by {scheme.resolution}, so the last {last} cannot be told:"
+        f" ask for the last {other}; `countersink counter set {scheme.counter} --resolution"
+        f" {answering}` counts so that it can, from now on"
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from countersink.runtime.limits import key_text
 from countersink.store.connection import SQL_MODE, Session, rerun
 from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged, Unavailable
-from countersink.store.sql import label_text, label_time, quoted
+from countersink.store.sql import LABEL, label_text, label_time, quoted, width_number
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import is_day, key_sql, label_of_number, number_sql
@@ -41,7 +41,6 @@ COUNT_SECONDS: Final = 3600.0
 """Seconds that a server may be silent while rows are counted."""
 CELLS_PER_QUERY: Final = 10_000
 ROWS_PER_QUERY: Final = 100_000
-_LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket)"
 
 RowProblem = Literal[
     "row_count",
@@ -202,13 +201,16 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
     for (label, key), difference in ordered[:MOST]:
         ((counted,),) = session.query(
             "SELECT COALESCE(SUM(amount), 0) FROM counter_slot FORCE INDEX (PRIMARY)"
-            " WHERE counter = %s AND bucket = %s AND counter_key = %s",
-            (tracked.counter, label_time(label), key),
+            " WHERE counter = %s AND bucket = %s AND counter_key = %s AND width = %s",
+            (tracked.counter, label_time(label), key, width_number(label)),
         )
         rows = int(counted) + difference
         detail = f"{int(counted):,} counted, {rows:,} rows"
         if not is_day(label):
-            detail += f"; the bucket {label_text(label)} is none that a trigger writes"
+            detail += (
+                f"; the bucket {label_text(label)} of the width {width_number(label)} is none that"
+                " a trigger writes"
+            )
         if len(found) == MOST - 1 and more > 0:
             detail += f"; and {more:,} more days and keys like this"
         day = label_time(label).date()
@@ -280,21 +282,22 @@ def _told(table: str) -> Iterator[None]:
 def in_counter(session: Session, counter: str) -> Iterator[tuple[Cell, int]]:
     """What the counter holds, in the order of the primary key, some cells at a time."""
     select = (
-        f"SELECT {_LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
+        f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
         " WHERE counter = %s"
     )
-    end = f" GROUP BY bucket, counter_key ORDER BY bucket, counter_key LIMIT {CELLS_PER_QUERY:d}"
+    order = "bucket, counter_key, width"
+    end = f" GROUP BY {order} ORDER BY {order} LIMIT {CELLS_PER_QUERY:d}"
     where, args = "", tuple[object, ...]()
     inside = False
     while True:
         rows = session.query(f"{select}{where}{end}", (counter, *args))
         for label, key, amount in rows:
-            yield (int(label), bytes(key)), int(amount)
+            yield (label, bytes(key)), int(amount)
         if len(rows) == CELLS_PER_QUERY:
             # First the rest of the bucket, then those after it: each is one range of the index.
             last_label, last_key, _ = rows[-1]
-            bucket = label_time(int(last_label))
-            where, args = " AND bucket = %s AND counter_key > %s", (bucket, last_key)
+            where = " AND bucket = %s AND counter_key >= %s AND (counter_key > %s OR width > %s)"
+            args = (label_time(last_label), last_key, last_key, width_number(last_label))
             inside = True
         elif inside:
             where, args = " AND bucket > %s", args[:1]

@@ -27,6 +27,7 @@ from datetime import date
 from typing import Final
 
 from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES, cut_bytes
+from countersink.store.counters.buckets import NUMBER
 from countersink.store.sql import day_label, quoted
 from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, Column, width
 
@@ -34,6 +35,8 @@ NO_DAY: Final = date(1969, 12, 31)
 """The day of rows that have none, or one before 1970."""
 LATE_DAY: Final = date(9999, 12, 26)
 """The day of rows that are later than any event can be."""
+DAY: Final = NUMBER["day"]
+"""The width of all buckets."""
 ONLY_DAY: Final = date(1970, 1, 1)
 """The day of all rows where no column is the day."""
 _YEAR_0: Final = 365
@@ -179,12 +182,12 @@ def number_sql(day: Column | None, prefix: str = "") -> str:
 
 def label_of_number(number: int) -> int:
     """The bucket's label for a day's number."""
-    return (number - _FIRST) * _DAY_SECONDS
+    return (number - _FIRST) * _DAY_SECONDS + DAY
 
 
 def is_day(label: int) -> bool:
     """Whether a bucket of this label is one that a trigger writes."""
-    return label % _DAY_SECONDS == 0 and day_label(NO_DAY) <= label <= day_label(LATE_DAY)
+    return label % _DAY_SECONDS == DAY and day_label(NO_DAY) <= label <= day_label(LATE_DAY)
 
 
 def _cut_sql(key: str) -> str:

@@ -14,12 +14,11 @@ from functools import partial
 from secrets import token_hex
 from typing import Final
 
-from countersink.store.apply.control import Control, bump
+from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
-from countersink.store.counters.deletion_sql import TABLES, delete_rows
+from countersink.store.counters.deletion_sql import delete_rows
 from countersink.store.counters.settings import check_app_slots, check_name, is_used
 from countersink.store.errors import Conflict, Refused, StoreError, TableChanged, UnknownCounter
-from countersink.store.in_app import settings_version
 from countersink.store.sql import quoted
 from countersink.store.tracked import definitions, privileges, recount, triggers
 from countersink.store.tracked.check import Progress
@@ -107,13 +106,17 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
     """
 
     def work(_: Control) -> bool:
-        if same_or_free(session, wanted) is not wanted:
+        if same_or_free(session, wanted, lock=" FOR UPDATE") is not wanted:
             return False
+        # What is left of a deleted counter: rows of a table are counted by UTC day.
+        session.execute(
+            "DELETE FROM counter WHERE name = %s AND created IS NULL", (wanted.counter,)
+        )
         definitions.insert(session, wanted)
         bump(session)
         return True
 
-    return settings_version.alone(session, wanted.counter, work)
+    return exclusive(session, work)
 
 
 def count(
@@ -167,7 +170,7 @@ def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
         except UnknownCounter:
             return  # somebody else has just done it
         with connect() as session:
-            if settings_version.alone(session, tracked.counter, partial(_let_go, session, tracked)):
+            if exclusive(session, partial(_let_go, session, tracked)):
                 return
     raise Conflict(
         f"somebody else is counting the rows of {tracked.name} all the time: run this again later"
@@ -178,12 +181,12 @@ def withdraw(connect: Connect, tracked: TrackedTable) -> None:
     """Undo :func:`claim` where no trigger was made. Never raises a StoreError."""
     try:
         with connect() as session:
-            settings_version.alone(session, tracked.counter, partial(_let_go, session, tracked))
+            exclusive(session, partial(_let_go, session, tracked))
     except StoreError:
         return  # the row stays, which list shows and untrack deletes
 
 
-def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
+def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> TrackedTable:
     """What is tracked just so already, or else ``wanted``, whose counter nobody has used.
 
     Raises:
@@ -207,18 +210,26 @@ def same_or_free(session: Session, wanted: TrackedTable) -> TrackedTable:
             f"{counter} is a counter that has been counted already: give another one (--counter),"
             f" or delete it first (`countersink counter delete {counter}`)"
         )
+    # Locked, as whoever is about to count it in a transaction of his own writes this row first.
     settings = session.query(
-        "SELECT 1 FROM counter_policy WHERE counter = %s"
-        " UNION SELECT 1 FROM counter WHERE name = %s"
-        " AND (keep_days IS NOT NULL OR dimensions IS NOT NULL)",
-        (counter, counter),
+        "SELECT created IS NOT NULL AND (time_zone <> 'UTC' OR resolution <> 'day'"
+        " OR keep_steps IS NOT NULL OR dimensions IS NOT NULL),"
+        " zone_fixed > UTC_TIMESTAMP(3) - INTERVAL 2 MINUTE"
+        f" FROM counter WHERE name = %s{lock}",
+        (counter,),
     )
-    if settings:
-        raise ValueError(
-            f"{counter} has a time zone, resolution, keep_days or dimensions of its own, which a"
-            " tracked table cannot have: give another counter (--counter), or delete it first"
-            f" (`countersink counter delete {counter}`)"
-        )
+    for has_settings, may_be_counted in settings:
+        if has_settings:
+            raise ValueError(
+                f"{counter} has a time zone, resolution, keep or dimensions of its own, which a"
+                " tracked table cannot have: give another counter (--counter), or delete it first"
+                f" (`countersink counter delete {counter}`)"
+            )
+        if may_be_counted:
+            raise ValueError(
+                f"{counter} was counted by an application, or deleted, a moment ago: run this again"
+                " in two minutes, or give another counter (--counter)"
+            )
     return wanted
 
 
@@ -264,8 +275,7 @@ def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
         return True
     if triggers.existing(session, tracked):
         return False
-    for table in TABLES:
-        delete_rows(session, table, "counter = %s", (tracked.counter,), recount.EVERYTHING)
+    delete_rows(session, "counter = %s", (tracked.counter,), recount.EVERYTHING)
     session.execute("DELETE FROM counter_ledger WHERE counter = %s", (tracked.counter,))
     definitions.delete(session, tracked.counter)
     bump(session)

@@ -14,9 +14,8 @@ half-way, whoever runs it again finds what is still missing.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from countersink.store import sql
 from countersink.store.connection import Connect, Session, rerun, rerun_transaction
@@ -25,7 +24,7 @@ from countersink.store.errors import Conflict, Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
 from countersink.store.tracked.check import Cell, Progress, differences
 from countersink.store.tracked.definitions import TrackedTable, read_locked, set_counted
-from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, is_day
+from countersink.store.tracked.encoding import DAY, LATE_DAY, NO_DAY, is_day
 from countersink.store.tracked.table import AppTable
 
 IDLE_SECONDS: Final = 600
@@ -131,7 +130,12 @@ def recount(
         Unavailable: a connection broke, or another server takes writes now; if it was the one that
             wrote, run it again.
     """
-    foreign = _foreign(session, tracked.counter)
+    # No days, no midnights, or days that no row has.
+    foreign = session.query(
+        "SELECT DISTINCT bucket, width FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+        f" AND (width <> {DAY:d} OR TIME_TO_SEC(bucket) <> 0 OR bucket < %s OR bucket > %s)",
+        (tracked.counter, NO_DAY, LATE_DAY),
+    )
     found, rows = differences(session, tracked, table, progress)
     wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
     with connect() as writer:
@@ -177,7 +181,7 @@ def empty(session: Session, counter: str) -> None:
         key: bytes | None = b""
         while key is not None:
             place = (counter, bucket, key)
-            page = partial(delete_rows, session, "counter_slot", _FROM_A_KEY, place, ROWS)
+            page = partial(delete_rows, session, _FROM_A_KEY, place, ROWS)
             _, last = rerun_transaction(session, page)
             key = None if last is None else last[1]
 
@@ -202,28 +206,12 @@ def _locked(session: Session, counter: str) -> TrackedTable | None:
     return read_locked(session, counter)
 
 
-def _foreign(session: Session, counter: str) -> list[datetime]:
-    """Buckets that no trigger writes: no midnights, or of days that no row has."""
-    rows = session.query(
-        "SELECT DISTINCT bucket FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
-        " AND (TIME_TO_SEC(bucket) <> 0 OR bucket < %s OR bucket > %s)",
-        (counter, NO_DAY, LATE_DAY),
-    )
-    return [bucket for (bucket,) in rows]
-
-
-def _tidy(session: Session, counter: str, foreign: list[datetime]) -> None:
+def _tidy(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
     """Delete what no trigger writes."""
     with session.transaction():
         for bucket in foreign:
-            delete_rows(
-                session,
-                "counter_slot",
-                "counter = %s AND bucket = %s",
-                (counter, bucket),
-                EVERYTHING,
-            )
-        delete_rows(session, "counter_month", "counter = %s", (counter,), EVERYTHING)
+            where = "counter = %s AND bucket = %s AND width = %s"
+            delete_rows(session, where, (counter, *bucket), EVERYTHING)
         # The row says that the counter was counted; the table itself is what it is held against.
         post(session, 0, [(counter, Posting())])
 
@@ -238,9 +226,8 @@ def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> 
             for (label, key), amount in some:
                 if label not in heads:
                     heads[label] = sql.head(session, counter, label)
-                values.append(f"{heads[label]}{key.hex()}', 0, {amount:d})")
+                values.append(f"{heads[label]}{key.hex()}', {DAY:d}, 0, {amount:d})")
             session.execute(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
-                + ", ".join(values)
-                + clause
+                "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+                f" VALUES {', '.join(values)}{clause}"
             )

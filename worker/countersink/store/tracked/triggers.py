@@ -35,7 +35,7 @@ from countersink.store.in_app import connection
 from countersink.store.sql import quoted
 from countersink.store.tracked import privileges
 from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.encoding import bucket_sql, key_sql
+from countersink.store.tracked.encoding import DAY, bucket_sql, key_sql
 from countersink.store.tracked.table import AppTable, read_table
 
 SQL_MODE: Final = ""
@@ -143,8 +143,8 @@ def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigge
 
     def add(bucket: str, key: str, amount: int) -> str:
         return (
-            f"INSERT INTO {slots} (counter, bucket, counter_key, slot, amount)\n"
-            f"VALUES ('{tracked.counter}', {bucket}, {key}, {slot}, {amount:d})\n"
+            f"INSERT INTO {slots} (counter, bucket, counter_key, width, slot, amount)\n"
+            f"VALUES ('{tracked.counter}', {bucket}, {key}, {DAY:d}, {slot}, {amount:d})\n"
             f"ON DUPLICATE KEY UPDATE amount = amount {'+' if amount > 0 else '-'} 1"
         )
 

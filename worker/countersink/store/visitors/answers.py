@@ -13,7 +13,7 @@ they raise, of the same ranges and zones; beside those, each function:
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
@@ -22,16 +22,15 @@ from countersink.runtime.limits import key_text, text_bytes
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import counter_of
-from countersink.store.counters.buckets import month_ends, month_of
-from countersink.store.counters.policies import SaltPeriod
+from countersink.store.counters.buckets import month_of
+from countersink.store.counters.catalog import SaltPeriod
 from countersink.store.errors import DamagedSketch, NotUnique
-from countersink.store.sql import label_time
-from countersink.store.totals import series, sums
+from countersink.store.totals import series
 from countersink.store.totals.selection import Selection, chosen_keys, picked_keys
-from countersink.store.totals.shapes import Shape, selected
+from countersink.store.totals.shapes import selected
 from countersink.store.totals.sums import Scope
 from countersink.store.totals.views import View, condition
-from countersink.store.visitors.rows import SketchTable, StoredSketch, number, stored
+from countersink.store.visitors.rows import StoredSketch, number, stored
 from countersink.store.visitors.salts import periods_of
 from countersink.store.visitors.sketch import SketchUnion, Visitors
 
@@ -102,12 +101,11 @@ def _united(
     """The unions of the selected sketches by group; where they would have too many members
     together, those that grow go on as estimates.
     """
-    own = selected(session, selection)
-    view = own.view(selection.time_zone)
-    salts = _Salts(session, own.counter)
+    view = selected(session, selection).view(selection.time_zone)
+    salts = _Salts(session, view.counter)
     unions: dict[G, SketchUnion] = {}
     exact = 0
-    for place, sketch in enumerate(_sketches(session, selection, own, view, unit), 1):
+    for place, sketch in enumerate(_sketches(session, selection, view, unit), 1):
         if not place % _AT_A_TIME:
             time.sleep(_PAUSE_S)
         name = group(view, sketch)
@@ -124,52 +122,41 @@ def _united(
 
 
 def _sketches(
-    session: Session, selection: Selection, own: Shape, view: View, unit: Unit | None
+    session: Session, selection: Selection, view: View, unit: Unit | None
 ) -> Iterator[StoredSketch]:
-    """The selected sketches; what is in months too, unless the groups are of parts of a month."""
-    if unit in (None, "month"):
-        scope = Scope.of(own, view, selection.start, selection.end)
-    else:
-        scope = Scope(own.counter, view.ranges(selection.start, selection.end))
-    where, args = condition(scope.ranges)
-    for one in picked_keys(chosen_keys(selection.keys), _KEYS_PER_QUERY):
-        if scope.ranges is None or scope.ranges:
-            of_slots = (own.counter, where + one.where, (*args, *one.args), one.indexes)
-            yield from _all_stored(session, "visitor_slot", *of_slots)
-        if scope.months is not None:
-            of_months = (sums.MONTHS + one.where, (*scope.months, *one.args), one.indexes)
-            yield from _all_stored(session, "visitor_month", own.counter, *of_months)
-
-
-def _all_stored(
-    session: Session, table: SketchTable, counter: str, where: str, args: Sequence[object], by: str
-) -> Iterator[StoredSketch]:
-    """The sketches of some rows.
+    """The selected sketches.
 
     Raises:
         DamagedSketch: some are missing.
     """
-    missing = number(session, table, counter, where, args, by)
-    for sketch in stored(session, table, counter, where, args, by):
-        missing -= 1
-        yield sketch
-    if missing > 0:
-        raise DamagedSketch(
-            f"different members of {counter!r} are missing, those of {missing:,} keys and buckets:"
-            " `countersink verify` names the first"
-        )
+    if unit in (None, "month"):
+        ranges = Scope.of(session, view, selection.start, selection.end).ranges
+    else:
+        ranges = view.ranges(selection.start, selection.end)
+    if ranges is not None and not ranges:
+        return
+    where, args = condition(ranges)
+    for one in picked_keys(chosen_keys(selection.keys), _KEYS_PER_QUERY):
+        rows = (view.counter, where + one.where, (*args, *one.args), one.indexes)
+        missing = number(session, *rows)
+        for sketch in stored(session, *rows):
+            missing -= 1
+            yield sketch
+        if missing > 0:
+            raise DamagedSketch(
+                f"different members of {view.counter!r} are missing, those of {missing:,} keys and"
+                " buckets: `countersink verify` names the first"
+            )
 
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
     """The day, hour, minute or month that a sketch is of."""
-    if sketch.of_month:
-        return label_time(sketch.label).date()
     if unit == "day":
         return view.day(sketch.label)
     if unit == "month":
         return month_of(view.day(sketch.label))
-    zone = view.zone_of(view.policy(sketch.label))
-    instant, _ = buckets.hour_at(zone, view.moment(sketch.label), _SECONDS[unit])
+    begins = view.scheme.starts_at(sketch.label)
+    instant, _ = buckets.hour_at(view.zone, begins, _SECONDS[unit])
     return datetime.fromtimestamp(instant, UTC)
 
 
@@ -193,7 +180,7 @@ class _Salts:
         self._begins = [period.begins for period in self._periods]
         self._ends = [_end(period) for period in self._periods]
         self._of_groups: dict[object, tuple[int, int]] = {}
-        self._of_labels: dict[tuple[int, bool], tuple[int, int]] = {}
+        self._of_labels: dict[int, tuple[int, int]] = {}
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
         """Note the salts of a sketch.
@@ -203,24 +190,16 @@ class _Salts:
         """
         if len(self._periods) == 1:
             return
-        place = sketch.label, sketch.of_month
-        if place not in self._of_labels:
-            self._of_labels[place] = self._salts_of(view, sketch)
-        first, last = self._of_labels[place]
+        if sketch.label not in self._of_labels:
+            self._of_labels[sketch.label] = self._salts_of(view, sketch.label)
+        first, last = self._of_labels[sketch.label]
         before = self._of_groups.setdefault(group, (first, last))
         if first != last or before != (first, last):
             raise self._several()
 
-    def _salts_of(self, view: View, sketch: StoredSketch) -> tuple[int, int]:
+    def _salts_of(self, view: View, label: int) -> tuple[int, int]:
         """The first and the last salt that events of a bucket may have, by their places."""
-        if sketch.of_month:
-            month = label_time(sketch.label).date()
-            # In whichever zone, its days are not a day off.
-            begins = sketch.label // 60
-            ends = begins + ((month_ends(month) - month).days + 1) * 1440
-        else:
-            begins = view.moment(sketch.label) // 60
-            ends = view.policy(sketch.label).ends_at(sketch.label) // 60
+        begins, ends = view.scheme.starts_at(label) // 60, view.scheme.ends_at(label) // 60
         return bisect_right(self._ends, begins), bisect_left(self._begins, ends) - 1
 
     def _several(self) -> NotUnique:

@@ -15,12 +15,7 @@ from countersink.runtime.members import SALT_BYTES, Salt
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.policies import (
-    Policies,
-    SaltPeriod,
-    counting,
-    load_own,
-)
+from countersink.store.counters.catalog import Catalog, SaltPeriod, load_scheme
 from countersink.store.errors import Refused
 from countersink.store.sql import marks, parts
 
@@ -69,7 +64,7 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
     endless = "counter = %s AND ends IS NULL"
     found = session.query(f"SELECT begins FROM visitor_salt WHERE {endless}", (counter,))
     if days and found:
-        zone = _zone(session, counter, minute)
+        zone = load_scheme(session, counter).known_zone()
         # It may be one that is still to come.
         day = buckets.date_at(zone, max(found[0][0], minute + NOTICE_MINUTES) * 60)
         session.execute(
@@ -87,15 +82,15 @@ def check_months(session: Session, counter: str) -> None:
         ValueError: they do.
     """
     found = session.query(
-        "SELECT keep_days, salt_days FROM counter WHERE name = %s"
-        " AND keep_days IS NOT NULL AND salt_days > 0",
+        "SELECT keep_steps, salt_days FROM counter WHERE name = %s"
+        " AND keep_steps LIKE '%%day=%%' AND salt_days > 0",
         (counter,),
     )
-    for keep_days, days in found:
+    for steps, days in found:
         raise ValueError(
-            f"{counter} cannot both roll up days to months after {keep_days:,} days (--keep-days)"
+            f"{counter} cannot both roll up days to months (--keep {steps})"
             f" and renew its salts (--salt-days {days}): a month would unite"
-            " members that were hashed with several salts; keep its days (--keep-days forever), or"
+            " members that were hashed with several salts; keep its days (--keep without day), or"
             " one salt (--unique)"
         )
 
@@ -161,14 +156,14 @@ def kept_of(session: Session, counter: str) -> tuple[Salt, ...]:
 
 
 def known_periods(
-    session: Session, policies: Policies, numbers: Iterable[int]
+    session: Session, catalog: Catalog, numbers: Iterable[int]
 ) -> dict[int, SaltPeriod]:
     """When the salts with some numbers are in use, as far as there are such.
 
-    A period changes with the policies' version only, so what was looked up once is remembered with
+    A period changes with the catalog's version only, so what was looked up once is remembered with
     these.
     """
-    found = policies.salts
+    found = catalog.salts
     for part in parts(sorted(set(numbers) - found.keys()), _NUMBERS_PER_QUERY):
         for number, counter, begins, ends in session.query(
             "SELECT number, counter, begins, ends FROM visitor_salt"
@@ -184,7 +179,7 @@ def known_periods(
 def _make_alone(session: Session, counter: str) -> None:
     """Make what a counter lacks, while no other worker does."""
     with session.transaction():
-        read_control(session)  # its lock keeps the counter and its policies as they are
+        read_control(session)  # its lock keeps the counter as it is
         # The salts there are, not the counter's row: a worker's user may not change that one. Where
         # there is none, the first one that two make is the same row, which one of them fails at.
         session.query("SELECT number FROM visitor_salt WHERE counter = %s FOR UPDATE", (counter,))
@@ -202,7 +197,7 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
     """Make the salts that a counter lacks until the end of tomorrow, or one for ever; the caller
     holds its salts, or nobody else counts.
     """
-    zone = _zone(session, counter, minute)
+    zone = load_scheme(session, counter).known_zone()
     today = buckets.date_at(zone, minute * 60)
     until = _midnight_after(zone, today, 2)
     last = session.query(
@@ -225,17 +220,6 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
 def _midnight_after(zone: str, day: date, days: int) -> int:
     """The Unix minute at which a day begins that is so many days after another one."""
     return buckets.day_begins(zone, day + days * buckets.ONE_DAY) // 60
-
-
-def _zone(session: Session, counter: str, minute: int) -> str:
-    """The time zone of the policy that is in force.
-
-    Raises:
-        UnknownZone: this machine does not know it.
-    """
-    own = counting(load_own(session, counter))
-    begun = [policy for policy in own if policy.valid_from <= minute]
-    return (begun[-1] if begun else own[0]).known_zone()
 
 
 def _now(session: Session) -> int:

@@ -161,18 +161,18 @@ class SketchUnion:
         return merged.get_result(hll.HLL_4)
 
 
-def checksum(counter: str, bucket: int, key: bytes, slot: int | None, sketch: bytes) -> int:
+def checksum(counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) -> int:
     """The CRC-32 of a row: of its primary key and its sketch, so that one in another row's place
     is found as well.
 
     Args:
         counter: its name.
-        bucket: the bucket's label.
+        bucket: the bucket's label, which has its width.
         key: the key.
-        slot: None in a month.
+        slot: its slot.
         sketch: the bytes.
     """
-    place = f"{counter}\0{bucket}\0{'' if slot is None else slot}\0{len(key)}\0"
+    place = f"{counter}\0{bucket}\0{slot}\0{len(key)}\0"
     return crc32(sketch, crc32(key, crc32(place.encode())))
 
 

@@ -225,16 +225,20 @@ _SETTINGS: Final = object_schema(
         "resolution": {"type": "string", "enum": [*RESOLUTIONS]},
         "keep": {
             "type": ["object", "null"],
-            "description": "How long buckets of each width finer than a day are kept, such as"
-            ' `{"minute": "2d", "hour": "90d"}`; null: for ever.',
+            "description": "How long buckets of each width are kept, such as"
+            ' `{"minute": "2d", "day": "400d"}`; null: for ever.',
             "additionalProperties": {"type": "string"},
         },
-        "keep_days": {"type": ["integer", "null"]},
         "max_keys": {"type": ["integer", "null"], "description": "its own; null: as for all"},
         "most_keys": {"type": ["integer", "null"], "description": "in force; null: any number"},
         "overflown": {"type": "integer", "description": "of today in the key __overflow__"},
         "app_slots": {"type": "integer"},
-        "rolled_up_to": {"type": ["string", "null"], "format": "date"},
+        "rolled_up_to": {
+            "type": "object",
+            "description": "Up to when finer buckets are in those of each width, such as"
+            ' `{"hour": "2026-11-01T00:00Z"}`.',
+            "additionalProperties": {"type": "string"},
+        },
         "made": {"type": "boolean"},
         "dimensions": {"type": "array", "items": {"type": "string"}},
         "breakdowns": {
@@ -256,9 +260,8 @@ _SETTINGS: Final = object_schema(
             "description": "how many days a salt of its members lasts, 0: for ever; null: its"
             " different members are not counted",
         },
-        "policies": {"type": "array", "items": {"type": "object"}},
     },
-    required=["counter", "time_zone", "resolution", "policies"],
+    required=["counter", "time_zone", "resolution", "keep", "rolled_up_to"],
 )
 ROUTES: Final = (
     Route(

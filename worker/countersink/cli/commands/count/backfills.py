@@ -98,7 +98,7 @@ def _show_drift(opened: Session, run: Run, format: str) -> None:
 def undo_command(run: int, format: str, mysql_url: str | None) -> int:
     """Undo exactly what a backfill added or corrected.
 
-    Everything counted since then stays, even if it was compacted or rolled up to months. If it is
+    Everything counted since then stays, even if it was compacted or rolled up. If it is
     interrupted, run it again. Afterwards the same source may be counted again.
     """
     url = settings.needed(mysql_url, "mysql")
@@ -230,15 +230,14 @@ def _few(sources: Sequence[str]) -> str:
     return sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1:,} more"
 
 
-DRIFT_COLUMNS: Final = ("day", "bucket", "key", "had", "should_be", "delta")
+DRIFT_COLUMNS: Final = ("day", "bucket", "width", "key", "had", "should_be", "delta")
 DRIFT_SHOWN: Final = 20
 """Corrections in a table; the others are counted."""
 
 
 def drift_document(one: Drift) -> dict[str, object]:
-    """A correction as JSON; ``bucket`` is as in the tables: of hours and quarters in UTC."""
-    # Its seconds are the number of a policy.
-    bucket = one.bucket.replace(second=0).isoformat(timespec="minutes")
+    """A correction as JSON; ``bucket`` is as in the tables: of buckets finer than days in UTC."""
+    bucket = one.bucket.isoformat(timespec="minutes")
     return output.document(one, DRIFT_COLUMNS, bucket=bucket)
 
 
@@ -247,12 +246,12 @@ def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
     first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
     if not first:
         return
-    timed = any(one.bucket.hour or one.bucket.minute for one in first)
+    timed = any(one.width != "day" for one in first)
     rows = []
     for one in first:
-        bucket = (f"{one.bucket:%Y-%m-%dT%H:%M}",) if timed else ()
+        bucket = [f"{one.bucket:%Y-%m-%dT%H:%M}", one.width] if timed else []
         rows.append((one.day, *bucket, one.key, one.had, one.should_be, f"{one.delta:+,}"))
-    bucket = ("bucket (UTC)",) if timed else ()
-    output.write_rows(("day", *bucket, "key", ">had", ">should be", ">delta"), rows)
+    columns = ["bucket (UTC)", "width"] if timed else []
+    output.write_rows(("day", *columns, "key", ">had", ">should be", ">delta"), rows)
     if corrections > len(first):
         click.echo(f"and {corrections - len(first):,} more{where}")

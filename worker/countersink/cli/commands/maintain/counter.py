@@ -4,7 +4,6 @@ limits and refusals of settings are in ``store/counters/settings.py``."""
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, date, datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -13,32 +12,20 @@ import click
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
-from countersink.reads.formats import breakdown_begins, counter_document, policy_begins
+from countersink.reads.formats import breakdown_begins, counter_document
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import parse, text_of
-from countersink.store.counters.policies import DEFAULT, Policy
-from countersink.store.counters.settings import (
-    FOREVER,
-    MAX_APP_SLOTS,
-    NO_CAP,
-    KeepDays,
-    MaxKeys,
-    check_keep_days,
-    check_max_keys,
-)
+from countersink.store.counters.settings import MAX_APP_SLOTS, NO_CAP, MaxKeys, check_max_keys
 from countersink.store.visitors.salts import MOST_SALT_DAYS
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamError
 from countersink.stream.names import remove_salts
 
 Word = TypeVar("Word", bound=str)
-
-_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _number_or(word: Word, what: str, check: Callable[[int], object]) -> Checked[int | Word]:
@@ -53,28 +40,8 @@ def _number_or(word: Word, what: str, check: Callable[[int], object]) -> Checked
     return Checked(what, read)
 
 
-def _start(text: str) -> datetime | date:
-    try:
-        if _DAY.fullmatch(text):
-            return date.fromisoformat(text)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is neither a day, such as 2026-11-21, nor ISO 8601, such as"
-            " 2026-11-21T08:00+01:00"
-        ) from None
-    if moment.utcoffset() is None:
-        raise ValueError(
-            f"{text!r} has no time zone, and guessing one would begin at the wrong hour: "
-            "add Z or an offset, such as +01:00"
-        )
-    return moment
-
-
-DAYS: Final = _number_or(FOREVER, "days", check_keep_days)
 STEPS: Final = Checked("steps", lambda text: text_of(parse(text)))
 KEYS: Final = _number_or(NO_CAP, "keys", check_max_keys)
-START: Final = Checked("time", _start)
 
 
 @click.group("counter", cls=settings.CommandGroup)
@@ -82,7 +49,7 @@ def command() -> None:
     """Make, configure, show and delete counters.
 
     You need not make a counter: by default it counts days in UTC and keeps them forever. Make it to
-    choose its time zone, finer buckets, or how long single days are kept.
+    choose its time zone, finer buckets, or how long buckets are kept.
     """
 
 
@@ -102,7 +69,7 @@ def list_command(format: str, mysql_url: str | None) -> None:
 @click.argument("name", type=COUNTER)
 @settings.of_mysql("table", "json")
 def show_command(name: str, format: str, mysql_url: str | None) -> None:
-    """Show a counter's settings, and its past and future time zones."""
+    """Show a counter's settings."""
     with Store(settings.needed(mysql_url, "mysql")) as store:
         found = store.counters.show(name)
     _write(format, found)
@@ -111,26 +78,23 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
 @command.command("set", cls=settings.Command)
 @click.argument("name", type=COUNTER)
 @settings.one_off(
-    "--time-zone", type=ZONE, help="Time zone whose midnights begin its days; initially UTC."
+    "--time-zone",
+    type=ZONE,
+    help="Time zone whose midnights begin its days; initially UTC, and fixed by the first count.",
 )
 @settings.one_off(
     "--resolution",
     type=click.Choice(RESOLUTIONS),
-    help="Width of its buckets; initially day. Quarters (of an hour) and minutes give exact days in"
-    " any time zone.",
+    help="Width of the buckets that it counts in; initially day. Quarters (of an hour) and minutes"
+    " give exact days in any time zone.",
 )
 @settings.one_off(
     "--keep",
     metavar="STEPS",
     type=STEPS,
-    help="How long buckets of each width are kept before they become wider ones, or forever, such"
-    " as minute=2d,hour=90d: minutes for two days, then hours until 90 days, then days.",
-)
-@settings.one_off(
-    "--keep-days",
-    metavar="DAYS",
-    type=DAYS,
-    help="Days that single days are kept before they become months, or forever; initially forever.",
+    help="How long buckets of each width are kept before they become wider ones, such as"
+    " minute=2d,hour=90d,day=400d: minutes for two days, then hours until 90 days, days until 400"
+    " days, then months. Initially forever.",
 )
 @settings.one_off(
     "--max-keys",
@@ -143,13 +107,6 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
     "--app-slots",
     type=click.IntRange(1, MAX_APP_SLOTS),
     help="Number of slots for the application's own transactions; initially 16.",
-)
-@settings.one_off(
-    "--from",
-    "start",
-    metavar="TIME",
-    type=START,
-    help="Event time from which time zone and resolution apply: ISO 8601, or a day.",
 )
 @settings.one_off(
     "--dimensions",
@@ -184,10 +141,8 @@ def set_command(
     time_zone: str | None,
     resolution: Resolution | None,
     keep: str | None,
-    keep_days: KeepDays | None,
     max_keys: MaxKeys | None,
     app_slots: int | None,
-    start: datetime | date | None,
     dimensions: Sequence[str] | None,
     breakdowns: Sequence[str],
     unique: bool,
@@ -199,9 +154,9 @@ def set_command(
 ) -> None:
     """Make a counter, or change the given settings.
 
-    Until a counter is first counted, its time zone and resolution apply to all time. After that
-    they change only with --from, a time at least one minute ahead: earlier events keep their days.
-    A day means its midnight in the counter's present time zone. Workers apply changes at once.
+    The time zone is fixed by the counter's first count. The resolution may be changed at any time:
+    it is for what is counted from then on, and what was counted stays in its buckets. Workers apply
+    changes at once.
 
     A breakdown that is added to a counter which was counted already holds the events from the next
     midnight on that is at least ten minutes ahead; it is shown. One that --breakdowns does not name
@@ -220,10 +175,8 @@ def set_command(
             time_zone=time_zone,
             resolution=resolution,
             keep=keep,
-            keep_days=keep_days,
             max_keys=max_keys,
             app_slots=app_slots,
-            start=_moment(store, name, start),
             dimensions=dimensions,
             breakdowns=wanted,
             salt_days=0 if unique and salt_days is None else salt_days,
@@ -333,36 +286,21 @@ def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list
     return [each.text for each in there if each.dimensions not in wanted]
 
 
-def _moment(store: Store, name: str, start: datetime | date | None) -> datetime | None:
-    """``start``; for a day its first moment in the counter's present time zone."""
-    if start is None or isinstance(start, datetime):
-        return start
-    try:
-        present = store.counters.show(name).in_force
-    except UnknownCounter:
-        present = DEFAULT
-    try:
-        return datetime.fromtimestamp(buckets.day_begins(present.time_zone, start), UTC)
-    except (OverflowError, ValueError) as error:
-        raise ValueError(f"{start} has no midnight that could be told") from error
-
-
 def _write(format: str, counter: Counter) -> None:
     output.write_result(format, counter_document(counter), partial(_print_one, counter))
 
 
 def _print_one(counter: Counter) -> None:
-    """A counter for people: its settings, then its time zones if there is more than one."""
+    """A counter for people."""
     facts = {
         "counter": counter.name,
-        "time zone": counter.in_force.time_zone,
-        "resolution": counter.in_force.resolution,
+        "time zone": counter.time_zone,
+        "resolution": counter.resolution,
         "keep": text_of(counter.keep),
-        "keep days": _kept(counter),
         "max keys": _most(counter),
         "overflown today": _overflown(counter),
         "app slots": str(counter.app_slots),
-        "rolled up to": counter.rolled_up_to,
+        "rolled up to": _rolled(counter),
         "made by hand": counter.made,
     }
     if counter.salt_days is not None:
@@ -371,20 +309,6 @@ def _print_one(counter: Counter) -> None:
         facts["dimensions"] = ", ".join(counter.dimensions)
         facts["breakdowns"] = ", ".join(map(_breakdown, counter.breakdowns)) or "none"
     output.console().print(output.facts(facts))
-    if len(counter.policies) > 1:
-        click.echo()
-        output.write_rows(
-            ("events from", "time zone", "resolution", ""),
-            (
-                (
-                    policy_begins(policy) or "the beginning",
-                    policy.time_zone,
-                    policy.resolution,
-                    _state(counter, policy),
-                )
-                for policy in counter.policies
-            ),
-        )
 
 
 def _breakdown(breakdown: Breakdown) -> str:
@@ -398,12 +322,6 @@ def _salts(days: int) -> str:
     return f"counted, with another salt every {'day' if days == 1 else f'{days} days'}"
 
 
-def _state(counter: Counter, policy: Policy) -> str:
-    if policy == counter.in_force:
-        return "in force"
-    return "to come" if policy in counter.to_come else ""
-
-
 def _print_list(counters: Sequence[Counter]) -> None:
     """Counters for people, one line each."""
     if not counters:
@@ -411,8 +329,8 @@ def _print_list(counters: Sequence[Counter]) -> None:
         return
     output.write_rows(
         (
-            *("counter", "time zone", "resolution", "keep", ">keep days", ">max keys"),
-            *(">overflown", ">app slots", "rolled up to", "made", "to come"),
+            *("counter", "time zone", "resolution", "keep", ">max keys"),
+            *(">overflown", ">app slots", "rolled up to", "made"),
         ),
         map(_cells, counters),
     )
@@ -421,24 +339,21 @@ def _print_list(counters: Sequence[Counter]) -> None:
 def _cells(counter: Counter) -> tuple[object, ...]:
     return (
         counter.name,
-        counter.in_force.time_zone,
-        counter.in_force.resolution,
+        counter.time_zone,
+        counter.resolution,
         text_of(counter.keep),
-        _kept(counter),
         counter.most_keys,
         counter.overflown,
         str(counter.app_slots),
-        counter.rolled_up_to,
+        _rolled(counter),
         counter.made,
-        ", ".join(
-            f"{policy.time_zone} {policy.resolution} from {policy_begins(policy)}"
-            for policy in counter.to_come
-        ),
     )
 
 
-def _kept(counter: Counter) -> str:
-    return "forever" if counter.keep_days is None else f"{counter.keep_days:,}"
+def _rolled(counter: Counter) -> str | None:
+    """Up to when finer buckets are in those of each width."""
+    rolled = counter.rolled_up_to.items()
+    return ", ".join(f"{width} {until:%Y-%m-%dT%H:%MZ}" for width, until in rolled) or None
 
 
 def _most(counter: Counter) -> str:

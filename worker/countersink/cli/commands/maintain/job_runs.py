@@ -20,9 +20,10 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import width_of
 from countersink.store.errors import StoreError, UnknownCounter
 from countersink.store.sessions import open_tables
-from countersink.store.sql import label_text
+from countersink.store.sql import label_text, width_number
 
 COLUMNS: Final = (
     *("job", "planned", "state", "attempts", "started", "ended"),
@@ -248,7 +249,7 @@ def compact_command(
     The scheduled job does this by itself, in 4 % of the time. It is safe at any time and may be
     interrupted: totals stay the same, and writers go on. Rows that an open transaction holds are
     left for the next run. The status is 3 if keys were left as they are, because their different
-    members cannot be read, or their bucket belongs to no policy.
+    members cannot be read, or their width is unknown.
     """
     what = CompactOptions(
         counter=counter, before=before, grace_s=grace, threshold=threshold, share=share
@@ -281,9 +282,22 @@ def _document(done: PassDone) -> dict[str, object]:
 
 def _places(places: Sequence[BucketKey]) -> list[dict[str, object]]:
     return [
-        {"counter": place.counter, "bucket": label_text(place.bucket), "key": _key(place)}
+        {
+            "counter": place.counter,
+            "bucket": label_text(place.bucket),
+            "width": _width(place),
+            "key": _key(place),
+        }
         for place in places
     ]
+
+
+def _width(place: BucketKey) -> str:
+    """The width of a bucket; of one that is unknown its number."""
+    try:
+        return width_of(place.bucket)
+    except LookupError:
+        return str(width_number(place.bucket))
 
 
 def _key(place: BucketKey) -> str | None:
@@ -301,7 +315,7 @@ def _show_compacted(done: PassDone) -> None:
         click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")
         for place in places[:_NAMED]:
             key = _key(place)
-            bucket = f"  {place.counter} {label_text(place.bucket)}"
+            bucket = f"  {place.counter} {_width(place)} {label_text(place.bucket)}"
             click.echo(bucket if key is None else f"{bucket} '{output.printable(key)}'")
         if len(places) > _NAMED:
             click.echo(f"  and {len(places) - _NAMED:,} more: --format json names all")

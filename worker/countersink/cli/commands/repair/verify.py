@@ -44,8 +44,8 @@ def command(
 ) -> int:
     """Prove that nothing was lost or doubled in the tables.
 
-    The ledger has the sum of everything ever applied to a counter; compaction and retention do not
-    touch it. For each counter, slots and months must add up to the ledger; for each tracked table,
+    The ledger has the sum of everything ever applied to a counter, which neither compaction nor
+    retention changes. For each counter, its rows must add up to the ledger; for each tracked table,
     the counter must equal the rows of the table. It is safe at any time, beside live traffic. The
     status is 3 if something differs.
 

@@ -23,12 +23,12 @@ export function compared({ sum, before }, written) {
 export function counting({ resolution, time_zone: zone, keep, rolled_up_to: rolled }) {
   const unit = { quarter: "quarter of an hour" }[resolution] ?? resolution;
   const kept = Object.entries(keep ?? {}).map(([width, time]) => `${width}s for ${age(time)}`);
-  return `Counted by ${unit} in ${zone}${kept.length ? `, keeping ${kept.join(", ")}` : ""}${rolled ? `, by month before ${rolled}` : ""}`;
+  return `Counted by ${unit} in ${zone}${kept.length ? `, keeping ${kept.join(", ")}` : ""}${rolled.month ? `, by month before ${labelIn(zone, new Date(rolled.month)).slice(0, 10)}` : ""}`;
 }
 
 /** That a counter's buckets are too wide to tell something, and which would. */
 export const tooWide = (counter, { resolution }, what, finer) =>
-  h("p", { class: "soft" }, `This counter is counted by ${resolution}, so its ${what} are not known. From a time to come it can be counted by ${finer}: `, h("code", null, `countersink counter set ${counter} --resolution ${finer} --from …`));
+  h("p", { class: "soft" }, `This counter is counted by ${resolution}, so its ${what} are not known. From now on it can be counted by ${finer}: `, h("code", null, `countersink counter set ${counter} --resolution ${finer}`));
 
 /** From when on there are single hours or minutes, where older ones were asked for. */
 export const toldFrom = (by, iso, zone) => `${by === "minute" ? "Minutes" : "Hours"} before ${label(by, labelIn(zone, new Date(iso)))} are in wider buckets by now, and left out. `;

@@ -1,8 +1,7 @@
-"""A change of policy is followed exactly: no event counts under the wrong one, or under two."""
+"""A change of resolution is followed at once and exactly: no event is counted twice, or lost."""
 
 import threading
-from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
 import pytest
 import redis
@@ -12,19 +11,14 @@ from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import exclusive
 from countersink.store.connection import Session, connect
-from countersink.store.counters.policies import load
+from countersink.store.counters.catalog import load_scheme
 from countersink.store.errors import Conflict, Refused
-from countersink.store.sql import label_of, label_text
+from countersink.store.sql import LABEL
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import beside, entry, ledger
 from tests.support.forked import ForkedChildren
-from tests.support.traffic import Traffic, now_ms, send
+from tests.support.traffic import Traffic, now_minute, now_ms, send
 from tests.support.waiting import eventually
-
-
-def later(minutes: int = 5) -> datetime:
-    """A whole minute so far ahead."""
-    return datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=minutes)
 
 
 def minute_of(moment: datetime) -> int:
@@ -35,74 +29,59 @@ def event(minute: int, amount: int = 1, key: str = "k", counter: str = "views") 
     return 0, counter, key, minute, amount
 
 
-def counted(session: Session, counter: str = "views") -> dict[str, int]:
-    """What is in each bucket."""
+def counted(session: Session, counter: str = "views") -> dict[int, int]:
+    """By label the amount of each bucket."""
     rows = session.query(
-        "SELECT bucket, SUM(amount) FROM counter_slot WHERE counter = %s GROUP BY bucket",
+        f"SELECT {LABEL}, SUM(amount) FROM counter_slot WHERE counter = %s GROUP BY bucket, width",
         (counter,),
     )
-    return {label_text(label_of(bucket)): int(amount) for bucket, amount in rows}
-
-
-def expected(session: Session, *events: Row) -> dict[str, int]:
-    """What each bucket must hold by the policies that are in force now."""
-    policies = load(session)
-    sums: dict[str, int] = {}
-    for _, counter, _, at, amount in events:
-        text = label_text(policies.bucket(counter, at))
-        sums[text] = sums.get(text, 0) + amount
-    return sums
-
-
-def test_a_batch_that_straddles_the_change_is_divided_by_event_time(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    start = later()
-    change = minute_of(start)
-    applier.apply([entry([event(change - 5000, 0)])])
-    store.counters.set("views", time_zone="Asia/Kolkata", resolution="quarter", start=start)
-    events = [event(change + offset) for offset in (-2, -1, 0, 1, 16)]
-    applier.apply([entry([each]) for each in events])
-    found = counted(session)
-    assert found == expected(session, event(change - 5000, 0), *events)
-    assert {text[-2:] for text in found} == {"00", "01"}
+    return {int(label): int(amount) for label, amount in rows}
 
 
 def test_what_is_counted_after_the_change_was_committed_goes_by_it(
     store: Store, session: Session, applier: Applier
 ) -> None:
-    """The applier has the policies in memory, from before."""
-    start = later()
-    change = minute_of(start)
-    applier.apply([entry([event(change + 3)])])
-    store.counters.set("views", resolution="hour", start=start)
-    applier.apply([entry([event(change + 3, 10)])])
+    """Whatever the event's time. The applier has the catalog in memory, from before."""
+    at = now_minute()
+    applier.apply([entry([event(at)])])
+    store.counters.set("views", resolution="hour")
+    applier.apply([entry([event(at, 10), event(at - 14_400, 20)])])
     store.counters.set("other", time_zone="Asia/Tokyo")
-    applier.apply([entry([event(change + 3, 5, counter="other")])])
-    policies = load(session)
-    old, new = policies.of("views")
+    applier.apply([entry([event(at, 5, counter="other")])])
+    scheme = load_scheme(session, "views")
     assert counted(session) == {
-        label_text(old.label(change + 3)): 1,
-        label_text(new.label(change + 3)): 10,
+        scheme.label_in("day", at): 1,
+        scheme.label_in("hour", at): 10,
+        scheme.label_in("hour", at - 14_400): 20,
     }
-    assert counted(session, "other") == expected(session, event(change + 3, 5, counter="other"))
-    # The event from beyond the start is the latest that the first policy will ever have.
-    assert old.used_to == old.label(change + 3)
+    assert counted(session, "other") == {load_scheme(session, "other").label(at): 5}
+    assert store.totals.total("views") == 31
 
 
-def test_a_policy_that_is_superseded_is_used_up_to_its_last_minute(
+def test_the_end_of_a_resolution_is_that_of_its_last_bucket(
     store: Store, session: Session, applier: Applier
 ) -> None:
-    start = later(3 * 1440)
-    applier.apply([entry([event(minute_of(later()))])])
-    store.counters.set("views", time_zone="Asia/Kolkata", start=start)
-    third = start + timedelta(days=2)
-    store.counters.set("views", resolution="quarter", start=third)
-    first, second, last = load(session).of("views")
-    assert first.used_to == first.label(minute_of(start) - 1)
-    assert second.used_to == second.label(minute_of(third) - 1)
-    assert last.used_to is None
-    assert (last.number, last.time_zone, last.resolution) == (2, "Asia/Kolkata", "quarter")
+    """Of now, or of the latest event that was counted in it, be it from the future."""
+    store.counters.set("views", time_zone="Asia/Kolkata")
+    at = now_minute()
+    applier.apply([entry([event(at)])])
+    store.counters.set("views", resolution="quarter")
+    days = load_scheme(session, "views")
+    assert (days.until("day"), days.until("quarter")) == (
+        days.ends_at(days.label_in("day", at)),
+        None,
+    )
+    ahead = at + 2880
+    applier.apply([entry([event(ahead)])])
+    store.counters.set("views", resolution="minute")
+    quarters = load_scheme(session, "views")
+    assert quarters.until("quarter") == quarters.ends_at(quarters.label_in("quarter", ahead))
+    store.counters.set("views", resolution="day")
+    again = load_scheme(session, "views")
+    assert again.until("day") is None
+    assert again.until("minute") is not None
+    assert again.widths == ("minute", "quarter", "day")
+    assert again.until("hour") == 0
 
 
 def test_nothing_changes_while_a_transaction_counts_by_what_is_in_force(mysql_url: str) -> None:
@@ -115,7 +94,7 @@ def test_nothing_changes_while_a_transaction_counts_by_what_is_in_force(mysql_ur
             refused.append(point)
 
     applier = Applier(mysql_url, 3, reached=reached)
-    applier.apply([entry([event(minute_of(later()))])])
+    applier.apply([entry([event(now_minute())])])
     applier.close()
     assert refused == ["before_commit"]
 
@@ -123,8 +102,7 @@ def test_nothing_changes_while_a_transaction_counts_by_what_is_in_force(mysql_ur
 def test_a_change_waits_for_the_transaction_that_is_open_and_sees_what_it_counted(
     mysql_url: str, store: Store, session: Session
 ) -> None:
-    start = later()
-    beyond = minute_of(start) + 2880
+    beyond = now_minute() + 2880
     upserted, go_on = threading.Event(), threading.Event()
 
     def reached(point: str) -> None:
@@ -139,41 +117,42 @@ def test_a_change_waits_for_the_transaction_that_is_open_and_sees_what_it_counte
     before = entry([event(beyond)])
     with beside(lambda: applier.apply([before])):
         assert upserted.wait(30)
-        with beside(lambda: store.counters.set("views", time_zone="Asia/Tokyo", start=start)):
+        with beside(lambda: store.counters.set("views", resolution="hour")):
             eventually(somebody_asks_for_the_lock)
-            assert len(load(session).of("views")) == 1
+            assert load_scheme(session, "views").resolution == "day"
             go_on.set()
-    first, second = load(session).of("views")
-    assert first.used_to == first.label(beyond)
+    scheme = load_scheme(session, "views")
+    assert scheme.until("day") == scheme.ends_at(scheme.label_in("day", beyond))
     applier.apply([before, entry([event(beyond, 100)])])
     applier.close()
     assert counted(session) == {
-        label_text(first.label(beyond)): 1,
-        label_text(second.label(beyond)): 100,
+        scheme.label_in("day", beyond): 1,
+        scheme.label_in("hour", beyond): 100,
     }
     assert ledger(session) == {"views": 101}
 
 
-def test_a_first_policy_replaces_another_one_as_long_as_nothing_was_counted(
+def test_the_time_zone_of_a_counter_changes_as_long_as_nothing_was_counted(
     store: Store, session: Session, applier: Applier
 ) -> None:
-    applier.apply([entry([event(minute_of(later()), counter="other")])])
+    applier.apply([entry([event(now_minute(), counter="other")])])
     for zone in ("Asia/Tokyo", "Europe/Berlin"):
-        store.counters.set("views", time_zone=zone, resolution="hour", start=later())
-        store.counters.set("views", time_zone=zone)
-        (only,) = load(session).of("views")
-        assert (only.number, only.valid_from, only.time_zone) == (0, 0, zone)
-    at = minute_of(later())
-    applier.apply([entry([event(at)])])
-    assert counted(session) == expected(session, event(at))
+        store.counters.set("views", time_zone=zone, resolution="hour")
+        assert load_scheme(session, "views").time_zone == zone
+    assert load_scheme(session, "views").widths == ("hour",)
+    applier.apply([entry([event(now_minute(), 0)])])
+    with pytest.raises(ValueError, match=r"views has been counted in Europe/Berlin.*stays"):
+        store.counters.set("views", time_zone="Asia/Tokyo")
+    with pytest.raises(ValueError, match="other has been counted in UTC"):
+        store.counters.set("other", time_zone="Asia/Tokyo", resolution="quarter")
+    assert load_scheme(session, "other").resolution == "day"
 
 
 def test_a_worker_process_follows_without_a_restart(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, store: Store, session: Session
 ) -> None:
     traffic = Traffic(1)
-    start = later()
-    change = minute_of(start)
+    at = now_minute()
 
     def sent(*events: Row) -> None:
         send(
@@ -188,36 +167,41 @@ def test_a_worker_process_follows_without_a_restart(
 
     with ForkedChildren() as children:
         children.worker(redis_url, mysql_url)
-        sent(event(change - 1), event(change))
+        sent(event(at - 1), event(at))
         eventually(lambda: total(2))
-        store.counters.set("views", time_zone="Pacific/Chatham", resolution="quarter", start=start)
-        sent(event(change - 1, 10), event(change, 10), event(change + 15, 10))
+        store.counters.set("views", resolution="quarter")
+        sent(event(at - 1, 10), event(at, 10), event(at + 15, 10))
         eventually(lambda: total(32))
         store.counters.set("new", time_zone="Pacific/Chatham")
-        sent(event(change, 100), event(change, 1, counter="new"))
+        sent(event(at, 100), event(at, 1, counter="new"))
         eventually(lambda: total(132))
-    first, second = load(session).of("views")
-    wanted = Counter({label_text(first.label(change - 1)): 11})
-    wanted[label_text(first.label(change))] += 1
-    wanted[label_text(second.label(change))] += 110
-    wanted[label_text(second.label(change + 15))] += 10
+    scheme = load_scheme(session, "views")
+    wanted: dict[int, int] = {}
+    for width, minute, amount in (
+        ("day", at - 1, 1),
+        ("day", at, 1),
+        ("quarter", at - 1, 10),
+        ("quarter", at, 110),
+        ("quarter", at + 15, 10),
+    ):
+        label = scheme.label_in(width, minute)  # type: ignore[arg-type]
+        wanted[label] = wanted.get(label, 0) + amount
     assert counted(session) == wanted
-    assert counted(session, "new") == expected(session, event(change, 1, counter="new"))
+    assert counted(session, "new") == {load_scheme(session, "new").label(at): 1}
 
 
 def test_a_time_zone_that_this_machine_does_not_know_stops_counting_and_loses_nothing(
     mysql_url: str, session: Session
 ) -> None:
     session.execute(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
-        " VALUES ('views', 0, '1970-01-01', 'Mars/Olympus', 'day')"
+        "INSERT INTO counter (name, time_zone, created) VALUES ('views', 'Mars/Olympus', NOW(3))"
     )
     applier = Applier(mysql_url, 1)
     batch = [entry([(0, "views", "/home", 29_400_000, 5)])]
     with pytest.raises(Refused, match=r"Mars/Olympus.*tzdata"):
         applier.apply(batch)
     assert session.query("SELECT COUNT(*) FROM applied_entry") == [(0,)]
-    session.execute("UPDATE counter_policy SET time_zone = 'Europe/Berlin'")
+    session.execute("UPDATE counter SET time_zone = 'Europe/Berlin'")
     assert applier.apply(batch).applied == 1
     applier.close()
 
@@ -230,10 +214,9 @@ def test_a_time_zone_that_this_machine_does_not_know_is_the_matter_of_its_counte
     store.counters.set("views", resolution="hour", time_zone="Europe/Berlin")
     applier.apply([entry([event(at, counter=name)]) for name in ("bad", "views", "plain")])
     session.execute(
-        "INSERT INTO counter_policy (counter, number, valid_from, time_zone, resolution)"
-        " VALUES ('bad', 0, '1970-01-01', 'Mars/Olympus', 'day')"
+        "INSERT INTO counter (name, time_zone, created) VALUES ('bad', 'Mars/Olympus', NOW(3))"
     )
-    session.execute("UPDATE control SET policy_version = policy_version + 1")
+    session.execute("UPDATE control SET catalog_version = catalog_version + 1")
     applier.apply([entry([event(at, 10, counter=name)]) for name in ("views", "plain")])
     with pytest.raises(Refused, match=r"bad counts in Mars/Olympus.*tzdata"):
         applier.apply([entry([event(at, counter="plain"), event(at, counter="bad")])])
@@ -247,7 +230,7 @@ def test_a_time_zone_that_this_machine_does_not_know_is_the_matter_of_its_counte
     with pytest.raises(Refused, match="tzdata"):
         store.totals.total("bad", start=day, time_zone="UTC")
     assert [counter.name for counter in store.counters.list()] == ["bad", "plain", "views"]
-    assert store.counters.show("bad").in_force.time_zone == "Mars/Olympus"
+    assert store.counters.show("bad").time_zone == "Mars/Olympus"
     with open_session(mysql_url) as reading:
         assert verify(reading).agrees
     store.counters.delete("bad")
@@ -259,7 +242,7 @@ def test_hours_are_counted_in_a_time_zone_that_this_machine_does_not_know(
 ) -> None:
     """They are the same in all; only its days are not known."""
     store.counters.set("views", resolution="hour")
-    session.execute("UPDATE counter_policy SET time_zone = 'Mars/Olympus'")
+    session.execute("UPDATE counter SET time_zone = 'Mars/Olympus'")
     applier.apply([entry([event(29_400_000)])])
     assert store.totals.total("views", time_zone="UTC") == 1
     assert len(store.totals.daily("views", time_zone="UTC")) == 1

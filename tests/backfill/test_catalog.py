@@ -1,0 +1,69 @@
+"""Chunks, and settings of the counter that change while they are read, or are unknown here."""
+
+import pytest
+
+from countersink.store.counters.catalog import SCHEME_COLUMNS
+from countersink.store.errors import Refused
+from tests.backfill.helpers import (
+    DAY,
+    Logs,
+    add,
+    line,
+    log,
+    long_log,
+    run_of,
+    set_counter,
+    write,
+)
+from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.proxies.rules import Request
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(
+    logs: Logs, planned: bool
+) -> None:
+    """The catalog is locked only after it was read."""
+    first, rest = log(*["/head"] * 20), long_log(300, keys=1)
+    file = logs.write("a.log", first if planned else first + rest)
+    if planned:
+        run = run_of(logs.add(file))
+        write(file, first + rest)
+        logs.add(file)
+        logs.undo(run)
+    changes: list[str] = []
+
+    def locks_catalog(request: Request, reply: bytes) -> bool:
+        holds = "SKIP LOCKED" if planned else "INTO backfill_chunk"
+        return "LOCK IN SHARE MODE" in request.text and any(holds in one.text for one in proxy.seen)
+
+    def change(request: Request) -> None:
+        changes.append(request.text)
+        set_counter(logs.url, resolution="hour")
+
+    with MySQLProxy.to(logs.url) as proxy:
+        proxy.when("control", Phase.BEFORE, Deed.PASS, call=change, where=locks_catalog)
+        report = add(proxy.url(logs.url), file)
+        loaded = [one for one in proxy.seen if SCHEME_COLUMNS in one.text]
+    assert len(changes) == 1
+    assert len(loaded) >= 2
+    assert (report.state, report.counted) == ("done", 20 if planned else 320)
+    hour = f"{DAY} 12:00 hour"
+    assert {cell: amount for cell, amount in logs.totals().items() if amount} == {
+        (hour, "/head"): 20,
+        (DAY if planned else hour, "/0"): 300,
+    }
+
+
+@pytest.mark.timeout(60)
+def test_a_time_zone_that_is_unknown_here_is_no_matter_to_lines_that_count_nothing(
+    logs: Logs,
+) -> None:
+    set_counter(logs.url, time_zone="Asia/Tokyo")
+    logs.query("UPDATE counter SET time_zone = 'Mars/Olympus'")
+    malformed = line("x", minutes=2)
+    report = logs.add(logs.write("a.log", malformed * 3))
+    assert (report.state, report.counted, report.rejected) == ("done", 0, 3)
+    with pytest.raises(Refused, match="Mars/Olympus"):
+        logs.add(logs.write("b.log", malformed + line("/b", minutes=2)))
+    assert logs.totals() == {}

@@ -1,0 +1,436 @@
+"""Settings of counters by which an application's transactions count, and changes of them meanwhile:
+each event is counted once, on the day that it is of in the counter's time zone, in all breakdowns
+that have begun."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from countersink.store import Store, TrackedCounter, UnknownCounter
+from countersink.store.apply.apply import Applier
+from countersink.store.apply.control import Control, exclusive
+from countersink.store.connection import Session, connect
+from countersink.store.counters.settings import SettingsChange, change
+from countersink.store.errors import Conflict, InexactZone, Refused
+from countersink.store.in_app.app_settings import KEPT_S, Clocks
+from countersink.store.settings import Settings
+from countersink.store.verify import verify
+from tests.store.app import (
+    Connection,
+    app_slots,
+    commit_one,
+    labels,
+    open_app,
+    run,
+    without_snapshot_isolation,
+)
+from tests.store.helpers import entry, keys, row, together
+
+LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
+"""In Berlin it is the next day."""
+
+
+class Moved:
+    """Clocks that are ahead of this machine's."""
+
+    def __init__(self) -> None:
+        self.monotonic = self.wall = 0.0
+
+    def __call__(self) -> Clocks:
+        now = Clocks.now()
+        return Clocks(now.monotonic + self.monotonic, now.wall + self.wall)
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time go by on both."""
+        self.monotonic += seconds
+        self.wall += seconds
+
+
+@pytest.fixture
+def clocks(store: Store) -> Moved:
+    """The clocks of the store's process."""
+    moved = store._increments._settings._clocks = Moved()
+    return moved
+
+
+@pytest.fixture
+def other(mysql_url: str) -> Iterator[Store]:
+    """Another process's store, as far as this one can tell."""
+    with Store(mysql_url) as opened:
+        yield opened
+
+
+def in_berlin(store: Store) -> object:
+    return store.counters.set("orders", time_zone="Europe/Berlin")
+
+
+def age(session: Session, minutes: int = 11) -> None:
+    """Let it be longer ago that time zones were fixed."""
+    session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL %s MINUTE", (minutes,))
+
+
+# -- time zones -----------------------------------------------------------------------------------
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_time_zone_stays_once_an_application_is_about_to_count_in_it(
+    store: Store, other: Store, app: Connection, session: Session
+) -> None:
+    store.increment(app, "orders", "a", at=LATE)
+    for minutes in (0, 1):
+        age(session, minutes)
+        with pytest.raises(ValueError, match="may be counting orders in UTC"):
+            in_berlin(other)
+    # Longer ago it is waited for, and in the end given way to.
+    age(session)
+    with (
+        connect(session.where, isolation="REPEATABLE READ") as changing,
+        pytest.raises(Conflict),
+    ):
+        exclusive(changing, partial(change_zone, changing), attempts=1)
+    app.commit()
+    with pytest.raises(ValueError, match="orders has been counted in UTC"):
+        in_berlin(other)
+    assert labels(session) == {"2026-11-21 00:00:00": 1}
+
+
+def change_zone(session: Session, control: Control) -> object:
+    """As ``counter set`` does it."""
+    wanted = SettingsChange("orders", "Europe/Berlin", None, None, None)
+    return change(wanted, session, control)
+
+
+def test_what_was_rolled_back_keeps_a_time_zone_for_ten_minutes(
+    store: Store, other: Store, app: Connection, session: Session, clocks: Moved
+) -> None:
+    store.increment(app, "orders", "a", at=LATE)
+    app.rollback()
+    with pytest.raises(ValueError, match="for ten minutes"):
+        in_berlin(other)
+    age(session)
+    assert in_berlin(other)
+    clocks.pass_by(KEPT_S)
+    store.increment(app, "orders", "a", at=LATE)
+    with pytest.raises(ValueError, match="may be counting orders in Europe/Berlin"):
+        other.counters.set("orders", time_zone="Asia/Tokyo")
+    app.commit()
+    assert labels(session) == {"2026-11-22 00:00:00": 1}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_first_count_goes_by_the_time_zone_that_was_set_before(
+    store: Store, other: Store, app: Connection, session: Session
+) -> None:
+    run(app, "SELECT COUNT(*) FROM counter_slot")
+    in_berlin(other)
+    commit_one(store, app, "orders", "a", at=LATE)
+    assert labels(session) == {"2026-11-22 00:00:00": 1}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_first_counts_and_a_time_zone_at_once_agree(
+    mysql_url: str, session: Session, verifying: Session, applier: Applier
+) -> None:
+    for number in range(8):
+        name = f"orders{number}"
+
+        def count(name: str = name) -> None:
+            with Store(mysql_url) as own, open_app(mysql_url) as app:
+                commit_one(own, app, name, "a", at=LATE)
+
+        def set_zone(name: str = name) -> bool:
+            with Store(mysql_url) as own:
+                try:
+                    return bool(own.counters.set(name, time_zone="Europe/Berlin"))
+                except (ValueError, Conflict):
+                    return False
+
+        def work(name: str = name) -> object:
+            at = round(LATE.timestamp()) // 60
+            return applier.apply([entry([(0, name, "a", at, 1)])])
+
+        *_, done, _ = together(count, count, set_zone, work)
+        day = "2026-11-22 00:00:00" if done else "2026-11-21 00:00:00"
+        assert labels(session, name) == {day: 3}
+    assert verify(verifying).agrees
+
+
+def test_a_deleted_counter_counts_from_0_in_its_time_zone(
+    store: Store, other: Store, app: Connection, session: Session, applier: Applier
+) -> None:
+    """What is remembered of it, and what is in the queue, goes to the same days."""
+    in_berlin(other)
+    commit_one(store, app, "orders", "a", 5, at=LATE)
+    assert other.counters.delete("orders").amount == 5
+    assert other.counters.list() == []
+    with pytest.raises(UnknownCounter):
+        other.counters.show("orders")
+    with pytest.raises(UnknownCounter):
+        other.totals.total("orders")
+    with pytest.raises(ValueError, match="neither counted nor deleted for ten minutes"):
+        other.counters.set("orders", time_zone="Asia/Tokyo")
+    commit_one(store, app, "orders", "a", 2, at=LATE)
+    applier.apply([entry([(0, "orders", "b", round(LATE.timestamp()) // 60, 3)])])
+    assert labels(session) == {"2026-11-22 00:00:00": 5}
+    assert not other.counters.show("orders").made
+    other.counters.delete("orders")
+    age(session)
+    made = other.counters.set("orders", time_zone="Asia/Tokyo")
+    assert (made.time_zone, made.made) == ("Asia/Tokyo", True)
+
+
+def test_a_time_zone_that_is_unknown_here_is_read_again(
+    store: Store, app: Connection, session: Session
+) -> None:
+    store.counters.set("orders", app_slots=3)
+    session.execute("UPDATE counter SET time_zone = 'Mars/Olympus'")
+    with pytest.raises(Refused, match="Mars/Olympus"):
+        store.increment(app, "orders", "a", at=LATE)
+    session.execute("UPDATE counter SET time_zone = 'Europe/Berlin'")
+    commit_one(store, app, "orders", "a", at=LATE)
+    assert labels(session) == {"2026-11-22 00:00:00": 1}
+
+
+# -- resolutions, slots, breakdowns ---------------------------------------------------------------
+
+
+def test_an_open_transaction_holds_up_no_change(
+    store: Store, other: Store, app: Connection, session: Session, applier: Applier
+) -> None:
+    store.increment(app, "orders", "a")
+    with connect(session.where, isolation="REPEATABLE READ") as changing:
+        wanted = SettingsChange("orders", None, "hour", None, 3)
+        assert exclusive(changing, partial(change, wanted, changing), attempts=1).app_slots == 3
+    other.counters.set_strict(True)
+    assert applier.apply([entry([row("/a", counter="views")])]).dead == 1
+    app.commit()
+    assert store.totals.total("orders") == 1
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_another_resolution_is_followed_within_a_minute_and_nothing_is_lost_before(
+    store: Store,
+    other: Store,
+    app: Connection,
+    session: Session,
+    clocks: Moved,
+    verifying: Session,
+) -> None:
+    without_snapshot_isolation(app)
+    commit_one(store, app, "orders", "a")
+    other.counters.set("orders", resolution="minute", app_slots=1)
+    commit_one(store, app, "orders", "a", 10)
+    clocks.pass_by(KEPT_S)
+    for days in (-300, 0, 300):
+        commit_one(store, app, "orders", "a", 100, at=datetime.now(UTC) + timedelta(days=days))
+    rows = session.query(
+        "SELECT width, COUNT(DISTINCT bucket), SUM(amount) FROM counter_slot GROUP BY width"
+    )
+    assert rows == [(1, 3, 300), (4, 1, 11)]
+    assert store.totals.total("orders") == 311
+    assert sum(dict(store.totals.daily("orders")).values()) == 311
+    assert app_slots(session)[256] >= 300
+    assert verify(verifying).agrees
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_resolution_waits_for_what_a_transaction_has_counted_ahead(
+    store: Store, app: Connection, session: Session, verifying: Session
+) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=30)
+    commit_one(store, app, "orders", "a")
+    store.increment(app, "orders", "a", 7, at=ahead)
+    with connect(session.where, isolation="REPEATABLE READ") as changing:
+        wanted = SettingsChange("orders", None, "minute", None, None)
+        with pytest.raises(Conflict):
+            exclusive(changing, partial(change, wanted, changing), attempts=1)
+        app.commit()
+        exclusive(changing, partial(change, wanted, changing), attempts=1)
+    noon = ahead.replace(hour=12, minute=0, second=0, microsecond=0)
+    with pytest.raises(InexactZone):
+        store.totals.total("orders", start=noon)
+    assert verify(verifying).agrees
+
+
+def test_the_time_is_that_of_the_server(
+    store: Store, app: Connection, session: Session, clocks: Moved
+) -> None:
+    """However wrong that of the application's machine is."""
+    clocks.wall = -10 * 365 * 86_400
+    commit_one(store, app, "orders", "a")
+    ((today,),) = session.query("SELECT CAST(UTC_DATE() AS CHAR)")
+    assert labels(session) == {f"{today} 00:00:00": 1}
+
+
+@pytest.mark.parametrize(
+    ("monotonic", "wall"),
+    [(KEPT_S, KEPT_S), (KEPT_S, 0.0), (0.0, 700.0), (0.0, -1.0), (1e6, 1e6)],
+)
+def test_settings_are_read_again_by_whichever_clock_says_so(
+    store: Store, other: Store, app: Connection, clocks: Moved, monotonic: float, wall: float
+) -> None:
+    without_snapshot_isolation(app)
+    commit_one(store, app, "orders", "a")
+    other.counters.set("orders", resolution="minute")
+    clocks.monotonic += monotonic
+    clocks.wall += wall
+    found, _ = store._increments._settings.of("orders", None)
+    assert found.catalog.of("orders").resolution == "minute"
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_events_are_in_each_breakdown_that_has_begun_whatever_is_remembered(
+    store: Store, other: Store, app: Connection, session: Session, verifying: Session, clocks: Moved
+) -> None:
+    german = {"country": "DE"}
+    store.counters.set("orders", dimensions=["country"])
+    store.increment(app, "orders", german, 1)
+    app.commit()
+    made = other.counters.set("orders", breakdowns=["country"]).breakdowns[0]
+    begins = datetime.fromtimestamp(made.since * 60, UTC)
+    store.increment(app, "orders", german, 10)
+    for amount, at in ((100, begins), (1000, begins - timedelta(minutes=1))):
+        store.increment(app, "orders", german, amount, at=at)
+    app.commit()
+    assert keys(session, "orders") == {b"": 1111}
+    assert keys(session, made.name) == {b"DE": 100}
+    assert verify(verifying).agrees
+
+
+def test_the_minute_of_an_event_is_no_later_than_its_settings_allow(
+    store: Store, app: Connection, clocks: Moved
+) -> None:
+    """A process that was stopped for eleven minutes before, after or between reads them again."""
+    cache = store._increments._settings
+    _, before = cache.of("orders", None)
+    stops = [660.0, 0.0, 660.0, 660.0, 0.0, 660.0]
+
+    def stopped() -> Clocks:
+        clocks.pass_by(stops.pop() if stops else 0.0)
+        return clocks()
+
+    cache._clocks = stopped
+    found, minute = cache.of("orders", None)
+    assert not stops
+    assert found.are_fresh(clocks())
+    assert before <= minute <= before + 1
+
+
+# -- who may be counted ---------------------------------------------------------------------------
+
+
+def test_strict_mode_refuses_what_nobody_has_made(
+    store: Store, other: Store, app: Connection, session: Session
+) -> None:
+    other.counters.set_strict(True)
+    with pytest.raises(UnknownCounter, match="countersink counter set orders"):
+        store.increment(app, "orders", "a")
+    store.delete(app, "orders", "a")
+    app.commit()
+    assert session.query("SELECT * FROM counter_slot") == []
+    other.counters.set("orders")
+    commit_one(store, app, "orders", "a")
+    assert store.totals.total("orders") == 1
+
+
+def test_strict_mode_refuses_what_was_only_ever_rolled_back(
+    store: Store, other: Store, app: Connection, clocks: Moved
+) -> None:
+    store.increment(app, "orders", "a")
+    app.rollback()
+    commit_one(store, app, "counted", "a")
+    other.counters.set_strict(True)
+    clocks.pass_by(KEPT_S)
+    store.increment(app, "counted", "a")
+    with pytest.raises(UnknownCounter):
+        store.increment(app, "orders", "a")
+    app.commit()
+    assert store.totals.total("counted") == 2
+
+
+def test_in_strict_mode_a_deleted_counter_is_unknown(
+    store: Store, other: Store, app: Connection, clocks: Moved
+) -> None:
+    commit_one(store, app, "orders", "a")
+    other.counters.set_strict(True)
+    commit_one(store, app, "orders", "a")
+    other.counters.delete("orders")
+    clocks.pass_by(KEPT_S)
+    with pytest.raises(UnknownCounter):
+        store.increment(app, "orders", "a")
+
+
+def test_in_strict_mode_workers_know_what_an_application_has_counted(
+    store: Store, app: Connection, applier: Applier
+) -> None:
+    commit_one(store, app, "orders", "a")
+    store.counters.set_strict(True)
+    assert applier.apply([entry([row("a", counter="orders")])]).rows == 1
+    assert store.totals.total("orders") == 2
+
+
+def track(session: Session, counter: str) -> None:
+    """As far as a counter is concerned: note that a table is tracked."""
+
+    def work(_control: Control) -> None:
+        session.execute(
+            "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots,"
+            " triggers, created) VALUES (%s, 'shop', 'orders', '[]', 16, 'countersink_0', NOW())",
+            (counter,),
+        )
+        session.execute("UPDATE control SET catalog_version = catalog_version + 1")
+
+    exclusive(session, work)
+
+
+def test_a_tracked_tables_counter_is_its_triggers_alone(
+    store: Store, app: Connection, session: Session
+) -> None:
+    track(session, "orders")
+    calls: list[Callable[[], object]] = [
+        lambda: store.increment(app, "orders", "a"),
+        lambda: store.increment(app, "orders", "a", 0),
+        lambda: store.increment_many(app, "orders", {"a": 1, "b": 2}),
+        lambda: store.delete(app, "orders", "a"),
+        lambda: in_berlin(store),
+        lambda: store.counters.set("orders", keep="day=30d"),
+        lambda: store.counters.delete("orders"),
+        lambda: store.counters.delete("orders", "a"),
+    ]
+    for call in calls:
+        with pytest.raises(TrackedCounter, match="untrack orders"):
+            call()
+        app.rollback()  # at REPEATABLE READ it has seen, and locked, that it may not count
+    assert session.query("SELECT * FROM counter_slot") == []
+
+
+def test_a_table_is_not_tracked_by_a_counter_that_an_application_is_about_to_count(
+    store: Store, app: Connection, session: Session, app_database_url: str
+) -> None:
+    with connect(app_database_url) as there:
+        there.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
+    table = f"{Settings.parse(app_database_url).database}.orders"
+    store.increment(app, "orders", "a")
+    with pytest.raises(ValueError, match="run this again in two minutes"):
+        store.tracked.track(table, counter="orders")
+    app.rollback()
+    age(session)
+    store.tracked.track(table, counter="orders")
+    with pytest.raises(TrackedCounter):
+        store._increments._settings.read("orders")
+    store.tracked.untrack("orders")
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_many_stores_count_the_same_for_the_first_time_at_once(
+    mysql_url: str, session: Session
+) -> None:
+    def count(_: int) -> None:
+        with Store(mysql_url) as own, open_app(mysql_url) as app:
+            commit_one(own, app, "orders", "a")
+
+    together(*(partial(count, number) for number in range(4)))
+    assert sum(app_slots(session).values()) == 4
+    assert session.query("SELECT COUNT(*), COUNT(created) FROM counter") == [(1, 0)]

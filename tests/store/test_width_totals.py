@@ -1,0 +1,432 @@
+"""Totals over buckets of several widths, against adding up the events one by one."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from itertools import product
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.store import Store
+from countersink.store.apply.apply import Applier
+from countersink.store.connection import Session
+from countersink.store.counters import buckets
+from countersink.store.counters.buckets import RESOLUTIONS, Resolution
+from countersink.store.errors import InexactZone, Refused, RolledUp
+from countersink.store.totals import Totals
+from countersink.store.totals.selection import KeyMatch
+from tests.store.helpers import days_of, entry, minute
+from tests.store.width_rows import Put, put_rows, put_scheme
+from tests.support.examples import MANY, examples
+
+BEGIN = minute(date(2026, 3, 1), 0)
+LENGTH = 60 * 1440
+"""Minutes over which events are spread; clocks change in many zones."""
+ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Kolkata",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "America/St_Johns",
+]
+ODD = ("Asia/Kolkata", "Australia/Lord_Howe", "America/St_Johns")
+KEYS = ("a", "b", "")
+
+Event = tuple[int, str, int]
+
+
+def _local(zone: str, at: int) -> date:
+    return datetime.fromtimestamp(at * 60, UTC).astimezone(ZoneInfo(zone)).date()
+
+
+class Made:
+    """Events counted in a resolution that was changed between two batches of them, whatever their
+    times.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        applier: Applier,
+        store: Store,
+        zone: str,
+        resolutions: Sequence[Resolution],
+        seed: int,
+    ) -> None:
+        chance = random.Random(seed)
+        at = [BEGIN + chance.randrange(LENGTH) for _ in range(150)]
+        self.zone = zone
+        self.events = [(one, chance.choice(KEYS), chance.randint(-2, 9)) for one in at]
+        for table in ("counter_slot", "counter_ledger", "counter"):
+            session.execute(f"DELETE FROM {table}")
+        for number, resolution in enumerate(resolutions):
+            store.counters.set("c", time_zone=zone, resolution=resolution)
+            part = self.events[number :: len(resolutions)]
+            applier.apply([entry([(n, "c", k, m, a) for n, (m, k, a) in enumerate(part)])])
+
+    def by_day(self, zone: str | None = None, key: str | None = None) -> Counter[date]:
+        """The totals of days, of the counter's own zone or of ``zone``."""
+        found = Counter[date]()
+        for at, own, amount in self.events:
+            if key in (None, own):
+                found[_local(zone or self.zone, at)] += amount
+        return found
+
+
+_counters = st.tuples(
+    st.sampled_from(ZONES), st.lists(st.sampled_from(RESOLUTIONS), min_size=1, max_size=4)
+).filter(lambda made: not (made[0] in ODD and "hour" in made[1]))  # it is refused
+
+
+@examples(few=3, many=12)
+@given(made=_counters, seed=st.integers(0, 2**32), asked=st.sampled_from(ZONES))
+def test_days_of_changing_resolutions_and_of_any_zone(
+    session: Session,
+    applier: Applier,
+    store: Store,
+    made: tuple[str, list[Resolution]],
+    seed: int,
+    asked: str,
+) -> None:
+    events = Made(session, applier, store, *made, seed)
+    _compare(store.totals, events, seed, None)
+    try:
+        _compare(store.totals, events, seed, asked)
+    except InexactZone:
+        assert not {"quarter", "minute"}.issuperset(made[1])
+
+
+def _compare(totals: Totals, made: Made, seed: int, zone: str | None) -> None:
+    chance = random.Random(seed)
+    expected = made.by_day(zone)
+    first, last = min(expected), max(expected)
+    everything = sum(amount for _, _, amount in made.events)
+    assert totals.total("c", time_zone=zone) == everything
+    ranges: list[tuple[date | None, date | None]] = [(None, None), (first, last)]
+    for _ in range(4 if MANY else 1):
+        begin = first + timedelta(days=chance.randrange(60))
+        stop = begin + timedelta(days=chance.choice((0, 1, 2, 20)))
+        ranges += [(begin, stop), (begin, None), (None, begin)]
+    for start, end in ranges:
+        days = days_of(start or first, end or last)
+        options: dict[str, Any] = {"start": start, "end": end, "time_zone": zone}
+        found = dict(totals.daily("c", **options))
+        assert found == {day: expected[day] for day in found}, (start, end)
+        assert sum(found.values()) == sum(expected[day] for day in days), (start, end)
+        if start and end:
+            assert list(found) == days
+        by_key = {key: sum(made.by_day(zone, key)[day] for day in days) for key in KEYS}
+        assert totals.total("c", **options) == sum(by_key.values()), (start, end)
+        assert totals.total("c", keys=["a", "b"], **options) == by_key["a"] + by_key["b"]
+        assert totals.many("c", KEYS, **options) == by_key
+        ranked = totals.by_key("c", **options)
+        assert {key: dict(ranked).get(key, 0) for key in KEYS} == by_key
+        assert ranked == sorted(ranked, key=lambda pair: (-pair[1], pair[0]))
+        assert totals.top("c", n=2, **options) == ranked[:2]
+        assert totals.counters(**options)["c"] == sum(by_key.values())
+        months = Counter[date]()
+        for day in days:
+            months[day.replace(day=1)] += expected[day]
+        monthly = dict(totals.monthly("c", **options))
+        assert monthly == {month: months[month] for month in monthly}
+        assert sum(monthly.values()) == sum(months.values())
+    assert totals.span("c", time_zone=zone) == (first, last)
+
+
+FIXED: list[tuple[str, list[Resolution]]] = [
+    ("Europe/Berlin", ["day", "hour"]),
+    ("Pacific/Apia", ["quarter", "day"]),
+    ("America/New_York", ["day", "hour", "quarter", "day"]),
+    ("Asia/Tokyo", ["minute", "hour", "quarter", "day"]),
+]
+
+
+@pytest.mark.random
+@pytest.mark.parametrize(("zone", "resolutions"), FIXED)
+def test_days_over_chosen_changes(
+    session: Session, applier: Applier, store: Store, zone: str, resolutions: list[Resolution]
+) -> None:
+    _compare(store.totals, Made(session, applier, store, zone, resolutions, 7), 7, None)
+
+
+def _shown(hours: Sequence[tuple[datetime, int]]) -> list[tuple[str, int]]:
+    return [(hour.isoformat(timespec="minutes"), n) for hour, n in hours]
+
+
+def test_hours_of_several_widths_are_those_of_the_clock(session: Session, totals: Totals) -> None:
+    at_ten = minute(date(2026, 11, 21), 600)
+    put_scheme(session, "c", "Europe/Berlin", "quarter", counted_hour=at_ten)
+    hours = [datetime(2026, 11, 21, hour) for hour in (8, 9)]  # noqa: DTZ001
+    quarters = [datetime(2026, 11, 21, 8, 30), datetime(2026, 11, 21, 10)]  # noqa: DTZ001
+    quarters.append(datetime(2026, 11, 21, 12))  # noqa: DTZ001
+    put_rows(session, [("c", "hour", one, "k", 10**n) for n, one in enumerate(hours)])
+    put_rows(session, [("c", "quarter", one, "k", 10 ** (n + 2)) for n, one in enumerate(quarters)])
+    assert _shown(totals.hourly("c")) == [
+        ("2026-11-21T09:00+01:00", 101),
+        ("2026-11-21T10:00+01:00", 10),
+        ("2026-11-21T11:00+01:00", 1000),
+        ("2026-11-21T12:00+01:00", 0),
+        ("2026-11-21T13:00+01:00", 10000),
+    ]
+    day = date(2026, 11, 21)
+    assert len(totals.hourly("c", start=day, end=day)) == 24
+    asked = totals.hourly("c", time_zone="Asia/Tokyo")
+    assert _shown(asked)[:2] == [("2026-11-21T17:00+09:00", 101), ("2026-11-21T18:00+09:00", 10)]
+    assert sum(n for _, n in asked) == 11111
+    for options in ({}, {"key": "k"}, {"key": "none", "start": day, "end": day}):
+        with pytest.raises(InexactZone, match=r"Asia/Kolkata.*from 2026-11-21 10:00Z on"):
+            totals.hourly("c", time_zone="Asia/Kolkata", **options)
+    day += timedelta(days=1)
+    late = totals.hourly("c", start=day, end=day, time_zone="Asia/Kolkata")
+    assert len(late) == 24
+    # Before, too, where no hour goes on.
+    day = date(2026, 11, 19)
+    early = totals.hourly("c", start=day, end=day, time_zone="Asia/Kolkata")
+    assert [n for _, n in early] == [0] * 24
+
+
+def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    noon = minute(date(2026, 11, 21))
+    put_scheme(session, "c", "UTC", "hour", counted_day=noon + 720)
+    put_rows(session, [("c", "day", date(2026, 11, 21), "k", 1)])
+    applier.apply([entry([(1, "c", "k", noon + 1440, 2)])])
+    day = date(2026, 11, 21)
+    ranges: list[dict[str, Any]] = [
+        *({"key": key, **one} for key in (None, "k") for one in ({}, {"start": day})),
+        {"end": date(2026, 11, 30)},
+        {"key": "none", "start": day, "end": day},
+    ]
+    for options in ranges:
+        with pytest.raises(
+            InexactZone, match=r"by day, which has no hours: ask from 2026-11-22 on"
+        ):
+            totals.hourly("c", **options)
+    found = totals.hourly("c", start=date(2026, 11, 22))
+    assert [n for _, n in found] == [0] * 12 + [2]
+    # What comes late is counted by hour, on days that have nothing else.
+    applier.apply([entry([(0, "c", "k", noon - 1440, 4)])])
+    found = totals.hourly("c", start=date(2026, 11, 20), end=date(2026, 11, 20))
+    assert [n for _, n in found] == [0] * 12 + [4] + [0] * 11
+
+
+def test_a_day_counter_has_hours_where_it_counted_them(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    noon, day = minute(date(2026, 11, 21)), date(2026, 11, 21)
+    put_scheme(session, "c", "UTC", "day", counted_minute=noon)
+    hour = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    put_rows(session, [("c", "minute", hour.replace(tzinfo=None), "k", 5)])
+    asked: dict[str, Any] = {"start": day - timedelta(days=3), "end": hour + timedelta(hours=1)}
+    assert [n for _, n in totals.hourly("c", **asked)] == [0] * 82 + [5]
+    assert [n for _, n in totals.hourly("c", key="none", **asked)] == [0] * 83
+    assert totals.minutely("c", start=hour, end=hour + timedelta(minutes=1)) == [(hour, 5)]
+    assert totals.total("c", start=hour, end=hour + timedelta(minutes=1)) == 5
+    assert totals.total("c", start=hour + timedelta(minutes=1)) == 0
+    assert totals.total("c", start=day, time_zone="Asia/Tokyo") == 5
+    assert sum(n for _, n in totals.hourly("c", start=day, end=day)) == 5
+    for back in (9, -1):
+        start = day - timedelta(days=back)
+        options: dict[str, Any] = {"start": start, "end": start + timedelta(days=1)}
+        for key in (None, "k"):
+            with pytest.raises(InexactZone, match=r"is counted by day.*set c --resolution hour`"):
+                totals.hourly("c", key=key, **options)
+    # A late event is counted by day: then none of its hours are told.
+    applier.apply([entry([(0, "c", "late", noon - 60, 7)])])
+    for ask in (totals.hourly, totals.minutely, totals.total, totals.by_key, totals.monthly):
+        with pytest.raises(InexactZone, match="is counted by day"):
+            ask("c", start=hour, end=hour + timedelta(minutes=1))
+    with pytest.raises(InexactZone, match="is counted by day"):
+        totals.hourly("c", key="k", **asked)
+    assert totals.total("c", start=day, end=day) == 12
+    asked["end"] = hour - timedelta(days=1)
+    assert totals.total("c", **asked) == 0
+
+
+def test_what_may_go_on_is_refused_where_there_is_a_row_of_any_key(
+    session: Session, totals: Totals
+) -> None:
+    noon = minute(date(2026, 11, 21))
+    put_scheme(session, "c", "UTC", "minute", rolled_hour=noon, rolled_day=noon - 720 - 30 * 1440)
+    put_rows(
+        session,
+        [
+            ("c", "hour", datetime(2026, 11, 21, 8), "k", 1),  # noqa: DTZ001
+            ("c", "minute", datetime(2026, 11, 21, 9, 30), "k", 2),  # noqa: DTZ001
+            ("c", "minute", datetime(2026, 11, 21, 10), "k", 4),  # noqa: DTZ001
+        ],
+    )
+    at = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
+    for key in ("k", "none"):
+        with pytest.raises(InexactZone, match="rolled up, before 2026-11-21 12:00Z, to each hour"):
+            totals.total("c", key=key, start=at)
+    told = at + timedelta(hours=1, minutes=1)
+    assert totals.total("c", start=told) == 4
+    assert totals.total("c", end=told) == 3
+    assert totals.total("c", start=at - timedelta(days=1), end=told) == 3
+    assert totals.minutely("c", start=told - timedelta(minutes=2), end=told)[1][1] == 2
+    with pytest.raises(RolledUp) as refused:
+        totals.minutely("c", start=at, end=told)
+    assert refused.value.rolled_up_to == date(2026, 11, 22)
+
+
+def test_single_hours_are_told_behind_all_that_is_wider(session: Session, totals: Totals) -> None:
+    """It counted days until the 21st, later than it has rolled up any minutes."""
+    day = date(2026, 11, 21)
+    before, following = day - timedelta(days=1), day + timedelta(days=1)
+    put_scheme(
+        session,
+        "c",
+        resolution="minute",
+        counted_day=minute(following, 0),
+        rolled_hour=minute(day, 60),
+        rolled_day=minute(before, 0),
+    )
+    put_rows(session, [("c", "day", day, "k", 1)])
+    put_rows(session, [("c", "hour", datetime(2026, 11, 20, 23), "k", 2)])  # noqa: DTZ001
+    put_rows(session, [("c", "minute", datetime(2026, 11, 22, 1), "k", 4)])  # noqa: DTZ001
+    for ask, start in product((totals.hourly, totals.minutely), (None, before, day)):
+        with pytest.raises(RolledUp, match="before 2026-11-22 00:00Z") as refused:
+            ask("c", start=start)
+        assert refused.value.rolled_up_to == following
+    assert totals.hourly("c", start=following)[1][1] == 4
+    assert [n for _, n in totals.hourly("c", start=before, end=before)] == [0] * 23 + [2]
+    with pytest.raises(RolledUp, match="before 2026-11-21 01:00Z"):
+        totals.minutely("c", start=before, end=before)
+    assert totals.daily("c") == [(before, 2), (day, 1), (following, 4)]
+
+
+def test_rows_of_a_width_that_never_was_are_not_guessed_at(
+    session: Session, totals: Totals
+) -> None:
+    put_scheme(session, "c", counted_hour=minute(date(2026, 11, 21)))
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
+        " VALUES ('c', '2026-11-21', '', 7, 1, 5)"
+    )
+    with pytest.raises(Refused, match="countersink verify"):
+        totals.daily("c")
+
+
+def test_buckets_of_two_widths_that_have_the_same_time_in_the_table_are_two(
+    session: Session, totals: Totals
+) -> None:
+    """The 21st of New York, and the hour of UTC that is 19:00 of its 20th."""
+    day = date(2026, 11, 21)
+    put_scheme(session, "c", "America/New_York", "hour", counted_day=minute(day, 1740))
+    put_rows(session, [("c", "day", day, key, 1) for key in "ab"])
+    put_rows(session, [("c", "hour", day, key, 10) for key in "ab"])
+    put_rows(session, [("c", "hour", datetime(2026, 11, 22, 6), "a", 100)])  # noqa: DTZ001
+    before, following = day - timedelta(days=1), day + timedelta(days=1)
+    assert totals.daily("c") == [(before, 20), (day, 2), (following, 100)]
+    assert totals.daily("c", key="a") == [(before, 10), (day, 1), (following, 100)]
+    assert totals.daily("c", match=KeyMatch(prefix="b")) == [(before, 10), (day, 1)]
+    assert totals.counters(start=day, end=day) == {"c": 2}
+    assert totals.span("c") == (before, following)
+    assert totals.span("c", key="b") == (before, day)
+    assert totals.hourly("c", start=following)[1][1] == 100
+
+
+def test_a_counter_that_was_made_and_never_counted_is_known(
+    session: Session, totals: Totals
+) -> None:
+    put_scheme(session, "c", "Europe/Berlin", "hour")
+    day = date(2026, 11, 21)
+    asks: list[Callable[..., Any]] = [totals.daily, totals.hourly, totals.monthly, totals.by_key]
+    for ask in asks:
+        assert ask("c") == []
+    assert (totals.total("c"), totals.span("c")) == (0, None)
+    assert totals.counters() == {"c": 0}
+    assert totals.counters(start=day) == {"c": 0}
+    assert totals.daily("c", start=day, end=day) == [(day, 0)]
+
+
+def test_hours_of_a_zone_that_was_off_by_half_an_hour_do_not_tell_its_days_then(
+    put: Put, totals: Totals
+) -> None:
+    """Caracas was 4:30 behind UTC until May 2016: its 2 May 2012 began at 04:30 UTC."""
+    second = date(2012, 5, 2)
+    at = [minute(second, 250), minute(second, 285), minute(date(2026, 11, 21))]
+    put(at, "America/Caracas", "hour")
+    series: list[Callable[..., Any]] = [totals.daily, totals.hourly, totals.total, totals.monthly]
+    asks: list[Callable[..., Any]] = [*(partial(each, "c") for each in series), totals.counters]
+    for ask in asks:
+        for zone in (None, "America/Caracas"):
+            with pytest.raises(InexactZone, match=r"ask for the time zone UTC;.*quarter") as raised:
+                ask(start=second, end=second + timedelta(days=60), time_zone=zone)
+            assert "time zone America/Caracas" not in str(raised.value)
+    with pytest.raises(InexactZone):
+        totals.span("c")
+    assert totals.daily("c", start=second, end=second, time_zone="UTC") == [(second, 11)]
+    assert totals.total("c") == 111
+    # Since then it is 4 hours.
+    day = date(2026, 11, 21)
+    assert totals.daily("c", start=day, end=day) == [(day, 100)]
+    assert totals.total("c", start=date(2016, 6, 1)) == 100
+
+
+def test_too_many_hours_are_refused_before_anybody_looks_at_each_day(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    put_scheme(session, "c", "UTC", "hour")
+    applier.apply([entry([(0, "c", "k", 0, 1), (1, "c", "k", minute(date(9990, 1, 1)), 1)])])
+    before = buckets._clock_changes.cache_info().misses
+    with pytest.raises(ValueError, match="at most 100,000"):
+        totals.hourly("c", time_zone="Asia/Kolkata")
+    assert buckets._clock_changes.cache_info().misses == before
+
+
+def test_what_is_counted_ahead_of_a_change_is_of_the_bucket_it_was_counted_in(
+    session: Session, applier: Applier, store: Store
+) -> None:
+    """An event of 23:30, counted before the change was made, lies in a day of UTC: so where
+    Berlin's 22 November begins, at 23:00, that bucket tells nothing.
+    """
+    day = date(2030, 11, 21)
+    applier.apply([entry([(0, "c", "k", minute(day, 1410), 1)])])
+    store.counters.set("c", resolution="quarter")
+    applier.apply([entry([(0, "c", "k", minute(day, 1411), 2)])])
+    with pytest.raises(InexactZone):
+        store.totals.total("c", start=day + timedelta(days=1), time_zone="Europe/Berlin")
+    assert store.totals.total("c", start=day, end=day) == 3
+    assert store.totals.total("c", start=day, time_zone="Europe/Berlin") == 3
+    assert store.totals.total("c", start=day + timedelta(days=2), time_zone="Europe/Berlin") == 0
+
+
+def test_a_change_where_a_bucket_ends_leaves_nothing_that_cannot_be_told(
+    session: Session, put: Put, totals: Totals
+) -> None:
+    day = date(2026, 11, 21)
+    midnight = minute(day, 0)
+    put([midnight, minute(day, 1380)], "UTC", "quarter", counted_day=midnight)
+    put_rows(session, [("c", "day", day - timedelta(days=1), "k", 100)])
+    following = day + timedelta(days=1)
+    assert totals.daily("c", start=following, time_zone="Europe/Berlin") == [(following, 10)]
+    assert totals.daily("c", start=day) == [(day, 11)]
+
+
+@pytest.mark.parametrize("zone", ["America/St_Johns", None])
+def test_a_series_does_not_begin_with_a_bucket_of_a_day_that_comes_back(
+    store: Store, applier: Applier, totals: Totals, zone: str | None
+) -> None:
+    """In 2010 clocks went from 00:01 back to 23:01: that quarter is of two days."""
+    own = "UTC" if zone else "America/St_Johns"
+    store.counters.set("c", time_zone=own, resolution="quarter")
+    at = round(datetime(2010, 11, 7, 2, 35, tzinfo=UTC).timestamp()) // 60
+    applier.apply([entry([(0, "c", "a", at, 7)])])
+    with pytest.raises(InexactZone, match="changes to or from 2010-11-07"):
+        totals.daily("c", time_zone=zone)
+    assert totals.monthly("c", time_zone=zone) == [(date(2010, 11, 1), 7)]
+    store.counters.set("c", resolution="minute")
+    store.counters.delete("c")
+    applier.apply([entry([(0, "c", "a", at, 7)])])
+    assert totals.daily("c", time_zone=zone) == [(date(2010, 11, 6), 7)]
