@@ -24,7 +24,6 @@ GRANT INSERT ON `countersink`.`applied_entry` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`dead_row` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`dead_group` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`queue_look` TO 'countersink_worker'@'%';
-GRANT INSERT, UPDATE ON `countersink`.`queue_loss` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE, DELETE ON `countersink`.`lease` TO 'countersink_worker'@'%';
 GRANT INSERT, UPDATE ON `countersink`.`writer_fence` TO 'countersink_worker'@'%'; -- used on Galera only
 

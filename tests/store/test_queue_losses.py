@@ -1,6 +1,7 @@
 """Entries that Redis loses before they were applied: each loss is recorded once, with at least how
 many, and nothing else is taken for one."""
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -324,6 +325,8 @@ def test_losses_of_long_ago_are_not_recent(
     look()
     redis_client.flushdb()
     look()
-    session.execute("UPDATE queue_loss SET noticed_at = noticed_at - 86400000")
+    ((losses,),) = session.query("SELECT losses FROM queue_look")
+    found = [[*each, at - 86_400_000] for *each, at in json.loads(losses)]
+    session.execute("UPDATE queue_look SET losses = %s", (json.dumps(found),))
     assert recent(session, 1) == []
     assert entries(recent(session)) == [2]

@@ -1,7 +1,6 @@
 """Entries that Redis has lost before they were applied (FLUSHALL, XTRIM, a promoted replica or a
 snapshot that is behind): compares samples of the streams with the guards (``watch``), keeps the
-samples (``queue_look``) and the losses (``queue_loss``), and how long a loss is only suspected
-(``CERTAIN_MS``).
+samples and the losses (``queue_look``), and how long a loss is only suspected (``CERTAIN_MS``).
 
 An entry that waited at the last look, is not in its stream now and has no guard was never applied.
 That needs no word of Redis about itself, and holds on one server, after a failover and on a
@@ -12,13 +11,13 @@ one or two are known to be lost, and how many more of those that waited is not k
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from countersink.store.apply import guards
 from countersink.store.connection import Session
-from countersink.store.sql import NOW_MS, insert_rows
+from countersink.store.sql import NOW_MS
 
 LOOK_EVERY_MS: Final = 1_000
 """Milliseconds between two looks, whoever looks."""
@@ -103,17 +102,15 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
         StoreError, and whatever ``take_samples`` raises: the next look finds the same.
     """
     rows = session.query(
-        f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams)"
-        " FROM queue_look WHERE id = 1",
+        f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams),"
+        " losses FROM queue_look WHERE id = 1",
         (LOOK_EVERY_MS - 1,),
     )
     if not rows:
-        now = int(session.query(f"SELECT {NOW_MS}")[0][0])
-        version, text = None, "{}"
-    else:
-        version, now, text = rows[0]
-        if text is None:
-            return []
+        rows = [(None, *session.query(f"SELECT {NOW_MS}")[0], "{}", "[]")]
+    version, now, text, known_losses = rows[0]
+    if text is None:
+        return []
     before: dict[str, dict[str, Any]] = json.loads(text)
     found = take_samples({stream: known["entries"] for stream, known in before.items()})
     unguarded = _unguarded(session, [each for one in found.values() for each in one.gone])
@@ -138,7 +135,24 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
             "added": sample.added,
             "entries": sample.entries,
         }
-    return losses if _written(session, version, now, after, losses) else []
+    text = json.dumps(after, separators=(",", ":"))
+    # While something is missing all that look do: during a move from one Redis to another those at
+    # the former one still see it.
+    looked_at = 0 if any("missing_at" in known for known in after.values()) else now
+    values = looked_at, text, _with(known_losses, losses)
+    if version is None:
+        written = session.execute(
+            "INSERT IGNORE INTO queue_look (id, version, looked_at, streams, losses)"
+            " VALUES (1, 1, %s, %s, %s)",
+            values,
+        )
+    else:
+        written = session.execute(
+            "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s, losses = %s"
+            " WHERE id = 1 AND version = %s",
+            (*values, version),
+        )
+    return losses if written else []
 
 
 def _unguarded(session: Session, gone: Sequence[str]) -> set[str]:
@@ -165,65 +179,39 @@ def _arrived(stream_id: str) -> int:
     return int(stream_id.partition("-")[0])
 
 
-def _written(
-    session: Session,
-    version: int | None,
-    now: int,
-    streams: Mapping[str, Any],
-    losses: Sequence[QueueLoss],
-) -> bool:
-    """Write a look, unless another process has written one meanwhile; whether it was written."""
-    text = json.dumps(streams, separators=(",", ":"))
-    # While something is missing all that look do: during a move from one Redis to another those at
-    # the former one still see it.
-    looked_at = 0 if any("missing_at" in known for known in streams.values()) else now
-    with session.transaction():
-        if version is None:
-            written = session.execute(
-                "INSERT IGNORE INTO queue_look (id, version, looked_at, streams)"
-                " VALUES (1, 1, %s, %s)",
-                (looked_at, text),
+def _with(known: str, losses: Sequence[QueueLoss]) -> str:
+    """The losses on record and some more: one of each stream and UTC day."""
+    by_day = {(each.stream, _iso(each.noticed_at)[:10]): each for each in _read(known)}
+    for one in losses:
+        place = one.stream, _iso(one.noticed_at)[:10]
+        if (before := by_day.get(place)) is not None:
+            one = replace(
+                one,
+                entries=before.entries + one.entries,
+                waited=before.waited + one.waited,
+                since=before.since,
             )
-        else:
-            written = session.execute(
-                "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s"
-                " WHERE id = 1 AND version = %s",
-                (looked_at, text, version),
-            )
-        for one in losses if written else ():
-            insert_rows(
-                session,
-                "queue_loss (stream, day, entries, waited, since, noticed_at)",
-                [
-                    (
-                        one.stream,
-                        _iso(one.noticed_at)[:10],
-                        one.entries,
-                        one.waited,
-                        one.since,
-                        one.noticed_at,
-                    )
-                ],
-                1,
-                session.dialect.upsert_add("queue_loss", "entries")
-                + f", waited = queue_loss.waited + {one.waited:d}, noticed_at = {one.noticed_at:d}",
-            )
-    return bool(written)
+        by_day[place] = one
+    every = [astuple(by_day[place]) for place in sorted(by_day)]
+    return json.dumps(every, separators=(",", ":"))
+
+
+def _read(losses: str) -> list[QueueLoss]:
+    return [QueueLoss(*each) for each in json.loads(losses)]
+
+
+def _all(session: Session) -> tuple[int, list[QueueLoss]]:
+    """Unix ms, and all losses ever noticed."""
+    rows = session.query(f"SELECT {NOW_MS}, losses FROM queue_look WHERE id = 1")
+    return (int(rows[0][0]), _read(rows[0][1])) if rows else (0, [])
 
 
 def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
     """The losses that were noticed in the last ``days`` times 24 hours, by stream and day."""
-    rows = session.query(
-        "SELECT stream, entries, waited, since, noticed_at FROM queue_loss"
-        f" WHERE noticed_at > {NOW_MS} - %s ORDER BY stream, day",
-        (days * _DAY_MS,),
-    )
-    return [
-        QueueLoss(stream, int(entries), int(waited), since, at)
-        for stream, entries, waited, since, at in rows
-    ]
+    now, losses = _all(session)
+    return [each for each in losses if each.noticed_at > now - days * _DAY_MS]
 
 
 def total(session: Session) -> int:
     """All entries that are known to be lost, ever: it only grows."""
-    return int(session.query("SELECT COALESCE(SUM(entries), 0) FROM queue_loss")[0][0])
+    return sum(each.entries for each in _all(session)[1])

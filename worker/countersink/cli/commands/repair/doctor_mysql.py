@@ -45,7 +45,6 @@ _TABLES: Final = (
     "dead_group",
     "lease",
     "queue_look",
-    "queue_loss",
 )
 _PROBES: Final = (
     "SELECT 1 FROM {0} WHERE FALSE",
@@ -58,7 +57,6 @@ _UPDATES: Final = (
     "UPDATE counter_keys SET made = made WHERE FALSE",
     "UPDATE lease SET token = token WHERE FALSE",
     "UPDATE queue_look SET version = version WHERE FALSE",
-    "UPDATE queue_loss SET entries = entries WHERE FALSE",
     "UPDATE control SET pruned_before = pruned_before WHERE FALSE",
 )
 
