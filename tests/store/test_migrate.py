@@ -111,7 +111,7 @@ def test_a_crash_after_any_statement_is_made_good(
                 wanted = wanted or _schema(session)
                 assert _schema(session) == wanted, done
                 assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
-    assert len(wanted) == 32
+    assert len(wanted) == 33
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -183,16 +183,32 @@ def test_statements_are_split_at_the_ends_of_lines() -> None:
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_the_view_is_for_people(session: Session) -> None:
+def test_the_views_are_for_people(session: Session) -> None:
+    key, both = "/é".encode(), "/é\0DE".encode()
     session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('v', '2026-11-21', %s, 0, 1),"
-        " ('v', '2026-11-21', %s, 9, 2), ('v', '2026-11-20', %s, 9, 4),"
-        " ('v#1', '2026-11-21', %s, 0, 3)",  # of a breakdown, whose counter has them
-        ("/é".encode(), "/é".encode(), "/é".encode(), "/é".encode()),
+        "INSERT INTO counter (name, breakdown_of, dimensions) VALUES ('v#1', 'v', 'page,country')"
     )
-    found = session.query("SELECT counter, day, counter_key, total FROM counter_daily ORDER BY day")
-    assert [(c, day.isoformat(), key, int(total)) for c, day, key, total in found] == [
-        ("v", "2026-11-20", "/é".encode(), 4),
-        ("v", "2026-11-21", "/é".encode(), 3),
+    session.execute(
+        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount) VALUES"
+        " ('v', '2026-11-21', %s, 4, 0, 1), ('v', '2026-11-21', %s, 4, 9, 2),"
+        " ('v', '2026-11-20', %s, 4, 9, 4), ('v', '2026-10-01', %s, 5, 0, 50),"
+        " ('v', '2026-11-20 12:45', %s, 2, 0, 7), ('v', '2026-11-20 12:01', %s, 1, 0, 9),"
+        " ('v#1', '2026-11-21', %s, 4, 0, 3)",
+        (key,) * 6 + (both,),
+    )
+
+    def shown(view: str, of_time: str, text: str = "/é") -> list[tuple[str, int]]:
+        found = session.query(
+            f"SELECT counter, CAST({of_time} AS CHAR), key_text, total FROM {view}"
+            " ORDER BY counter, 2"
+        )
+        assert {(name, shown) for name, _, shown, _ in found} == {("v", text)}
+        return [(at, int(total)) for _, at, _, total in found]
+
+    assert shown("counter_daily", "day") == [("2026-11-20", 20), ("2026-11-21", 3)]
+    assert shown("counter_hourly", "hour") == [("2026-11-20 12:00:00", 16)]
+    assert shown("breakdown_daily", "day", "/é, DE") == [("2026-11-21", 3)]
+    assert session.query("SELECT dimensions, counter_key FROM breakdown_daily") == [
+        ("page,country", both)
     ]
+    assert session.query("SELECT total FROM counter_daily WHERE counter_key = %s", (b"/E",)) == []

@@ -75,25 +75,15 @@ CREATE TABLE IF NOT EXISTS dead_group (
     PRIMARY KEY (reason, counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What was last seen in the streams, by which the next look tells entries that were applied from lost ones.
+-- One row: what was last seen in the streams, by which the next look tells entries that were applied from lost ones, and
+-- all entries that were lost from a stream before they were applied.
 CREATE TABLE IF NOT EXISTS queue_look (
     id        TINYINT UNSIGNED NOT NULL,
     version   BIGINT UNSIGNED NOT NULL COMMENT 'grows with each look: of two processes that look at once, one writes',
     looked_at BIGINT NOT NULL COMMENT 'Unix ms; 0: look again, as something is missing',
     streams   MEDIUMTEXT NOT NULL COMMENT 'JSON: by stream when, how many entries waited, and the oldest and newest',
+    losses    MEDIUMTEXT NOT NULL COMMENT 'JSON: by stream and UTC day [stream, entries known to be lost, entries that waited, since when and before when they arrived in Unix ms]',
     PRIMARY KEY (id)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Entries that were lost from a stream before they were applied: a row per stream and UTC day.
-CREATE TABLE IF NOT EXISTS queue_loss (
-    stream     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    day        DATE NOT NULL COMMENT 'UTC; when it was noticed',
-    entries    BIGINT UNSIGNED NOT NULL COMMENT 'known to be lost, at least; 0: none is known',
-    waited     BIGINT UNSIGNED NOT NULL COMMENT 'in the stream at the looks before',
-    since      BIGINT NOT NULL COMMENT 'Unix ms; when the first of them arrived, or of the look before',
-    noticed_at BIGINT NOT NULL COMMENT 'Unix ms; they arrived before it',
-    PRIMARY KEY (stream, day),
-    KEY by_noticed_at (noticed_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Who may do what until when. The token grows with every change of hands and is never reset.
@@ -402,14 +392,37 @@ CREATE TABLE IF NOT EXISTS writer_fence (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- For people with a SQL prompt: one row per counter, day and key (of hours, quarters and minutes the UTC day; without
--- what is in months). The key stays as it is in the table: converted
--- to text it would be compared by a collation, in which '/Home' equals '/home', and no index could find it.
+-- what is in months). counter_key is as in the table, by which an index finds a key exactly, key_text the same as text.
 -- Breakdowns (visits#1) are left out: their events are in their counters already.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW counter_daily AS
 SELECT counter,
        CAST(bucket AS DATE) AS day,
        counter_key,
+       CONVERT(counter_key USING utf8mb4) AS key_text,
        SUM(amount) AS total
 FROM counter_slot
 WHERE counter NOT LIKE '%#%' AND width < 5
 GROUP BY counter, CAST(bucket AS DATE), counter_key;
+
+-- The same by hour, in UTC, as far as there are hours, quarters or minutes.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW counter_hourly AS
+SELECT counter,
+       bucket - INTERVAL MINUTE(bucket) MINUTE AS hour,
+       counter_key,
+       CONVERT(counter_key USING utf8mb4) AS key_text,
+       SUM(amount) AS total
+FROM counter_slot
+WHERE counter NOT LIKE '%#%' AND width < 4
+GROUP BY counter, bucket - INTERVAL MINUTE(bucket) MINUTE, counter_key;
+
+-- Breakdowns: one row per counter, dimensions, day and values, which key_text has in the order of the dimensions.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW breakdown_daily AS
+SELECT breakdown_of AS counter,
+       dimensions,
+       CAST(bucket AS DATE) AS day,
+       counter_key,
+       REPLACE(CONVERT(counter_key USING utf8mb4), CHAR(0 USING utf8mb4), ', ') AS key_text,
+       SUM(amount) AS total
+FROM counter_slot JOIN counter ON name = counter
+WHERE breakdown_of IS NOT NULL AND width < 5
+GROUP BY breakdown_of, dimensions, CAST(bucket AS DATE), counter_key;
