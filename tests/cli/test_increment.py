@@ -48,10 +48,9 @@ def test_amounts_and_keys_are_what_they_are(module_servers: Servers) -> None:
     } == expected
 
 
-def test_the_far_future_is_counted_there(module_servers: Servers) -> None:
-    assert module_servers.call("increment", "far", "--at", "9999-12-25T23:59Z").status == 0
-    module_servers.apply()
-    assert module_servers.rows("far") == [{"day": "9999-12-25", "total": 1}]
+def test_the_far_future_is_refused(module_servers: Servers) -> None:
+    refused = module_servers.call("increment", "far", "--at", "9999-12-25T23:59Z")
+    assert (refused.status, "at most 366 days ahead" in refused.err) == (2, True)
 
 
 def test_a_lost_reply_does_not_count_twice(servers: Servers) -> None:

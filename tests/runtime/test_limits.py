@@ -69,5 +69,12 @@ def test_the_minute_of_an_event_time_is_whole_and_in_utc() -> None:
     assert limits.minute_of(datetime(1970, 1, 1, 5, 46, tzinfo=east)) == 1
 
 
-def test_the_future_is_taken() -> None:
-    assert limits.minute_of(datetime(9999, 12, 25, 23, 59, tzinfo=UTC)) == limits.MAX_MINUTE
+def test_a_year_of_the_future_is_taken() -> None:
+    now = datetime.now(UTC)
+    ahead = limits.minute_of(now + timedelta(days=366) - timedelta(minutes=1))
+    assert ahead == round(now.timestamp() // 60) + limits.MAX_AHEAD - 1
+    for days in (367, 3_000_000 - now.toordinal()):
+        with pytest.raises(ValueError, match="at most 366 days ahead"):
+            limits.minute_of(now + timedelta(days=days))
+    assert limits.latest_minute(limits.MAX_MINUTE * 60_000) == limits.MAX_MINUTE
+    assert limits.latest_minute(4_000_000_000_000) == 66_666_666 + limits.MAX_AHEAD

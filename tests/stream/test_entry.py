@@ -1,13 +1,14 @@
 """The wire format, as a producer writes it and a worker reads it back."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.runtime.dead_letter import WHOLE_ENTRY
-from countersink.runtime.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT
+from countersink.runtime.limits import MAX_AMOUNT, MAX_MINUTE, MIN_AMOUNT, latest_minute
 from countersink.stream.decode import Decoded, decode, decode_payload, decode_rows
 from countersink.stream.entry import Delivery, Sealed, encode_rows, id_for, new_entry_id
 from tests.support.examples import examples
@@ -88,6 +89,18 @@ def test_one_bad_row_leaves_the_others(row: bytes, reason: str) -> None:
     assert [(b.position, b.reason) for b in bad] == [(1, reason)]
     if reason == "bad_key" and row.isascii():
         assert bad[0].payload == row
+
+
+def test_an_event_more_than_a_year_ahead_is_set_apart() -> None:
+    """Of now, or of when its entry was sent, whichever is later."""
+    latest = latest_minute()
+    raw = f'[["a","",{latest - 1},1],["b","",{latest + 2},1],["c",{{"d":"e"}},{latest + 2},1]]'
+    good, _, bad = decode_rows(raw.encode())
+    assert [row[0] for row in good] == [0]
+    assert [(one.position, one.reason) for one in bad] == [(1, "bad_minute"), (2, "bad_minute")]
+    assert "366 days" in bad[0].detail
+    good, _, bad = decode_rows(raw.encode(), int(time.time() * 1000) + 180_000)
+    assert (len(good), bad) == (3, [])
 
 
 def test_whole_entry_faults_have_their_reason() -> None:

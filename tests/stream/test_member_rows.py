@@ -38,7 +38,7 @@ from tests.support.examples import examples
 HASHES = st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=5).map(b"".join)
 PLAIN = st.tuples(
     *(COUNTERS, KEYS | st.text(max_size=63)),
-    *(st.integers(0, MAX_MINUTE), st.integers(MIN_AMOUNT, MAX_AMOUNT)),
+    *(st.integers(0, 30_000_000), st.integers(MIN_AMOUNT, MAX_AMOUNT)),
 )
 MEMBERS = st.tuples(
     *(COUNTERS, KEYS, st.integers(0, 99), st.integers(0, 9), st.integers(0, MAX_SALT_NUMBER)),

@@ -141,7 +141,7 @@ class Producer:
                 has dimensions a mapping of their names to values, at most 8 of them: names as
                 :func:`countersink.runtime.dimensions.check_name` has them, values as keys.
             amount: a signed 64-bit integer; 0 declares the key without counting.
-            at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on Redis's
+            at: when it happened, an aware datetime, at most 366 days ahead. Default: now on Redis's
                 clock, in whole minutes; right to within 50 ms or so.
             id: the event's own name, at most 1,000 characters: further increments of the same
                 counter with the same id (and the same ``id_scope``) are not counted, as long as the

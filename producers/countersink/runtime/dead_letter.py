@@ -71,7 +71,7 @@ class DeadReason(StrEnum):
     BAD_MINUTE = (
         "bad_minute",
         "The time is none",
-        "It is before 1970, after 9999, or no number.",
+        "It is before 1970, more than 366 days after it was sent, or no number.",
         _SENDER,
     )
     BAD_AMOUNT = "bad_amount", "The amount is none", "It is no whole number of 64 bits.", _SENDER

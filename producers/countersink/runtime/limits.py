@@ -6,6 +6,7 @@ caller exactly what a worker would have to put among the dead letters.
 """
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final
@@ -18,6 +19,8 @@ MIN_MINUTE: Final = 0
 """1970-01-01 00:00 UTC, in whole Unix minutes."""
 MAX_MINUTE: Final = int(datetime(9999, 12, 26, tzinfo=UTC).timestamp()) // 60 - 1
 """The last minute of 9999-12-25 UTC, so that in any time zone there are dates after its day."""
+MAX_AHEAD: Final = 366 * 1440
+"""Minutes by which an event may be later than it is counted, or was sent: more is a mistake."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER = re.compile(r"[A-Za-z0-9_.:\-]{1,64}", re.ASCII)
@@ -93,12 +96,33 @@ def check_minute(minute: object) -> int:
     return minute
 
 
+def latest_minute(at: int = 0) -> int:
+    """The latest Unix minute that an event may have which is counted now, on this machine's clock,
+    or was sent at ``at`` (Unix ms), whichever is later.
+    """
+    return min(MAX_MINUTE, max(at, int(time.time() * 1000)) // 60_000 + MAX_AHEAD)
+
+
+def check_event_minute(minute: object) -> int:
+    """Return ``minute`` if an event that is read now can have it; as :func:`check_minute`.
+
+    Raises:
+        ValueError: also where it is more than 366 days ahead.
+    """
+    checked = check_minute(minute)
+    if checked > latest_minute():
+        raise ValueError(
+            f"an event time is at most {MAX_AHEAD // 1440} days ahead of the clock of this machine"
+        )
+    return checked
+
+
 def minute_of(at: object) -> int:
     """The whole Unix minute in which the aware datetime ``at`` lies.
 
     Raises:
         TypeError: not a ``datetime``.
-        ValueError: naive (without a time zone), or outside 1970-01-01 to 9999-12-25 UTC.
+        ValueError: naive (without a time zone), before 1970, or more than 366 days ahead.
     """
     if not isinstance(at, datetime):
         raise TypeError(f"an event time is an aware datetime, not {type(at).__name__}")
@@ -106,7 +130,7 @@ def minute_of(at: object) -> int:
         raise ValueError(
             "an event time needs a time zone: datetime.now(UTC), or .replace(tzinfo=ZoneInfo(...))"
         )
-    return check_minute((at - _EPOCH) // timedelta(minutes=1))
+    return check_event_minute((at - _EPOCH) // timedelta(minutes=1))
 
 
 MAX_KEY_BYTES: Final = 255

@@ -98,8 +98,9 @@ def decode(delivery: Delivery) -> Decoded:
     except _Fault as fault:
         bad = Bad(WHOLE_ENTRY, fault.reason, fault.detail, _pack(fields))
         return Decoded(entry_id, at, [], [bad])
-    rows, seen, bad_rows = decode_rows(raw)
-    return Decoded(entry_id, at if sent_at is None else sent_at, rows, bad_rows, seen)
+    at = at if sent_at is None else sent_at
+    rows, seen, bad_rows = decode_rows(raw, at)
+    return Decoded(entry_id, at, rows, bad_rows, seen)
 
 
 def entry_id_of(delivery: Delivery) -> str:
@@ -131,8 +132,14 @@ def decode_payload(payload: bytes) -> ReadRows:
         return [], {}, [Bad(WHOLE_ENTRY, fault.reason, fault.detail, payload)]
 
 
-def decode_rows(raw: bytes) -> ReadRows:
-    """Read a ``rows`` field; one bad row stands for the whole field if it is no list."""
+def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
+    """Read a ``rows`` field; one bad row stands for the whole field if it is no list.
+
+    Args:
+        raw: the field.
+        at: Unix ms at which it was sent, where that may be later than now on this machine's clock:
+            no event is more than :data:`countersink.runtime.limits.MAX_AHEAD` later.
+    """
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has more than {MAX_ROWS_BYTES} bytes: no more are read"
         return [], {}, [Bad(WHOLE_ENTRY, DeadReason.TOO_LARGE, detail, raw)]
@@ -156,6 +163,7 @@ def decode_rows(raw: bytes) -> ReadRows:
     seen: dict[int, Seen] = {}
     bad: list[Bad] = []
     known = _known_counters
+    latest = limits.latest_minute(at)
     for position, item in enumerate(items):
         try:
             counter, key, minute, amount = item
@@ -165,14 +173,16 @@ def decode_rows(raw: bytes) -> ReadRows:
                 and len(key) <= MAX_KEY_BYTES
                 and key.isascii()
                 and type(minute) is int
-                and limits.MIN_MINUTE <= minute <= limits.MAX_MINUTE
+                and limits.MIN_MINUTE <= minute <= latest
                 and type(amount) is int
                 and limits.MIN_AMOUNT <= amount <= limits.MAX_AMOUNT
             ):
-                key = _checked_key(item)
+                key = _checked_key(item, latest)
+        except _Fault as fault:
+            bad.append(_bad(position, fault.reason, fault.detail, item))
         except (TypeError, ValueError) as error:
             try:
-                row, seen[position] = _with_members(position, item)
+                row, seen[position] = _with_members(position, item, latest)
             except _Fault as fault:
                 bad.append(_bad(position, fault.reason, fault.detail, item))
             except (TypeError, ValueError):
@@ -191,7 +201,7 @@ def _items(row: _AnyRow) -> tuple[Any, ...]:
     return (*plain, row.number) if row.hashes is msgspec.UNSET else (*plain, row.number, row.hashes)
 
 
-def _with_members(position: int, item: Any) -> tuple[NumberedRow, Seen]:
+def _with_members(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen]:
     """A row of six items.
 
     Raises:
@@ -199,7 +209,7 @@ def _with_members(position: int, item: Any) -> tuple[NumberedRow, Seen]:
         TypeError, ValueError: it is no such row, or something else is wrong with it.
     """
     counter, key, minute, amount, number, hashes = item
-    key = _checked_key((counter, key, minute, amount))
+    key = _checked_key((counter, key, minute, amount), latest)
     if amount < 0:
         detail = "a row that brings members has a number of sightings, which is not negative"
         raise _Fault(DeadReason.BAD_AMOUNT, detail)
@@ -223,13 +233,17 @@ def _read_hashes(text: Any) -> bytes:
     return hashes
 
 
-def _checked_key(item: Any) -> RowKey:
+def _checked_key(item: Any, latest: int) -> RowKey:
     """The key of a row as it is counted; raises for whatever is wrong with the row."""
     counter, key, minute, amount = item
     limits.check_counter(counter)
     checked = check_row_key(key)
     limits.check_minute(minute)
     limits.check_amount(amount)
+    if minute > latest:
+        days = limits.MAX_AHEAD // 1440
+        detail = f"the event is more than {days} days later than now, and than it was sent"
+        raise _Fault(DeadReason.BAD_MINUTE, detail)
     if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
         _known_counters.add(counter)
     return checked

@@ -169,7 +169,7 @@ def test_what_is_not_in_the_format_is_malformed(time_format: str, time: str) -> 
 
 @pytest.mark.parametrize("unit", ["unix", "unix-ms", "unix-us", "unix-ns"])
 @pytest.mark.parametrize("other", ["unix", "unix-ms", "unix-us", "unix-ns"])
-@pytest.mark.parametrize("seconds", [631_152_000, 1_431_857_103, 4_102_444_799])
+@pytest.mark.parametrize("seconds", [631_152_000, 1_431_857_103, 1_795_000_000])
 def test_a_number_that_only_another_unit_fits_names_it(unit: str, other: str, seconds: int) -> None:
     time = f"{seconds}{'0' * 3 * ['unix', 'unix-ms', 'unix-us', 'unix-ns'].index(other)}"
     if unit == other:
@@ -183,7 +183,9 @@ def test_a_number_that_only_another_unit_fits_names_it(unit: str, other: str, se
 def test_a_date_with_its_hour_is_not_taken_for_a_unix_time(time: str) -> None:
     with pytest.raises(Misread, match="a date with its hour or a Unix time: say which"):
         Clock("auto").minute(time)
-    assert Clock("unix").minute("2026051209") == 2026051209 // 60
+    with pytest.raises(Malformed, match=r"'2026051209' cannot be: .*at most 366 days ahead"):
+        Clock("unix").minute("2026051209")  # of the year 2034
+    assert Clock("unix").minute("1726051209") == 1726051209 // 60
     assert Clock("%Y%m%d%H", "UTC").minute("2026051209") == 29_642_940
 
 
@@ -256,7 +258,7 @@ def test_a_format_or_zone_that_cannot_be_is_refused(
 
 @examples(few=25, many=100)
 @given(
-    st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 25), timezones=st.just(UTC)),  # noqa: DTZ001
+    st.datetimes(datetime(1970, 1, 1), datetime(2027, 11, 28), timezones=st.just(UTC)),  # noqa: DTZ001
     st.sampled_from(["", "Asia/Tokyo"]),
 )
 def test_a_time_with_its_zone_is_what_it_says(when: datetime, zone: str) -> None:

@@ -13,11 +13,13 @@ import requests
 from countersink.producers import Producer
 from countersink.reads.formats import iso
 from countersink.schedules.jobs.retention import roll_up
+from countersink.store.apply.apply import Applier
 from countersink.store.sessions import open_tables
 from countersink.stream.connection import command
 from countersink.stream.names import stream_key
 from countersink.web.endpoints import totals as routes
 from tests.cli.command import call
+from tests.store.helpers import entry
 from tests.support.oracle import Oracle
 from tests.web.serving import Web
 
@@ -467,14 +469,18 @@ def test_a_key_sees_its_own_counters_alone(changing: Web) -> None:
     assert get(changing, f"{VIEWS}/daily").status_code == 401
 
 
-def test_one_event_with_a_wrong_time_leaves_the_others_of_a_series(web: Web) -> None:
+def test_one_event_with_a_wrong_time_leaves_the_others_of_a_series(
+    web: Web, mysql_url: str
+) -> None:
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     web.store.counters.set("views", resolution="hour")
     for at in (datetime(1970, 1, 1, tzinfo=UTC), now):
         web.producer.increment("views", at=at)
-    web.producer.increment("late", at=datetime(1970, 1, 1, tzinfo=UTC))
-    web.producer.increment("late", at=datetime(2300, 1, 1, tzinfo=UTC))
     web.apply()
+    applier = Applier(mysql_url, 9)  # as no producer counts any more
+    for at in (datetime(1970, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)):
+        applier.apply([entry([(0, "late", "", round(at.timestamp()) // 60, 1)])])
+    applier.close()
     answer = get(web, f"{VIEWS}/hourly", include_pending="true", time_zone="UTC")
     assert answer.status_code == 200, answer.text
     assert answer.headers["Countersink-Truncated"] == "true"

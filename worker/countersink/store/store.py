@@ -148,7 +148,7 @@ class Store:
                 digest of the whole: :func:`countersink.runtime.limits.cut_key`. Or dimensions that
                 the counter has declared: ``{"page": "/home", "country": "DE"}``.
             amount: a signed 64-bit integer; 0 makes the key without counting.
-            at: when it happened, an aware datetime from 1970 to 9999-12-25. Default: now on the
+            at: when it happened, an aware datetime, at most 366 days ahead. Default: now on the
                 database server's clock, in whole minutes.
 
         Raises:

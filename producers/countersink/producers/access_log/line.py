@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Final
 
 from countersink.producers.errors import Malformed
-from countersink.runtime.limits import check_minute
+from countersink.runtime.limits import check_event_minute
 
 ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
 """What stands between quotes, where any character may be escaped. Not ``(?:…)*+``: such groups go
@@ -235,13 +235,13 @@ def minute_of(raw: bytes) -> int:
     """Whole Unix minutes of ``17/May/2015:10:05+0000``; seconds never matter.
 
     Raises:
-        Malformed: there is no such time, or it lies outside 1970 to 9999-12-25.
+        Malformed: there is no such time, or it lies before 1970 or more than 366 days ahead.
     """
     try:
         hour, minute = int(raw[12:14]), int(raw[15:17])
         if hour > 23 or minute > 59:
             raise ValueError("a day has 24 hours of 60 minutes")
-        return check_minute(_midnight(raw[:11], raw[17:]) + hour * 60 + minute)
+        return check_event_minute(_midnight(raw[:11], raw[17:]) + hour * 60 + minute)
     except KeyError:
         raise Malformed(f"there is no month {raw[3:6].decode()}") from None
     except ValueError as error:

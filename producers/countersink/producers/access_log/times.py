@@ -28,7 +28,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from countersink.producers.access_log.line import minute_of
 from countersink.producers.errors import Malformed, Misread
-from countersink.runtime.limits import check_minute
+from countersink.runtime.limits import check_event_minute
 
 _LONGEST: Final = 64
 """Characters of a time that is looked at."""
@@ -118,7 +118,7 @@ class Clock:
 
         Raises:
             Malformed: it is no time in this format, has no zone where one is needed, or lies
-                outside 1970 to 9999-12-25.
+                before 1970 or more than 366 days ahead.
         """
         text = time if type(time) is str else _digits(time, self._where)
         minute = self._minutes.get(text)
@@ -135,7 +135,7 @@ class Clock:
             why = "the time is too long" if time.strip() else "there is no time"
             raise Malformed(self._where + why)
         try:
-            return check_minute(self._read(text))
+            return check_event_minute(self._read(text))
         except Malformed:
             raise
         except (ValueError, OverflowError) as error:
