@@ -2,8 +2,9 @@
 minute; the row of ``counter`` that fixes a time zone before anything is counted in it; refusals of
 tracked counters and, in strict mode, of unknown ones.
 
-Such a transaction takes no lock for them, neither on ``control`` nor on the counter: a change waits
-for no application, and none waits for a change. So a transaction may count by settings that were
+Such a transaction takes no lock for them, neither on ``control`` nor on the counter. A change waits
+for no application (but that of a resolution for one that has counted events from the future), and
+none waits for a change. So a transaction may count by settings that were
 changed a minute ago, or, if its process was stopped in between, longer ago. That is exact all the
 same:
 
