@@ -189,15 +189,15 @@ BACKFILLS = damages(
         ],
         ("backfill", "corrected", None): [
             "UPDATE backfill_run SET state = 'undone'",
-            "UPDATE backfill_drift SET had = had + 1 LIMIT 1",
-            "DELETE FROM backfill_drift LIMIT 1",
+            "UPDATE backfill_correction SET had = had + 1 LIMIT 1",
+            "DELETE FROM backfill_correction LIMIT 1",
             "DELETE FROM backfill_run",
         ],
     }
 )
 KEPT = (
     *("counter_slot", "counter_ledger", "counter"),
-    *("backfill_run", "backfill_source", "backfill_chunk", "backfill_drift"),
+    *("backfill_run", "backfill_source", "backfill_chunk", "backfill_correction"),
 )
 
 

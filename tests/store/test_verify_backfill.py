@@ -85,10 +85,10 @@ def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Sessi
 def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Session) -> None:
     run = new_run(session)
     session.execute(
-        "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+        "INSERT INTO backfill_correction (run, bucket, width, counter_key, had, should_be)"
         " VALUES (%s, '2026-03-14', 4, '/a', 3, 10),"
-        " (%s, '2026-03-14', 4, '/b', 5, 1)",
-        (run, run),
+        " (%s, '2026-03-14', 4, '/b', 5, 1), (%s, '2026-03-14', 4, '/c', NULL, 7)",
+        (run, run, new_run(session)),
     )
     assert found(verifying) == []  # of a counter that was never counted
     session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4, 0, NULL)", (COUNTER,))

@@ -207,10 +207,10 @@ def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
         {"key": "none", "start": day, "end": day},
     ]
     for options in ranges:
-        with pytest.raises(
-            InexactZone, match=r"by day, which has no hours: ask from 2026-11-22 on"
-        ):
+        with pytest.raises(RolledUp, match="no single hours before 2026-11-22 00:00Z") as raised:
             totals.hourly("c", **options)
+        assert raised.value.rolled_up_to == date(2026, 11, 22)
+    assert [n for _, n in totals.hourly("c", unrolled=True)] == [0] * 12 + [2]
     found = totals.hourly("c", start=date(2026, 11, 22))
     assert [n for _, n in found] == [0] * 12 + [2]
     # What comes late is counted by hour, on days that have nothing else.

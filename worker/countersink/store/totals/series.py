@@ -134,8 +134,8 @@ def begins(
         what = f"the days of {view.counter!r} before {first} are rolled up to months: ask from"
         raise RolledUp(f"{what} that day on, or for months", rolled_up_to=first)
     raise RolledUp(
-        f"{view.counter!r} has no single {unit}s before {moment_text(until)}: they are"
-        " rolled up to wider buckets; ask from then on, or for days",
+        f"{view.counter!r} has no single {unit}s before {moment_text(until)}, but wider buckets:"
+        " ask from then on, or for days",
         rolled_up_to=first,
     )
 
@@ -150,7 +150,8 @@ def _rolled(
     begin = None if start is None else min(view.instants(start))
     stop = None if end is None else max(view.instants(end))
     found: tuple[int, Width] | None = None
-    for width, _ in view.scheme.rolled:
+    # Also those in which it counted before its resolution was changed.
+    for width, _ in (*view.scheme.rolled, *view.scheme.counted):
         until = view.scheme.until(width)
         if (
             until is not None
