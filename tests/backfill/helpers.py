@@ -1,5 +1,6 @@
 """Logs, backfills and looks into the tables, for the tests of backfill."""
 
+import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from countersink.backfill import history
 from countersink.backfill.count import task
 from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
 from countersink.backfill.run import backfill
@@ -129,10 +131,18 @@ def query(mysql_url: str, sql: str, *args: object) -> list[tuple[Any, ...]]:
         return session.query(sql, args)
 
 
-def rejected(mysql_url: str) -> list[tuple[int, str, bytes]]:
-    """The rejected lines that are kept: number, reason, text."""
-    found = query(mysql_url, "SELECT line, reason, text FROM backfill_reject ORDER BY source, line")
-    return [(int(number), reason, bytes(text)) for number, reason, text in found]
+def rejected(mysql_url: str) -> list[tuple[int, str, str]]:
+    """The rejected lines that the last run keeps: number, reason, text."""
+    with open_tables(mysql_url) as session:
+        ((run,),) = session.query("SELECT MAX(id) FROM backfill_run")
+        return [(one.line, one.reason, one.text) for one in history.rejects(session, run)]
+
+
+def rejects_in(path: Path) -> list[tuple[str, int]]:
+    """What a file of rejected lines says: source and number of each, if it is there."""
+    if not path.exists():
+        return []
+    return [(one["source"], one["line"]) for one in map(json.loads, path.open())]
 
 
 def outcomes(report: BackfillReport) -> list[str]:

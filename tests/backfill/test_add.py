@@ -173,8 +173,8 @@ def test_a_dry_run_says_what_would_be_added_and_changes_nothing(logs: Logs) -> N
     report = logs.add(file, copy, dry_run=True)
     assert (report.run, report.state, outcomes(report)) == (None, "done", ["counted", "known"])
     assert (report.counted, report.rejected, report.by_day) == (250, 1, ((DAY, 250),))
-    for table in "run", "source", "chunk", "reject", "journal", "counter":
-        assert logs.query(f"SELECT COUNT(*) FROM backfill_{table}") == [(0,)]
+    for table in "backfill_run", "backfill_source", "backfill_chunk", "backfill_journal", "counter":
+        assert logs.query(f"SELECT COUNT(*) FROM {table}") == [(0,)]
     assert logs.totals() == {}
     logs.add(file)
     write(file, long_log(250) + b"nonsense\n" + log("/a"))
@@ -288,7 +288,7 @@ def test_a_reconcile_that_corrected_nothing_is_in_nobodys_way(logs: Logs) -> Non
     report = logs.reconcile(file, logs.directory / "nothing.log")
     assert (report.state, report.corrections) == ("failed", 0)
     assert any("nothing was corrected" in notice for notice in report.notices)
-    assert logs.query("SELECT COUNT(*) FROM backfill_truth") == [(0,)]
+    assert logs.query("SELECT COUNT(*) FROM backfill_correction") == [(0,)]
     assert outcomes(logs.add(file)) == ["counted"]
     assert logs.totals() == day("/", "/a")
 

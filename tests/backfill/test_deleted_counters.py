@@ -19,7 +19,7 @@ from tests.backfill.truths import new_run
 from tests.store.helpers import together
 from tests.support.ledger import post_planted
 
-TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
+TABLES = ("source", "chunk", "journal", "correction")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def everything(mysql_url: str, counter: str) -> dict[str, int]:
     """Rows in the tables of backfill, of the sources and runs of a counter."""
     by_run = "run IN (SELECT id FROM backfill_run WHERE counter = %s)"
     by_source = "source IN (SELECT id FROM backfill_source WHERE counter = %s)"
-    where = {"source": "counter = %s", "truth": by_run, "drift": by_run}
+    where = {"source": "counter = %s", "correction": by_run}
     return {
         table: query(
             mysql_url,
@@ -59,12 +59,11 @@ def fill(logs: Logs) -> None:
     with connect(logs.url) as session:
         run = new_run(session)
         session.execute(
-            "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+            "INSERT INTO backfill_correction (run, bucket, width, counter_key, had, should_be)"
             " VALUES (%s, '2026-03-14', 4, '/0', 0, 10),"
-            " (%s, '2026-03-14', 4, '/1', 5, 1)",
-            (run, run),
+            " (%s, '2026-03-14', 4, '/1', 5, 1), (%s, '2026-03-14', 4, '/2', NULL, 10)",
+            (run, run, run),
         )
-        session.execute("INSERT INTO backfill_truth VALUES (%s, '2026-03-14', 4, '/0', 10)", (run,))
         session.execute(
             "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
             " VALUES (%s, '2026-03-14', '/', 600, 6)",
@@ -90,9 +89,8 @@ def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
         "source": 2,
         "chunk": 7,
         "journal": 6,
-        "reject": 3,
     }
-    assert everything(logs.url, COUNTER) == {**others, "drift": 2, "truth": 1}
+    assert everything(logs.url, COUNTER) == {**others, "correction": 3}
     amounts = logs.totals("other")
     store.counters.delete(COUNTER)
     assert everything(logs.url, COUNTER) == dict.fromkeys(TABLES, 0)
@@ -100,8 +98,8 @@ def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
     assert logs.totals("other") == amounts
     assert logs.query("SELECT DISTINCT counter FROM reconciled_day") == [("other",)]
     assert logs.query(
-        "SELECT counter, state, COUNT(*) FROM backfill_run GROUP BY 1, 2 ORDER BY 1"
-    ) == [("other", "done", 2), (COUNTER, "deleted", 3)]
+        "SELECT counter, state, COUNT(*), COUNT(rejects) FROM backfill_run GROUP BY 1, 2 ORDER BY 1"
+    ) == [("other", "done", 2, 1), (COUNTER, "deleted", 3, 0)]
     # It begins anew, and knows no source.
     assert logs.add(logs.directory / "a.log").counted == 500
     assert logs.totals() == keys_of(500)

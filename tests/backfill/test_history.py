@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill import history
-from countersink.backfill.count import task
+from countersink.backfill.count import targets, task
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Drift, RejectedLine
 from countersink.backfill.options import Recipe
@@ -97,23 +97,24 @@ def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
 def test_all_rejected_lines_are_listed_in_order(
     logs: Logs, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "LINES", 10)
-    content = log("/a") + b"".join(b"wrong %d \xff\n" % number for number in range(23))
+    monkeypatch.setattr(task, "LINES", 5)
+    content = log("/a") + b"".join(b"wrong %d \xff\n" % number for number in range(7))
     first, second = logs.directory / "a.log", logs.directory / "b.log"
     run = run_of(logs.add(write(first, content), write(second, b"bad\n")))
-    found = list(history.rejects(session, run))
-    assert [one.line for one in found] == [*range(2, 25), 1]
-    assert found[0].text == b"wrong 0 \xff"
-    assert found[-1] == RejectedLine(
-        source=str(second), line=1, reason=found[0].reason, text=b"bad"
-    )
-    assert list(history.rejects(session, run + 1)) == []
+    found = history.rejects(session, run)
+    assert [one.line for one in found] == [*range(2, 9), 1]
+    assert found[0].text == "wrong 0 \\xff"
+    assert found[-1] == RejectedLine(str(second), 1, found[0].reason, "bad")
+    assert history.rejects(session, run + 1) == []
     logs.undo(run)
-    assert list(history.rejects(session, run)) == []
+    assert history.rejects(session, run) == []
 
 
 @pytest.mark.parametrize("keys", [1, 3, 4, 5, 8, 9])
-def test_all_corrections_are_listed_in_order(store: Store, session: Session, keys: int) -> None:
+def test_all_corrections_are_listed_in_order(
+    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch, keys: int
+) -> None:
+    monkeypatch.setattr(targets, "_ROWS_PER_DELETE", 3)
     store.counters.set("views", time_zone="Asia/Tokyo")
     run, other = new_run(session), new_run(session)
     buckets: list[tuple[str, Width]] = [
@@ -126,10 +127,10 @@ def test_all_corrections_are_listed_in_order(store: Store, session: Session, key
         at = bucket, NUMBER[width]
         for number in range(keys):
             session.execute(
-                "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
-                " VALUES (%s, %s, %s, %s, %s, %s), (%s, %s, %s, 'x', 1, 2)"
-                " ON DUPLICATE KEY UPDATE had = 1",
-                (run, *at, f"/{number}", 10, number, other, *at),
+                "INSERT INTO backfill_correction (run, bucket, width, counter_key, had, should_be)"
+                " VALUES (%s, %s, %s, %s, %s, %s), (%s, %s, %s, 'x', 1, 2),"
+                " (%s, %s, %s, %s, NULL, 1) ON DUPLICATE KEY UPDATE had = 1",
+                (run, *at, f"/{number}", 10, number, other, *at, run, *at, f"/{number}/said"),
             )
     found = list(history.drift(session, run))
     assert [(str(one.bucket), one.width, one.key) for one in found] == [
@@ -140,12 +141,17 @@ def test_all_corrections_are_listed_in_order(store: Store, session: Session, key
     days = [str(one.day) for one in found[::keys]]
     assert days == ["2026-03-14", "2026-03-14", "2026-03-15", "2026-03-16"]
     assert len(list(history.drift(session, other))) == 4
+    targets.discard_truth(session, run)
+    assert list(history.drift(session, run)) == found
+    assert session.query("SELECT COUNT(*), COUNT(had) FROM backfill_correction") == [
+        (4 * keys + 4, 4 * keys + 4)
+    ]
 
 
 def test_a_correction_of_a_counter_that_is_gone_has_a_day_all_the_same(session: Session) -> None:
     run = new_run(session)
     session.execute(
-        "INSERT INTO backfill_drift (run, bucket, width, counter_key, had, should_be)"
+        "INSERT INTO backfill_correction (run, bucket, width, counter_key, had, should_be)"
         " VALUES (%s, '2026-03-14 20:00:00', 3, X'C328', -3, 4)",
         (run,),
     )

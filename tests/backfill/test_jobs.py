@@ -27,6 +27,7 @@ from tests.backfill.helpers import (
     long_log,
     options,
     rejected,
+    rejects_in,
     require_verified,
     run_of,
     set_counter,
@@ -141,6 +142,37 @@ def test_children_that_are_killed_in_the_midst_of_a_chunk_are_replaced(
     assert (report.state, report.lines, report.notices) == ("done", LINES, ())
     assert (len(killed), len(started)) == (2, 5)
     assert logs.totals() == keys_of(LINES)
+
+
+def test_rejected_lines_that_killed_children_have_committed_are_written(
+    logs: Logs, proxy: MySQLProxy
+) -> None:
+    parts = [long_log(CHUNK - 1, first=CHUNK * number) + b"bad\n" for number in range(12)]
+    source, out = logs.write("a.log", b"".join(parts)), logs.directory / "out"
+    counting: set[int] = set()
+    killed: set[int] = set()
+    proxy.when(
+        "slots", Phase.AFTER, Deed.PASS, call=lambda one: counting.add(one.connection), times=0
+    )
+    rule = proxy.when(
+        "commit_other",
+        Phase.AFTER,
+        Deed.HOLD,
+        where=lambda one, _: one.connection in counting,
+        times=2,
+    )
+
+    def kill(_: Progress) -> None:
+        if rule.acted == 2 and not killed:
+            killed.update(pids())
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            eventually(lambda: not any(map(is_running, killed)))
+            proxy.forget()
+
+    report = add(proxy.url(logs.url), source, jobs=2, on_progress=kill, rejects=out)
+    assert (report.state, report.rejected, len(killed)) == ("done", 12, 2)
+    assert [number for _, number in rejects_in(out)] == [*range(CHUNK, 12 * CHUNK + 1, CHUNK)]
 
 
 def test_children_that_only_ever_end_are_not_replaced_for_ever(

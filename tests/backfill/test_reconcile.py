@@ -62,7 +62,7 @@ def test_totals_become_what_the_sources_say(scene: Scene) -> None:
     slots = scene.session.query("SELECT DISTINCT slot FROM counter_slot WHERE slot <> 17")
     assert all(512 <= slot < 1024 for (slot,) in slots)
     # What the sources said is not kept for ever.
-    assert scene.session.query("SELECT COUNT(*) FROM backfill_truth") == [(0,)]
+    assert scene.session.query("SELECT COUNT(*), COUNT(had) FROM backfill_correction") == [(3, 3)]
     assert scene.session.query("SELECT corrections, amount FROM backfill_run") == [(3, 4)]
     assert done.notices == ()
 
@@ -395,9 +395,10 @@ def test_the_truth_of_runs_that_ended_before_is_forgotten(scene: Scene) -> None:
     beside = scene.said_by({(DAY, "/"): 1})
     run = scene.said_by({(DAY, "/"): 1})
     clear(scene.session, "views")
-    assert scene.session.query("SELECT run FROM backfill_truth ORDER BY run") == [(beside,), (run,)]
+    truths = "SELECT run FROM backfill_correction WHERE had IS NULL ORDER BY run"
+    assert scene.session.query(truths) == [(beside,), (run,)]
     scene.correct(run)
-    assert scene.session.query("SELECT run FROM backfill_truth") == [(beside,)]
+    assert scene.session.query(truths) == [(beside,)]
     assert old < beside < run
 
 

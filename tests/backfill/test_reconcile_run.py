@@ -25,7 +25,7 @@ from tests.store.helpers import entry, minute, now_ms
 
 NO_PID = 2**22 + 1
 """More than Linux gives."""
-TABLES = ("run", "source", "chunk", "truth", "drift", "journal", "reject")
+TABLES = ("run", "source", "chunk", "correction", "journal")
 
 
 Run = Callable[..., BackfillReport]
@@ -82,7 +82,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
     done = run(before, after)
     assert (done.state, done.corrections, done.amount) == ("done", 5, 20)
     assert totals(session) == on_days({(DAY, f"/{number}"): 12 for number in range(5)})
-    assert rows(session) == {"run": 1, "source": 2, "chunk": 2, "drift": 5}
+    assert rows(session) == {"run": 1, "source": 2, "chunk": 2, "correction": 5}
     # The same once more, from the other end: nothing is left to be done.
     assert run(after, before).corrections == 0
     # Adding it would double it.
@@ -270,7 +270,7 @@ def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
         undo(mysql_url, number)
     # As long as its process lives it is left alone.
     beside = run(source, dry_run=True)
-    assert (beside.state, rows(session)["truth"]) == ("done", 1)
+    assert (beside.state, rows(session)["correction"]) == ("done", 1)
     pid = listed.holder.rpartition(":")[2].partition("-")[0]
     session.execute(
         "UPDATE backfill_run SET holder = REPLACE(holder, %s, %s)", (f":{pid}-", f":{NO_PID}-")
@@ -279,7 +279,7 @@ def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
     assert (done.state, done.amount) == ("done", 1)
     assert [one.id for one in history.runs(session)] == [done.run]
     assert session.query("SELECT DISTINCT run FROM backfill_chunk") == [(done.run,)]
-    assert session.query("SELECT COUNT(*) FROM backfill_truth") == [(0,)]
+    assert session.query("SELECT COUNT(*) FROM backfill_correction WHERE had IS NULL") == [(0,)]
 
 
 def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
@@ -293,7 +293,9 @@ def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
     assert run(source).state == "done"
     states = {one.id: one.state for one in history.runs(session)}
     assert (states[gone], states[lives]) == ("failed", "running")
-    assert session.query("SELECT DISTINCT run FROM backfill_truth") == [(lives,)]
+    assert session.query("SELECT DISTINCT run FROM backfill_correction WHERE had IS NULL") == [
+        (lives,)
+    ]
     assert session.query("SELECT 1 FROM backfill_source WHERE truth_of = %s", (gone,)) == []
     # If it was there all the time, it corrects nothing.
     asked = options(source, start=DAY, end=DAY, delete_missing=True)

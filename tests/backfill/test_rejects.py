@@ -1,14 +1,30 @@
-"""Lines that cannot be counted: kept, written to a file, and too many of them."""
+"""Lines that cannot be counted: written to a file, the first of them kept, and too many of them."""
 
 import json
+import os
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersink.backfill import history, options
+from countersink.backfill.history import RejectedLine
+from countersink.backfill.rejects import spooled
 from countersink.store.sessions import open_tables
-from tests.backfill.helpers import Logs, day, keys_of, log, long_log, outcomes, rejected, run_of
+from tests.backfill.helpers import (
+    Logs,
+    add,
+    day,
+    keys_of,
+    log,
+    long_log,
+    outcomes,
+    rejected,
+    run_of,
+)
+from tests.support.proxies import Deed, MySQLProxy, Phase
 
 BAD = b"nonsense\n"
 
@@ -35,25 +51,84 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: L
     assert all(one["reason"] for one in found)
     assert [number for number, _, _ in rejected(logs.url)] == [2, 1, 3]
     with open_tables(logs.url) as session:
-        listed = list(history.rejects(session, run_of(report)))
-    assert [(one.source, one.line) for one in listed] == [
-        (one["source"], one["line"]) for one in found
-    ]
+        listed = history.rejects(session, run_of(report))
+    assert [asdict(one) for one in listed] == found
     assert logs.totals() == day("/", "/b", "/c")
 
 
-def test_the_file_has_a_name_of_its_own_and_is_not_made_for_nothing(
+def test_no_file_is_made_unasked_or_for_nothing(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(logs.directory)
-    good = logs.write("a.log", log("/"))
-    logs.add(good, rejects=None)
-    assert list(logs.directory.iterdir()) == [good]
-    report = logs.add(logs.write("b.log", BAD), rejects=None)
-    assert len(written(logs.directory / f"backfill-{report.run}-rejects.ndjson")) == 1
-    again = logs.add(logs.directory / "b.log", rejects=None)
-    assert again.rejected == 0
-    assert not (logs.directory / f"backfill-{again.run}-rejects.ndjson").exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(logs.directory))
+    good, bad = logs.write("a.log", log("/")), logs.write("b.log", BAD)
+    logs.add(good, rejects=logs.directory / "out.ndjson")
+    assert logs.add(bad, rejects=None).rejected == 1
+    assert sorted(logs.directory.iterdir()) == [good, bad]
+
+
+def test_the_first_ones_are_kept_and_told_of(logs: Logs) -> None:
+    logs.small_chunks(4)
+    report = logs.add(logs.write("a.log", log("/") + BAD * 30), rejects=None)
+    assert [number for number, _, _ in rejected(logs.url)] == [*range(2, 12)]
+    (why,) = report.notices
+    assert why.startswith("30 lines were rejected, the first 10 of them: ")
+    assert "(10, such as line 2 of " in why
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize("phase", list(Phase))
+def test_whether_or_not_a_commit_was_done_each_line_is_written_once(
+    logs: Logs, proxy: MySQLProxy, phase: Phase
+) -> None:
+    logs.small_chunks(20)
+    parts = [long_log(19, first=50 * number) + BAD for number in range(8)]
+    source = logs.write("a.log", b"".join(parts))
+    rule = proxy.when("commit_other", phase, Deed.CUT, skip=3, times=3)
+    out = logs.directory / "out.ndjson"
+    report = add(proxy.url(logs.url), source, rejects=out)
+    assert rule.acted == 3
+    assert (report.state, report.rejected) == ("done", 8)
+    assert [one["line"] for one in written(out)] == [*range(20, 161, 20)]
+    assert [number for number, _, _ in rejected(logs.url)] == [*range(20, 161, 20)]
+
+
+def test_a_run_that_breaks_down_writes_those_of_what_it_has_counted(logs: Logs) -> None:
+    logs.small_chunks(10)
+    source = logs.write("a.log", b"".join(long_log(9, first=9 * n) + BAD for n in range(5)))
+    out = logs.directory / "out.ndjson"
+
+    def stop() -> bool:
+        if logs.query("SELECT COUNT(*) FROM backfill_chunk WHERE state = 'done'") == [(2,)]:
+            raise RuntimeError
+        return False
+
+    with pytest.raises(RuntimeError):
+        logs.add(source, rejects=out, stop=stop)
+    assert [one["line"] for one in written(out)] == [10, 20]
+    assert logs.add(source, rejects=out).rejected == 3
+    assert [one["line"] for one in written(out)] == [30, 40, 50]
+
+
+def test_a_line_that_was_cut_off_in_the_spool_hides_no_other(logs: Logs) -> None:
+    """As by a process that was killed while it wrote."""
+    out = logs.directory / "out.ndjson"
+    with spooled(out) as spool:
+        assert spool is not None
+        for chunk, name in enumerate("ab"):
+            spool.add(1, chunk, [RejectedLine(name, 1, "", "old")])
+            spool.add(1, chunk, [RejectedLine(name, number, "", "é") for number in (1, 2)])
+            with open(spool.path, "ab") as file:
+                file.write(b'[1, 0, {"source": "')
+        spool.save([(1, 0), (1, 1), (1, 2)], [RejectedLine("c", 7, "", "")])
+    assert [(one["source"], one["line"]) for one in written(out)] == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+        ("b", 2),
+        ("c", 7),
+    ]
+    assert not os.path.exists(spool.path)
 
 
 def test_a_file_that_cannot_be_written_costs_no_count(logs: Logs) -> None:
@@ -64,7 +139,9 @@ def test_a_file_that_cannot_be_written_costs_no_count(logs: Logs) -> None:
         why, notice = [one for one in report.notices if "rejected" in one]
         assert f"line 2 of {file}" in why
         assert str(path) in notice
-        assert f"backfills show {report.run} --rejects" in notice
+        elsewhere = Path(notice.rpartition(" ")[2])
+        assert [one["line"] for one in written(elsewhere)] == [2]
+        elsewhere.unlink()
     assert logs.totals() == day("/", "/", "/")
 
 
@@ -110,7 +187,7 @@ def test_a_dry_run_writes_them_where_it_is_told_to(logs: Logs) -> None:
     assert list(logs.directory.iterdir()) == [file]
     logs.add(file, dry_run=True, rejects=out)
     assert [one["line"] for one in written(out)] == [1]
-    assert logs.query("SELECT COUNT(*) FROM backfill_reject") == [(0,)]
+    assert logs.query("SELECT COUNT(*) FROM backfill_run") == [(0,)]
 
 
 def test_rejected_lines_go_with_their_run(logs: Logs) -> None:
@@ -123,18 +200,18 @@ def test_rejected_lines_go_with_their_run(logs: Logs) -> None:
 
 
 def test_a_file_of_nothing_else_is_read_to_its_end(logs: Logs) -> None:
-    """Rows of rejects, more than one statement has."""
-    report = logs.add(logs.write("a.log", (b"z" * 300 + b"\n") * 1201))
+    out = logs.directory / "out.ndjson"
+    report = logs.add(logs.write("a.log", (b"z" * 300 + b"\n") * 1201), rejects=out)
     assert (report.state, report.rejected) == ("done", 1201)
-    assert logs.query("SELECT COUNT(*) FROM backfill_reject") == [(1201,)]
+    assert [one["line"] for one in written(out)] == [*range(1, 1202)]
 
 
 def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong format, or a directory of something else, must not fill the database."""
+    """A wrong format, or a directory of something else."""
     monkeypatch.setattr(options, "MOST_REJECTS", 3)
     out = logs.directory / "out"
     assert logs.add(logs.write("few.log", 3 * b"few\n"), rejects=out).state == "done"
     assert logs.add(logs.write("a.log", 4 * BAD), rejects=out).state == "stopped"
-    assert logs.query("SELECT COUNT(*) FROM backfill_reject") == [(3,)]
+    assert logs.query("SELECT SUM(rejected) FROM backfill_chunk") == [(3,)]

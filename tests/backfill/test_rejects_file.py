@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.errors import WrongOption
-from tests.backfill.helpers import Logs, add, log, query, run_of, write
+from tests.backfill.helpers import Logs, add, log, query, write
 
 BAD = b"nonsense\n"
 MINE = b"what somebody has written\n"
@@ -80,29 +80,9 @@ def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:
     logs.add(source, rejects=Path("/dev/null"))
 
 
-def test_a_name_that_is_made_up_is_one_that_is_free(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(logs.directory)
-    run = run_of(logs.add(logs.write("a.log", log("/")), rejects=None)) + 1
-    taken = logs.write(f"backfill-{run}-rejects.ndjson", MINE)
-    (logs.directory / f"backfill-{run}-rejects-2.ndjson").symlink_to("nowhere")
-    report = logs.add(logs.write("b.log", BAD), rejects=None)
-    assert report.run == run
-    assert taken.read_bytes() == MINE
-    assert not (logs.directory / "nowhere").exists()
-    made = logs.directory / f"backfill-{run}-rejects-3.ndjson"
+def test_nobody_else_reads_it(logs: Logs) -> None:
+    made = logs.directory / "made"
+    report = logs.add(logs.write("a.log", BAD), rejects=made)
     assert lines_of(made) == [1]
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
-    assert f"the rejected lines are in backfill-{run}-rejects-3.ndjson" in report.notices
-
-
-def test_rejected_lines_in_a_directory_are_no_source(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(logs.directory)
-    source = logs.write("a.log", log("/a") + BAD)
-    for _ in range(2):
-        report = logs.add(logs.directory, rejects=None)
-        assert [one.source for one in report.sources] == [str(source)]
-    assert sum(logs.totals().values()) == 1
+    assert f"the rejected lines are in {made}" in report.notices

@@ -170,7 +170,9 @@ def test_the_day_in_which_the_boundary_lies_is_set_whole(
 
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("skip", [0, 1, 2, 3])
-@pytest.mark.parametrize("before", ["FROM backfill_counter WHERE counter", "INTO backfill_drift"])
+@pytest.mark.parametrize(
+    "before", ["control WHERE id = 1 LOCK IN SHARE", "INTO backfill_correction (run"]
+)
 def test_the_boundary_moves_between_the_sources_and_the_correction(
     scene: Scene, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch, before: str, skip: int
 ) -> None:
@@ -187,7 +189,7 @@ def test_the_boundary_moves_between_the_sources_and_the_correction(
 
         def move(_: Request) -> None:
             moving.append(others.submit(roll, scene.url))
-            if "FROM backfill_counter" in before:
+            if "SHARE" in before:
                 moving[-1].result(30)  # nobody holds anything yet
 
         rule = proxy.when(

@@ -46,7 +46,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
-TABLES = ("source", "chunk", "journal", "reject", "truth", "drift")
+TABLES = ("source", "chunk", "journal", "correction")
 """What a run leaves behind, but for its own row."""
 
 
@@ -99,6 +99,7 @@ def test_what_was_added_is_taken_back_and_nothing_is_left_of_it(logs: Logs) -> N
     assert seen == [UndoProgress(done=1, of=1)]
     assert logs.totals() == {}
     assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+    assert rejected(logs.url) == []
     assert state(logs.url, run) == "undone"
 
 

@@ -104,7 +104,8 @@ def drift(session: Session, run: int) -> dict[tuple[int, str], tuple[int, int]]:
     return {
         (int(label), bytes(key).decode()): (int(had), int(should_be))
         for label, key, had, should_be in session.query(
-            f"SELECT {LABEL}, counter_key, had, should_be FROM backfill_drift WHERE run = %s",
+            f"SELECT {LABEL}, counter_key, had, should_be FROM backfill_correction"
+            " WHERE run = %s AND had IS NOT NULL",
             (run,),
         )
     }
@@ -151,7 +152,9 @@ class Scene:
         """
         began = hour_ago() if t0 is None else t0
         ((first, last),) = self.session.query(
-            "SELECT MIN(bucket), MAX(bucket) FROM backfill_truth WHERE run = %s", (run,)
+            "SELECT MIN(bucket), MAX(bucket) FROM backfill_correction"
+            " WHERE run = %s AND had IS NULL",
+            (run,),
         )
         if first is not None:
             asked = {"start": first.date(), "end": last.date(), **asked}

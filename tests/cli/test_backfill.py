@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_other_options_for_a_known_source_are_refused(servers: Servers, log: Pat
     assert totals(servers) == {"/a": 1, "/b": 2}
 
 
-def test_rejected_lines_go_to_a_file_and_stay_to_be_shown(
+def test_rejected_lines_go_to_a_file_and_the_first_stay_to_be_shown(
     servers: Servers, log: Path, tmp_path: Path
 ) -> None:
     append(log, b"bad \xff\n")
@@ -153,7 +154,12 @@ def test_rejected_lines_go_to_a_file_and_stay_to_be_shown(
     assert as_csv.splitlines()[0] == "source,line,reason,text"
     assert as_csv.splitlines()[1].startswith(f"{log},4,")
     as_json = servers.json("backfills", "show", run, "--rejects")
-    assert [each["line"] for each in as_json["rejects"]] == [4]
+    assert ([each["line"] for each in as_json["rejects"]], as_json["more"]) == ([4], 0)
+    append(log, b"bad\n" * 12)
+    run = str(backfill(servers, str(log), "--format", "json").json["run"])
+    *lines, last = servers.call("backfills", "show", run, "--rejects").out.splitlines()
+    assert (len(lines), last) == (10, "2 more lines were rejected.")
+    assert servers.json("backfills", "show", run, "--rejects")["more"] == 2
 
 
 def test_a_rejects_file_that_cannot_be_written_does_not_lose_counts(
@@ -162,7 +168,9 @@ def test_a_rejects_file_that_cannot_be_written_does_not_lose_counts(
     append(log, b"bad\n")
     done = backfill(servers, str(log), "--rejects", "/dev/full")
     assert done.status == 3
-    assert "backfills show" in done.err
+    (elsewhere,) = re.findall(r"they are in (\S+)", done.err)
+    assert "bad" in Path(elsewhere).read_text()
+    os.unlink(elsewhere)
     assert totals(servers) == {"/a": 1, "/b": 2}
 
 

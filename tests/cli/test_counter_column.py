@@ -36,9 +36,8 @@ def _write(form: str, path: Path) -> tuple[str, ...]:
     "form", ["csv", pytest.param("ndjson", marks=pytest.mark.long("another format, the same way"))]
 )
 def test_an_export_of_several_counters_counts_once_and_is_undone(
-    form: str, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, servers: Servers, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # runs write their rejected lines there
     run = _write(form, tmp_path / "export")
     dry = servers.call(*run, "--dry-run", "--format", "json")
     assert (dry.status, dry.json["stray_lines"]) == (3, 3)

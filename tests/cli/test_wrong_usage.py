@@ -50,7 +50,7 @@ REFUSED = {
         "--jobs 1000": "is not in the range",
         "--rate 0": "is not in the range",
         "--rejects /": "is a directory",
-        "--rejects -": "countersink backfills show RUN --rejects",
+        "--rejects -": "the name of a file",
         "--rate nan": "is no finite number",
         "--rate inf": "is no finite number",
         "--rate 1e-9": "is not in the range",

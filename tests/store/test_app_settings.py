@@ -26,7 +26,8 @@ from tests.store.app import (
     run,
     without_snapshot_isolation,
 )
-from tests.store.helpers import entry, keys, row, together
+from tests.store.helpers import entry, keys, row, says, together
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
@@ -413,7 +414,7 @@ def test_a_table_is_not_tracked_by_a_counter_that_an_application_is_about_to_cou
         there.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
     table = f"{Settings.parse(app_database_url).database}.orders"
     store.increment(app, "orders", "a")
-    with pytest.raises(ValueError, match="run this again in two minutes"):
+    with pytest.raises(ValueError, match="run this again in ten minutes"):
         store.tracked.track(table, counter="orders")
     app.rollback()
     age(session)
@@ -434,3 +435,97 @@ def test_many_stores_count_the_same_for_the_first_time_at_once(
     together(*(partial(count, number) for number in range(4)))
     assert sum(app_slots(session).values()) == 4
     assert session.query("SELECT COUNT(*), COUNT(created) FROM counter") == [(1, 0)]
+
+
+# -- breakdowns and applications that know nothing of a change ----------------------------------
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.parametrize("first", ["open", "rolled back"])
+def test_a_breakdown_does_not_hold_all_of_what_an_application_is_about_to_count(
+    store: Store, other: Store, app: Connection, verifying: Session, first: str
+) -> None:
+    store.increment(app, "orders", "", 5)
+    if first == "rolled back":
+        app.rollback()
+    made = other.counters.set("orders", dimensions=["page"], breakdowns=["page"]).breakdowns[0]
+    assert made.since > 0
+    if first == "rolled back":
+        store.increment(app, "orders", "", 5)
+    app.commit()
+    assert store.totals.total("orders") == 5
+    assert verify(verifying).agrees
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_breakdown_begins_behind_what_an_open_transaction_has_counted_ahead(
+    store: Store, app: Connection, session: Session, verifying: Session
+) -> None:
+    store.counters.set("orders", dimensions=["page"])
+    commit_one(store, app, "orders", {"page": "/a"})
+    ahead = datetime.now(UTC) + timedelta(hours=23)
+    store.increment(app, "orders", {"page": "/b"}, 9, at=ahead)
+    wanted = SettingsChange("orders", None, None, None, None, breakdowns=(("page",),))
+    with connect(session.where, isolation="REPEATABLE READ") as changing:
+        with pytest.raises(Conflict):
+            exclusive(changing, partial(change, wanted, changing), attempts=1)
+        app.commit()
+        made = exclusive(changing, partial(change, wanted, changing), attempts=1).breakdowns[0]
+    assert made.since * 60 > ahead.timestamp()
+    assert verify(verifying).agrees
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_rows_of_a_breakdown_that_is_gone_become_no_others(
+    store: Store, other: Store, app: Connection, session: Session, verifying: Session
+) -> None:
+    """An application goes on counting in it for a minute; what it counted goes the next time."""
+    both = {"page": "/a", "country": "DE"}
+    store.counters.set("orders", dimensions=["page", "country"], breakdowns=["page"])
+    commit_one(store, app, "orders", both, 5)
+    other.counters.delete("orders")
+    made = other.counters.set("orders", dimensions=["page", "country"], breakdowns=["country"])
+    assert [each.name for each in made.breakdowns] == ["orders#2"]
+    commit_one(store, app, "orders", both, 7)
+    assert keys(session, "orders#1") == {b"/a": 7}
+    assert keys(session, "orders#2") == {}
+    age(session)
+    other.counters.set("orders", breakdowns=[])
+    assert keys(session, "orders#1") == {}
+    found = session.query("SELECT name FROM counter WHERE breakdown_of = 'orders'")
+    assert found == [("orders#2",)]  # the other one has been swept twice
+    other.counters.delete("orders")
+    assert session.query("SELECT * FROM counter_slot") == []
+    assert verify(verifying).agrees
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_resolution_waits_for_a_first_count_that_has_been_open_for_long(
+    store: Store, app: Connection, session: Session, verifying: Session
+) -> None:
+    store.increment(app, "orders", "", 5)
+    age(session)
+    wanted = SettingsChange("orders", None, "hour", None, None)
+    with connect(session.where, isolation="REPEATABLE READ") as changing:
+        with pytest.raises(Conflict):
+            exclusive(changing, partial(change, wanted, changing), attempts=1)
+        app.commit()
+        exclusive(changing, partial(change, wanted, changing), attempts=1)
+    assert verify(verifying).agrees
+
+
+def test_a_zone_that_an_application_fixes_while_it_is_to_be_changed_stays(
+    store: Store, app: Connection, mysql_url: str, session: Session
+) -> None:
+    """Between the first look of the change and its lock on the row."""
+    store.counters.set("orders", max_keys=10)
+
+    def fix(_: Request) -> None:
+        store.increment(app, "orders", "a", at=LATE)
+
+    with MySQLProxy.to(mysql_url) as proxy, Store(proxy.url(mysql_url)) as changing:
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=fix, where=says("FROM tracked_table"))
+        with pytest.raises(ValueError, match="may be counting orders in UTC"):
+            in_berlin(changing)
+    app.commit()
+    assert labels(session) == {"2026-11-21 00:00:00": 1}

@@ -360,9 +360,9 @@ def test_the_counter_of_a_tracked_table_keeps_no_steps(
     with pytest.raises(ValueError, match="of its own, which a tracked table"):
         store.tracked.track(table, counter="v")
     store.counters.delete("v")
-    with pytest.raises(ValueError, match="deleted, a moment ago: run this again in two minutes"):
+    with pytest.raises(ValueError, match="deleted, a moment ago: run this again in ten minutes"):
         store.tracked.track(table, counter="v")
-    session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 3 MINUTE")
+    session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE")
     store.tracked.track(table, counter="v")
     before = everything(session)
     for settings in ({"keep": "minute=2d"}, {"resolution": "minute", "keep": "minute=2d"}):

@@ -19,7 +19,7 @@ LINES = 150_000
 CONFLICTS = (1205, 1213, 1020)
 TABLES = (
     *("counter_slot", "counter_ledger", "counter"),
-    *("backfill_journal", "backfill_chunk", "backfill_reject", "backfill_source", "backfill_run"),
+    *("backfill_journal", "backfill_chunk", "backfill_source", "backfill_run"),
 )
 RATES: tuple[tuple[str, ...], ...] = ((), ("--rate", "30000"))
 """The slower it is, the shorter are the chunks."""

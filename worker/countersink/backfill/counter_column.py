@@ -121,7 +121,7 @@ def exported(
         first, number, lines = seen[name]
         stray_lines += lines
         why = f"{why} (this line and {lines - 1:,} others)" if lines > 1 else why
-        strays.append(RejectedLine(source=first, line=number, reason=why, text=b""))
+        strays.append(RejectedLine(first, number, why, ""))
     counters = tuple(sorted(set(seen) - set(refused)))
     if strays and not counters:
         raise BackfillError(f"no line names a counter that can be counted: {strays[0].reason}")

@@ -5,7 +5,7 @@ know it: the spans of each source, and the samples of their lines.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,7 +39,7 @@ from countersink.backfill.options import (
     report,
     state_of,
 )
-from countersink.backfill.rejects import RejectsFile, named
+from countersink.backfill.rejects import KEPT, named, reasons
 from countersink.backfill.run_state import LineCounts
 
 RUN: Final = 0
@@ -89,12 +89,14 @@ class DryRun:
 
     Attributes:
         work: what is asked for; its connection is only read.
-        rejected: is given the rejected lines.
+        first: the first rejected lines.
+        chunks: how many were read.
         by_label: what would be added to each bucket.
     """
 
     work: Work
-    rejected: Callable[[Sequence[RejectedLine]], object]
+    first: list[RejectedLine] = field(default_factory=list)
+    chunks: int = 0
     by_label: Counter[int] = field(default_factory=Counter)
     _readings: list[Reading] = field(default_factory=list)
     _again: set[tuple[int, int]] = field(default_factory=set)
@@ -247,7 +249,11 @@ class DryRun:
         work = self.work
         work.link.run(targets.refuse_set_days, work.options.counter, found.days())
         self.by_label.update({label: keys.total() for label, keys in found.amounts.items()})
-        self.rejected(tuple(named(source.name, found.rejects)))
+        rejected = named(source.name, found.rejects)
+        self.first += rejected[: KEPT - len(self.first)]
+        if work.task.spool is not None:
+            work.task.spool.add(RUN, self.chunks, rejected)
+        self.chunks += 1
         work.watch.add(found.counts)
         return found.counts
 
@@ -259,26 +265,27 @@ def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> B
         StoreError: MySQL did not do its part.
     """
     options, stop = work.options, work.stop
-    with RejectsFile(options.rejects, None) as rejects:
-        trial = DryRun(work, rejects.write)
-        sources = list(failed)
-        known_lines = 0
-        too_many = False
-        for source in found:
-            tried = trial.source(source)
-            sources.append(tried.report)
-            known_lines += tried.known_lines
-            so_far = sum(each.rejected for each in sources)
-            too_many = so_far > options.rejects_allowed
-            if stop() or too_many:
-                break
+    trial = DryRun(work)
+    sources = list(failed)
+    known_lines = rejected = 0
+    too_many = False
+    for source in found:
+        tried = trial.source(source)
+        sources.append(tried.report)
+        known_lines += tried.known_lines
+        rejected += tried.report.rejected
+        too_many = rejected > options.rejects_allowed
+        if stop() or too_many:
+            break
     notices = ["nothing was changed: this was a dry run"]
     if too_many:
         most = options.rejects_allowed
         notices.append(f"more than {most:,} lines are rejected: it would stop there")
     elif stop():
         notices.append(STOPPED)
-    notices += rejects.notices()
+    notices += reasons(rejected, trial.first)
+    if rejected and work.task.spool is not None:
+        notices.append(work.task.spool.save((RUN, chunk) for chunk in range(trial.chunks)))
     return report(
         options,
         None,

@@ -9,8 +9,7 @@ rejected lines, ended run; the messages are worded where they are raised.
     ├── SourceChanged         a source has not the bytes any more that were planned
     ├── RepeatedLines         lines were counted, and may or may not be the same events
     ├── RunEnded              the run was undone, or its counter deleted, meanwhile
-    └── TooManyRejects        more lines would be rejected than may be
-        └── TooManyInChunk    with the rejected lines of the chunk
+    └── TooManyRejects        one chunk more, and more lines would be rejected than may be
 
 What only one part raises and another handles, and nobody is told:
 
@@ -53,10 +52,6 @@ class RunEnded(BackfillError):
 
 
 class TooManyRejects(BackfillError):
-    """One chunk more, and more lines would have been rejected than may be."""
-
-
-class TooManyInChunk(TooManyRejects):
     """One chunk more, and more lines would have been rejected than may be; with that chunk's
     rejected lines.
 

@@ -1,8 +1,8 @@
-"""Reads past backfills: runs, their sources, rejected lines and corrections, by pages; how they are
+"""Reads past backfills: runs, their sources, first rejected lines and corrections; how they are
 shown is in ``cli/commands/count/backfills.py``.
 
-Everything is read in pages, each in its own transaction, in the order of a primary key: a run may
-have rejected or corrected millions.
+Corrections are read in pages, each in its own transaction, in the order of the primary key: a run
+may have millions.
 """
 
 import json
@@ -92,7 +92,7 @@ class RunSource:
     amount: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RejectedLine:
     """A line that could not be counted.
 
@@ -100,13 +100,13 @@ class RejectedLine:
         source: where it was read.
         line: its number, from 1.
         reason: for people.
-        text: how it begins, up to 1,000 bytes.
+        text: how it begins, up to 1,000 bytes; those that are no UTF-8 are escaped.
     """
 
     source: str
     line: int
     reason: str
-    text: bytes
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,40 +183,22 @@ def sources_of(session: Session, number: int) -> list[RunSource]:
     ]
 
 
-def rejects(session: Session, number: int) -> Iterator[RejectedLine]:
-    """The lines that a run could not count, source by source, in order."""
-    chunks = session.query(
-        "SELECT c.source, c.start_at, s.path FROM backfill_chunk AS c"
-        " JOIN backfill_source AS s ON s.id = c.source"
-        # The sum of a chunk may be 0, where an unfinished line is not rejected any more.
-        " WHERE c.run = %s AND c.state = 'done' AND EXISTS (SELECT 1 FROM backfill_reject AS r"
-        " WHERE r.source = c.source AND r.start_at = c.start_at) ORDER BY c.source, c.start_at",
-        (number,),
-    )
-    for source, start_at, path in chunks:
-        last = 0
-        while True:
-            page = session.query(
-                "SELECT line, reason, text FROM backfill_reject"
-                " WHERE source = %s AND start_at = %s AND line > %s AND run = %s"
-                " ORDER BY line LIMIT %s",
-                (source, start_at, last, number, PAGE),
-            )
-            for line, reason, text in page:
-                yield RejectedLine(source=path, line=int(line), reason=reason, text=bytes(text))
-            if len(page) < PAGE:
-                break
-            last = page[-1][0]
+def rejects(session: Session, number: int) -> list[RejectedLine]:
+    """The first of the lines that a run could not count."""
+    found = session.query("SELECT rejects FROM backfill_run WHERE id = %s", (number,))
+    return [RejectedLine(**one) for one in json.loads((found and found[0][0]) or "[]")]
 
 
 def drift(session: Session, number: int) -> Iterator[Drift]:
     """What a run corrected, by bucket and key; nothing of what was taken back since."""
     scheme = load_scheme(session, run(session, number).counter)
-    behind, args = "", tuple[object, ...]()
+    place: tuple[object, ...] | None = None
     while True:
+        after, args = after_correction(place)
         page = session.query(
-            "SELECT bucket, width, counter_key, had, should_be FROM backfill_drift"
-            f" WHERE run = %s{behind} ORDER BY bucket, width, counter_key LIMIT %s",
+            "SELECT bucket, width, counter_key, had, should_be FROM backfill_correction"
+            f" WHERE run = %s{after} AND had IS NOT NULL"
+            " ORDER BY bucket, width, counter_key LIMIT %s",
             (number, *args, PAGE),
         )
         for bucket, width, key, had, should_be in page:
@@ -231,11 +213,18 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
             )
         if len(page) < PAGE:
             return
-        bucket, width, key, *_ = page[-1]
-        behind = (
-            " AND (bucket > %s OR bucket = %s AND (width > %s OR width = %s AND counter_key > %s))"
-        )
-        args = bucket, bucket, width, width, key
+        place = page[-1][:3]
+
+
+def after_correction(place: tuple[object, ...] | None) -> tuple[str, tuple[object, ...]]:
+    """The condition for rows of ``backfill_correction`` behind a (bucket, width, key) of a run, in
+    the order of the primary key, and its values; None: all.
+    """
+    if place is None:
+        return "", ()
+    bucket, width, key = place
+    sql = " AND (bucket > %s OR bucket = %s AND (width > %s OR width = %s AND counter_key > %s))"
+    return sql, (bucket, bucket, width, width, key)
 
 
 def _run(row: tuple[Any, ...]) -> Run:

@@ -26,8 +26,8 @@ InputFormat = Literal["auto", "log-format", LogFormatName, "csv", "ndjson"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
 """Those that are told by their names."""
 MOST_REJECTS: Final = 100_000
-"""Rejected lines that end a run where nothing else is asked for: each is kept, with its text, and a
-wrong format or directory would fill the database.
+"""Rejected lines that end a run where nothing else is asked for: the format or the directory is a
+wrong one.
 """
 STOPPED = "it was told to stop: run it again, and it goes on"
 _NAMED: Final = 3
@@ -167,7 +167,7 @@ class BackfillOptions:
         rate: lines per second at most; None: as fast as it goes.
         count_repeats: lines of a source count that another source has, too.
         max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.
-        rejects: where to write them; None: a name is made up, of a file that is not there.
+        rejects: where to write them; None: nowhere.
         dry_run: say what would change, change nothing.
     """
 
@@ -251,7 +251,7 @@ class BackfillReport:
             corrections.
         known_lines: lines that earlier runs had counted.
         by_day: (ISO date, amount) that was, or would be, added; dry runs only.
-        corrections: reconcile: how many (key, bucket) differed; they are in backfill_drift.
+        corrections: reconcile: how many (key, bucket) differed; they are in backfill_correction.
         drift: dry runs of a reconcile: the first of what differs.
         notices: for people, a sentence each.
     """

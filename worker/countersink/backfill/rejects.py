@@ -1,88 +1,161 @@
-"""Rejected lines of a backfill: the table ``backfill_reject``, the file of ``--rejects`` and its
-name by default, and the sentences that sum up reasons; how many end a run: ``options.py`` and
-``run_state.py``.
+"""Rejected lines of a backfill: the file of ``--rejects``, the first ones that are kept with their
+run (``KEPT``), and the sentences that sum up reasons; how many end a run: ``options.py`` and
+``count/transaction.py``.
 
-The file has a JSON object a line. Writing it destroys nothing that is not such a file.
+The file has a JSON object a line. Writing it destroys nothing that is not such a file. It is
+written at the end of the run, from a :class:`RejectsSpool` to which the lines of each chunk go
+before its COMMIT: so it has those of all chunks that were committed, whoever died after that.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import stat
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain, count
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import Any, Final
 
-from countersink.backfill.errors import WrongOption
+from countersink.backfill import history
+from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.history import RejectedLine
-from countersink.backfill.input.files import Input
+from countersink.backfill.input.files import Input, trouble
 from countersink.producers.access_log.formats.reader import Rejected
 from countersink.store.connection import Session
-from countersink.store.sql import parts
 
-_PER_STATEMENT: Final = 500
-_ALL: Final = 2**63 - 1
+KEPT: Final = 10
+"""Rejected lines that are kept with their run."""
 _KEYS: Final = {"source", "line", "reason", "text"}
 _LONGEST_LINE: Final = 1024 * 1024
 """Bytes; an object of ours is shorter."""
 _NAMED: Final = 3
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 """What differs between lines that are rejected for the same reason."""
+_PREFIX: Final = "countersink-rejects-"
 
 
-def insert(
-    session: Session, source: int, start_at: int, run: int, rejected: Sequence[Rejected]
-) -> None:
-    """Keep the rejected lines of a chunk, in its transaction."""
-    for part in parts(rejected, _PER_STATEMENT):
-        args: list[object] = []
-        for one in part:
-            args += source, start_at, one.line, run, one.reason, one.text
-        values = ", ".join(["(%s, %s, %s, %s, %s, %s)"] * len(part))
+def named(source: str, rejected: Iterable[Rejected]) -> list[RejectedLine]:
+    """Rejected lines as they are listed; bytes that are no UTF-8 are escaped."""
+    return [
+        RejectedLine(source, one.line, one.reason, one.text.decode("utf-8", "backslashreplace"))
+        for one in rejected
+    ]
+
+
+def keep(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
+    """Keep the first rejected lines of a run, in a transaction that holds its row."""
+    if rejected and len(kept := history.rejects(session, run)) < KEPT:
+        first = [asdict(one) for one in [*kept, *rejected][:KEPT]]
         session.execute(
-            "INSERT INTO backfill_reject (source, start_at, line, run, reason, text)"
-            f" VALUES {values}",
-            args,
+            "UPDATE backfill_run SET rejects = %s WHERE id = %s",
+            (json.dumps(first, ensure_ascii=False), run),
         )
 
 
-def take_back(session: Session, source: int, line: int, begins_at: int, before: int) -> None:
-    """Forget that an unfinished record was rejected, or lines of it: more of it has come, and it is
-    looked at again.
+@dataclass(frozen=True, slots=True)
+class RejectsSpool:
+    """Where the rejected lines of all chunks that the processes of a run are about to commit stay
+    until its end.
 
-    Args:
-        line: the number of its first line.
-        begins_at: where it begins.
-        before: where the chunk begins with which it goes on.
+    Each line of it is what one transaction wrote; of those for one chunk the last one counts, if
+    any: they wait for each other.
+
+    Attributes:
+        path: of it.
+        file: to be written in the end.
     """
-    session.execute(
-        # By the chunks since the one in which it begins.
-        "DELETE FROM backfill_reject WHERE source = %s AND line >= %s AND start_at < %s"
-        " AND start_at >= (SELECT MAX(c.start_at) FROM backfill_chunk AS c"
-        " WHERE c.source = %s AND c.start_at <= %s)",
-        (source, line, before, source, begins_at),
-    )
+
+    path: str
+    file: Path
+
+    def add(self, source: int, start_at: int, rejected: Sequence[RejectedLine]) -> None:
+        """Write down those of a chunk, in its transaction, after it has the chunk locked.
+
+        Raises:
+            BackfillError: there is no room for them.
+        """
+        # Behind a line of its own: the one before may have been cut off as its process was killed.
+        data = json.dumps([source, start_at, *map(asdict, rejected)]).encode()
+        with _room(), open(self.path, "ab") as spool:
+            fcntl.flock(spool, fcntl.LOCK_EX)
+            spool.write(b"\n" + data + b"\n")
+
+    def save(self, chunks: Iterable[tuple[int, int]], more: Iterable[RejectedLine] = ()) -> str:
+        """Write the file: the rejected lines of chunks, in order, and more of them; a sentence on
+        it. If it cannot be written, they go to another one.
+
+        Args:
+            chunks: the source and the beginning of each.
+            more: without a chunk that was committed.
+
+        Raises:
+            BackfillError: there is no room for that either.
+        """
+        lines = [*chunks], [*more]
+        try:
+            self._save(self.file, *lines)
+        except OSError as error:
+            with _room():
+                handle, instead = tempfile.mkstemp(prefix=_PREFIX, suffix=".ndjson")
+                os.close(handle)
+                self._save(Path(instead), *lines)
+            why = f"could not be written to {self.file} ({trouble(error)}): they"
+            return f"the rejected lines {why} are in {instead}"
+        return f"the rejected lines are in {self.file}"
+
+    def _save(
+        self, path: Path, chunks: Iterable[tuple[int, int]], more: Iterable[RejectedLine]
+    ) -> None:
+        places: dict[tuple[int, int], int] = {}
+        with (
+            open(path, "w", encoding="utf-8", opener=_private) as file,
+            open(self.path, "rb") as spool,
+        ):
+            while line := spool.readline():
+                with contextlib.suppress(ValueError):
+                    source, start_at, *_ = json.loads(line)
+                    places[source, start_at] = spool.tell() - len(line)
+            for place in filter(None, map(places.get, chunks)):  # none is at 0
+                spool.seek(place)
+                _, _, *found = json.loads(spool.readline())
+                for one in found:
+                    file.write(json.dumps(one, ensure_ascii=False) + "\n")
+            for each in more:
+                file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
 
 
-def number(session: Session, run: int, source: int | None = None, *, most: int = _ALL) -> int:
-    """How many rejected lines are kept of a run, or of one source by it; counted up to ``most``."""
-    where, args = "run = %s", [run]
-    if source is not None:
-        where, args = f"{where} AND source = %s", [run, source]
-    ((found,),) = session.query(
-        f"SELECT COUNT(*) FROM (SELECT 1 FROM backfill_reject WHERE {where} LIMIT %s) AS kept",
-        (*args, most),
-    )
-    return int(found)
+@contextlib.contextmanager
+def spooled(file: Path | None) -> Iterator[RejectsSpool | None]:
+    """A spool for a file, as long as this lasts; None: no file is asked for.
+
+    Raises:
+        BackfillError: there is no room for it.
+    """
+    if file is None:
+        yield None
+        return
+    with _room():
+        handle, path = tempfile.mkstemp(prefix=_PREFIX)
+        os.close(handle)
+    try:
+        yield RejectsSpool(path, file)
+    finally:
+        os.unlink(path)
 
 
-def named(source: str, rejected: Iterable[Rejected]) -> Iterable[RejectedLine]:
-    """Rejected lines as they are listed."""
-    for one in rejected:
-        yield RejectedLine(source=source, line=one.line, reason=one.reason, text=one.text)
+@contextlib.contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BackfillError(
+            f"rejected lines cannot be kept in {tempfile.gettempdir()}: {trouble(error)}. Set"
+            " TMPDIR to a directory with room, or leave out --rejects"
+        ) from error
 
 
 def check_file(path: Path, sources: Sequence[Input]) -> None:
@@ -96,10 +169,7 @@ def check_file(path: Path, sources: Sequence[Input]) -> None:
     except OSError:
         return  # not there: or it is said when it cannot be written
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISCHR(status.st_mode)):
-        raise WrongOption(
-            f"--rejects {path} is no regular file: name one; `countersink backfills show RUN"
-            " --rejects` prints them for a pipe"
-        )
+        raise WrongOption(f"--rejects {path} is no regular file: name one")
     for source in sources:
         if _is(source, status):
             raise WrongOption(
@@ -132,97 +202,28 @@ def _ours(path: Path) -> bool:
     return isinstance(found, dict) and set(found) == _KEYS
 
 
-class RejectsFile:
-    """The file of the rejected lines of a run, a JSON object a line: source, line, reason, text.
-    It is made for the first of them. A context manager.
+def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:
+    """Why lines were rejected, in a sentence; nothing if none was.
 
     Args:
-        path: where; None: a file that is named by the run, nowhere if it is a dry one.
-        run: by which they are listed, too; None: a dry run, of which nothing is kept.
+        total: how many were.
+        first: the first :data:`KEPT` of them.
     """
-
-    def __init__(self, path: Path | None, run: int | None) -> None:
-        self._path = path
-        self._run = run
-        self._file: IO[str] | None = None
-        self._error: OSError | None = None
-        self._lines = Counter[str]()
-        self._first: dict[str, RejectedLine] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def write(self, rejected: Iterable[RejectedLine]) -> None:
-        """Write some more, unless it has failed, and note why they were rejected."""
-        for one in rejected:
-            reason = _QUOTED.sub("…", one.reason)
-            self._lines[reason] += 1
-            self._first.setdefault(reason, one)
-            if (self._path or self._run) and self._error is None:
-                self._write(one)
-
-    def _write(self, one: RejectedLine) -> None:
-        try:
-            if self._file is None:
-                self._file = self._opened()
-            text = one.text.decode("utf-8", "backslashreplace")
-            about = {"source": one.source, "line": one.line, "reason": one.reason, "text": text}
-            self._file.write(json.dumps(about, ensure_ascii=False) + "\n")
-        except OSError as error:
-            self._error = error
-
-    def notices(self) -> list[str]:
-        """For people, once all are written: why they were rejected, and where they are, or why they
-        are not there.
-        """
-        return self._why() + self._where()
-
-    def _why(self) -> list[str]:
-        """Why they were rejected; nothing if none was."""
-        total = self._lines.total()
-        if not total:
-            return []
-        said = []
-        for reason, lines in self._lines.most_common(_NAMED):
-            first = self._first[reason]
-            where = f"line {first.line} of {first.source}"
-            if total > 1:
-                where = f"{lines:,}, such as {where}" if lines > 1 else f"1, {where}"
-            said.append(f"{first.reason} ({where})")
-        if more := len(self._lines) - len(said):
-            said.append(f"and {more:,} more reasons")
-        lines_were = "1 line was" if total == 1 else f"{total:,} lines were"
-        return [f"{lines_were} rejected: {'; '.join(said)}"]
-
-    def _where(self) -> list[str]:
-        self._close()
-        if error := self._error:
-            why = error.strerror or type(error).__name__
-            instead = "name another file"
-            if self._run:
-                instead = f"`countersink backfills show {self._run} --rejects` prints them"
-            return [f"the rejected lines could not be written to {self._path} ({why}): {instead}"]
-        return [] if self._file is None else [f"the rejected lines are in {self._path}"]
-
-    def _opened(self) -> IO[str]:
-        if self._path is not None:
-            return open(self._path, "w", encoding="utf-8", opener=_private)
-        # A name that nobody has asked for: no file may go for it.
-        for again in chain([""], map("-{}".format, count(2))):
-            self._path = Path(f"backfill-{self._run}-rejects{again}.ndjson")
-            with contextlib.suppress(FileExistsError):
-                return open(self._path, "x", encoding="utf-8", opener=_private)
-        raise AssertionError("numbers do not end")
-
-    def _close(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.close()
-            except OSError as error:
-                self._error = self._error or error
+    if not first:
+        return []
+    lines = Counter(_QUOTED.sub("…", one.reason) for one in first)
+    said = []
+    for reason, number in lines.most_common(_NAMED):
+        one = next(one for one in first if _QUOTED.sub("…", one.reason) == reason)
+        where = f"line {one.line} of {one.source}"
+        if total > 1:
+            where = f"{number:,}, such as {where}" if number > 1 else f"1, {where}"
+        said.append(f"{one.reason} ({where})")
+    if more := len(lines) - len(said):
+        said.append(f"and {more:,} more reasons")
+    were = "1 line was" if total == 1 else f"{total:,} lines were"
+    of = "" if total <= len(first) else f", the first {len(first)} of them"
+    return [f"{were} rejected{of}: {'; '.join(said)}"]
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,7 +1,7 @@
 """The transactions that take back one chunk, or a range of a reconcile's corrections (``ROWS`` at a
 time); the order of an undo and what it refuses are in ``undo.py``.
 
-A chunk is subtracted by its journal and is ``undone``. Each range of ``backfill_drift`` is
+A chunk is subtracted by its journal and is ``undone``. Each range of ``backfill_correction`` is
 subtracted and deleted: so it does not matter where it is killed, or whether two do it at once, nor
 what compaction and retention have done to the cells since.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.backfill.count import chunks, targets
+from countersink.backfill.count import targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.runtime.limits import key_bytes, key_text
@@ -91,7 +91,10 @@ class ChunkUndo:
             taken = amounts.negated()
             cells.add(session, cells.slot_of(session), taken)
             _delete_empty(session, taken)
-            chunks.delete(session, *self._at, tables=("backfill_journal", *chunks.LINE_TABLES))
+            for table in "backfill_journal", "backfill_sample":
+                session.execute(
+                    f"DELETE FROM {table} WHERE source = %s AND start_at = %s", self._at
+                )
             session.execute(
                 "UPDATE backfill_chunk SET state = 'undone' WHERE source = %s AND start_at = %s",
                 self._at,
@@ -161,7 +164,7 @@ def take_corrections_back(
     on_progress: Callable[[int, int], object] = lambda done, of: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
-    """Take the corrections of a run back, then its marks, then its truth; not its sources.
+    """Take the corrections of a run back, then its marks; not its sources.
 
     The caller has put the run into the state ``undoing``, so that nothing of it is committed any
     more. It can be killed, and run again.
@@ -178,6 +181,7 @@ def take_corrections_back(
     """
     ranges = cells = amount = 0
     with PatientSession(connect, stop, attempts=1) as keeper:
+        keeper.run(targets.discard_truth, run)
         counter, number = keeper.run(_size, run)
         of = -(-number // ROWS)
         while not stop():
@@ -185,7 +189,6 @@ def take_corrections_back(
             if not changed:
                 # Marks last: as long as something of it stands, what comes late is in it.
                 keeper.run(_unmark, counter, run)
-                keeper.run(targets.discard_truth, run)
                 return TakenBack(chunks=ranges, cells=cells, amount=amount)
             ranges, cells, amount = ranges + 1, cells + changed, amount + added
             on_progress(ranges, max(of, ranges))
@@ -195,7 +198,7 @@ def take_corrections_back(
 def _size(session: Session, run: int) -> tuple[str, int]:
     """The counter of a run, and how many corrections of it there are."""
     ((counter, number),) = session.query(
-        "SELECT counter, (SELECT COUNT(*) FROM backfill_drift WHERE run = %s)"
+        "SELECT counter, (SELECT COUNT(*) FROM backfill_correction WHERE run = %s)"
         " FROM backfill_run WHERE id = %s",
         (run, run),
     )
@@ -212,8 +215,8 @@ def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
         read_control(session)  # its lock keeps the counter from becoming a tracked table's
         targets.refuse_tracked(session, counter)
         found = session.query(
-            f"SELECT {sql.LABEL}, counter_key, had, should_be FROM backfill_drift WHERE run = %s"
-            " ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",
+            f"SELECT {sql.LABEL}, counter_key, had, should_be FROM backfill_correction"
+            " WHERE run = %s ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",
             (run, ROWS),
         )
         if not found:
@@ -224,7 +227,7 @@ def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
         cells.add(session, cells.slot_of(session), amounts)
         _delete_empty(session, amounts)
         session.execute(
-            "DELETE FROM backfill_drift WHERE run = %s"
+            "DELETE FROM backfill_correction WHERE run = %s"
             " ORDER BY bucket, width, counter_key LIMIT %s",
             (run, len(found)),
         )

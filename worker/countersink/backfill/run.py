@@ -8,14 +8,14 @@ all, had it come to its end. :func:`clear` clears both away.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Final
 
 from countersink.backfill import dry_run, formats, history, reconcile, rejects, run_state
-from countersink.backfill.count import sources, targets
+from countersink.backfill.count import chunks, sources, targets
 from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.targets import CounterTarget, target_of
 from countersink.backfill.count.task import (
@@ -41,7 +41,6 @@ from countersink.backfill.options import (
 )
 from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
-from countersink.backfill.rejects import RejectsFile
 from countersink.runtime.limits import check_counter
 from countersink.store.connection import Session, rerun
 from countersink.store.counters.catalog import Catalog, load
@@ -142,7 +141,7 @@ class BackfillRun:
         if options.mode == "reconcile" and changed is None:
             notices.append("nothing was corrected, as not all of the sources was read")
         extra = [line for each in self._outcomes for line in each.too_many or ()]
-        notices += self._save_rejects(run, reports, extra)
+        notices += self._save_rejects(link, run, extra)
         if options.dry_run:
             notices.append("nothing was changed: this was a dry run")
             link.run(forget_dry_run, run)
@@ -169,24 +168,22 @@ class BackfillRun:
         return said
 
     def _save_rejects(
-        self, run: int, reports: Sequence[SourceReport], extra: Iterable[RejectedLine]
-    ) -> Iterator[str]:
-        """Write the rejected lines to a file, if there are any; a sentence on it."""
-        options, mysql_url = self.work.options, self.work.mysql_url
-        extra = list(extra)
-        if not extra and not any(each.rejected > 0 for each in reports):
-            return
-        kept = None if options.dry_run else run
-        with open_tables(mysql_url) as session, RejectsFile(options.rejects, kept) as file:
-            file.write(chain(history.rejects(session, run), extra))
-            yield from file.notices()
+        self, link: PatientSession, run: int, extra: Sequence[RejectedLine] = ()
+    ) -> list[str]:
+        """Write the rejected lines to the file that is asked for; sentences on them."""
+        total = link.run(run_state.rejects_of, run) + len(extra)
+        first = [*link.run(history.rejects, run), *extra][: rejects.KEPT]
+        notices = rejects.reasons(total, first)
+        if notices and (spool := self.work.task.spool):
+            notices.append(spool.save(link.run(chunks.counted_by, run), extra))
+        return notices
 
     def _failed(self, run: int, why: str) -> None:
         """End a run that broke down, on a connection of its own: on the other there may be half of
         a reply.
         """
         with (
-            contextlib.suppress(StoreError),
+            contextlib.suppress(StoreError, BackfillError),
             PatientSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
         ):
             if self.work.options.dry_run:
@@ -195,6 +192,7 @@ class BackfillRun:
                 link.run(run_state.end, run, "failed", why)
                 if self.work.options.mode == "reconcile":
                     link.run(targets.discard_truth, run)
+                self._save_rejects(link, run)
 
 
 def backfill(
@@ -232,12 +230,17 @@ def backfill(
     found, failed = files.expand(options.sources)
     if options.rejects is not None:
         rejects.check_file(options.rejects, found)
-    with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
+    with (
+        PatientSession(partial(open_tables, mysql_url), stop).open() as link,
+        rejects.spooled(options.rejects) as spool,
+    ):
         work = Work(
             mysql_url=mysql_url,
             options=options,
             link=link,
-            task=Task(dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed),
+            task=Task(
+                dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed, spool
+            ),
             catalog=link.run(_catalog, options),
             pace=LineRate(options.rate, stop),
             watch=ProgressWatch(on_progress, found),

@@ -1,5 +1,4 @@
-"""The row of a run in ``backfill_run``: its states and sums, the name of its process, and the check
-that ends a run with too many rejected lines, with its message."""
+"""The row of a run in ``backfill_run``: its states and sums, and the name of its process."""
 
 import json
 import operator
@@ -10,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Final
 
-from countersink.backfill import rejects
-from countersink.backfill.errors import RunEnded, TooManyRejects
+from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import BackfillOptions, SourceReport
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
@@ -34,8 +32,8 @@ class LineCounts:
         size_bytes: uncompressed.
         lines, counted, filtered, rejected: lines.
         amount: what was added in all.
-        rejects: rejected lines that are kept: more than ``rejected`` where an unfinished one, which
-            had been rejected, was not any more.
+        rejects: lines that were rejected as they are now: more than ``rejected`` where one was
+            rejected before, when it had no end yet.
     """
 
     size_bytes: int = 0
@@ -119,14 +117,13 @@ def begin(session: Session, options: BackfillOptions, sources: Sequence[str], ho
     return int(number)
 
 
-def record(session: Session, run: int, counted: LineCounts, max_rejects: int | None) -> None:
-    """Note in a run's row what a chunk came to: the last statement of its transaction.
+def record(session: Session, run: int, counted: LineCounts) -> None:
+    """Note in a run's row what a chunk came to, at the end of its transaction.
 
-    Last, since every chunk of the run needs this row: it is locked for a moment only.
+    At the end, since every chunk of the run needs this row: it is locked for a moment only.
 
     Raises:
         RunEnded: it must not be counted any more: undo the transaction.
-        TooManyRejects: more than ``max_rejects`` lines would be rejected: the same.
     """
     changed = session.execute(
         "UPDATE backfill_run SET size_bytes = size_bytes + %s, lines_read = lines_read + %s,"
@@ -145,14 +142,6 @@ def record(session: Session, run: int, counted: LineCounts, max_rejects: int | N
     # No row is changed either if all of it is 0, within a millisecond.
     if not changed:
         require_running(session, run, lock=" FOR UPDATE")
-    if max_rejects is None or not counted.rejects:
-        return
-    # No other chunk of the run is committed meanwhile.
-    if rejects.number(session, run, most=max_rejects + 1) > max_rejects:
-        raise TooManyRejects(
-            f"more than {max_rejects:,} lines were rejected: look at why, then run it again,"
-            " which goes on where this stopped"
-        )
 
 
 def require_running(session: Session, run: int, *, lock: str = "") -> None:
@@ -196,8 +185,17 @@ def figures(session: Session, run: int) -> LineCounts:
     return counted_of(found[0]) if found else LineCounts()
 
 
+def rejects_of(session: Session, run: int) -> int:
+    """How many lines a run has rejected so far."""
+    ((number,),) = session.query(
+        "SELECT COALESCE(SUM(rejects), 0) FROM backfill_chunk WHERE run = %s AND state = 'done'",
+        (run,),
+    )
+    return int(number)
+
+
 def counted_of(row: Sequence[object]) -> LineCounts:
-    """The six sums of a row, which are NULL where there was nothing to add up."""
+    """The sums of a row, which are NULL where there was nothing to add up."""
     return LineCounts(*(int(str(number or 0)) for number in row))
 
 

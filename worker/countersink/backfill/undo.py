@@ -213,7 +213,7 @@ def _finish(session: Session, run: Run) -> None:
     ):
         rerun(partial(_forget, session, source))
     session.execute(
-        "UPDATE backfill_run SET state = 'undone', seen = UTC_TIMESTAMP(3)"
+        "UPDATE backfill_run SET state = 'undone', rejects = NULL, seen = UTC_TIMESTAMP(3)"
         " WHERE id = %s AND state = 'undoing'",
         (run.id,),
     )

@@ -224,18 +224,13 @@ CREATE TABLE IF NOT EXISTS backfill_run (
     counted     BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that gave a count',
     filtered    BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that the filters left out',
     rejected    BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that could not be counted',
+    rejects     JSON NULL COMMENT 'the first of them: array of objects with source, line, reason, text',
     amount      DECIMAL(38, 0) NOT NULL DEFAULT 0 COMMENT 'sum of what was added, or of the corrections',
     corrections BIGINT NOT NULL DEFAULT 0 COMMENT 'reconcile: (key, bucket) that differed',
-    resolution  VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'reconcile: of the counter when it began',
+    resolution  VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'reconcile: of the counter when it began, until what its sources say is forgotten',
     error       VARCHAR(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
     PRIMARY KEY (id),
     KEY by_counter (counter, id)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Whoever decides which source a file is holds its counter's row alone.
-CREATE TABLE IF NOT EXISTS backfill_counter (
-    counter VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    PRIMARY KEY (counter)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- A file, known by its content. Whoever reads on in it holds its row alone.
@@ -271,6 +266,7 @@ CREATE TABLE IF NOT EXISTS backfill_chunk (
     filtered   BIGINT NOT NULL DEFAULT 0,
     rejected   BIGINT NOT NULL DEFAULT 0,
     amount     DECIMAL(38, 0) NOT NULL DEFAULT 0,
+    rejects    BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that were rejected now; more than rejected where the first line was rejected before, when it had no end',
     PRIMARY KEY (source, start_at),
     KEY by_run (run, state)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -293,36 +289,14 @@ CREATE TABLE IF NOT EXISTS backfill_sample (
     KEY by_chunk (source, start_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Lines that could not be counted.
-CREATE TABLE IF NOT EXISTS backfill_reject (
-    source   BIGINT UNSIGNED NOT NULL,
-    start_at BIGINT UNSIGNED NOT NULL COMMENT 'the chunk',
-    line     BIGINT UNSIGNED NOT NULL COMMENT 'from 1',
-    run      BIGINT UNSIGNED NOT NULL,
-    reason   VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    text     VARBINARY(1000) NOT NULL COMMENT 'how the line begins',
-    PRIMARY KEY (source, start_at, line),
-    KEY by_run (run)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Reconcile: what the sources of a run say, in all.
-CREATE TABLE IF NOT EXISTS backfill_truth (
+-- Reconcile: what the sources of a run say, in all; when it has ended, what was corrected.
+CREATE TABLE IF NOT EXISTS backfill_correction (
     run         BIGINT UNSIGNED NOT NULL,
     bucket      DATETIME NOT NULL,
     width       TINYINT UNSIGNED NOT NULL,
     counter_key VARBINARY(255) NOT NULL,
-    amount      DECIMAL(38, 0) NOT NULL,
-    PRIMARY KEY (run, bucket, width, counter_key)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-
--- Reconcile: what was corrected.
-CREATE TABLE IF NOT EXISTS backfill_drift (
-    run         BIGINT UNSIGNED NOT NULL,
-    bucket      DATETIME NOT NULL,
-    width       TINYINT UNSIGNED NOT NULL,
-    counter_key VARBINARY(255) NOT NULL,
-    had         DECIMAL(38, 0) NOT NULL,
     should_be   DECIMAL(38, 0) NOT NULL,
+    had         DECIMAL(38, 0) NULL COMMENT 'the total before it was corrected; NULL: it was not',
     PRIMARY KEY (run, bucket, width, counter_key)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -172,9 +172,10 @@ def page(
                 if first == beyond:
                     where, values = _of([name], first, first + 1)
                     widths = session.query(
-                        f"SELECT DISTINCT {LABEL} FROM {_ROWS} WHERE {where} AND {_TO_DO}", values
+                        f"SELECT DISTINCT width FROM {_ROWS} WHERE {where}", values
                     )
-                    return Page(0, [(name, label, None) for (label,) in widths], first, first + 1)
+                    whole = [(name, first + width, None) for (width,) in sorted(widths)]
+                    return Page(0, whole, first, first + 1)
             where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
         found = session.query(
             f"SELECT counter, {LABEL} AS label, MAX(n) FROM ("

@@ -4,19 +4,16 @@ the samples by which lines are known again.
 A row of ``backfill_chunk`` says which bytes of a source were counted, or are to be.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from countersink.backfill import rejects
 from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts, counted_of
 from countersink.store.connection import Session
 
 _PAGE: Final = 1000
 _SHARED: Final = " LOCK IN SHARE MODE"
-LINE_TABLES: Final = ("backfill_reject", "backfill_sample")
-"""What is kept of a chunk's lines."""
 COUNTS: Final = "'running', 'done', 'stopped', 'failed'"
 """States of runs whose lines are in the totals."""
 _AT_ONCE: Final = 1000
@@ -113,6 +110,15 @@ def open_rejected(session: Session, source: int, end: int, *, lock: bool = False
     return bool(found and found[0][0])
 
 
+def counted_by(session: Session, run: int) -> list[tuple[int, int]]:
+    """The source and the beginning of each chunk that a run has counted, in order."""
+    return session.query(
+        "SELECT source, start_at FROM backfill_chunk WHERE run = %s AND state = 'done'"
+        " ORDER BY source, start_at",
+        (run,),
+    )
+
+
 def followed(session: Session, chunk: Chunk, *, lock: bool = False) -> bool:
     """Whether a chunk was counted that goes on in the last line of this one.
 
@@ -163,11 +169,11 @@ def update_done(
     """Note that a chunk was counted."""
     session.execute(
         "UPDATE backfill_chunk SET state = 'done', run = %s, open_rejected = %s, lines_read = %s,"
-        " counted = %s, filtered = %s, rejected = %s, amount = %s"
+        " counted = %s, filtered = %s, rejected = %s, amount = %s, rejects = %s"
         " WHERE source = %s AND start_at = %s",
         (
             *(run, open_rejected, counted.lines, counted.counted, counted.filtered),
-            *(counted.rejected, counted.amount, source, start_at),
+            *(counted.rejected, counted.amount, counted.rejects, source, start_at),
         ),
     )
 
@@ -176,33 +182,18 @@ def figures(session: Session, source: int, run: int) -> tuple[LineCounts, LineCo
     """What of a source a run has counted, and what the others have."""
     sums = (
         "SELECT SUM(end_at - start_at), SUM(lines_read), SUM(counted), SUM(filtered),"
-        " SUM(rejected), SUM(amount) FROM backfill_chunk"
+        " SUM(rejected), SUM(amount), SUM(rejects) FROM backfill_chunk"
         " WHERE source = %s AND state = 'done' AND run {} %s"
     )
     (own,) = session.query(sums.format("="), (source, run))
     (others,) = session.query(sums.format("<>"), (source, run))
-    kept = rejects.number(session, run, source)
-    return replace(counted_of(own), rejects=kept), counted_of(others)
+    return counted_of(own), counted_of(others)
 
 
 def forget(session: Session, source: int) -> None:
     """Delete a source's chunks, of which nothing is counted."""
-    delete(session, source, tables=("backfill_chunk", *LINE_TABLES))
-
-
-def delete(
-    session: Session,
-    source: int,
-    start_at: int | None = None,
-    *,
-    tables: Sequence[str] = LINE_TABLES,
-) -> None:
-    """Delete the rows of a source, or of one chunk of it, that some tables have."""
-    where, args = "source = %s", [source]
-    if start_at is not None:
-        where, args = f"{where} AND start_at = %s", [source, start_at]
-    for table in tables:
-        session.execute(f"DELETE FROM {table} WHERE {where}", args)
+    for table in "backfill_chunk", "backfill_sample":
+        session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
 
 
 def insert_samples(

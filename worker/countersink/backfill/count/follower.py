@@ -232,7 +232,7 @@ class Follower:
         """See that the run still counts, until the transaction ends; nothing of an undone run must
         be planned.
         """
-        run_state.record(session, self._work.task.run, LineCounts(), None)
+        run_state.record(session, self._work.task.run, LineCounts())
 
     def _read(
         self,

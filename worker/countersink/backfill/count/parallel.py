@@ -26,6 +26,7 @@ from countersink.backfill.errors import BackfillError, SourceChanged, SourceDiff
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import BackfillOptions
+from countersink.backfill.rejects import RejectsSpool
 from countersink.store.connection import Session
 from countersink.store.counters.catalog import load
 from countersink.store.errors import StoreError
@@ -162,7 +163,7 @@ class _Children:
             process = _SPAWN.Process(
                 target=_count,
                 args=(
-                    *(theirs, work.mysql_url, work.options, work.task.run),
+                    *(theirs, work.mysql_url, work.options, work.task.run, work.task.spool),
                     *(self._source, self._settled, self._end),
                 ),
                 daemon=True,
@@ -182,6 +183,7 @@ def _count(
     mysql_url: str,
     options: BackfillOptions,
     run: int,
+    spool: RejectsSpool | None,
     source: Input,
     settled: Settled,
     end: int,
@@ -200,7 +202,7 @@ def _count(
             mysql_url=mysql_url,
             options=options,
             link=link,
-            task=Task(run, options.counter, target, options.rejects_allowed),
+            task=Task(run, options.counter, target, options.rejects_allowed, spool),
             catalog=link.run(load),
             pace=LineRate(rate, stop),
             watch=ProgressWatch(lambda progress: None, [source]),

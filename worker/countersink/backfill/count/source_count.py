@@ -9,7 +9,7 @@ from countersink.backfill.count.follower import Follower
 from countersink.backfill.count.parallel import count_by_children
 from countersink.backfill.count.sources import Settled, settle
 from countersink.backfill.count.task import OpenSource, Work, opened
-from countersink.backfill.errors import BackfillError, RunEnded, SourceDiffers, TooManyInChunk
+from countersink.backfill.errors import BackfillError, RunEnded, SourceDiffers, TooManyRejects
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import SourceReport
@@ -51,7 +51,7 @@ def count_source(work: Work, source: Input) -> SourceOutcome:
             return counting.count(at_hand) if at_hand is not None else empty(source)
     except RunEnded:
         raise
-    except TooManyInChunk as error:
+    except TooManyRejects as error:
         too_many = tuple(named(source.name, error.rejects))
         return counting.outcome(detail=str(error), too_many=too_many)
     except BackfillError as error:

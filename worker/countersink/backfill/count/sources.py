@@ -204,7 +204,8 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
     """Write down what was found, unless somebody was faster; then None: look again."""
     with session.transaction():
         if found.held is None:
-            hold_counter(session, wanted.counter)
+            if not wanted.truth_of:  # nobody else reads sources of that run
+                hold_counter(session, wanted.counter)
             if not {one.id for one in candidates(session, wanted)} <= found.compared:
                 return None
             return Settled(source=insert(session, wanted), to=0, notice=found.notice)
@@ -359,9 +360,13 @@ def candidates(session: Session, wanted: WantedSource) -> list[Source]:
 
 
 def hold_counter(session: Session, counter: str) -> None:
-    """Let nobody else decide what a source of the counter is until the transaction ends."""
-    session.execute("INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)", (counter,))
-    session.query("SELECT 1 FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,))
+    """Hold the row of a counter alone until the transaction ends, in which the share lock of
+    control is not asked for after it: whoever has that alone may wait for the row.
+    """
+    # As a row that is there, it is locked for good at once; INSERT IGNORE would only share it.
+    session.execute(
+        "INSERT INTO counter (name) VALUES (%s) ON DUPLICATE KEY UPDATE name = name", (counter,)
+    )
 
 
 def insert(session: Session, wanted: WantedSource) -> int:
@@ -420,14 +425,14 @@ def forget_lines(session: Session, run: int) -> None:
     """Forget by what the lines of a run's truth are known: all of its sources are read."""
     own = session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,))
     for (source,) in own:
-        chunks.delete(session, int(source), tables=["backfill_sample"])
+        session.execute("DELETE FROM backfill_sample WHERE source = %s", (source,))
 
 
 def forget_truth(session: Session, run: int) -> None:
     """Delete the sources that were read as the truth of a run, with their chunks."""
     own = "(SELECT id FROM backfill_source WHERE truth_of = %s)"
     with session.transaction():
-        for table in "backfill_chunk", *chunks.LINE_TABLES:
+        for table in "backfill_chunk", "backfill_sample":
             session.execute(f"DELETE FROM {table} WHERE source IN {own}", (run,))
         session.execute("DELETE FROM backfill_source WHERE truth_of = %s", (run,))
 

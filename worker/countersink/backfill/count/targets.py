@@ -1,10 +1,10 @@
-"""Where a chunk's amounts go: to the counter with a journal for undo, or to ``backfill_truth`` for
-a reconcile; and refusals of days set by a reconcile and of tracked tables; the notice of an undo
-about days that a later reconcile has set.
+"""Where a chunk's amounts go: to the counter with a journal for undo, or to ``backfill_correction``
+for a reconcile; and refusals of days set by a reconcile and of tracked tables; the notice of an
+undo about days that a later reconcile has set.
 
 The journal (``backfill_journal``) says what each chunk added, so that it can be taken back.
-``backfill_truth`` holds what the sources of a reconcile say in all, before anything is corrected,
-in buckets of the resolution that the run began with.
+``backfill_correction`` holds what the sources of a reconcile say in all, before anything is
+corrected, in buckets of the resolution that the run began with.
 
 Nothing is added to days that a reconcile has set, by whatever source, until it is undone: what its
 sources say is all there was on them. A chunk is counted under the share lock of control, and marks
@@ -20,7 +20,9 @@ from datetime import date
 from functools import partial
 from typing import Final, cast
 
+from countersink.backfill import run_state
 from countersink.backfill.errors import BackfillError
+from countersink.backfill.history import after_correction
 from countersink.store import sql
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts, Cell
@@ -112,7 +114,7 @@ class TruthTarget:
         Raises:
             StoreError: as any query.
         """
-        clause = session.dialect.upsert_add("backfill_truth", "amount")
+        clause = session.dialect.upsert_add("backfill_correction", "should_be")
         heads: dict[int, str] = {}
         for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
             for _, bucket, _, _ in some:
@@ -124,7 +126,7 @@ class TruthTarget:
                 for _, bucket, key, amount in some
             )
             session.execute(
-                "INSERT INTO backfill_truth (run, bucket, width, counter_key, amount)"
+                "INSERT INTO backfill_correction (run, bucket, width, counter_key, should_be)"
                 f" VALUES {values}{clause}"
             )
 
@@ -138,9 +140,29 @@ def target_of(session: Session, run: int, mode: str) -> Target:
 
 
 def resolution_of(session: Session, run: int) -> Resolution:
-    """The resolution of its counter when a reconcile began."""
+    """The resolution of its counter when a reconcile began.
+
+    Raises:
+        BackfillError: somebody has ended it, and what its sources say is forgotten.
+    """
     ((found,),) = session.query("SELECT resolution FROM backfill_run WHERE id = %s", (run,))
+    if found is None:
+        require_reconciling(session, run)
     return cast(Resolution, found)
+
+
+def require_reconciling(session: Session, run: int) -> None:
+    """Hold a run's row until the transaction ends, and see that it is running.
+
+    Raises:
+        BackfillError: somebody has ended or undone it.
+    """
+    state = run_state.state_of(session, run, lock=" FOR UPDATE")
+    if state != "running":
+        raise BackfillError(
+            f"backfill {run} is {state} by now, so nothing more is corrected by it: run this again"
+            " if that is wanted"
+        )
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
@@ -216,21 +238,32 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 
 
 def discard_truth(session: Session, run: int) -> None:
-    """Forget what the sources of a run said; outside a transaction, in steps."""
-    delete = partial(
-        session.execute,
-        f"DELETE FROM backfill_truth WHERE run = %s LIMIT {_ROWS_PER_DELETE:d}",
-        (run,),
-    )
-    while rerun(delete) == _ROWS_PER_DELETE:
-        pass
+    """Forget what the sources of a run said, but for what was corrected; outside a transaction, in
+    steps.
+    """
+    place: tuple[object, ...] | None = None
+    finished = False
+    while not finished:
+        # Behind the step before: there may be millions of corrections among them.
+        after, args = after_correction(place)
+        where = f"FROM backfill_correction WHERE run = %s{after} AND had IS NULL"
+        order = "ORDER BY bucket, width, counter_key"
+        ends = session.query(
+            f"SELECT bucket, width, counter_key {where} {order} LIMIT 1 OFFSET %s",
+            (run, *args, _ROWS_PER_DELETE - 1),
+        )
+        delete = f"DELETE {where} {order} LIMIT {_ROWS_PER_DELETE:d}"
+        rerun(partial(session.execute, delete, (run, *args)))
+        finished, place = not ends, ends[0] if ends else None
+    forgotten = "UPDATE backfill_run SET resolution = NULL WHERE id = %s"
+    rerun(partial(session.execute, forgotten, (run,)))
 
 
 def discard_ended_truths(session: Session, counter: str) -> None:
     """The same of all runs of a counter that have ended, however."""
     ended = session.query(
-        "SELECT id FROM backfill_run AS r WHERE counter = %s AND state <> 'running'"
-        " AND mode <> 'add' AND EXISTS (SELECT 1 FROM backfill_truth AS t WHERE t.run = r.id)",
+        "SELECT id FROM backfill_run WHERE counter = %s AND state <> 'running'"
+        " AND resolution IS NOT NULL",
         (counter,),
     )
     for (run,) in ended:

@@ -18,6 +18,7 @@ from countersink.backfill.input.content import Content, head_of, open_content, t
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
+from countersink.backfill.rejects import RejectsSpool
 from countersink.backfill.run_state import LineCounts, printable
 from countersink.runtime.members import Salt
 from countersink.store.apply import refusals
@@ -44,13 +45,15 @@ class Task:
         run: its number.
         counter: which.
         target: where amounts go.
-        max_rejects: more rejected lines than this end the run; None: any number may be.
+        max_rejects: more rejected lines than this end the run.
+        spool: where rejected lines go; None: nowhere.
     """
 
     run: int
     counter: str
     target: Target
-    max_rejects: int | None = None
+    max_rejects: int
+    spool: RejectsSpool | None = None
     _catalog: Catalog | None = field(default=None, repr=False)
 
     def catalog(self, session: Session) -> Catalog:

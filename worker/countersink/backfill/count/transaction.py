@@ -28,7 +28,6 @@ from countersink.backfill.errors import (
     Overtaken,
     RepeatedLines,
     SourceChanged,
-    TooManyInChunk,
     TooManyRejects,
 )
 from countersink.backfill.formats import Reader
@@ -68,7 +67,7 @@ def count_planned(
         SourceChanged: the bytes are not those that were planned.
         RunEnded: the run is not running any more; nothing was counted.
         BackfillError: a reconcile has set days of it; nothing was counted.
-        TooManyInChunk: more lines than may be would be rejected in the run; nothing was counted.
+        TooManyRejects: more lines than may be would be rejected in the run; nothing was counted.
         Unreadable: the content cannot be read, or ends before the chunk does.
         Conflict: another transaction was in the way; nothing was done: call it again.
         StoreError: MySQL did not do its part; after Unavailable the outcome is unknown: call it
@@ -134,7 +133,7 @@ def count_next(
     Raises:
         Overtaken: the source is not any more what it was: maybe it was counted here. Or the
             catalog is not that by which it was read.
-        RunEnded, BackfillError, TooManyInChunk, Unreadable, Conflict, StoreError: as
+        RunEnded, BackfillError, TooManyRejects, Unreadable, Conflict, StoreError: as
             :func:`count_planned`.
     """
 
@@ -183,14 +182,23 @@ def plan(
 def _count(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
     """Count a chunk that is planned, and note that it is counted."""
     _keep_samples(session, source, found)
-    counted = _add(session, task, source, found)
+    _add(session, task, source, found)
+    counted = found.counts
+    lines = rejects.named(source.path, found.rejects)
+    if task.spool is not None:
+        task.spool.add(source.id, found.start.at, lines)
     chunks.update_done(session, source.id, found.start.at, task.run, counted, found.open_rejected)
     # Nothing is added to the totals by reading what is true of them.
     added = 0 if task.target.truth_of else counted.amount
-    try:
-        run_state.record(session, task.run, replace(counted, amount=added), task.max_rejects)
-    except TooManyRejects as error:
-        raise TooManyInChunk(str(error), found.rejects) from error
+    run_state.record(session, task.run, replace(counted, amount=added))
+    # No other chunk of the run is committed meanwhile.
+    if lines and run_state.rejects_of(session, task.run) > task.max_rejects:
+        raise TooManyRejects(
+            f"more than {task.max_rejects:,} lines were rejected: look at why, then run it again,"
+            " which goes on where this stopped",
+            found.rejects,
+        )
+    rejects.keep(session, task.run, lines)
     return counted
 
 
@@ -290,8 +298,8 @@ def path_of(session: Session, source: int) -> str:
     return "a source that is gone" if found is None else found.path
 
 
-def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> LineCounts:
-    """Add a chunk, read by the catalog in force, and keep its rejected lines."""
+def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> None:
+    """Add a chunk, read by the catalog in force."""
     if found.salts is not None:
         require_unique(found.catalog, task.counter)
     amounts = BucketAmounts(task.counter, found.amounts, found.catalog)
@@ -311,11 +319,6 @@ def _add(session: Session, task: Task, source: Source, found: ReadChunk) -> Line
         raise RefusedMembers(
             {one: why for place, why in error.refused.items() for one in bringing[place]}
         ) from error
-    if start.goes_on:
-        # What is rejected of the line now is kept here.
-        rejects.take_back(session, source.id, start.first_line, start.reads_from, start.at)
-    rejects.insert(session, source.id, start.at, task.run, found.rejects)
-    return found.counts
 
 
 def _bringing(

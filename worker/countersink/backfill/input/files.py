@@ -3,7 +3,6 @@ is left out, and the texts for names that give none."""
 
 import glob
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,6 @@ from typing import Final
 from countersink.backfill.options import SourceReport
 
 STDIN: Final = "-"
-
-_OWN: Final = re.compile(r"backfill-[0-9]+-rejects(?:-[0-9]+)?\.ndjson")
-"""What backfills have written themselves."""
 
 _ADVICE: Final = {
     PermissionError: "no permission to read it; run this as a user who may, or change its mode",
@@ -53,9 +49,8 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
     """The files that ``sources`` name, and a report for each name that gives none.
 
     A source is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
-    directories), or a directory: then all files in it and below, without hidden ones and the
-    rejected lines of earlier backfills. A name that is there is never taken for a pattern. The same
-    file twice, by whatever name, is there once.
+    directories), or a directory: then all files in it and below, without hidden ones. A name that
+    is there is never taken for a pattern. The same file twice, by whatever name, is there once.
     """
     search = _Search()
     for source in sources:
@@ -153,8 +148,7 @@ def _files_below(top: str, errors: list[OSError]) -> Iterator[str]:
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         for file in sorted(files):
             path = os.path.join(folder, file)
-            left_out = file.startswith(".") or _OWN.fullmatch(file) is not None
-            if not left_out and os.path.isfile(path):
+            if not file.startswith(".") and os.path.isfile(path):
                 yield path
 
 

@@ -2,9 +2,9 @@
 when the wait took too long or rejected lines make sources unreliable.
 
 In three steps. :func:`begin` notes the time and waits until all that was in the streams by then is
-counted. Then the sources are read into ``backfill_truth``, by a :class:`TruthTarget`, which counts
-nothing. :func:`correct` marks the days, so that what was accepted before and arrives afterwards
-goes to the dead letters, and adds to each key what it lacks, or has too much.
+counted. Then the sources are read into ``backfill_correction``, by a :class:`TruthTarget`, which
+counts nothing. :func:`correct` marks the days, so that what was accepted before and arrives
+afterwards goes to the dead letters, and adds to each key what it lacks, or has too much.
 
 It can be killed anywhere: whoever runs it again reads the sources and corrects anew, and what was
 right already stays as it is.
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from typing import Final
 
 import redis
@@ -26,7 +25,7 @@ from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
 from countersink.backfill.reconcile.scope import choose, left_out
 from countersink.store.apply.control import Control, bump, exclusive
-from countersink.store.connection import Session, rerun
+from countersink.store.connection import Session
 from countersink.store.counters.catalog import mark_days
 from countersink.store.sessions import PatientSession
 from countersink.store.sql import parts
@@ -170,9 +169,6 @@ def correct(
     gone: dict[str, list[date]] = {}
     connect = connect_for(mysql_url)
     with PatientSession(connect, stop, attempts=1) as keeper:
-        # The row that corrections of the counter hold one after the other.
-        insert = "INSERT IGNORE INTO backfill_counter (counter) VALUES (%s)"
-        keeper.run(lambda session: rerun(partial(session.execute, insert, (options.counter,))))
         chosen = keeper.run(choose, run, options, t0)
         for notice in chosen.notices:
             on_notice(notice)
@@ -206,7 +202,7 @@ def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date
     """Mark days: what was accepted before ``t0`` is not counted in them from now on."""
 
     def work(control: Control) -> None:
-        correction.require_running(session, run)
+        targets.require_reconciling(session, run)
         mark_days(session, counter, run, t0, days)
         bump(session)
 

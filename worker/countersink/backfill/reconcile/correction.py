@@ -1,6 +1,6 @@
 """Sets the keys of a day to what the sources say: rows per transaction (``ROWS``), lock waits,
-tries and the errors after them, drift in ``backfill_drift``; ``--delete-missing``; ``--dry-run`` of
-a reconcile.
+tries and the errors after them, what was corrected (``backfill_correction``); ``--delete-missing``;
+``--dry-run`` of a reconcile.
 
 What is set is the total of a key and day. It stands in the buckets that the sources were read in;
 in the other ones of that day, of whatever width, the key becomes 0, in the same transaction: so it
@@ -10,8 +10,8 @@ At REPEATABLE READ the locking read takes the rows of a range, in all slots, and
 them: until the COMMIT nobody counts, compacts or deletes there, so what is added is what was
 lacking. What is counted after it is on top. On other nodes of Galera no lock of ours holds anybody
 up: a transaction there that counts or deletes the counter's keys, and that is not in the sum, and
-the correction are not both committed. Two reconciles of a counter hold its row of
-``backfill_counter`` one after the other: the second sums up what the first has added.
+the correction are not both committed. Two reconciles of a counter hold its row one after the other:
+the second sums up what the first has added.
 
 Rows that others hold are waited for, for a second; then fewer keys are tried, as nobody is to wait
 behind who waits.
@@ -25,12 +25,14 @@ from datetime import date
 from typing import Final
 
 from countersink.backfill import run_state
+from countersink.backfill.count.sources import hold_counter
 from countersink.backfill.count.targets import (
     refuse_breakdowns,
     refuse_tracked,
+    require_reconciling,
     resolution_of,
 )
-from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
+from countersink.backfill.errors import RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
 from countersink.backfill.reconcile.scope import Chosen, DayBuckets, choose
@@ -126,7 +128,7 @@ class Correction:
         found = session.query(
             "SELECT MAX(counter_key) FROM (SELECT counter_key,"
             f" (SUM(COUNT(*)) OVER (ORDER BY counter_key) - 1) DIV {rows:d} AS place FROM"
-            f" (SELECT counter_key, 1 AS said FROM backfill_truth WHERE run = %s AND {where}"
+            f" (SELECT counter_key, 1 AS said FROM backfill_correction WHERE run = %s AND {where}"
             f" UNION ALL SELECT counter_key, 0 FROM {_ROWS} WHERE counter = %s AND {where})"
             f" AS cells GROUP BY counter_key{known}) AS places GROUP BY place ORDER BY place",
             (self.run, *args, self.counter, *args),
@@ -154,10 +156,8 @@ class Correction:
         """
         counter = self.counter
         with session.transaction():
-            session.query(
-                "SELECT counter FROM backfill_counter WHERE counter = %s FOR UPDATE", (counter,)
-            )
             version = read_control(session).catalog_version
+            hold_counter(session, counter)
             # No mover announces wider buckets meanwhile; and what it moves it holds, or waits for.
             buckets = self.buckets(session, " LOCK IN SHARE MODE")
             labels = buckets.of(keys.day)
@@ -194,17 +194,17 @@ class Correction:
         buckets, at = labels_where(labels)
         among, ends = keys.where()
         where = f"{buckets} AND {among} GROUP BY bucket, width, counter_key"
-        columns = f"SELECT {LABEL}, counter_key, SUM(amount) FROM"
         had, said = (
             {
                 (int(label), bytes(key)): int(amount)
                 for label, key, amount in session.query(
-                    f"{columns} {table} = %s AND {where}{locks}", (owner, *at, *ends)
+                    f"SELECT {LABEL}, counter_key, SUM({table} = %s AND {where}{locks}",
+                    (owner, *at, *ends),
                 )
             }
             for table, owner, locks in (
-                (f"{_ROWS} WHERE counter", self.counter, lock),
-                ("backfill_truth WHERE run", self.run, ""),
+                (f"amount) FROM {_ROWS} WHERE counter", self.counter, lock),
+                ("should_be) FROM backfill_correction WHERE run", self.run, ""),
             )
         )
         known = {key for _, key in said}
@@ -218,7 +218,8 @@ class Correction:
         among, ends = keys.where()
         return bool(
             session.query(
-                f"SELECT 1 FROM backfill_drift WHERE run = %s AND {buckets} AND {among} LIMIT 1",
+                "SELECT 1 FROM backfill_correction"
+                f" WHERE run = %s AND {buckets} AND {among} AND had IS NOT NULL LIMIT 1",
                 (self.run, *at, *ends),
             )
         )
@@ -226,7 +227,7 @@ class Correction:
     def _write_down(self, session: Session, found: list[KeyDifference]) -> None:
         insert_rows(
             session,
-            "backfill_drift (run, bucket, width, counter_key, had, should_be)",
+            "backfill_correction (run, bucket, width, counter_key, had, should_be)",
             [
                 (
                     *(self.run, label_time(one.label), width_number(one.label)),
@@ -235,10 +236,11 @@ class Correction:
                 for one in found
             ],
             ROWS,
+            session.dialect.upsert_set("had"),
         )
 
     def _note(self, session: Session, found: list[KeyDifference]) -> None:
-        require_running(session, self.run)
+        require_reconciling(session, self.run)
         session.execute(
             "UPDATE backfill_run SET corrections = corrections + %s, amount = amount + %s,"
             " seen = UTC_TIMESTAMP(3) WHERE id = %s",
@@ -274,7 +276,7 @@ def said_of(
         return chosen.days
     # A loose scan: not a row of a bucket but its first is looked at.
     found = session.query(
-        "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_truth"
+        "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_correction"
         " WHERE run = %s) AS buckets",
         (run,),
     )
@@ -317,20 +319,6 @@ def correct_day(
     return not left
 
 
-def require_running(session: Session, run: int) -> None:
-    """Hold a run's row until the transaction ends, and see that it is running.
-
-    Raises:
-        BackfillError: somebody has ended or undone it.
-    """
-    state = run_state.state_of(session, run, lock=" FOR UPDATE")
-    if state != "running":
-        raise BackfillError(
-            f"backfill {run} is {state} by now, so nothing more is corrected by it: run this again"
-            " if that is wanted"
-        )
-
-
 def _correct_once(keeper: PatientSession, correcting: Correction, keys: DayKeys) -> None:
     """Correct a range, and where the outcome is unknown look before it is tried again."""
     tried = False
@@ -348,7 +336,7 @@ class Corrected:
     """What a reconcile corrected, or would correct.
 
     Attributes:
-        corrections: (key, bucket) that differed; they are in ``backfill_drift``.
+        corrections: (key, bucket) that differed; they are in ``backfill_correction``.
         amount: what was added to the totals in all.
         notices: for people, a sentence each: what was left out, and why.
         finished: False where it was told to stop.

@@ -252,7 +252,9 @@ def empty_key(counter: str) -> ValueError:
 
 
 def removed(session: Session, counter: str) -> list[str]:
-    """The names of a counter's breakdowns that were removed, and are to be deleted."""
+    """The names of a counter's breakdowns that were removed, and are to be deleted, or were deleted
+    a moment ago, when applications may still have counted in them.
+    """
     found = session.query(
         "SELECT name FROM counter WHERE breakdown_of = %s AND dimensions IS NULL ORDER BY name",
         (counter,),
@@ -363,7 +365,8 @@ _COPIED: Final = (
 def names_of(session: Session, counter: str) -> list[str]:
     """The names of all of a counter's breakdowns, those that are being deleted included."""
     found = session.query(
-        "SELECT name FROM counter WHERE breakdown_of = %s ORDER BY name", (counter,)
+        "SELECT name FROM counter WHERE breakdown_of = %s AND created IS NOT NULL ORDER BY name",
+        (counter,),
     )
     return [name for (name,) in found]
 

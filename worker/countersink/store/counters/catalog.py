@@ -26,7 +26,15 @@ from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.store.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Resolution, Width
 from countersink.store.errors import UnknownZone
-from countersink.store.sql import LABEL, insert_rows, label_time, marks, parts, unix_seconds
+from countersink.store.sql import (
+    LABEL,
+    datetime_of,
+    day_label,
+    insert_rows,
+    marks,
+    parts,
+    unix_seconds,
+)
 
 Reached = tuple[tuple[Width, int], ...]
 """By width Unix seconds; of those widths that have any."""
@@ -117,6 +125,8 @@ OUTDATED: Final = -1
 """A version that the catalog never has in the database."""
 
 
+ZONE_STAYS: Final = "UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
+"""SQL: a time zone that was fixed later than that stays. Applications fix it anew every five."""
 KEPT_UNSENT_MS: Final = 90 * 86_400_000
 """How long, in ms, an entry may have waited to be sent for its id to tell when it was made."""
 
@@ -499,15 +509,21 @@ def next_midnight(session: Session, name: str, now_ms: int) -> int:
     """
     since = -(-(now_ms + _NOTICE_MS) // 60_000)
     scheme = load_scheme(session, name)
-    # The key of events with dimensions; a label and the time at which its bucket begins may lie
-    # half a day apart.
+    tomorrow = buckets.date_at(scheme.known_zone(), now_ms // 1000) + buckets.ONE_DAY
+    midnight = buckets.day_begins(scheme.known_zone(), tomorrow)
+    ahead = min(midnight, day_label(tomorrow)) // 60 * 60 - 1
+    # The key of events with dimensions. A share lock, so that open transactions of applications
+    # which have counted ahead are waited for.
+    amounts: dict[int, int] = {}
+    for label, key, amount in session.query(
+        f"SELECT {LABEL}, counter_key, amount FROM counter_slot FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s AND bucket > %s ORDER BY counter, bucket LOCK IN SHARE MODE",
+        (name, datetime_of(ahead)),
+    ):
+        if not key:
+            amounts[int(label)] = amounts.get(int(label), 0) + int(amount)
     # Buckets of 0 hold nothing that a breakdown would lack.
-    beyond = session.query(
-        f"SELECT {LABEL}, SUM(amount) FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s"
-        " AND counter_key = '' AND bucket > %s GROUP BY bucket, width HAVING SUM(amount) <> 0",
-        (name, label_time(now_ms // 60_000 * 60 - 15 * 3600)),
-    )
-    for label, amount in beyond:
+    for label, amount in ((label, amount) for label, amount in amounts.items() if amount):
         try:
             begins, ends = scheme.starts_at(label), scheme.ends_at(label)
             if scheme.label_in(buckets.width_of(label), begins // 60) != label:
@@ -528,7 +544,7 @@ _MOST_AHEAD_S: Final = 86_400
 
 
 def _too_far(name: str, begins: int, amount: int) -> str:
-    at = f"{label_time(begins).isoformat(timespec='minutes')}Z"
+    at = f"{datetime_of(begins).isoformat(timespec='minutes')}Z"
     return (
         f"{name} has {amount:,} counted ahead, in the bucket of {at}, and a new breakdown would"
         " hold the events from its end on only. If these were counted by mistake, `countersink"

@@ -149,7 +149,7 @@ class Counters:
             if key is None:
                 if declared.names_of(session, name):
                     self._alone(partial(_remove_breakdowns, name=name))
-                    self._delete_removed(session, name)
+                self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
             declared.refuse_empty_key(session, name, key)
             return deletion.delete_key(session, name, key)

@@ -27,7 +27,7 @@ from countersink.store.apply.control import Control, bump, exclusive, short_wait
 from countersink.store.connection import Session
 from countersink.store.counters import deletion_sql
 from countersink.store.counters.breakdowns import is_breakdown, names_of
-from countersink.store.counters.catalog import load
+from countersink.store.counters.catalog import ZONE_STAYS, load
 from countersink.store.counters.deletion_sql import Deleted as Deleted
 from countersink.store.errors import Conflict
 from countersink.store.tracked.definitions import refuse_tracked
@@ -165,7 +165,15 @@ class _Deleting:
             self.session.execute(f"DELETE FROM {place} WHERE counter = %s", (self.counter,))
         links.delete_of(self.session, self.counter)
         if is_breakdown(self.counter):
-            self.session.execute("DELETE FROM counter WHERE name = %s", (self.counter,))
+            # Applications may go on counting in it for a minute: its row stays until it is deleted
+            # once more.
+            old = f"DELETE FROM counter WHERE name = %s AND zone_fixed < {ZONE_STAYS}"
+            self.session.execute(old, (self.counter,))
+            self.session.execute(
+                "UPDATE counter SET created = NULL, dimensions = NULL,"
+                " zone_fixed = COALESCE(zone_fixed, UTC_TIMESTAMP(3)) WHERE name = %s",
+                (self.counter,),
+            )
         else:
             self.session.execute(_TOMBSTONE, (self.counter,))
         bump(self.session)

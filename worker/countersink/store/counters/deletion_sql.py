@@ -141,25 +141,18 @@ def _post(session: Session, gone: BucketSums) -> None:
         post(session, 0, taken)
 
 
-MOST_REJECTS: Final = 20_000
-"""Rejected lines that go in one transaction, unless one chunk has more."""
 _ROWS_PER_CHUNK: Final = 200
 """A chunk takes about as long as so many rows: its journal is long, as what its lines are known
 by is."""
 _REASON: Final = "its counter was deleted"
-_OF_CHUNKS: Final = (
-    "backfill_journal",
-    "backfill_reject",
-    "backfill_chunk",
-    "backfill_sample",
-)
+_OF_CHUNKS: Final = ("backfill_journal", "backfill_chunk", "backfill_sample")
 
 
 def end_runs(session: Session, counter: str) -> None:
     """Let no run of a counter commit anything more."""
     session.execute(
         "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
-        " error = COALESCE(error, %s)"
+        " error = COALESCE(error, %s), rejects = NULL"
         " WHERE counter = %s AND state NOT IN ('undone', 'deleted')",
         (_REASON, counter),
     )
@@ -185,26 +178,22 @@ def sources(session: Session, counter: str) -> list[int]:
 
 
 def delete_corrections(session: Session, counter: str, run: int, size: int) -> bool:
-    """Delete the first ``size`` corrections of a run, and as many rows of what its sources say;
+    """Delete the first ``size`` corrections of a run, with what its sources say of other keys;
     whether there may be more.
     """
     rows = session.query(
-        "SELECT should_be - had FROM backfill_drift WHERE run = %s"
+        "SELECT COALESCE(should_be - had, 0) FROM backfill_correction WHERE run = %s"
         " ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",
         (run, size),
     )
     if rows:
         session.execute(
-            "DELETE FROM backfill_drift WHERE run = %s"
+            "DELETE FROM backfill_correction WHERE run = %s"
             " ORDER BY bucket, width, counter_key LIMIT %s",
             (run, len(rows)),
         )
         _to_slot_0(session, counter, sum(int(amount) for (amount,) in rows))
-    said = session.execute(
-        "DELETE FROM backfill_truth WHERE run = %s ORDER BY bucket, width, counter_key LIMIT %s",
-        (run, size),
-    )
-    return len(rows) == size or said == size
+    return len(rows) == size
 
 
 def delete_chunks(session: Session, counter: str, source: int, size: int) -> bool:
@@ -218,21 +207,14 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
     if not found:
         return False
     chunks = session.query(
-        "SELECT start_at, first_line, rejected, IF(state = 'done', amount, 0) FROM backfill_chunk"
+        "SELECT start_at, first_line, IF(state = 'done', amount, 0) FROM backfill_chunk"
         " WHERE source = %s ORDER BY start_at DESC LIMIT %s FOR UPDATE",
         (source, max(1, size // _ROWS_PER_CHUNK)),
     )
     if not chunks:
         session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
         return False
-    rejected = amount = 0
-    start_at, first_line = chunks[0][:2]
-    for each in chunks:
-        rejected += int(each[2])
-        if rejected > MOST_REJECTS and each is not chunks[0]:
-            break
-        start_at, first_line = each[:2]
-        amount += int(each[3])
+    start_at, first_line, _ = chunks[-1]
     for table in _OF_CHUNKS:
         session.execute(
             f"DELETE FROM {table} WHERE source = %s AND start_at >= %s", (source, start_at)
@@ -244,7 +226,7 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
         (start_at, first_line - 1, bytes(32), source),
     )
     if not found[0][0]:
-        _to_slot_0(session, counter, amount)
+        _to_slot_0(session, counter, sum(int(amount) for _, _, amount in chunks))
     return True
 
 
@@ -257,7 +239,7 @@ def finish(session: Session, counter: str) -> bool:
     ((left,),) = session.query(
         "SELECT EXISTS (SELECT 1 FROM backfill_source AS s JOIN backfill_chunk AS c"
         " ON c.source = s.id WHERE s.counter = %s) OR EXISTS (SELECT 1 FROM backfill_run AS r"
-        " JOIN backfill_drift AS d ON d.run = r.id WHERE r.counter = %s)",
+        " JOIN backfill_correction AS d ON d.run = r.id WHERE r.counter = %s)",
         (counter, counter),
     )
     return not left

@@ -16,7 +16,13 @@ from countersink.store.connection import Session
 from countersink.store.counters import breakdowns, buckets, keep_steps
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, counter_of
 from countersink.store.counters.buckets import MAX_MINUTE, NUMBER, Resolution, Width
-from countersink.store.counters.catalog import Scheme, load, load_scheme, next_midnight
+from countersink.store.counters.catalog import (
+    ZONE_STAYS,
+    Scheme,
+    load,
+    load_scheme,
+    next_midnight,
+)
 from countersink.store.counters.keep_steps import Steps
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.sql import LABEL, NOW_MS, datetime_of, label_time
@@ -180,8 +186,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
         changed |= salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
     salts.check_months(session, name)
     if wanted.dimensions is not None or wanted.breakdowns is not None:
-        used = is_used(session, name)
-        since = next_midnight(session, name, control.now) if used else 0
+        since = next_midnight(session, name, control.now) if _may_be_counted(session, name) else 0
         changed |= breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
     if changed:
         for each in breakdowns.names_of(session, name):
@@ -232,7 +237,7 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> bool:
     _check_hours(zone, resolution, now_ms // 60_000)
     if zone != before.time_zone:
         _check_zone(session, before)
-    if resolution != before.resolution and (is_used(session, name) or _is_fixed(session, name)):
+    if resolution != before.resolution and _may_be_counted(session, name):
         session.execute(
             f"UPDATE counter SET counted_{before.resolution} = %s, counted_{resolution} = NULL"
             " WHERE name = %s",
@@ -257,27 +262,38 @@ def _check_zone(session: Session, scheme: Scheme) -> None:
             f"applications or backfills may be counting {name} in {zone}: set another time zone"
             " once it was neither counted nor deleted for ten minutes, or count under another name"
         )
-    # A share lock, so that open transactions of applications which have counted it are waited for.
-    counted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
-    if is_used(session, name) or session.query(counted, (name,)):
+    if _may_be_counted(session, name):
         raise ValueError(
             f"{name} has been counted in {zone}, and its time zone stays: count on in"
             " it (totals can be asked for in other zones), or under another name"
         )
 
 
+def _may_be_counted(session: Session, name: str) -> bool:
+    """Whether anything was ever counted, or somebody may be about to by the settings as they are;
+    open transactions of applications that have counted it for the first time are waited for.
+    """
+    return is_used(session, name) or _is_fixed(session, name) or is_posted(session, name)
+
+
+def is_posted(session: Session, name: str) -> bool:
+    """Whether anything was ever counted, as it is now: under a share lock, for which the caller
+    waits where a transaction is open that has done so.
+    """
+    posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
+    return bool(session.query(posted, (name,)))
+
+
 def _is_fixed(session: Session, name: str) -> bool:
     """Whether transactions of applications, or a backfill, may be counting in the time zone and the
     resolution of a counter.
     """
-    return bool(
-        session.query(
-            "SELECT 1 FROM counter WHERE name = %s"
-            " AND zone_fixed > UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
-            " UNION ALL SELECT 1 FROM backfill_run WHERE counter = %s AND state = 'running'",
-            (name, name),
-        )
+    # Locked, as the snapshot may be older than what an application has written.
+    fixed = (
+        f"SELECT 1 FROM counter WHERE name = %s AND zone_fixed > {ZONE_STAYS} LOCK IN SHARE MODE"
     )
+    running = "SELECT 1 FROM backfill_run WHERE counter = %s AND state = 'running'"
+    return bool(session.query(fixed, (name,)) or session.query(running, (name,)))
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:

@@ -62,7 +62,7 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
     )
     corrected = session.query(
         "SELECT r.counter, SUM(d.should_be - d.had) FROM backfill_run AS r"
-        " JOIN backfill_drift AS d ON d.run = r.id"
+        " JOIN backfill_correction AS d ON d.run = r.id AND d.had IS NOT NULL"
         f" WHERE r.counter IN ({marks(names)}) AND r.state <> 'undone' GROUP BY r.counter",
         names,
     )

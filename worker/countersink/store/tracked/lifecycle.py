@@ -16,8 +16,14 @@ from typing import Final
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
+from countersink.store.counters.catalog import ZONE_STAYS
 from countersink.store.counters.deletion_sql import delete_rows
-from countersink.store.counters.settings import check_app_slots, check_name, is_used
+from countersink.store.counters.settings import (
+    check_app_slots,
+    check_name,
+    is_posted,
+    is_used,
+)
 from countersink.store.errors import Conflict, Refused, StoreError, TableChanged, UnknownCounter
 from countersink.store.sql import quoted
 from countersink.store.tracked import definitions, privileges, recount, triggers
@@ -205,7 +211,7 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
             f"{counter} tracks {there.name}{definitions.in_words(there)} on {there.app_slots} slots"
             " already: untrack that first, or give another counter (--counter)"
         )
-    if is_used(session, counter):
+    if is_used(session, counter) or (lock and is_posted(session, counter)):
         raise ValueError(
             f"{counter} is a counter that has been counted already: give another one (--counter),"
             f" or delete it first (`countersink counter delete {counter}`)"
@@ -214,7 +220,7 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
     settings = session.query(
         "SELECT created IS NOT NULL AND (time_zone <> 'UTC' OR resolution <> 'day'"
         " OR keep_steps IS NOT NULL OR dimensions IS NOT NULL),"
-        " zone_fixed > UTC_TIMESTAMP(3) - INTERVAL 2 MINUTE"
+        f" zone_fixed > {ZONE_STAYS}"
         f" FROM counter WHERE name = %s{lock}",
         (counter,),
     )
@@ -228,7 +234,7 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
         if may_be_counted:
             raise ValueError(
                 f"{counter} was counted by an application, or deleted, a moment ago: run this again"
-                " in two minutes, or give another counter (--counter)"
+                " in ten minutes, or give another counter (--counter)"
             )
     return wanted
 

@@ -51,8 +51,8 @@ def command(
     running.
 
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
-    gzip, bzip2, zstd or xz. If a run is interrupted, run it again: it goes on. Lines that cannot be
-    counted are written to --rejects; the status is then 3, unless --allow-rejects covers them.
+    gzip, bzip2, zstd or xz. If a run is interrupted, run it again: it goes on. If lines cannot be
+    counted, the status is 3, unless --allow-rejects covers them; --rejects writes them to a file.
     `countersink backfills undo` undoes a run. Details and examples of each format:
     docs/backfill.md.
     """

@@ -218,8 +218,7 @@ _DOING: Final = (
         "--rejects",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="File for rejected lines: a new one, or one that a backfill wrote.  [default:"
-        " backfill-RUN-rejects.ndjson]",
+        help="File for rejected lines: a new one, or one that a backfill wrote.",
     ),
 )
 
@@ -289,16 +288,11 @@ def _check(options: BackfillOptions) -> None:
     if options.dry_run and _given("jobs"):
         raise Misuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
     if options.recipe.counter_column and options.rejects is not None:
-        raise Misuse(
-            "--rejects is for one counter: with --counter-column each run writes its own file"
-        )
+        raise Misuse("--rejects is for one counter: give --counter in place of --counter-column")
     if options.sources.count("-") > 1:
         raise Misuse("- is standard input, which can be read only once")
     if options.rejects == Path("-"):
-        raise Misuse(
-            "--rejects takes a file; afterwards `countersink backfills show RUN --rejects` prints"
-            " them"
-        )
+        raise Misuse("--rejects takes the name of a file")
     with values_checked():
         formats.check(options.recipe)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from countersink.backfill import history
-from countersink.backfill.history import Drift, RejectedLine, Run, RunSource
+from countersink.backfill import history, run_state
+from countersink.backfill.history import Drift, Run, RunSource
 from countersink.backfill.undo import Undone, undo
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
@@ -43,13 +43,13 @@ def list_command(counter: str | None, format: str, mysql_url: str | None) -> Non
 
 @command.command("show", cls=settings.Command)
 @click.argument("run", type=RUN)
-@settings.one_off("--rejects", is_flag=True, help="List the lines that it could not count.")
+@settings.one_off("--rejects", is_flag=True, help="List the first lines that it could not count.")
 @settings.one_off("--drift", is_flag=True, help="List what a reconcile corrected.")
 @settings.of_mysql("table", "json", "csv")
 def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: str | None) -> None:
     """Show what a backfill read, and what came of it.
 
-    --rejects and --drift print these lists instead, complete in JSON and CSV.
+    --rejects and --drift print these lists instead; that of --drift is complete in JSON and CSV.
     """
     if rejects and drift:
         raise Misuse("give --rejects or --drift, not both")
@@ -68,13 +68,13 @@ def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: s
 
 
 def _show_rejects(opened: Session, run: Run, format: str) -> None:
-    rows = map(_rejected_document, history.rejects(opened, run.id))
-    if format == "json":
-        output.write_json_list({"run": run.id}, "rejects", rows)
-    elif format == "csv":
+    rows = [asdict(one) for one in history.rejects(opened, run.id)]
+    more = run_state.rejects_of(opened, run.id) - len(rows)
+    if format == "csv":
         output.write_csv(REJECTED, rows)
     else:
-        _show_rejected(rows)
+        document = {"run": run.id, "rejects": rows, "more": more}
+        output.write_result(format, document, partial(_show_rejected, rows, more))
 
 
 def _show_drift(opened: Session, run: Run, format: str) -> None:
@@ -139,11 +139,6 @@ def _source_document(one: RunSource) -> dict[str, Any]:
     return output.document(one, _SOURCE, source=one.path, bytes=one.size_bytes)
 
 
-def _rejected_document(one: RejectedLine) -> dict[str, Any]:
-    """A rejected line as JSON; bytes that are no UTF-8 are escaped."""
-    return output.document(one, REJECTED, text=one.text.decode("utf-8", "backslashreplace"))
-
-
 def _show_list(runs: Sequence[Run]) -> None:
     """Runs for people."""
     if not runs:
@@ -206,14 +201,13 @@ def _show_sources(sources: Sequence[RunSource]) -> None:
     output.write_documents(("source", *(f">{number}" for number in numbers)), rows)
 
 
-def _show_rejected(rejected: Iterable[output.Row]) -> None:
-    """Rejected lines for people: one after the other, for they may be many."""
-    row: output.Row = {}
+def _show_rejected(rejected: Sequence[output.Row], more: int) -> None:
+    """Rejected lines for people, and how many more there were."""
     for row in rejected:
         source, reason, text = (output.cell(row[name]) for name in ("source", "reason", "text"))
         click.echo(f"{source} line {row['line']}: {reason}: {text}")
-    if not row:
-        click.echo("No line was rejected.")
+    if more or not rejected:
+        click.echo(f"{more:,} more lines were rejected." if more else "No line was rejected.")
 
 
 def _undone_sentence(done: Undone) -> str:
