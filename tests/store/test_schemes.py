@@ -249,3 +249,16 @@ def test_hours_are_counted_in_a_time_zone_that_this_machine_does_not_know(
     for ask in (store.totals.daily, store.totals.hourly, store.totals.monthly):
         with pytest.raises(Refused, match="tzdata"):
             ask("views")
+
+
+def test_a_counter_with_a_garbled_resolution_counts_days(
+    session: Session, store: Store, applier: Applier, verifying: Session
+) -> None:
+    store.counters.set("views", resolution="hour", time_zone="Europe/Berlin")
+    session.execute("UPDATE counter SET resolution = 'week'")
+    session.execute("UPDATE control SET catalog_version = catalog_version + 1")
+    applier.apply([entry([event(29_400_000), event(29_400_000, counter="other")])])
+    assert counted(session) == {load_scheme(session, "views").label_in("day", 29_400_000): 1}
+    assert store.totals.counters() == {"other": 1, "views": 1}
+    assert verify(verifying).agrees
+    assert store.counters.set("views", resolution="hour").resolution == "hour"

@@ -402,7 +402,8 @@ def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:
     return Scheme(
         counter=counter,
         time_zone=time_zone,
-        resolution=cast(Resolution, resolution),
+        # What somebody has garbled there counts days, which rows say of themselves.
+        resolution=cast(Resolution, resolution) if resolution in RESOLUTIONS else "day",
         counted=_reached(_COUNTED, times),
         rolled=_reached(_ROLLED, times[len(_COUNTED) :]),
     )

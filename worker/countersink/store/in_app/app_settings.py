@@ -30,7 +30,7 @@ from countersink.runtime.limits import minute_of
 from countersink.store.apply.control import read_control
 from countersink.store.apply.refusals import known
 from countersink.store.connection import Connect, Session, rerun
-from countersink.store.counters.breakdowns import read_dimensioned
+from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.store.counters.catalog import Catalog, read_schemes
 from countersink.store.errors import UnknownCounter
 from countersink.store.sessions import Pool
@@ -135,6 +135,18 @@ class SettingsCache:
                     return found, minute
             found, anew = self.read(counter), True
 
+    def dimensioned(self, counter: str) -> Dimensioned | None:
+        """What a counter with dimensions has declared, at most a minute ago; of one that is not
+        known, too.
+
+        Raises:
+            TrackedCounter, StoreError: as :meth:`of`.
+        """
+        found = self._known.get(counter)
+        if found is not None and found.are_fresh(self._clocks()):
+            return found.catalog.dimensioned.get(counter)
+        return self._pool.read(partial(_dimensioned, counter=counter))
+
     def read(self, counter: str) -> AppSettings:
         """The settings as they are now, and to be remembered.
 
@@ -191,6 +203,11 @@ def _read(
         clocks().monotonic,
         control.now,
     )
+
+
+def _dimensioned(session: Session, counter: str) -> Dimensioned | None:
+    refuse_tracked(session, counter)
+    return read_dimensioned(session, counter).get(counter)
 
 
 def _fix_zone(session: Session, counter: str) -> None:

@@ -18,7 +18,7 @@ from countersink.store.connection import Connect
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.settings import check_name
-from countersink.store.errors import Conflict, UnknownCounter, UnknownZone
+from countersink.store.errors import Conflict, UnknownZone
 from countersink.store.in_app.app_settings import AppSettings, SettingsCache
 from countersink.store.in_app.connection import AppConnection, as_one, execute, query, slot
 from countersink.store.ledger.postings import BucketSums, Posting, key_weight, post_in
@@ -93,10 +93,7 @@ class Increments:
         """
         check_name(counter)
         wanted = _key_bytes(key)
-        try:
-            own = self._settings.read(counter).catalog.dimensioned.get(counter)
-        except UnknownCounter:
-            return
+        own = self._settings.dimensioned(counter)
         if own is not None and own.breakdowns and not wanted:
             raise breakdowns.empty_key(counter)
         with as_one(connection):
