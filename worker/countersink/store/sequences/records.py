@@ -265,7 +265,7 @@ def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequ
         if periods(session, name):
             raise ValueError(
                 f"the sequence {name_text(name)!r} has handed out values, so its period and time"
-                " zone cannot change any more: reset or delete it first, or use another name"
+                " zone cannot change any more: delete it first, or use another name"
             )
     else:
         value = _read_current(session.query, name, base)[1]
