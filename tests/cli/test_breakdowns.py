@@ -196,9 +196,8 @@ def test_breakdowns_are_removed(counted: Servers) -> None:
     assert (done.json["dimensions"], done.json["breakdowns"]) == ([], [])
     assert counted.rows("views", "--by", "total") == [{"total": 13}]
     with Store(counted.mysql_url) as store:
-        assert store.snapshot(lambda session: session.query("SELECT name FROM counter")) == [
-            ("views",)
-        ]
+        ask = "SELECT name FROM counter WHERE created IS NOT NULL"
+        assert store.snapshot(lambda session: session.query(ask)) == [("views",)]
     assert counted.call("verify").status == 0
 
 

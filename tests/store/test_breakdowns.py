@@ -224,7 +224,10 @@ def test_with_a_counter_its_breakdowns_are_deleted(
     assert store.counters.delete(views).amount == 2
     for table in ("counter_slot", "counter_ledger", "counter_keys"):
         assert session.query(f"SELECT * FROM {table}") == []
-    assert session.query("SELECT name, created, dimensions FROM counter") == [(views, None, None)]
+    names = [views, *(f"{views}#{number}" for number in (1, 2, 3))]
+    assert session.query("SELECT name, created, dimensions FROM counter") == [
+        (name, None, None) for name in names
+    ]
 
 
 def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(

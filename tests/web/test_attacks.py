@@ -14,8 +14,9 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from countersink.producers import Producer
 from countersink.store import Store
+from countersink.store.apply.apply import Applier
+from tests.store.helpers import entry
 from tests.support.examples import MANY
 from tests.web.attacks.asking import ask, post, say
 from tests.web.attacks.bodies import JSON, MEGABYTE, SQL, bomb
@@ -115,10 +116,11 @@ def test_questions_whose_answers_would_have_no_end(target: Target) -> None:
     with Store(target.mysql_url) as store:
         store.counters.set("public_hours", resolution="hour")
     assert post(target, b'{"counter":"public_hours","at":0}') == 422
-    with Producer(target.redis_url) as producer:  # by HTTP nobody gets that far
-        for year in (1970, 9999):
-            producer.increment("public_hours", at=datetime(year, 12, 1, tzinfo=UTC))
-    target.apply()
+    applier = Applier(target.mysql_url, 9)  # through the queue nobody gets that far
+    for year in (1970, 9999):
+        at = round(datetime(year, 12, 1, tzinfo=UTC).timestamp()) // 60
+        applier.apply([entry([(0, "public_hours", "", at, 1)])])
+    applier.close()
     counter = "/v1/counters/public_hours"
     for path in ("hourly", "daily", "totals?by=hour", "hourly?include_pending=true"):
         for days in ("&from=0001-01-01&to=9999-12-31", "&from=1970-01-01&to=9999-12-01"):
