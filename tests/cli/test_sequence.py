@@ -197,7 +197,8 @@ def test_periods_of_a_month_in_a_time_zone(servers: Servers) -> None:
         "7",
     ]
     assert sequence(servers, "periods", "sales", "--format", "csv").out.count("\n") == 2
-    assert "reset" in one_sentence(sequence(servers, "configure", "sales", "--period", "day"), 2)
+    refused = sequence(servers, "configure", "sales", "--period", "day")
+    assert "delete it first" in one_sentence(refused, 2)
 
 
 def test_any_text_is_a_name(servers: Servers) -> None:

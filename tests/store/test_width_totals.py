@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from countersink.store import Store
@@ -88,6 +88,7 @@ _counters = st.tuples(
 
 @examples(few=3, many=12)
 @given(made=_counters, seed=st.integers(0, 2**32), asked=st.sampled_from(ZONES))
+@example(made=("America/New_York", ["quarter", "day"]), seed=18, asked="UTC")
 def test_days_of_changing_resolutions_and_of_any_zone(
     session: Session,
     applier: Applier,

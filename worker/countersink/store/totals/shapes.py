@@ -269,8 +269,11 @@ def _beside(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[o
     scheme, around = view.scheme, set[int]()
     for label in labels:
         begins, width = scheme.starts_at(label), view.width(label)
+        wider = [each for each in view.widths if is_wider(each, width)]
         for at in (begins // 60, scheme.ends_at(label) // 60 - 1):
-            around |= {scheme.label_in(each, at) for each in view.widths if is_wider(each, width)}
+            around |= {scheme.label_in(each, at) for each in wider}
+        # West of UTC the column may have reached the day after, which is the last then.
+        around |= {buckets.label("UTC", each, begins // 60) for each in wider}
         if begins > label:
             narrower = f" AND bucket >= %s AND bucket < %s AND width < {NUMBER[width]:d}"
             yield f"{narrower} ORDER BY bucket LIMIT 1", (label_time(label), datetime_of(begins))
