@@ -463,7 +463,7 @@ def test_a_breakdown_begins_behind_what_an_open_transaction_has_counted_ahead(
 ) -> None:
     store.counters.set("orders", dimensions=["page"])
     commit_one(store, app, "orders", {"page": "/a"})
-    ahead = datetime.now(UTC) + timedelta(hours=23)
+    ahead = datetime.now(UTC) + timedelta(hours=24)
     store.increment(app, "orders", {"page": "/b"}, 9, at=ahead)
     wanted = SettingsChange("orders", None, None, None, None, breakdowns=(("page",),))
     with connect(session.where, isolation="REPEATABLE READ") as changing:
