@@ -177,6 +177,7 @@ class Pass:
                 partial(
                     page,
                     counters=some,
+                    catalog=self.catalog,
                     start=start if beyond is None else beyond,
                     end=end,
                     rows=_PAGE_ROWS,

@@ -141,6 +141,7 @@ class Page:
 def page(
     session: Session,
     counters: Sequence[str],
+    catalog: Catalog,
     *,
     start: int | None,
     end: int | None,
@@ -153,6 +154,7 @@ def page(
     Args:
         session: outside a transaction.
         counters: in the order of the table; without ``start`` neighbours.
+        catalog: what is known of them.
         start, end: only buckets from the one to before the other, in Unix seconds as the table has
             them.
         rows: so many are looked at, or a bucket that has more.
@@ -170,11 +172,9 @@ def page(
                     unix_seconds(bucket),
                 )
                 if first == beyond:
-                    where, values = _of([name], first, first + 1)
-                    widths = session.query(
-                        f"SELECT DISTINCT width FROM {_ROWS} WHERE {where}", values
-                    )
-                    whole = [(name, first + width, None) for (width,) in sorted(widths)]
+                    # Without a look at its rows, which are many.
+                    widths = catalog.of(name).widths
+                    whole = [(name, first + NUMBER[width], None) for width in widths]
                     return Page(0, whole, first, first + 1)
             where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
         found = session.query(
