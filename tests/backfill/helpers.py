@@ -139,7 +139,7 @@ def rejected(mysql_url: str) -> list[tuple[int, str, str]]:
 
 
 def rejects_in(path: Path) -> list[tuple[str, int]]:
-    """What a file of rejected lines says: source and number of each, if it is there."""
+    """Source and number of each line in a file of rejected lines; [] without a file."""
     if not path.exists():
         return []
     return [(one["source"], one["line"]) for one in map(json.loads, path.open())]

@@ -103,7 +103,7 @@ def test_what_the_writer_has_not_applied_yet_is_in_the_sum(
 def test_a_correction_waits_for_what_its_node_has_not_applied(
     cluster: GaleraCluster, store: Store, app: Connection, session: Session, deletes: bool
 ) -> None:
-    """What is committed on another node before it begins is corrected; what is, after, counts."""
+    """Counts that another node commits before it begins are corrected; later ones are on top."""
     first, second = cluster.nodes
     correct = correcting(session, 3)
     with lagging(cluster, first, through=second) as root:

@@ -230,7 +230,7 @@ def test_too_many_days_are_refused(scene: Scene) -> None:
 @pytest.mark.parametrize("delete_missing", [False, True])
 @pytest.mark.parametrize("resolution", ["minute", "quarter", "hour", "day"])
 def test_all_widths_of_a_day_are_set(scene: Scene, resolution: Any, delete_missing: bool) -> None:
-    """What the sources say stands in the buckets that they were read in."""
+    """Totals of the sources stand in the buckets that these were read in."""
     at = minute(DAY, 600)
     for each in ("day", "minute", "quarter", "hour", resolution):
         scene.store.counters.set("views", resolution=each)

@@ -30,7 +30,7 @@ BAD = b"nonsense\n"
 
 
 def written(path: Path) -> list[dict[str, Any]]:
-    """What a file of rejected lines says."""
+    """Records of a file of rejected lines."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -176,7 +176,7 @@ def test_the_day_in_which_the_boundary_lies_is_set_whole(
 def test_the_boundary_moves_between_the_sources_and_the_correction(
     scene: Scene, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch, before: str, skip: int
 ) -> None:
-    """What is set stays set, and what is rolled up by then is set there."""
+    """Days that are set stay set, in the hours that they are rolled up to by then."""
     monkeypatch.setattr(correction, "ROWS", 2)
     scene.store.counters.set("views", keep="minute=50d")
     minutes = [noon(4), noon(4) + 1, noon(3), noon(3) + 1]

@@ -213,8 +213,8 @@ class Backfills:
         self.verify(note)
 
     def check_rejects(self, book: Book) -> None:
-        """As many lines as those of the log are on record as rejected, once each, and the file of
-        the last run has those that it has rejected; :meth:`run` ran it.
+        """Rejected lines on record are as many as the log has, once each, and the file of the last
+        run has those that it has rejected; :meth:`run` ran it.
         """
         with Oracle(self.stage.mysql_url) as oracle, oracle.connection.cursor() as cursor:
             cursor.execute(REJECTS, (self.counter,))

@@ -16,11 +16,10 @@ import json
 import random
 import signal
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
@@ -52,7 +51,7 @@ from tests.faults.scenarios.history_books import (
 from tests.faults.scenarios.history_questions import Reader, drawn, plain
 from tests.faults.stage import Stage
 from tests.store.app import Connection, open_app
-from tests.store.helpers import together
+from tests.store.helpers import beside, together
 from tests.support.oracle import connect
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
@@ -73,7 +72,7 @@ NAMES: Final = ("c0", "c1", "c2", "c3", "c4")
 KEYS: Final = ("a", "b", "a ", "ä", "Z", "")
 AMOUNTS: Final = (1, 1, 1, 2, 7, 1000, -1, -3, 0)
 LOGGED: Final = (1, 1, 2, 7, -1_000_003)
-"""Those of a log that is added: none of it adds up to 0, which would be no addition to a day."""
+"""Amounts of a log that is added: no sum of them is 0, which would be no addition to a day."""
 KEEPS: Final = (
     *("minute=2d,hour=3d,day=60d", "minute=1d,quarter=5d,day=90d", "quarter=1h,hour=2d,day=40d"),
     *("minute=90m,quarter=1d", "hour=2d,day=30d", "hour=5d", "quarter=2d", "day=45d", "forever"),
@@ -97,7 +96,7 @@ LOST: Final = (1020, 1205, 1213)
 
 
 def histories(stage: Stage, operations: int = OPERATIONS, questions: int = QUESTIONS) -> None:
-    """One history on a database of its own; prints how many questions were answered."""
+    """Play a history on a database of its own; prints how many questions were answered."""
     with World(stage) as world:
         history = History(world, questions)
         for number in range(operations):
@@ -226,7 +225,7 @@ class History:
             self._make(begin, name)
 
     def step(self, number: int) -> None:
-        """One operation, and after every few of them questions."""
+        """Do an operation, and after every few of them ask questions."""
         draw = random.Random(f"{self.world.seed} {number}")
         ((work, _),) = draw.choices([*OPERATION.items()], [*OPERATION.values()])
         self.said = work.__name__
@@ -421,9 +420,10 @@ class History:
         rows, at = self._rows(draw, [name])[: draw.choice((0, 5))], now_ms(self.world.stage.redis)
         wider = max(book.resolution, resolution, key=MINUTES.__getitem__)
         self.recent.setdefault(name, set()).update((book.resolution, resolution))
-        with _beside(setting):  # which waits for transactions that have counted ahead
+        with beside(setting) as done:  # it waits for transactions that have counted ahead
             self._settle(name, draw)
             self.world.appliers[0].apply([_entry(rows, at)] if rows else [])
+        done.result()
         book.change_resolution(resolution, self.world.now)
         for _, key, minute, amount in rows:
             book.add(key, minute, amount, wider, sure=False)
@@ -470,8 +470,9 @@ class History:
         self._settle(name, draw)
         if draw.random() < 0.5:
             row, book = (name, key, self._minute(draw), 1_000_000_007), self.books[name]
-            with _beside(partial(self.world.store.counters.delete, name, key)):
+            with beside(partial(self.world.store.counters.delete, name, key)) as done:
                 self.world.appliers[0].apply([_entry([row], now_ms(self.world.stage.redis))])
+            done.result()
             book.delete(key)
             if self.world.store.totals.total(name, key=key):
                 book.add(*row[1:])
@@ -489,8 +490,9 @@ class History:
         name = draw.choice(sorted(self.books))
         self._settle(name, draw)
         row = name, "a", self._minute(draw), 7
-        with _beside(partial(self.world.store.counters.delete, name)):
+        with beside(partial(self.world.store.counters.delete, name)) as done:
             self.world.appliers[0].apply([_entry([row], now_ms(self.world.stage.redis))])
+        done.result()
         del self.books[name]
         self.runs = {run: one for run, one in self.runs.items() if one.counter != name}
         self.deleted[name] = self._left(name)
@@ -520,9 +522,10 @@ class History:
     def _pass(self, draw: random.Random, what: str) -> None:
         if draw.random() < 0.3:
             self._killed(draw, what)
-        with _beside(partial(self._moved, what)):
+        with beside(partial(self._moved, what)) as done:
             if draw.random() < 0.5:
                 self.work(draw)
+        done.result()
         if what == "retention":
             for book in self.books.values():
                 book.roll_up(self.world.now)
@@ -689,11 +692,11 @@ class History:
         self.books[name] = Book(zone, resolution)
 
     def _known(self, name: str) -> Book:
-        """The books of a counter, be it unknown yet."""
+        """Books of a counter, be it unknown yet."""
         return self.books.get(name) or self.deleted.get(name) or Book()
 
     def _book(self, name: str) -> Book:
-        """The same of one that is counted, maybe for the first time."""
+        """Books of a counter that is being counted, maybe for the first time."""
         self.books[name] = self._known(name)
         self.deleted.pop(name, None)
         return self.books[name]
@@ -736,26 +739,6 @@ def _tried(setting: Callable[[], object]) -> str:
     except ValueError:
         return "refused"
     return "set"
-
-
-@contextmanager
-def _beside(work: Callable[[], object]) -> Iterator[None]:
-    """Run something in a thread meanwhile; it has to end well."""
-    future: Future[object] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-    future.result()
 
 
 def _step(text: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What a history has counted, in plain dictionaries; local days by ``zoneinfo`` alone."""
+"""Books of a history: its counts in plain dictionaries; local days by ``zoneinfo`` alone."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ Bucket = tuple[str, int, int]
 
 @lru_cache(maxsize=2**20)
 def local(zone: str, minute: int) -> datetime:
-    """What clocks show in a zone at a Unix minute."""
+    """Local time of a zone at a Unix minute."""
     return datetime.fromtimestamp(minute * 60, ZoneInfo(zone))
 
 
@@ -123,7 +123,7 @@ def is_wider(one: str, other: str) -> bool:
 
 @dataclass
 class Book:
-    """One counter: what was counted of it, and how wide the buckets may be that this is in by now.
+    """Books of a counter: its counts, and the widest bucket that may hold each of them by now.
 
     Attributes:
         zone: its time zone.

@@ -9,9 +9,9 @@ does not matter which of them are rolled up to wider ones meanwhile.
 At REPEATABLE READ the locking read takes the rows of a range, in all slots, and the gaps between
 them: until the COMMIT nobody counts, compacts or deletes there, so what is added is what was
 lacking. What is counted after it is on top. On other nodes of Galera no lock of ours holds anybody
-up: a transaction there that counts or deletes the counter's keys, and that is not in the sum, and
-the correction are not both committed. Two reconciles of a counter hold its row one after the other:
-the second sums up what the first has added.
+up: what was committed there before the correction begins is waited for (``wsrep_sync_wait``) and in
+the sum; what is committed there later is on top. Two reconciles of a counter hold its row one after
+the other: the second sums up what the first has added.
 
 Rows that others hold are waited for, for a second; then fewer keys are tried, as nobody is to wait
 behind who waits.
@@ -258,8 +258,8 @@ def connect_for(mysql_url: str) -> Connect:
             read_timeout=READ_TIMEOUT_S,
             lock_wait=LOCK_WAIT_S,
         )
-        # A node of Galera that lags is waited for; else corrections would lose the race again and
-        # again.
+        # A node of Galera that lags is waited for; else what another one has committed already
+        # would be missing from the sum, and count on top of the correction.
         session.read_all()
         return session
 

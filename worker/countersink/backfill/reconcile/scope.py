@@ -33,7 +33,7 @@ from countersink.store.counters.buckets import (
     days,
     intervals,
 )
-from countersink.store.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
+from countersink.store.counters.catalog import Scheme, load_scheme
 from countersink.store.sql import datetime_of, day_label, labels_where
 
 MOST_DAYS: Final = 40_000
@@ -66,10 +66,7 @@ class DayBuckets:
         cls, session: Session, counter: str, resolution: Resolution, *, lock: str = ""
     ) -> "DayBuckets":
         """Read the scheme; with a lock it stays so until the transaction ends."""
-        rows = session.query(
-            f"SELECT {SCHEME_COLUMNS} FROM counter WHERE name = %s{lock}", (counter,)
-        )
-        return cls(counter, scheme_of(counter, rows[0]) if rows else DEFAULT, resolution)
+        return cls(counter, load_scheme(session, counter, lock), resolution)
 
     @property
     def widths(self) -> tuple[Width, ...]:

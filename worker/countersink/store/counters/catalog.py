@@ -378,22 +378,26 @@ SCHEME_COLUMNS: Final = ", ".join(
 """Columns of ``counter``, as :func:`scheme_of` takes them."""
 
 
-def read_schemes(session: Session, counters: Sequence[str] | None = None) -> dict[str, Scheme]:
-    """The schemes of all counters that have a row of their own, or of those among some."""
+def read_schemes(
+    session: Session, counters: Sequence[str] | None = None, lock: str = ""
+) -> dict[str, Scheme]:
+    """The schemes of all counters that have a row of their own, or of those among some; with a lock
+    they stay so until the transaction ends.
+    """
     where, args = "", tuple[str, ...]()
     if counters is not None:
         where, args = f" WHERE name IN ({marks(counters)})", tuple(counters)
     return {
         name: scheme_of(name, columns)
         for name, *columns in session.query(
-            f"SELECT name, {SCHEME_COLUMNS} FROM counter{where}", args
+            f"SELECT name, {SCHEME_COLUMNS} FROM counter{where}{lock}", args
         )
     }
 
 
-def load_scheme(session: Session, counter: str) -> Scheme:
-    """A counter's scheme, as :meth:`Catalog.of` has it."""
-    return read_schemes(session, [counter]).get(counter, DEFAULT)
+def load_scheme(session: Session, counter: str, lock: str = "") -> Scheme:
+    """A counter's scheme, as :meth:`Catalog.of` has it; with a lock as :func:`read_schemes`."""
+    return read_schemes(session, [counter], lock).get(counter, DEFAULT)
 
 
 def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:

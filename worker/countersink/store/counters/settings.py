@@ -257,12 +257,13 @@ def _check_zone(session: Session, scheme: Scheme) -> None:
         ValueError: it may not.
     """
     name, zone = scheme.counter, scheme.time_zone
-    if not is_used(session, name) and _is_fixed(session, name):
+    used = is_used(session, name)
+    if not used and _is_fixed(session, name):
         raise ValueError(
             f"applications or backfills may be counting {name} in {zone}: set another time zone"
             " once it was neither counted nor deleted for ten minutes, or count under another name"
         )
-    if _may_be_counted(session, name):
+    if used or is_posted(session, name):
         raise ValueError(
             f"{name} has been counted in {zone}, and its time zone stays: count on in"
             " it (totals can be asked for in other zones), or under another name"
