@@ -122,16 +122,9 @@ def ends_at(time_zone: str, label: int) -> int:
     return start + MINUTES[width] * 60
 
 
-def local_day(time_zone: str, label: int) -> date:
-    """The date that the bucket belongs to, or begins on, in a time zone; of a month its first.
-
-    Raises:
-        LookupError: as :func:`width_of`.
-    """
-    start = label - width_number(label)
-    if width_of(label) in ("day", "month"):
-        return _date(start // _DAY)
-    return _date(_day_number(time_zone, start))
+def own_date(label: int) -> date:
+    """The date in the label of a day or month, the same in all time zones; of a month its first."""
+    return _date(label // _DAY)
 
 
 def date_at(time_zone: str, instant: int) -> date:

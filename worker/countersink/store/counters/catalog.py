@@ -34,6 +34,7 @@ from countersink.store.sql import (
     marks,
     parts,
     unix_seconds,
+    width_number,
 )
 
 Reached = tuple[tuple[Width, int], ...]
@@ -95,9 +96,9 @@ class Scheme:
 
     def local_day(self, label: int) -> date:
         """The date of a bucket in the counter's time zone; of a month its first day."""
-        # A day's bucket says its date itself.
-        finer = buckets.width_of(label) in buckets.FINER
-        return buckets.local_day(self.known_zone() if finer else self.time_zone, label)
+        if buckets.width_of(label) in buckets.FINER:
+            return buckets.date_at(self.known_zone(), label - width_number(label))
+        return buckets.own_date(label)
 
     def rolled_to(self, width: Width) -> int | None:
         """Unix seconds up to which finer buckets are rolled up to such; None: none are."""

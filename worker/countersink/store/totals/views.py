@@ -141,7 +141,7 @@ class View:
         day = self._days.get(label)
         if day is None:
             if self.plain(self.width(label)):
-                day = self.scheme.local_day(label)
+                day = buckets.own_date(label)
             else:
                 day = buckets.date_at(self.zone, self.scheme.starts_at(label))
             self._days[label] = day
