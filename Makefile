@@ -68,7 +68,7 @@ test-clusters: install ## the tests on clusters: Redis, Valkey, Sentinel, Galera
 	@scripts/servers.sh --tests
 	@scripts/mysql-tree.sh || [ $$? -eq 3 ]
 	@scripts/valkey-tree.sh || [ $$? -eq 3 ]
-	@COUNTERSINK_TEST_SERVER=mariadb $(PYTEST) -n $(CLUSTER_JOBS) -m clusters $(ARGS) </dev/null
+	@COUNTERSINK_TEST_SERVER=both $(PYTEST) -n $(CLUSTER_JOBS) -m clusters $(ARGS) </dev/null
 
 coverage: install ## branch coverage of the product by the tests of `make test`, beside the figures kept in tests/coverage.json; KEEP=1 keeps the new ones
 	@scripts/servers.sh --tests

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,22 @@ class Troupe:
         enough = self.done() + more
         eventually(lambda: self.done() >= enough, 60 + 2 * more, message=self.outputs)
 
+    @staticmethod
+    def ready(*children: Child) -> None:
+        """Wait until these schedulers and job processes are at work."""
+        for child in children:
+            eventually(partial(_is_ready, child), 60, message=child.output)
+
     def end(self, *children: Child) -> None:
-        """SIGTERM; each must end by itself, in good order."""
+        """SIGTERM; each must end by itself, in good order. One that is still starting would just
+        die of the signal: it is waited for.
+        """
+        self.ready(*children)
         for child in children:
             child.terminate()
         for child in children:
-            assert child.wait(20) == 0, child.output()
+            status = child.wait(20)
+            assert status == 0, f"{child.name} {child.pid}: status {status}\n{child.output()}"
 
     def settled(self) -> None:
         """Wait until no run is planned or under way."""
@@ -110,6 +121,10 @@ class Troupe:
         )
         outputs = [f"--- {c.name} {c.pid}\n{c.output()[-3000:]}" for c in self.stage.children]
         return "\n".join([*(str(row) for row in rows), *outputs])
+
+
+def _is_ready(child: Child) -> bool:
+    return '"action": "ready"' in child.output()
 
 
 def kill(pid: int) -> None:

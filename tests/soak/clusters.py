@@ -72,9 +72,11 @@ class Probe:
 
     Args:
         servers: of which at least one takes writes; they have the table ``beats.beat``.
+        primary: a query with a row where a server is the one to write to; asked of each connection.
     """
 
-    def __init__(self, servers: Sequence[MySQLServer]) -> None:
+    def __init__(self, servers: Sequence[MySQLServer], primary: str = "SELECT 1") -> None:
+        self._primary = primary
         self.longest_s = 0.0
         self._last = time.monotonic()
         self._lock = threading.Lock()
@@ -108,9 +110,11 @@ class Probe:
                         autocommit=True,
                     )
                 ) as connection,
+                connection.cursor() as cursor,
             ):
-                while not self._stopping.wait(PROBE_S):
-                    connection.query("INSERT INTO beat VALUES ()")
+                is_primary = cursor.execute(self._primary) > 0
+                while is_primary and not self._stopping.wait(PROBE_S):
+                    cursor.execute("INSERT INTO beat VALUES ()")
                     self._committed()
 
     def _committed(self) -> None:
@@ -253,7 +257,7 @@ class GroupGround(DatabaseGround):
         return self._emptied(self._group.primary(), self._group.url())
 
     def probe(self) -> Probe:
-        return Probe(self._group.members)
+        return Probe(self._group.members, group_replication.IS_PRIMARY)
 
     def faults(self) -> dict[str, Fault]:
         found: dict[str, Fault] = {"killed": self._kill, "frozen": self._freeze}

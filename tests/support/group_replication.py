@@ -36,6 +36,13 @@ _MEMBERS: Final = (
     " FROM performance_schema.replication_group_members"
 )
 
+IS_PRIMARY: Final = (
+    "SELECT 1 FROM performance_schema.replication_group_members"
+    " WHERE member_id = @@server_uuid AND member_state = 'ONLINE' AND member_role = 'PRIMARY'"
+)
+"""A row where a member may be written to. One that was started, and is not in the group yet, takes
+writes as well, and can never enter it after that."""
+
 
 def installed() -> bool:
     """Whether MySQL 9 is there, with the plugin."""
