@@ -6,13 +6,15 @@ import shutil
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import date
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from countersink.backfill.count import parallel, task
+from countersink.backfill.count import read_ahead, task
 from countersink.store.verify import open_session, verify
 from tests.cli.command import Result, call
 from tests.faults.stage import Stage
@@ -23,8 +25,8 @@ from tests.support.proxies import Deed, Phase
 from tests.support.traffic import Cell
 
 COUNTER = "log"
-DONE, REJECTED = 0, 3
-"""Exit statuses of a backfill that came to its end."""
+DONE, FAILED, REJECTED = 0, 1, 3
+"""Exit statuses of a backfill that came to its end; failed: a source was refused."""
 ENDS_WITHIN = 90.0
 REQUESTS = 60
 """About as many as a short run sends, undoing half of it; a longer one dies early."""
@@ -37,11 +39,18 @@ REJECTS = """
 
 
 class Backfills:
-    """Backfills of one counter; ``books`` is what they must have added to the stage's traffic."""
+    """Backfills of one counter; ``books`` is what they must have added to the stage's traffic.
+
+    Attributes:
+        good: exit statuses that they may have.
+        requests: after so many one is killed, at most.
+    """
 
     def __init__(self, stage: Stage, counter: str = COUNTER) -> None:
         self.stage = stage
         self.counter = counter
+        self.good: tuple[int, ...] = (DONE, REJECTED)
+        self.requests = REQUESTS
         self.kills = 0
         self._rejects = stage.directory / f"{counter}-rejects.ndjson"
         self._rejected = 0
@@ -57,23 +66,37 @@ class Backfills:
 
     def run(self, *arguments: str | Path, proxied: bool = False) -> dict[str, Any]:
         """Run it to its end, which has to be a good one; its report."""
+        report = self.report(*arguments, proxied=proxied)
+        assert report["state"] == "done", report
+        return report
+
+    def report(self, *arguments: str | Path, proxied: bool = False) -> dict[str, Any]:
+        """Run it; its report, whatever it says."""
         mysql_url = self.stage.mysql_url
         done = self._call(
             self._arguments(arguments),
             self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url,
         )
         told = f"status {done.status} (seed {self.stage.seed})\n{done.out}\n{done.err}"
-        assert done.status in (DONE, REJECTED), told
+        assert done.status in self.good, told
         report: dict[str, Any] = done.json
-        assert report["state"] == "done", told
-        assert (done.status == REJECTED) == (report["rejected"] > 0), told
+        assert (done.status == FAILED) == (report["state"] == "failed"), told
+        assert (done.status == REJECTED) <= (report["rejected"] > 0), told
         self._rejected = report["rejected"]
         return report
 
     def end(self, child: Child) -> None:
         """Wait for one's end, which has to be a good one."""
         status = child.wait(ENDS_WITHIN)
-        assert status in (DONE, REJECTED), f"status {status}\n{child.output()}"
+        assert status in self.good, f"status {status}\n{child.output()}"
+
+    def reported(self, child: Child) -> dict[str, Any]:
+        """Wait for one's end, which has to be a good one; its report."""
+        self.end(child)
+        lines = [line for line in child.output().splitlines() if line.startswith('{"run"')]
+        assert lines, child.output()
+        report: dict[str, Any] = json.loads(lines[-1])
+        return report
 
     def undo(self, run: int, kills: int = 0) -> None:
         """Take a run back by processes that are killed, as long as it is not done, then to its end.
@@ -96,6 +119,13 @@ class Backfills:
         said: dict[str, Any] = done.json
         return said
 
+    def corrections(self, run: int) -> Counter[tuple[date, str]]:
+        """What a reconcile tells that it has changed, by day and key."""
+        changed = Counter[tuple[date, str]]()
+        for one in self.shown(run, "--drift")["drift"]:
+            changed[date.fromisoformat(one["day"]), one["key"]] += one["delta"]
+        return changed
+
     def known(self, *arguments: str | Path) -> None:
         """Once more: nothing is counted, and nothing rejected."""
         report = self.run(*arguments)
@@ -116,6 +146,17 @@ class Backfills:
         self.kills += killed
         return killed
 
+    def killed_runs(self, *arguments: str | Path) -> list[int]:
+        """Start one and kill it; its run, if it has begun one, of which nothing is open now."""
+        with Oracle(self.stage.mysql_url) as oracle:
+            ((before,),) = oracle.rows("SELECT COALESCE(MAX(id), 0) FROM backfill_run")
+            self.kill(*arguments)
+            for table in ("backfill_source", "backfill_chunk", "backfill_run"):
+                # Waits until what it has sent before is committed or rolled back.
+                oracle.rows(f"SELECT 1 FROM {table} FOR UPDATE")
+            begun = oracle.rows(f"SELECT id FROM backfill_run WHERE id > {before}")
+        return [int(run) for (run,) in begun]
+
     def _killed_at_a_request(self, arguments: Sequence[str | Path], command: Sequence[str]) -> bool:
         victim: Future[Child] = Future()
         rule = self.stage.when(
@@ -123,7 +164,7 @@ class Backfills:
             self.stage.random.choice(list(Phase)),
             Deed.CUT,
             call=lambda _request: victim.result(30).kill(),
-            skip=self.stage.random.randrange(REQUESTS // 2 if command else REQUESTS),
+            skip=self.stage.random.randrange(self.requests // 2 if command else self.requests),
             label="backfill killed",
         )
         try:
@@ -151,13 +192,13 @@ class Backfills:
         """`countersink ARGUMENTS` in this process: what is not to be killed begins faster here."""
         with (
             patch.object(task, "LINES", self.stage.chunk_lines),
-            patch.object(parallel, "LEAST_BYTES", 1),
+            patch.object(read_ahead, "FIRST", 1),
         ):
             return call(*arguments, **self.environment(mysql_url or self.stage.mysql_url))
 
     def _ended(self, child: Child) -> None:
         status = child.wait(ENDS_WITHIN)
-        good = (DONE, REJECTED, -signal.SIGKILL)
+        good = (*self.good, -signal.SIGKILL)
         assert status in good, f"status {status} (seed {self.stage.seed})\n{child.output()}"
 
     def _start(
