@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,9 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.errors import Unreadable
-from countersink.backfill.input.content import Content, Lookback, open_content
+from countersink.backfill.input.content import GROWS_S, Content, head_of, open_content
 from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import SpanReader
+from countersink.backfill.input.spans import Quoting, SpanReader
+from countersink.producers.access_log.file import PACKINGS, Unpacker
+from tests.cli.command import redirected
 from tests.support.examples import examples
 from tests.support.processes import child_environment
 
@@ -110,6 +114,17 @@ def fed(folder: Path, pieces: list[bytes]) -> Iterator[Input]:
         path.unlink()
 
 
+@contextmanager
+def filled(folder: Path, data: bytes) -> Iterator[Input]:
+    """A FIFO that holds so much and has no end: whoever opened it for both may write to it."""
+    path = folder / "filled"
+    os.mkfifo(path)
+    with path.open("r+b", buffering=0) as pipe:
+        pipe.write(data)
+        yield at(path)
+    path.unlink()
+
+
 def test_a_plain_file_is_read_from_anywhere(tmp_path: Path) -> None:
     with open_content(written(tmp_path, SAMPLE)) as content:
         assert (content.plain, content.size) == (True, len(SAMPLE))
@@ -125,6 +140,21 @@ def test_a_plain_file_is_read_from_anywhere(tmp_path: Path) -> None:
 def test_an_empty_file_is_empty(tmp_path: Path) -> None:
     with open_content(written(tmp_path, b"")) as content:
         assert (content.plain, content.size, content.read(1)) == (True, 0, b"")
+
+
+def test_a_plain_file_may_grow_for_an_hour_after_it_was_written_to(tmp_path: Path) -> None:
+    for age, data, grows in (
+        (GROWS_S - 60, b"a\n", True),
+        (GROWS_S - 60, b"", True),
+        (GROWS_S + 60, b"a\n", False),
+        (-60, b"a\n", True),  # the clocks of two machines
+        (0, gzip.compress(b"a\n"), False),
+    ):
+        source = written(tmp_path, data)
+        assert source.path is not None
+        os.utime(source.path, times=(time.time() - age,) * 2)
+        with open_content(source) as content:
+            assert content.may_grow is grows
 
 
 @pytest.mark.parametrize("extension", ["gz", "zst", "7z"])
@@ -144,6 +174,51 @@ def test_compressed_files_are_known_by_their_content(tmp_path: Path, kind: str) 
         assert (content.offset, content.position) == (len(SAMPLE), len(packed))
         content.seek(3)
         assert content.read(4) == SAMPLE[3:7]
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+@given(
+    data=st.binary(max_size=900),
+    streams=st.integers(1, 3),
+    looks=st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 90)), max_size=8),
+)
+@examples(few=20, many=100)
+def test_a_compressed_file_is_read_from_anywhere(
+    kind: str, data: bytes, streams: int, looks: list[tuple[int, int]]
+) -> None:
+    packed, whole = PACKERS[kind](data) * streams, data * streams
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("countersink.producers.access_log.file._KEPT", 50)
+        patch.setattr("countersink.producers.access_log.file.BLOCK", 40)
+        kinds = [one for one in PACKINGS if one.name == kind]
+        unpacker = Unpacker(kinds[0], lambda size, offset: packed[offset : offset + size])
+        for offset, size in looks:
+            found = unpacker.read(size, offset)
+            assert whole[offset:].startswith(found)
+            assert len(found) <= size
+            assert found or offset >= len(whole)
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_a_compressed_file_is_not_begun_again_while_its_lines_are_read(
+    tmp_path: Path, kind: str
+) -> None:
+    data = SAMPLE + b"x" * MIB + b"\n" + SAMPLE + b'"never closed\n' + SAMPLE * 9
+    source, csv = written(tmp_path, PACKERS[kind](data)), Quoting(",")
+    assert source.path is not None
+    with open_content(source) as content:
+        head_of(content)
+        with source.path.open("r+b") as file:
+            file.write(b"begun again")
+        at_byte, number = 0, 1
+        while at_byte < len(data):
+            reader = SpanReader(content, at_byte, number, quoted=csv, max_lines=5_000)
+            assert list(reader.pieces())
+            assert reader.span is not None
+            at_byte, number = reader.span.end, reader.span.next_line
+        assert at_byte == len(data)
+        with pytest.raises(Unreadable, match="something else"):
+            content.read_at(1, 0)
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -285,118 +360,96 @@ def test_what_is_gone_or_no_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, *PACKERS.values()])
-def test_a_fifo_is_read_as_it_comes(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_a_fifo_is_read_as_a_file_with_what_came(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
     data = pack(SAMPLE)
     pieces = [data[:1], data[1:2], data[2:15], data[15:100_000], data[100_000:]]
     with fed(tmp_path, pieces) as source, open_content(source) as content:
-        assert (content.plain, content.size) == (False, None)
+        plain = data == SAMPLE
+        assert (content.plain, content.size) == (plain, len(data) if plain else None)
+        assert not content.may_grow
         assert rest(content) == SAMPLE
         assert (content.offset, content.position) == (len(SAMPLE), len(data))
         content.seek(5)
         assert content.read(5) == SAMPLE[5:10]
 
 
-def test_a_pipe_goes_back_as_far_as_it_was_kept(tmp_path: Path) -> None:
-    data = SAMPLE * (40 * MIB // len(SAMPLE))
-    with fed(tmp_path, [data]) as source, open_content(source) as content:
-        content.keep(True)
-        assert content.read(100) == data[:100]
-        content.seek(30 * MIB)
-        content.seek(7)
-        assert content.read(100) == data[7:107]
-        content.keep(False)
-        assert rest(content, 1 << 20) == data[107:]
-        with pytest.raises(Unreadable, match="cannot be read again from byte 7: it is a pipe"):
-            content.seek(7)
-        content.seek(len(data) - 20 * MIB)
-        assert rest(content, 1 << 20) == data[-20 * MIB :]
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_file_at_standard_input_is_read_to_its_end(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    source = written(tmp_path, pack(SAMPLE))
+    assert source.path is not None
+    with redirected(source.path), open_content(Input("-", None, None)) as content:
+        assert (content.name, content.may_grow) == ("standard input", False)
+        assert rest(content) == SAMPLE
+
+
+def test_the_copy_of_a_pipe_has_no_name_and_leaves_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with fed(tmp_path, [SAMPLE]) as source, open_content(source) as content:
+        assert list(folder.iterdir()) == []
+        assert rest(content) == SAMPLE
+    monkeypatch.setattr("countersink.backfill.input.content.RESERVE", 2**62)
+    with filled(tmp_path, b"a\n") as source, pytest.raises(Unreadable) as told:
+        open_content(source)
+    assert f"cannot be kept in {folder}: less than" in str(told.value)
+    assert "Set TMPDIR to a directory with room" in str(told.value)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_pipe_that_cannot_be_kept_says_where_room_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
-    with fed(tmp_path, [b"x" * MIB] * 26) as source, open_content(source) as content:
-        content.keep(True)
-        _, told = until_damage(content)
-        assert "Set TMPDIR to a directory with room" in told
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    told = pytest.raises(Unreadable, match=r"gone: there is no .* Set TMPDIR to a directory")
+    with filled(tmp_path, b"a\n") as source, told:
+        open_content(source)
 
 
-def test_a_silent_fifo_can_be_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [b"", b"a\nb\n" * 10, zstd(b"a\n")])
+def test_a_pipe_can_be_stopped(tmp_path: Path, said: bytes) -> None:
+    """What came of it is not read: its last line may be half of one."""
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(len(asked) >= 2)  # after what was said, when it is silent
+        return asked[-1]
+
+    with filled(tmp_path, said) as source:
+        with pytest.raises(Unreadable, match="was not read: asked to stop"):
+            open_content(source, stop)
+        assert asked == [False, False, True]
+
+
+def test_a_fifo_that_nobody_writes_to_can_be_stopped(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
+    answers = iter([False])
     with pytest.raises(Unreadable, match="was not read: asked to stop"):
-        open_content(at(path), lambda: True)
-    # Opened for both: whoever reads is not at the end.
-    with path.open("r+b", buffering=0) as pipe:
-        pipe.write(b"a\nb\n" * 10)
-        with open_content(at(path), lambda: True) as content:
-            reader = SpanReader(content, 0, 1)
-            assert sum(len(window.lines) for window in reader) == 20
-            assert reader.span is not None
-            assert (reader.span.end, reader.span.open_at) == (40, None)
-            with pytest.raises(Unreadable, match="was not read to its end: asked to stop"):
-                list(SpanReader(content, 40, 21))
-
-
-@pytest.mark.parametrize("kind", PACKERS)
-def test_what_came_through_a_pipe_before_the_stop_is_not_lost(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    data = b"a line of some length\n" * 3_000
-    packed = PACKERS[kind](data)
-    with path.open("r+b", buffering=0) as pipe:
-        pipe.write(packed)
-        with open_content(at(path), lambda: True) as content:
-            assert until_damage(content)[0] == data
-
-
-@given(
-    blocks=st.lists(st.binary(min_size=1, max_size=40), max_size=30),
-    keeps=st.lists(st.booleans(), min_size=30, max_size=30),
-    looks=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 90)), max_size=5),
-)
-@examples(few=20, many=100)
-def test_the_lookback_has_what_it_says(
-    blocks: list[bytes], keeps: list[bool], looks: list[tuple[int, int]]
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("countersink.backfill.input.content._JOINED", 10)
-        recent = Lookback(memory=50)
-        data, kept_from = b"", 0
-        for block, keep in zip(blocks, keeps, strict=False):
-            if keep and not recent.keeping:
-                kept_from = recent.start
-            recent.keeping = keep
-            recent.append(block)
-            data += block
-            assert recent.end == len(data)
-            assert recent.start <= max(0, len(data) - 50)
-            if keep:
-                assert recent.start <= kept_from
-            for offset, size in looks:
-                if recent.start <= offset:
-                    found = recent.get(offset, size)
-                    assert data[offset:].startswith(found)
-                    assert len(found) <= size
-                    assert found or offset >= len(data)
-        recent.clear()
-        assert (recent.start, recent.end) == (0, 0)
+        open_content(at(path), lambda: next(answers, True))
 
 
 READER = """
 import sys
 from pathlib import Path
+from typing import Any
 from countersink.backfill.input.content import open_content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import Quoting
-from countersink.backfill.input.spans import SpanReader
+from countersink.backfill.input.spans import SpanReader, window_of
 name, quoted = sys.argv[1], Quoting(",") if sys.argv[2] == "quoted" else None
 at, line, lines, rejected = 0, 1, [], []
 with open_content(Input(name, None if name == "-" else Path(name), None)) as content:
     while True:
         reader = SpanReader(content, at, line, quoted=quoted)
-        for window in reader:
+        for piece in reader.pieces():
+            window = window_of(piece, quoted)
             lines += window.lines
             rejected += window.rejected
         if reader.span is None:
@@ -437,7 +490,7 @@ def test_memory_is_flat_over_a_huge_line_from_a_pipe(quoted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["nul", "gzip", *(pytest.param(kind, marks=BIG) for kind in ("bzip2", "zstd"))]
+    "kind", ["nul", "gzip", *(pytest.param(kind, marks=BIG) for kind in ("bzip2", "zstd", "xz"))]
 )
 def test_memory_is_flat_over_what_unpacks_to_a_huge_line(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "huge"
@@ -461,13 +514,12 @@ def test_memory_is_flat_over_what_unpacks_to_a_huge_line(tmp_path: Path, kind: s
 
 def compressed_run(kind: str) -> bytes:
     """One stream: a line of HUGE bytes."""
-    if kind == "gzip":
-        packer = zlib.compressobj(1, wbits=31)
-    elif kind == "bzip2":
-        return bz2.compress(b"x" * MIB) * (HUGE // MIB) + bz2.compress(b"\n")
-    else:
-        frame = zstandard.ZstdCompressor(level=1).compressobj()
-        parts = [frame.compress(b"x" * MIB) for _ in range(HUGE // MIB)]
-        return b"".join([*parts, frame.compress(b"\n"), frame.flush()])
+    packers: dict[str, Callable[[], Any]] = {
+        "gzip": lambda: zlib.compressobj(1, wbits=31),
+        "bzip2": bz2.BZ2Compressor,
+        "zstd": lambda: zstandard.ZstdCompressor(level=1).compressobj(),
+        "xz": lambda: lzma.LZMACompressor(preset=1),
+    }
+    packer = packers[kind]()
     parts = [packer.compress(b"x" * MIB) for _ in range(HUGE // MIB)]
     return b"".join([*parts, packer.compress(b"\n"), packer.flush()])

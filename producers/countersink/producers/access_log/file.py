@@ -14,10 +14,9 @@ import re
 import select
 import stat
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from countersink.producers.errors import Damaged, LogError
 
@@ -103,86 +102,48 @@ def check_begun(first: bytes, name: str) -> None:
 
 
 BLOCK: Final = 256 * 1024
-"""Uncompressed bytes that are handed out at once, about."""
+"""Bytes read from a compressed file at once, and uncompressed bytes handed out at once."""
 SNIFF: Final = 16
 """First bytes of a file that tell how it is compressed."""
 
 _XZ_BYTES: Final = 256 * 1024 * 1024
 """Memory that an xz file may ask for; ``xz -9`` asks for 65 MiB."""
 _SLICE: Final = 256
-"""Compressed bytes given to zstd at once: it has no limit on what it makes of them (of the most
-hostile, 8 MiB)."""
+"""Compressed bytes unpacked at once: zlib, zstd and lzma make of them whatever they stand for (of
+the most hostile, zstd 8 MiB)."""
+_KEPT: Final = 2 * 1024 * 1024
+"""Uncompressed bytes that are kept before the ones read last: more than a reader of lines goes
+back, which is the longest line and a window."""
 
 
-class _Gzip:
-    """One stream, read as by :class:`bz2.BZ2Decompressor`: ``decompress`` wants b"" until
-    ``needs_input``; after ``eof``, ``unused_data`` is what came after the stream.
-    """
-
-    def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        self.needs_input = True
+class _Decoder(Protocol):
+    """A library's decoder of one stream; after ``eof``, ``unused_data`` is the input behind it."""
 
     @property
-    def eof(self) -> bool:
-        return self._inflate.eof
-
+    def eof(self) -> bool: ...
     @property
-    def unused_data(self) -> bytes:
-        return self._inflate.unused_data
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        found = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
-        self.needs_input = not self._inflate.unconsumed_tail and len(found) < max_length
-        return found
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
 
 
-class _Zstd:
-    """The same of a frame of zstd."""
+def _zstd() -> tuple[_Decoder, type[Exception]]:
+    # Not of the base install, whose applications read no logs.
+    import zstandard  # noqa: PLC0415 (few read .zst)
 
-    def __init__(self) -> None:
-        # Not of the base install, whose applications read no logs.
-        import zstandard  # noqa: PLC0415 (few read .zst)
-
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._error = zstandard.ZstdError
-        self._waiting = memoryview(b"")
-
-    @property
-    def eof(self) -> bool:
-        return self._frame.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._waiting
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._frame.unused_data + self._waiting
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        if data:
-            self._waiting = memoryview(data)
-        parts: list[bytes] = []
-        missing = max_length
-        while missing > 0 and self._waiting and not self._frame.eof:
-            try:
-                part = self._frame.decompress(self._waiting[:_SLICE])
-            except self._error as error:
-                raise ValueError(str(error)) from error
-            self._waiting = self._waiting[_SLICE:]
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+    # Not its stream_reader: at the end of the input, it does not say whether the frame is whole.
+    return zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
 
 
-_Decoder = _Gzip | _Zstd | bz2.BZ2Decompressor | lzma.LZMADecompressor
-_DECODERS: Final[Mapping[str, Callable[[], _Decoder]]] = {
-    "gzip": _Gzip,
-    "bzip2": bz2.BZ2Decompressor,
-    "zstd": _Zstd,
-    "xz": partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=_XZ_BYTES),
+_DECODERS: Final[Mapping[str, Callable[[], tuple[_Decoder, type[Exception]]]]] = {
+    "gzip": lambda: (zlib.decompressobj(_GZIP), zlib.error),
+    "bzip2": lambda: (bz2.BZ2Decompressor(), OSError),
+    "zstd": _zstd,
+    "xz": lambda: (lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_BYTES), lzma.LZMAError),
 }
+"""Decoders by the name of the compression, each with its error about corrupt data.
+
+Not the files of ``bz2`` and ``lzma``: they pass over what stands behind a stream, damaged or not.
+"""
 
 
 def is_read(packed: Packing) -> bool:
@@ -190,87 +151,101 @@ def is_read(packed: Packing) -> bool:
     return packed.name in _DECODERS
 
 
-class Unpacker:
-    """The uncompressed bytes of what ``read`` gives, block by block; b"" is the end."""
+def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
+    """The uncompressed bytes of what ``read`` gives up to b"", in blocks; some are empty.
 
-    def __init__(self, packed: Packing, read: Callable[[], bytes]) -> None:
+    Raises:
+        Damaged: what follows is corrupt, cut off, or something else.
+        Exception: from ``read``.
+    """
+    data = b""
+    while True:
+        while len(data) < SNIFF and (more := read()):
+            data = (data + more).lstrip(b"\0")  # what tapes and block devices are filled up with
+        if not data:
+            return
+        if not packed.magic.match(data):
+            raise Damaged(f"after its {packed.name} data stands something else")
+        (decoder, corrupt), rest = _DECODERS[packed.name](), memoryview(data)
+        while not decoder.eof:
+            rest = rest or memoryview(read())
+            if not rest:
+                raise Damaged(f"its {packed.name} data is cut off")
+            part, rest = bytes(rest[:_SLICE]), rest[_SLICE:]
+            try:
+                if not isinstance(decoder, bz2.BZ2Decompressor):
+                    yield decoder.decompress(part)
+                    continue
+                yield decoder.decompress(part, BLOCK)  # 45 bytes may stand for 45 MB
+                while not (decoder.needs_input or decoder.eof):
+                    yield decoder.decompress(b"", BLOCK)
+            except corrupt as error:
+                raise Damaged(f"its {packed.name} data is corrupt ({error})") from error
+        data = (decoder.unused_data + rest).lstrip(b"\0")
+
+
+class Unpacker:
+    """The uncompressed bytes of a compressed file. Going far back begins at its beginning again.
+
+    Args:
+        packed: how it is compressed.
+        read: the file as it is: up to so many bytes from an offset on; b"" at the end.
+
+    Attributes:
+        end: the offset up to which it was unpacked.
+        position: bytes of the file that were read for it.
+    """
+
+    def __init__(self, packed: Packing, read: Callable[[int, int], bytes]) -> None:
         self._packed = packed
-        self._new = _DECODERS[packed.name]
-        self._read = read
-        self._decoder: _Decoder | None = None
-        self._input = b""
-        self._streams = 0
+        self._file = read
+        self._restart()
+
+    def _restart(self) -> None:
+        self._blocks = _unpacked(self._packed, self._next)
+        self._recent = bytearray()
+        self._start = self.end = self.position = 0
         self._error: Exception | None = None
 
-    def next(self) -> bytes:
-        """The next block.
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on, often fewer; b"" at the end.
 
         Raises:
-            Damaged: there is none, for the compressed data is corrupt or cut off. What came before
-                was handed out (of corrupt data all but the last block).
-            Exception: from ``read``.
+            Damaged: there are none, for the compressed data is corrupt, cut off, or followed by
+                something else. What stands before was handed out.
+            Exception: from the file.
         """
-        if self._error is not None:
-            raise self._error
-        parts: list[bytes] = []
-        missing = BLOCK
-        while missing > 0:
-            try:
-                part = self._some(missing)
-            except Exception as error:
-                if not parts:
-                    raise
-                self._error = error  # first what could be had
-                break
-            if not part:
-                break
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
-
-    def _some(self, size: int) -> bytes:
-        """Some uncompressed bytes; b"" at the end."""
-        while True:
-            if self._decoder is None and not self._begin():
-                return b""
-            decoder = self._decoder
-            assert decoder is not None
-            if decoder.eof:
-                self._input = decoder.unused_data
-                self._decoder = None
-                continue
-            data = b""
-            if decoder.needs_input:
-                data, self._input = self._input or self._read(), b""
-                if not data:
-                    raise Damaged(f"its {self._packed.name} data is cut off")
-            found = self._decoded(decoder, data, size)
-            if found:
-                return found
-
-    def _decoded(self, decoder: _Decoder, data: bytes, size: int) -> bytes:
+        if offset < self._start:
+            self._restart()
         try:
-            return decoder.decompress(data, size)
-        except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
-            raise Damaged(f"its {self._packed.name} data is corrupt ({error})") from error
+            while self.end < offset + min(size, BLOCK):
+                if self._error is not None:
+                    raise self._error
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                self._recent += block
+                self.end += len(block)
+                if len(self._recent) > 3 * _KEPT:
+                    self._forget(offset)
+        except Exception as error:
+            self._error = error  # no blocks come after it, which is not the end
+            if self.end <= offset:
+                raise
+        begin = offset - self._start
+        return bytes(self._recent[begin : begin + size])
 
-    def _begin(self) -> bool:
-        """Begin with the next stream; whether there is one."""
-        data = self._input
-        while len(data) < SNIFF and (more := self._read()):
-            data += more
-            if self._streams:
-                data = data.lstrip(b"\0")  # what tapes and block devices are filled up with
-        if self._streams:
-            data = data.lstrip(b"\0")
-        self._input = data
-        if not data:
-            return False
-        if not self._packed.magic.match(data):
-            raise Damaged(f"after its {self._packed.name} data stands something else")
-        self._decoder = self._new()
-        self._streams += 1
-        return True
+    def _forget(self, offset: int) -> None:
+        """Forget what stands far before ``offset``."""
+        forgotten = max(0, min(offset, self.end) - _KEPT - self._start)
+        del self._recent[:forgotten]
+        self._start += forgotten
+
+    def _next(self) -> bytes:
+        """The next bytes of the file as it is."""
+        data = self._file(BLOCK, self.position)
+        self.position += len(data)
+        return data
 
 
 def _packing(head: bytes, name: str, reads: Callable[[Packing], bool]) -> Packing | None:
@@ -316,14 +291,12 @@ class LogFile:
             raise LogError(f"cannot read {path}: it is not a file")
         self.device, self.inode = status.st_dev, status.st_ino
         try:
-            self._packed = _packing(self._pread(LOOKED_AT, 0), path, is_read)
+            packed = _packing(self._pread(LOOKED_AT, 0), path, is_read)
         except LogError:
             os.close(self._fd)
             raise
-        self.compressed = self._packed is not None
-        self._unpacker: Unpacker | None = None
-        self._block, self._block_at, self._raw_at = b"", 0, 0
-        self._rewind()
+        self.compressed = packed is not None
+        self._unpacker = None if packed is None else Unpacker(packed, self._pread)
 
     def __enter__(self) -> Self:
         return self
@@ -339,22 +312,13 @@ class LogFile:
         """
         if self._unpacker is None:
             return self._pread(size, offset)
-        if offset < self._block_at:
-            self._rewind()
-        while offset >= self._block_at + len(self._block):
-            self._block_at += len(self._block)
-            self._block = b""
-            try:
-                self._block = self._unpacker.next()
-            except Damaged as error:
-                raise LogError(
-                    f"{self.path} is damaged or not complete: {error}. What stands before is"
-                    " counted; put a whole copy in its place, or move it away"
-                ) from error
-            if not self._block:
-                return b""
-        begin = offset - self._block_at
-        return self._block[begin : begin + size]
+        try:
+            return self._unpacker.read(size, offset)
+        except Damaged as error:
+            raise LogError(
+                f"{self.path} is damaged or not complete: {error}. What stands before is counted;"
+                " put a whole copy in its place, or move it away"
+            ) from error
 
     def holds(self, offset: int) -> bool:
         """Whether it is at least ``offset`` bytes long."""
@@ -376,17 +340,6 @@ class LogFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def _rewind(self) -> None:
-        """Unpack it from its beginning."""
-        self._block, self._block_at, self._raw_at = b"", 0, 0
-        self._unpacker = Unpacker(self._packed, self._raw) if self._packed else None
-
-    def _raw(self) -> bytes:
-        """The next bytes of the file as it is."""
-        data = self._pread(BLOCK, self._raw_at)
-        self._raw_at += len(data)
-        return data
 
     def _pread(self, size: int, offset: int) -> bytes:
         try:
