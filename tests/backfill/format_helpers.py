@@ -58,7 +58,7 @@ def read(
         for record in window:
             numbers.append(number)
             number += record.count(b"\n") + 1
-        reader.count(Window(numbers, window, [], False), tally)
+        reader.count(Window(numbers, window, []), tally)
         first += size
     return tally
 

@@ -139,7 +139,7 @@ def half_undone(logs: Logs) -> Path:
     [
         ("INSERT INTO backfill_chunk", False),
         ("UPDATE backfill_source", False),
-        ("UPDATE backfill_chunk", True),
+        ("INSERT INTO backfill_chunk", True),
     ],
 )
 def test_a_chunk_that_was_counted_and_not_noted_counts_once(
@@ -172,7 +172,11 @@ def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(l
             Phase.BEFORE,
             Deed.PASS,
             call=lambda request: logs.add(file),
-            where=lambda request, reply: "SKIP LOCKED" in request.text,
+            where=lambda request, reply: (
+                "FROM backfill_source WHERE id" in request.text
+                and "FOR UPDATE" in request.text
+                and any("state = 'undone'" in one.text for one in proxy.seen)
+            ),
         )
         report = add(proxy.url(logs.url), file)
         assert rule.acted == 1
@@ -180,13 +184,13 @@ def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(l
     assert logs.totals() == keys_of(450)
 
 
-def test_a_resolution_that_changes_while_a_planned_chunk_is_read_is_seen(logs: Logs) -> None:
+def test_a_resolution_that_changes_while_an_undone_chunk_is_counted_is_seen(logs: Logs) -> None:
     logs.small_chunks()
     file = half_undone(logs)
     claims: list[str] = []
 
     def claims_second(request: Request, _reply: bytes) -> bool:
-        if "start_at = " in request.text and "SKIP LOCKED" in request.text:
+        if "state = 'undone' FOR UPDATE" in request.text:
             claims.append(request.text)
         return len(claims) == 2
 
@@ -321,32 +325,23 @@ def test_live_traffic_goes_on_beside_it(logs: Logs) -> None:
 def test_a_chunk_that_another_has_at_hand_is_waited_for(logs: Logs) -> None:
     """Whoever has it locked may end without having counted it."""
     logs.small_chunks()
-    file = logs.write("a.log", long_log(300))
-    first = logs.add(file)
-    # Still there when it is undone, as chunks of another run are.
-    logs.query("UPDATE backfill_chunk SET run = 0 WHERE start_at = 0")
-    logs.query("UPDATE backfill_run SET lines_read = 200, counted = 200, amount = 200")
-    logs.undo(first)
-    logs.query("UPDATE backfill_chunk SET state = 'pending' WHERE state = 'undone'")
-    looked = threading.Event()
+    file = half_undone(logs)
+    asked = threading.Event()
     with MySQLProxy.to(logs.url) as proxy, open_tables(logs.url) as other:
         proxy.when(
-            "select",
-            Phase.AFTER,
+            "*",
+            Phase.BEFORE,
             Deed.PASS,
-            skip=2,
-            call=lambda request: looked.set(),
-            where=lambda request, reply: "SKIP LOCKED" in request.text,
+            call=lambda request: asked.set(),
+            where=lambda request, reply: "state = 'undone' FOR UPDATE" in request.text,
         )
         other.begin()
-        other.query(
-            "SELECT 1 FROM backfill_chunk WHERE state = 'pending' AND start_at > 0 FOR UPDATE"
-        )
+        other.query("SELECT 1 FROM backfill_chunk WHERE state = 'undone' FOR UPDATE")
         adding = threading.Thread(target=add, args=(proxy.url(logs.url), file))
         adding.start()
-        assert looked.wait(20)  # for the second time
+        assert asked.wait(20)
         assert adding.is_alive()
         other.rollback()
         adding.join(20)
     assert not adding.is_alive()
-    assert logs.totals() == keys_of(300)
+    assert logs.totals() == keys_of(450)

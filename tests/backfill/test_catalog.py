@@ -19,14 +19,14 @@ from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.proxies.rules import Request
 
 
-@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("undone", [False, True])
 def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(
-    logs: Logs, planned: bool
+    logs: Logs, undone: bool
 ) -> None:
     """The catalog is locked only after it was read."""
     first, rest = log(*["/head"] * 20), long_log(300, keys=1)
-    file = logs.write("a.log", first if planned else first + rest)
-    if planned:
+    file = logs.write("a.log", first if undone else first + rest)
+    if undone:
         run = run_of(logs.add(file))
         write(file, first + rest)
         logs.add(file)
@@ -34,7 +34,7 @@ def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(
     changes: list[str] = []
 
     def locks_catalog(request: Request, reply: bytes) -> bool:
-        holds = "SKIP LOCKED" if planned else "INTO backfill_chunk"
+        holds = "state = 'undone' FOR UPDATE" if undone else "UPDATE backfill_source"
         return "LOCK IN SHARE MODE" in request.text and any(holds in one.text for one in proxy.seen)
 
     def change(request: Request) -> None:
@@ -47,11 +47,11 @@ def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(
         loaded = [one for one in proxy.seen if SCHEME_COLUMNS in one.text]
     assert len(changes) == 1
     assert len(loaded) >= 2
-    assert (report.state, report.counted) == ("done", 20 if planned else 320)
+    assert (report.state, report.counted) == ("done", 20 if undone else 320)
     hour = f"{DAY} 12:00 hour"
     assert {cell: amount for cell, amount in logs.totals().items() if amount} == {
         (hour, "/head"): 20,
-        (DAY if planned else hour, "/0"): 300,
+        (DAY if undone else hour, "/0"): 300,
     }
 
 

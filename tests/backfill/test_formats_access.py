@@ -164,7 +164,7 @@ def test_filters_and_templates_do_not_depend_on_what_stands_beside_a_line(
     for number, each in enumerate(lines, 1):
         reader = make_reader(recipe, b"", minutes)
         # A blank neighbour makes no difference, but a malformed one lets no table be trusted.
-        reader.count(Window([number, number + 100], [each, b"x"], [], False), alone)
+        reader.count(Window([number, number + 100], [each, b"x"], []), alone)
     alone.rejected = [each for each in alone.rejected if each.line < 100]
     assert whole.counts == alone.counts
     assert whole.rejected == alone.rejected
@@ -230,7 +230,7 @@ def test_recipes_mean_the_same_for_a_window_of_one_period(
     for number, each in enumerate(lines, 1):
         # The other line is of another year: there is no period.
         other = line(when="17/May/2016:10:05:03 +0000", request="-").encode()
-        reader.count(Window([number, number + 1000], [each, other], [], False), alone)
+        reader.count(Window([number, number + 1000], [each, other], []), alone)
     alone.rejected = [each for each in alone.rejected if each.line <= len(lines)]
     assert whole.rejected == alone.rejected
     assert {cell: n for cell, n in alone.counts.items() if cell[1] != at(2016, 5, 17) // DAY} == (
@@ -271,7 +271,7 @@ def test_a_reader_asks_again_where_other_buckets_hold() -> None:
     reader = make_reader(Recipe(), b"", None)
     for size in (DAY, HOUR, QUARTER, 1):
         tally = RecordTally(partial(_bucket, size))
-        reader.count(Window(range(1, 10), [line().encode()] * 9, [], False), tally)
+        reader.count(Window(range(1, 10), [line().encode()] * 9, []), tally)
         assert tally.counts == {("/a", MINUTE // size): 9}
 
 
@@ -367,7 +367,7 @@ def test_an_access_log_in_many_zones_and_out_of_order() -> None:
 
 def test_overlong_lines_are_handed_on_as_rejected() -> None:
     tally = RecordTally()
-    window = Window((), [], [Rejected(7, "the line is longer than 1 MiB")], False)
+    window = Window((), [], [Rejected(7, "the line is longer than 1 MiB")])
     make_reader(Recipe(), b"", None).count(window, tally)
     assert reasons(tally) == {7: "the line is longer than 1 MiB"}
     assert tally.lines == 1
@@ -385,7 +385,7 @@ def test_a_client_that_sends_long_and_new_requests_fills_no_memory() -> None:
     reader, tally = make_reader(Recipe(key="{method}{host}"), b"", None), RecordTally()
     for number in range(3):
         lines = [line(f"GET /?{'x' * 50_000}{number}{n} HTTP/1.1").encode() for n in range(5)]
-        reader.count(Window(range(1, 6), lines, [], False), tally)
+        reader.count(Window(range(1, 6), lines, []), tally)
     assert tally.counts == {("GET127.0.0.1", MINUTE): 15}
     tables = [value for value in vars(reader).values() if isinstance(value, dict)]
     assert len(tables) == 2

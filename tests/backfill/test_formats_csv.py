@@ -380,7 +380,7 @@ def test_a_quote_that_is_closed_in_the_wrong_place_spoils_its_own_line_only() ->
 def test_a_quote_that_is_never_closed_spoils_its_own_line_only() -> None:
     reader, tally = make_reader(recipe(), b"path,time,amount\n", None), RecordTally()
     record = f'"/a,{WHEN},1\n/b,{WHEN},1'.encode()
-    reader.count(Window([2], [record], [], True), tally)
+    reader.count(Window([2], [record], []), tally)
     assert tally.counts == {("/b", MINUTE): 1}
     assert list(reasons(tally)) == [2]
     assert (tally.lines, tally.rejected[0].text) == (2, record.split(b"\n")[0])

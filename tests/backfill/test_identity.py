@@ -42,11 +42,11 @@ def test_a_file_that_has_grown_is_continued(logs: Logs, chunks: int) -> None:
         write(file, long_log(lines))
         logs.add(file)
         assert logs.totals() == keys_of(lines)
-    assert logs.query("SELECT lines_to, open_at FROM backfill_source") == [(200, None)]
+    assert logs.query("SELECT lines_to FROM backfill_source") == [(200,)]
 
 
-def test_a_file_that_grows_byte_by_byte_is_counted_by_whole_lines_at_last(logs: Logs) -> None:
-    """The last line is counted as it is, and counted anew once more of it has come."""
+def test_a_file_that_grows_byte_by_byte_is_counted_by_whole_lines(logs: Logs) -> None:
+    """The last line waits until it is whole."""
     content = log("/long/path", "/b", "/c")
     second = content.index(b"\n") + 1
     file = logs.directory / "a.log"
@@ -59,35 +59,6 @@ def test_a_file_that_grows_byte_by_byte_is_counted_by_whole_lines_at_last(logs: 
     assert rejected(logs.url) == []
     figures = logs.query("SELECT SUM(lines_read), SUM(counted), SUM(rejected) FROM backfill_run")
     assert figures == [(3, 3, 0)]
-
-
-def test_what_an_unfinished_line_said_is_taken_back(logs: Logs) -> None:
-    """In a format in which a piece of a line is a line."""
-    file = logs.directory / "a.csv"
-    columns = {"input_format": "csv", "time_column": "time", "key_column": "key"}
-    for content in (
-        f"time,key\n{DAY}T12:00Z,a\n{DAY}T12:00Z,b",
-        f"time,key\n{DAY}T12:00Z,a\n{DAY}T12:00Z,bc",
-        f"time,key\n{DAY}T12:00Z,a\n{DAY}T12:00Z,bcd\n{DAY}T12:00Z,b\n",
-    ):
-        write(file, content.encode())
-        logs.add(file, **columns)
-    assert logs.totals() == day("a", "bcd", "b")
-
-
-def test_a_quoted_record_that_is_finished_later_keeps_its_line_number(logs: Logs) -> None:
-    file = logs.directory / "a.csv"
-    columns = {"input_format": "csv", "time_column": "time", "key_column": "key"}
-    head = f"time,key\n{DAY}T12:00Z,a\n"
-    for content in (
-        head + 'yesterday,"b\n\n',
-        head + 'yesterday,"b\n\nc"\n' + "tomorrow,d\n",
-    ):
-        write(file, content.encode())
-        logs.add(file, **columns)
-    assert [number for number, _, _ in rejected(logs.url)] == [3, 6]
-    assert logs.query("SELECT lines_to FROM backfill_source") == [(6,)]
-    assert logs.totals() == day("a")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
@@ -201,16 +172,6 @@ def test_options_by_which_nothing_was_counted_may_be_replaced(logs: Logs) -> Non
     assert logs.totals() == day("/", "/b")
 
 
-def test_a_short_line_without_its_end_is_known_once_it_has_grown(logs: Logs) -> None:
-    """No line was whole when it was first seen."""
-    file = logs.write("a.log", log("/")[:-1])
-    logs.add(file)
-    write(file, long_log(0) + log("/", "/b"))
-    report = logs.add(file)
-    assert (report.lines, report.known_lines) == (1, 1)
-    assert logs.totals() == day("/", "/b")
-
-
 def test_a_first_line_beyond_all_measure_is_known_again(logs: Logs) -> None:
     file = logs.write("a.log", b"x" * 200_000 + b"\n" + log("/"))
     assert logs.add(file).rejected == 1
@@ -292,7 +253,7 @@ def test_exports_of_one_row_are_sources_of_their_own(logs: Logs, ending: str) ->
 
 def test_what_was_never_counted_is_nobodys_beginning(logs: Logs) -> None:
     """Neither a file that was rejected in whole, nor one of which nothing was read."""
-    bad = logs.write("bad.log", b"garbage")
+    bad = logs.write("bad.log", b"garbage\n")
     assert logs.add(bad, max_rejects=0).state == "stopped"
     assert logs.query("SELECT COUNT(*) FROM backfill_source") == [(0,)]
     # What a process leaves that is killed before its first chunk.

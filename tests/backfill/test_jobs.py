@@ -1,19 +1,19 @@
-"""Counting by child processes: real ones, killed, told to stop, without the file: exact."""
+"""Reading by child processes: real ones, killed, told to stop, with signals: exact."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
-from countersink.backfill.count import parallel
+from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.backfill.run import backfill
@@ -21,9 +21,7 @@ from tests.backfill.helpers import (
     COUNTER,
     DAY,
     Logs,
-    add,
     keys_of,
-    log,
     long_log,
     options,
     rejected,
@@ -35,20 +33,20 @@ from tests.backfill.helpers import (
 from tests.store.helpers import together
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children, is_running
-from tests.support.proxies import Deed, MySQLProxy, Phase, Rule
 from tests.support.waiting import eventually
 
 LINES = 2400
 CHUNK = 200
 DONE, INTERRUPTED, TERMINATED = 0, 130, 143
 """Exit statuses."""
+KILLED = "a child process was killed: the rest was read without them"
 
 
 @pytest.fixture(autouse=True)
 def small(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 200 lines; children are started, whatever the size."""
+    """Chunks of 200 lines; children read all but the first."""
     logs.small_chunks(CHUNK)
-    monkeypatch.setattr(parallel, "LEAST_BYTES", 1)
+    monkeypatch.setattr(read_ahead, "FIRST", 1)
 
 
 @pytest.fixture
@@ -63,8 +61,8 @@ def children() -> Iterator[Children]:
         yield started
 
 
-def chunks(logs: Logs, state: str = "done") -> int:
-    ((found,),) = logs.query("SELECT COUNT(*) FROM backfill_chunk WHERE state = %s", state)
+def chunks(logs: Logs) -> int:
+    ((found,),) = logs.query("SELECT COUNT(*) FROM backfill_chunk WHERE state = 'done'")
     return int(found)
 
 
@@ -73,43 +71,25 @@ def pids() -> set[int]:
     return {child.pid for child in active_children() if child.pid is not None}
 
 
-@contextmanager
-def held(proxy: MySQLProxy, after: int, children: int) -> Iterator[Rule]:
-    """So many children hang in the midst of a chunk each, after so many chunks."""
-    rule = proxy.when("slots", Phase.AFTER, Deed.HOLD, skip=after, times=children)
-    try:
-        yield rule
-    finally:
-        proxy.forget()
-
-
-def test_three_children_count_all_of_it_and_once(logs: Logs) -> None:
-    content = long_log(LINES) + b"nonsense\n"
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_three_children_read_all_of_it_and_it_counts_once(
+    logs: Logs, pack: Callable[[bytes], bytes]
+) -> None:
+    content = long_log(LINES // 2) + b"nonsense\n" + long_log(LINES // 2, first=LINES // 2)
     # A name that is no UTF-8.
-    source = logs.write(os.fsdecode(b"a\xff.log"), content + log("/0")[:-1])
+    source = logs.write(os.fsdecode(b"a\xff.log"), pack(content))
     seen: list[Progress] = []
     rejects = logs.directory / "rejects"
     report = logs.add(source, jobs=3, on_progress=seen.append, rejects=rejects)
-    assert report.state == "done"
-    why, where = report.notices
-    assert why.startswith("1 line was rejected: ")
-    assert where.startswith("the rejected lines are in ")
-    assert (report.lines, report.counted, report.rejected) == (LINES + 2, LINES + 1, 1)
-    assert (max(one.jobs for one in seen), seen[-1].jobs) == (3, 0)
-    wanted = keys_of(LINES)
-    wanted[next(iter(wanted))] += 1
-    assert logs.totals() == wanted
+    assert (report.state, report.counted, report.rejected) == ("done", LINES, 1)
+    assert max(one.jobs for one in seen) == 3
+    assert logs.totals() == keys_of(LINES)
     assert chunks(logs) == LINES // CHUNK + 1
-    assert [number for number, _, _ in rejected(logs.url)] == [LINES + 1]
+    assert [number for _, number in rejects_in(rejects)] == [LINES // 2 + 1]
+    assert [number for number, _, _ in rejected(logs.url)] == [LINES // 2 + 1]
     again = logs.add(source, jobs=3)
-    assert (again.lines, again.known_lines) == (0, LINES + 2)
-    # It has grown, and its last line goes on: now by this process alone.
-    source.write_bytes(content + log("/0", "/0"))
-    seen.clear()
-    assert logs.add(source, jobs=1, on_progress=seen.append).counted == 1
-    assert {one.jobs for one in seen} == {0}
-    wanted[next(iter(wanted))] += 1
-    assert logs.totals() == wanted
+    assert (again.lines, again.known_lines) == (0, LINES + 1)
+    assert active_children() == []
 
 
 def test_children_count_breakdowns(logs: Logs, source: Path) -> None:
@@ -121,141 +101,51 @@ def test_children_count_breakdowns(logs: Logs, source: Path) -> None:
     assert logs.totals() == {(DAY, ""): LINES}
 
 
-def test_children_that_are_killed_in_the_midst_of_a_chunk_are_replaced(
-    logs: Logs, source: Path, proxy: MySQLProxy
-) -> None:
-    started: set[int] = set()
-    killed: set[int] = set()
+def test_children_read_lines_by_the_directives_before_them(logs: Logs) -> None:
+    """In whichever chunk these stand."""
+    parts = [b"#Fields: date time cs-uri-stem\n"]
+    for number in range(900):
+        if number % 250 == 130:
+            parts.append(b"#Fields: time cs-uri-stem date\n")
+        elif number % 250 == 10:
+            parts.append(b"#Fields: date time cs-uri-stem\n")
+        day, path = DAY.encode(), b"/%d" % (number % 7)
+        turned = number >= 10 and (number - 10) % 250 >= 120
+        parts.append(b" ".join([b"12:00:00", path, day] if turned else [day, b"12:00:00", path]))
+        parts[-1] += b"\n"
+    for jobs in 1, 3:
+        name = f"{jobs}.log"
+        report = logs.add(
+            logs.write(name, b"".join(parts)), jobs=jobs, input_format="w3c", name=name
+        )
+        assert (report.counted, report.rejected) == (900, 0)
+    assert logs.totals() == {
+        (DAY, f"/{number}"): 2 * len(range(number, 900, 7)) for number in range(7)
+    }
 
-    with held(proxy, after=2, children=3) as rule:
 
-        def kill(_: Progress) -> None:
-            started.update(pids())
-            if rule.acted == 3 and not killed:
-                killed.update(sorted(started)[:2])
-                for pid in killed:
-                    os.kill(pid, signal.SIGKILL)
-                eventually(lambda: not any(map(is_running, killed)))
-                proxy.forget()
-
-        report = add(proxy.url(logs.url), source, jobs=3, on_progress=kill)
-    assert (report.state, report.lines, report.notices) == ("done", LINES, ())
-    assert (len(killed), len(started)) == (2, 5)
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_rejected_lines_that_killed_children_have_committed_are_written(
-    logs: Logs, proxy: MySQLProxy
-) -> None:
-    parts = [long_log(CHUNK - 1, first=CHUNK * number) + b"bad\n" for number in range(12)]
-    source, out = logs.write("a.log", b"".join(parts)), logs.directory / "out"
-    counting: set[int] = set()
-    killed: set[int] = set()
-    proxy.when(
-        "slots", Phase.AFTER, Deed.PASS, call=lambda one: counting.add(one.connection), times=0
-    )
-    rule = proxy.when(
-        "commit_other",
-        Phase.AFTER,
-        Deed.HOLD,
-        where=lambda one, _: one.connection in counting,
-        times=2,
-    )
+def test_where_a_child_is_killed_the_rest_is_read_without_them(logs: Logs, source: Path) -> None:
+    killed: list[int] = []
 
     def kill(_: Progress) -> None:
-        if rule.acted == 2 and not killed:
-            killed.update(pids())
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
-            eventually(lambda: not any(map(is_running, killed)))
-            proxy.forget()
+        if not killed and len(there := pids()) > 1:
+            killed.append(min(there))
+            os.kill(killed[0], signal.SIGKILL)
 
-    report = add(proxy.url(logs.url), source, jobs=2, on_progress=kill, rejects=out)
-    assert (report.state, report.rejected, len(killed)) == ("done", 12, 2)
-    assert [number for _, number in rejects_in(out)] == [*range(CHUNK, 12 * CHUNK + 1, CHUNK)]
-
-
-def test_children_that_only_ever_end_are_not_replaced_for_ever(
-    logs: Logs, source: Path, proxy: MySQLProxy
-) -> None:
-    def refuse(_: Progress) -> None:
-        proxy.refusing = True  # this process is connected
-
-    report = add(proxy.url(logs.url), source, jobs=2, on_progress=refuse)
-    assert (report.state, report.lines) == ("done", LINES)
-    assert report.notices == (
-        "the child processes end without having counted anything: counted here",
-    )
+    report = logs.add(source, jobs=2, on_progress=kill)
+    assert (report.state, report.lines, report.notices) == ("done", LINES, (KILLED,))
+    assert len(killed) == 1
     assert logs.totals() == keys_of(LINES)
 
 
-@pytest.mark.parametrize(
-    ("becomes", "why"),
-    [
-        (None, "there is no such file or directory"),
-        (long_log(LINES, first=LINES), "has changed since it was looked at"),
-        (long_log(CHUNK // 2), "that was read of it before"),
-        (b"", "is empty by now"),
-    ],
-    ids=["gone", "another", "shorter", "empty"],
-)
-def test_a_file_that_is_another_one_for_the_children_is_counted_here(
-    logs: Logs, source: Path, becomes: bytes | None, why: str
-) -> None:
-    other = logs.write("b.log", becomes or b"")
+def test_an_undo_ends_the_children_and_nothing_stays(logs: Logs, source: Path) -> None:
+    def undo(_: Progress) -> None:
+        running = logs.query("SELECT id FROM backfill_run WHERE state = 'running'")
+        if running and chunks(logs) > 3:
+            logs.undo(running[0][0])
 
-    def replace(_: Progress) -> None:
-        # This process has it open.
-        if becomes is None:
-            source.unlink(missing_ok=True)
-        elif other.exists():
-            other.replace(source)
-
-    report = logs.add(source, jobs=2, on_progress=replace)
-    assert (report.state, report.lines) == ("done", LINES)
-    (notice,) = report.notices
-    assert why in notice
-    assert notice.endswith(": counted here")
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_a_database_that_is_away_for_a_while_is_waited_for(
-    logs: Logs, source: Path, proxy: MySQLProxy
-) -> None:
-    asked = 0
-
-    def away(_: object) -> None:
-        proxy.refusing = True
-        proxy.cut_all()
-
-    def stop() -> bool:
-        """Asked after each try to reach it."""
-        nonlocal asked
-        asked += proxy.refusing
-        if asked > 5:
-            proxy.refusing = False
-        return False
-
-    proxy.when("slots", Phase.AFTER, Deed.CUT, skip=3, call=away)
-    report = add(proxy.url(logs.url), source, jobs=2, stop=stop)
-    assert (report.state, report.lines, report.notices) == ("done", LINES, ())
-    assert asked > 5
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_an_undo_ends_the_children_and_nothing_stays(
-    logs: Logs, source: Path, proxy: MySQLProxy
-) -> None:
-    with held(proxy, after=3, children=2) as rule:
-
-        def undo(_: Progress) -> None:
-            running = logs.query("SELECT id FROM backfill_run WHERE state = 'running'")
-            if rule.acted == 2 and running:
-                proxy.forget(rule)
-                logs.undo(running[0][0])
-
-        with pytest.raises(BackfillError, match="nothing more is counted by it"):
-            add(proxy.url(logs.url), source, jobs=2, on_progress=undo)
+    with pytest.raises(BackfillError, match="nothing more is counted by it"):
+        logs.add(source, jobs=2, on_progress=undo)
     assert active_children() == []
     assert logs.totals() == {}
     assert logs.query("SELECT * FROM backfill_chunk") == []
@@ -263,12 +153,10 @@ def test_an_undo_ends_the_children_and_nothing_stays(
     assert logs.totals() == keys_of(LINES)
 
 
-def test_what_a_run_left_pending_the_next_one_counts(logs: Logs, source: Path) -> None:
-    # Slowly: each child counts a chunk and then pauses.
-    report = logs.add(source, jobs=2, rate=CHUNK, stop=lambda: chunks(logs) >= 2)
+def test_what_a_run_left_the_next_one_counts(logs: Logs, source: Path) -> None:
+    report = logs.add(source, jobs=2, stop=lambda: chunks(logs) >= 2)
     assert report.state == "stopped"
     assert active_children() == []
-    assert chunks(logs, "pending") > 0
     require_verified(logs.url)
     again = logs.add(source, jobs=2)
     assert (again.state, again.lines + again.known_lines) == ("done", LINES)
@@ -291,7 +179,7 @@ def test_too_many_rejects_stop_it(logs: Logs) -> None:
     assert logs.totals() == keys_of(LINES)
 
 
-def test_two_runs_at_once_share_the_work(logs: Logs, source: Path) -> None:
+def test_two_runs_at_once_count_it_once(logs: Logs, source: Path) -> None:
     reports = together(*[partial(logs.add, source, jobs=2)] * 2)
     assert [report.state for report in reports] == ["done", "done"]
     assert sum(report.lines for report in reports) == LINES
@@ -306,18 +194,16 @@ def test_a_reconcile_is_read_by_children_too(logs: Logs, source: Path) -> None:
         assert logs.totals() == keys_of(LINES)
 
 
-def test_children_count_nothing_behind_a_reconcile(logs: Logs, source: Path) -> None:
-    corrected: list[int] = []
-
-    def reconcile(_: Progress) -> None:
-        if chunks(logs) and not corrected:
-            corrected.append(run_of(logs.reconcile(source)))
-
-    # Slowly: each child counts a chunk and then pauses.
-    report = logs.add(source, jobs=2, rate=CHUNK, on_progress=reconcile)
-    assert report.state == "failed"
-    assert f"backfill {corrected[0]} has set" in report.sources[0].detail
-    assert logs.totals() == keys_of(LINES)
+@pytest.mark.parametrize("mode", ["add", "reconcile"])
+def test_a_dry_run_by_children_leaves_nothing(logs: Logs, source: Path, mode: str) -> None:
+    asked = options(source, mode=mode, jobs=2, dry_run=True)
+    report = backfill(logs.url, asked, redis_url=logs.redis_url)
+    assert (report.state, report.lines) == ("done", LINES)
+    assert (report.corrections, report.by_day) == (
+        (7, ()) if mode == "reconcile" else (0, ((DAY, LINES),))
+    )
+    assert logs.totals() == {}
+    assert logs.query("SELECT * FROM backfill_chunk") == []
 
 
 class Command:
@@ -350,10 +236,11 @@ def kin(child: Child) -> list[int]:
         (signal.SIGTERM, os.kill, TERMINATED),
         (signal.SIGTERM, os.killpg, TERMINATED),
         (signal.SIGINT, os.killpg, INTERRUPTED),  # as a terminal does
+        (signal.SIGKILL, os.kill, -signal.SIGKILL),
     ],
-    ids=["term", "term-all", "ctrl-c"],
+    ids=["term", "term-all", "ctrl-c", "kill"],
 )
-def test_a_signal_ends_all_in_good_order(
+def test_a_signal_ends_all_and_it_goes_on_later(
     logs: Logs,
     source: Path,
     children: Children,
@@ -361,63 +248,18 @@ def test_a_signal_ends_all_in_good_order(
     send: Callable[[int, int], None],
     status: int,
 ) -> None:
-    # Slowly: each child counts a chunk and then pauses.
+    # Slowly: it counts a chunk and then pauses.
     started = Command(children, logs.url, source).start("--rate", str(CHUNK))
-    eventually(lambda: chunks(logs) >= 2, message=started.output)
+    eventually(lambda: chunks(logs) >= 2 and len(kin(started)) > 2, message=started.output)
     theirs = kin(started)
-    assert len(theirs) > 2
     for pid in theirs:
         assert logs.url.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     send(started.pid, number)
     assert started.wait() == status
     eventually(lambda: not any(map(is_running, theirs)))
     assert "Traceback" not in started.output()
-    assert chunks(logs, "pending") > 0
+    assert "killed" not in started.output()
     require_verified(logs.url)
-    assert logs.add(source).known_lines > 0
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_children_of_a_command_that_is_killed_end_after_the_chunk_at_hand(
-    logs: Logs, source: Path, children: Children, proxy: MySQLProxy
-) -> None:
-    command = Command(children, proxy.url(logs.url), source)
-    with held(proxy, after=2, children=2) as rule:
-        started = command.start()
-        eventually(lambda: rule.acted == 2, message=started.output)
-        theirs = kin(started)
-        started.kill()
-    eventually(lambda: not any(map(is_running, theirs)))
-    assert chunks(logs) == 4
-    require_verified(logs.url)
-    again = command.start()
+    again = Command(children, logs.url, source).start()
     assert again.wait() == DONE, again.output()
     assert logs.totals() == keys_of(LINES)
-
-
-def test_a_second_signal_ends_all_at_once(
-    logs: Logs, source: Path, children: Children, proxy: MySQLProxy
-) -> None:
-    with held(proxy, after=2, children=2) as rule:
-        started = Command(children, proxy.url(logs.url), source).start()
-        eventually(lambda: rule.acted == 2, message=started.output)
-        theirs, files = kin(started), Path(f"/proc/{started.pid}/fd")
-        before = len(os.listdir(files))
-        started.terminate()
-        # Its pipes are closed: now it waits for the children, which hang.
-        eventually(lambda: len(os.listdir(files)) < before)
-        started.terminate()
-        assert started.wait() == TERMINATED
-        eventually(lambda: not any(map(is_running, theirs)))
-    assert "Traceback" not in started.output()
-    assert chunks(logs) == 2
-    logs.add(source)
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_a_dry_run_of_a_reconcile_leaves_nothing(logs: Logs, source: Path) -> None:
-    asked = options(source, mode="reconcile", jobs=2, dry_run=True)
-    report = backfill(logs.url, asked, redis_url=logs.redis_url)
-    assert (report.state, report.lines, report.corrections) == ("done", LINES, 7)
-    assert logs.totals() == {}
-    assert logs.query("SELECT * FROM backfill_chunk") == []

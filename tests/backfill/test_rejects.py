@@ -1,7 +1,6 @@
 """Lines that cannot be counted: written to a file, the first of them kept, and too many of them."""
 
 import json
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 import pytest
 
 from countersink.backfill import history, options
-from countersink.backfill.history import RejectedLine
-from countersink.backfill.rejects import spooled
 from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
     Logs,
@@ -36,7 +33,7 @@ def written(path: Path) -> list[dict[str, Any]]:
 
 def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: Logs) -> None:
     first = logs.write("a.log", log("/") + b'\xff\x00 "no\\log"\n' + log("/b"))
-    second = logs.write("b.log", BAD + log("/c") + b"x" * 5000)
+    second = logs.write("b.log", BAD + log("/c") + b"x" * 5000 + b"\n")
     out = logs.directory / "out.ndjson"
     report = logs.add(first, second, rejects=out)
     assert (report.state, report.counted, report.rejected) == ("done", 3, 3)
@@ -108,27 +105,6 @@ def test_a_run_that_breaks_down_writes_those_of_what_it_has_counted(logs: Logs) 
     assert [one["line"] for one in written(out)] == [10, 20]
     assert logs.add(source, rejects=out).rejected == 3
     assert [one["line"] for one in written(out)] == [30, 40, 50]
-
-
-def test_a_line_that_was_cut_off_in_the_spool_hides_no_other(logs: Logs) -> None:
-    """As by a process that was killed while it wrote."""
-    out = logs.directory / "out.ndjson"
-    with spooled(out) as spool:
-        assert spool is not None
-        for chunk, name in enumerate("ab"):
-            spool.add(1, chunk, [RejectedLine(name, 1, "", "old")])
-            spool.add(1, chunk, [RejectedLine(name, number, "", "é") for number in (1, 2)])
-            with open(spool.path, "ab") as file:
-                file.write(b'[1, 0, {"source": "')
-        spool.save([(1, 0), (1, 1), (1, 2)], [RejectedLine("c", 7, "", "")])
-    assert [(one["source"], one["line"]) for one in written(out)] == [
-        ("a", 1),
-        ("a", 2),
-        ("b", 1),
-        ("b", 2),
-        ("c", 7),
-    ]
-    assert not os.path.exists(spool.path)
 
 
 def test_a_file_that_cannot_be_written_costs_no_count(logs: Logs) -> None:

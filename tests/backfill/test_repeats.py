@@ -236,17 +236,6 @@ def test_what_is_taken_back_is_not_known_again(logs: Logs) -> None:
     assert total(logs.url) == 180
 
 
-def test_with_an_unfinished_line_a_source_does_not_go_on_from_a_later_day(logs: Logs) -> None:
-    csv = {"input_format": "csv", "time_column": "t", "key_column": "k", "amount_column": "n"}
-    grows = logs.write("grows.csv", b"t,k,n\n2026-03-14T12:01Z,a,1")
-    assert logs.add(grows, **csv).amount == 1
-    write(grows, b"t,k,n\n2026-03-14T12:01Z,a,1000\n2026-03-15T12:01Z,a,5\n")
-    later = logs.add(grows, start=NOON.date() + timedelta(days=1), **csv)
-    assert "with other options" in details(later)
-    assert logs.add(grows, **csv).state == "done"
-    assert total(logs.url) == 1005
-
-
 def test_a_dry_run_at_a_rate_reads_the_chunks_that_the_run_reads(logs: Logs) -> None:
     logs.add(logs.write("before.log", b"".join(BIG[:250])))
     both = logs.write("both.log", b"".join(lines_of(0, 2750, "b") + BIG[:180]))

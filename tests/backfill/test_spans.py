@@ -2,7 +2,6 @@
 
 import hashlib
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from countersink.backfill.input.spans import (
     SpanReader,
     digest,
     last_end,
-    measure,
     split,
+    window_of,
 )
 from countersink.producers.access_log.formats.reader import Window
 from countersink.producers.access_log.lines import LONGEST
@@ -46,14 +45,10 @@ class Bytes(Content):
     """A content whose reads are as short as it is told; ``broken``: what follows is damaged."""
 
     def __init__(self, data: bytes, sizes: list[int], *, broken: bool = False) -> None:
-        super().__init__("bytes", -1)
+        super().__init__("bytes", -1, len(data))
         self._data = data
         self._sizes = cycle(sizes)
         self._broken = broken
-
-    @property
-    def position(self) -> int:
-        return self.offset
 
     def read(self, size: int) -> bytes:
         found = self._data[self._offset : self._offset + min(size, next(self._sizes))]
@@ -61,9 +56,6 @@ class Bytes(Content):
             raise Unreadable("damaged")
         self._offset += len(found)
         return found
-
-    def seek(self, offset: int) -> None:
-        self._offset = min(offset, len(self._data))
 
 
 @dataclass(frozen=True)
@@ -131,12 +123,27 @@ def expected(
         if full or record is everything[-1]:
             first = held[0].line
             digest = hashlib.sha256(data[start:end]).digest()
-            open_at = record.start if record.open else None
-            after = record.line if record.open else first + newlines
             lines = newlines + record.open
-            spans.append(Span(start, end, first, lines, digest, open_at, after))
+            torn = record.open and record.text is not None and is_torn(record.text, quoted)
+            spans.append(Span(start, end, first, lines, digest, record.open, torn))
             held = []
     return spans
+
+
+def is_torn(text: bytes, quoted: Quoting | None) -> bool:
+    """Whether an open record ends within quotes: a newline does not end it."""
+    return record_end(text + b"\n", 0, quoted) is None
+
+
+def windows_of(reader: SpanReader) -> list[Window]:
+    """The lines of a span, which is read by that."""
+    return [window_of(piece, reader.quoted) for piece in reader.pieces()]
+
+
+def measure(reader: SpanReader) -> Span | None:
+    """The span that is read."""
+    windows_of(reader)
+    return reader.span
 
 
 @contextmanager
@@ -159,14 +166,14 @@ def read(
         reader = SpanReader(
             content, at, line, quoted=quoted, max_lines=limits[0], max_bytes=limits[1]
         )
-        found = list(reader)
+        found = windows_of(reader)
         if reader.span is None:
             assert not found
             return spans, windows
         spans.append(reader.span)
         windows.append(found)
         at, line = reader.span.end, reader.span.next_line
-        if reader.span.open_at is not None:
+        if reader.span.open:
             return spans, windows
 
 
@@ -176,7 +183,6 @@ def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
     for window in windows:
         assert len(window.numbers) == len(window.lines)
         assert not (window.rejected and window.lines)
-        assert len(window.lines) == 1 or not window.open or window.rejected
         found += zip(window.numbers, window.lines, strict=True)
         found += [(rejected.line, None) for rejected in window.rejected]
     return found
@@ -233,7 +239,7 @@ def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
             # As a job reads it: the file may have grown since.
             grown = Bytes(data + b"more\n", others)
             again = SpanReader(grown, span.start, span.first_line, quoted=quoted, end=span.end)
-            assert texts(list(again)) == texts(lines)
+            assert texts(windows_of(again)) == texts(lines)
             assert again.span == span
             assert digest(content, span.start, span.end) == span.digest
         assert measure(SpanReader(content, len(data), 1, quoted=quoted)) is None
@@ -256,7 +262,7 @@ def test_a_backslash_before_a_quote_is_read_alike_wherever_windows_and_spans_end
             again = SpanReader(
                 Bytes(whole, sizes), span.start, span.first_line, quoted=CSV, end=span.end
             )
-            assert texts(list(again)) == texts(lines)
+            assert texts(windows_of(again)) == texts(lines)
             assert again.span == span
     found = [text for window in windows for _, text in texts(window)]
     assert found[: len(split(whole[:ends], quoted=CSV))] == split(whole[:ends], quoted=CSV)
@@ -270,57 +276,44 @@ def test_a_value_that_ends_in_a_backslash_costs_no_line_where_no_other_quote_fol
     reader = SpanReader(
         Bytes(b"".join(lines), [1 << 20]), 0, 1, quoted=CSV, max_lines=10**9, max_bytes=10**9
     )
-    found = [text for window in reader for _, text in texts([window])]
+    found = [text for _, text in texts(windows_of(reader))]
     assert found == [line[:-1] for line in lines]
     assert reader.span is not None
-    assert reader.span.open_at is None
+    assert not reader.span.open
 
 
-@given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS, quoted=QUOTED)
-@example(data=b'a,"bcdefgh\nijk\nlmnopq\nrst\nu', at=16, sizes=[30], limits=(6, 60), quoted=CSV)
+@given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS)
 @examples(few=50, many=300)
-def test_what_is_added_to_a_file_adds_what_reading_it_at_once_does(
-    data: bytes, at: int, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
+def test_a_line_that_is_left_is_read_once_it_is_whole(
+    data: bytes, at: int, sizes: list[int], limits: tuple[int, int]
 ) -> None:
-    counted: Counter[tuple[int, bytes | None]] = Counter()
     at = min(at, len(data))
-    before, after = Bytes(data[:at], sizes), Bytes(data, sizes)
+    found: list[tuple[int, bytes | None]] = []
+    end, line = 0, 1
     with small():
-        spans, windows = read(before, limits, quoted=quoted)
-        for one in windows:
-            counted.update(texts(one))
-        end, line = (spans[-1].end, spans[-1].next_line) if spans else (0, 1)
-        open_at = spans[-1].open_at if spans else None
-        assert end == at
-        while True:
-            measured, reader = (
-                SpanReader(
-                    after,
+        for content, leave in (Bytes(data[:at], sizes), True), (Bytes(data, sizes), False):
+            while True:
+                reader = SpanReader(
+                    content,
                     end,
                     line,
-                    quoted=quoted,
-                    reads_from=open_at,
+                    leave_open=leave,
                     max_lines=limits[0],
                     max_bytes=limits[1],
                 )
-                for _ in range(2)
-            )
-            sure, found = measure(measured), list(reader)
-            assert reader.span == sure
-            if sure is None:
-                assert found == []
-                break
-            assert sure.digest == hashlib.sha256(data[end : sure.end]).digest()
-            counted.update(texts(found))
-            if open_at is not None:
-                counted.subtract(
-                    texts(list(SpanReader(after, open_at, line, quoted=quoted, end=end)))
-                )
-            end, line, open_at = sure.end, sure.next_line, sure.open_at
+                found += texts(windows_of(reader))
+                if reader.span is None:
+                    break
+                assert not (leave and reader.span.open)
+                end, line = reader.span.end, reader.span.next_line
+            if leave:
+                assert reader.left == (end < at)
+                whole = list(records(data[:at], SMALL_LONGEST, quoted=None))
+                assert end == max((one.end for one in whole if not one.open), default=0)
     assert end == len(data)
-    assert +counted == Counter(
-        (record.line, record.text) for record in records(data, SMALL_LONGEST, quoted=quoted)
-    )
+    assert found == [
+        (record.line, record.text) for record in records(data, SMALL_LONGEST, quoted=None)
+    ]
 
 
 @given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=QUOTED)
@@ -338,11 +331,11 @@ def test_lines_before_damage_are_read_and_then_it_is_told(
                 content, at, line, quoted=quoted, max_lines=limits[0], max_bytes=limits[1]
             )
             try:
-                windows = list(reader)
+                windows = windows_of(reader)
             except Unreadable:
                 break
             assert reader.span is not None
-            assert reader.span.open_at is None
+            assert not reader.span.open
             assert reader.span.end > at
             found += texts(windows)
             at, line = reader.span.end, reader.span.next_line
@@ -364,7 +357,7 @@ def test_the_longest_line_is_read_and_a_longer_one_is_not(
 ) -> None:
     data = b"a\n" + b"x" * (LONGEST + beyond) + b"\r\n"[1:] + b"b\n"
     reader = SpanReader(Bytes(data, [100_000]), 0, 1, quoted=quoted)
-    found = dict(texts(list(reader)))
+    found = dict(texts(windows_of(reader)))
     assert found[1] == b"a"
     assert found[3] == b"b"
     assert (found[2] is None) == bool(beyond)
@@ -387,12 +380,12 @@ def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
 
 def test_a_long_line_is_named_and_the_next_lines_keep_their_numbers() -> None:
     data = b"a\n" + b"x" * (3 * LONGEST) + b"\nb"
-    (window, long, last) = SpanReader(Bytes(data, [1 << 20]), 0, 1)
-    assert (window.lines, window.numbers, window.open) == ([b"a"], range(1, 2), False)
+    (window, long, last) = windows_of(SpanReader(Bytes(data, [1 << 20]), 0, 1))
+    assert (window.lines, window.numbers) == ([b"a"], range(1, 2))
     assert [(one.line, one.reason) for one in long.rejected] == [
         (2, "the line is longer than 1 MiB")
     ]
-    assert (last.lines, last.numbers, last.open) == ([b"b"], range(3, 4), True)
+    assert (last.lines, last.numbers) == ([b"b"], range(3, 4))
 
 
 def test_many_newlines_inside_of_a_quote_are_one_record() -> None:
@@ -407,13 +400,13 @@ def test_many_newlines_inside_of_a_quote_are_one_record() -> None:
         (600_004, b'c,"open' + inside),
     ]
     # The record that reaches the limit belongs to the span:
-    assert [span.next_line for span in spans] == [600_003, 600_004]
-    assert spans[-1].open_at == data.index(b"c,")
+    assert [span.next_line for span in spans] == [600_003, 1_200_005]
+    assert (spans[-1].open, spans[-1].torn) == (True, True)
 
 
 def test_a_span_that_is_no_longer_there_is_refused() -> None:
     with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
-        list(SpanReader(Bytes(b"a\nb\n", [9]), 0, 1, end=9))
+        measure(SpanReader(Bytes(b"a\nb\n", [9]), 0, 1, end=9))
     with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
         measure(SpanReader(Bytes(b"a\nb\n", [9]), 7, 1, end=9))
     assert digest(Bytes(b"a\nb\n", [9]), 0, 9) is None
@@ -424,8 +417,6 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
 def test_what_cannot_be_asked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one line"):
         measure(SpanReader(Bytes(b"", [1]), 0, 1, max_lines=0))
-    with pytest.raises(ValueError, match="begins after"):
-        measure(SpanReader(Bytes(b"", [1]), 0, 1, reads_from=1))
 
 
 def test_at_full_size_spans_cover_a_big_content_once() -> None:
@@ -444,7 +435,7 @@ def test_at_full_size_spans_cover_a_big_content_once() -> None:
 def test_a_byte_order_mark_is_not_of_the_first_line(quoted: Quoting | None, whole: bool) -> None:
     data = b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n" if whole else b"\xef\xbb\xbfa"
     reader = SpanReader(Bytes(data, [100]), 0, 1, quoted=quoted)
-    lines = [window.lines for window in reader]
+    lines = [window.lines for window in windows_of(reader)]
     assert lines == [[b"a", b"\xef\xbb\xbfb"]] if whole else [[b"a"]]
     assert reader.span is not None
     assert reader.span.digest == hashlib.sha256(data).digest()
@@ -452,7 +443,7 @@ def test_a_byte_order_mark_is_not_of_the_first_line(quoted: Quoting | None, whol
 
 def test_a_byte_order_mark_is_not_of_the_first_field_or_comment() -> None:
     data = b'\xef\xbb\xbf# "why\n"a\nb",1\n'
-    (window,) = SpanReader(Bytes(data, [100]), 0, 1, quoted=COMMENTED)
+    (window,) = windows_of(SpanReader(Bytes(data, [100]), 0, 1, quoted=COMMENTED))
     assert window.lines == [b'# "why', b'"a\nb",1']
-    (window,) = SpanReader(Bytes(b'\xef\xbb\xbf"a\nb",1\nc\n', [100]), 0, 1, quoted=CSV)
+    (window,) = windows_of(SpanReader(Bytes(b'\xef\xbb\xbf"a\nb",1\nc\n', [100]), 0, 1, quoted=CSV))
     assert window.lines == [b'"a\nb",1', b"c"]

@@ -303,24 +303,6 @@ def test_each_run_of_a_source_that_grows_is_taken_back_by_itself(logs: Logs) -> 
     assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
 
 
-def test_a_line_that_was_counted_before_it_was_whole_comes_out_right(logs: Logs) -> None:
-    source = logs.directory / "a.log"
-    write(source, log("/a", "/b")[:-10])
-    first = run_of(logs.add(source))
-    before = logs.totals()
-    write(source, log("/a", "/b", "/c"))
-    second = run_of(logs.add(source))
-    assert logs.totals() == day("/a", "/b", "/c")
-    logs.undo(second)
-    assert logs.totals() == before
-    third = run_of(logs.add(source))
-    assert logs.totals() == day("/a", "/b", "/c")
-    # Whichever goes first: both together are all there was.
-    logs.undo(first)
-    logs.undo(third)
-    assert logs.totals() == {}
-
-
 @pytest.mark.usefixtures("small_chunks")
 def test_told_to_stop_it_ends_after_a_chunk_and_goes_on_later(logs: Logs) -> None:
     source = logs.write("a.log", long_log(500))
@@ -399,9 +381,8 @@ def test_a_source_that_another_run_is_about_to_count_is_not_forgotten(
         def reached(point: str) -> None:
             if point == "taken_back":
                 # Another run counts the chunk anew, and has not committed yet.
-                assert other.query(
-                    "SELECT 1 FROM backfill_chunk WHERE state = 'undone' FOR UPDATE SKIP LOCKED"
-                )
+                other.query("SELECT 1 FROM backfill_source FOR UPDATE")
+                assert other.query("SELECT 1 FROM backfill_chunk WHERE state = 'undone'")
                 other.execute("UPDATE backfill_chunk SET state = 'done', run = 99")
 
         thread = threading.Thread(target=undo, args=(logs.url, run), kwargs={"reached": reached})
@@ -409,7 +390,7 @@ def test_a_source_that_another_run_is_about_to_count_is_not_forgotten(
         for _ in range(20):  # it waits for the chunk, and is not just passing
             eventually(
                 lambda: any(
-                    "backfill_chunk" in str(row[7])
+                    "backfill_source" in str(row[7])
                     for row in session.query("SHOW FULL PROCESSLIST")
                 )
             )

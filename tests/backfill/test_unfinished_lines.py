@@ -1,13 +1,31 @@
-"""Lines that had no end when they were counted: what becomes of them when more of them has come."""
+"""A last line without a newline: where it waits, where it counts as it is, and what becomes of a
+source that goes on later."""
 
-import json
+import gzip
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.backfill.helpers import DAY, Logs, keys_of, long_log, rejected, write
+from tests.backfill.helpers import (
+    DAY,
+    Logs,
+    details,
+    keys_of,
+    log,
+    long_log,
+    outcomes,
+    rejected,
+    run_of,
+    write,
+)
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 HEAD = "time,key,n\n"
+BYTES_OF_LAST = 30
 
 
 def row(key: str, amount: object = 1) -> str:
@@ -15,67 +33,132 @@ def row(key: str, amount: object = 1) -> str:
     return f"{DAY}T12:00Z,{key},{amount}\n"
 
 
-def test_a_bad_line_is_said_beside_one_that_is_not_bad_any_more(logs: Logs) -> None:
-    """In the sums of the tables they make up for each other."""
-    file = logs.write("a.log", long_log(3)[:-40])
-    assert logs.add(file).rejected == 1
+def write_old(path: Path, content: bytes) -> Path:
+    """A file that was last written more than an hour ago."""
+    write(path, content)
+    long_ago = time.time() - 3700
+    os.utime(path, (long_ago, long_ago))
+    return path
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_it_waits_in_a_log_that_may_still_be_written_to(logs: Logs, dry_run: bool) -> None:
+    file = logs.write("a.log", long_log(3)[:-BYTES_OF_LAST])
+    report = logs.add(file, dry_run=dry_run)
+    assert (report.lines, report.counted, report.rejected) == (2, 2, 0)
+    assert any("its last line has no newline yet, and waits" in one for one in report.notices)
     write(file, long_log(3) + b"nonsense\n")
-    out = logs.directory / "out.ndjson"
-    dry = logs.add(file, dry_run=True)
-    report = logs.add(file, rejects=out)
-    for each in dry, report:
-        assert (each.lines, each.counted, each.rejected) == (2, 1, 1)
-    assert [json.loads(line)["line"] for line in out.read_text().splitlines()] == [4]
+    report = logs.add(file)
+    assert (report.lines, report.counted, report.rejected) == (4, 3, 1) if dry_run else (2, 1, 1)
     assert [number for number, _, _ in rejected(logs.url)] == [4]
     assert logs.totals() == keys_of(3)
 
 
-def test_a_bad_line_is_one_too_many_beside_one_that_is_not_bad_any_more(logs: Logs) -> None:
-    file = logs.write("a.log", long_log(3)[:-40])
-    logs.add(file)
-    write(file, long_log(3) + b"nonsense\n")
-    report = logs.add(file, max_rejects=0)
-    assert (report.state, report.rejected) == ("stopped", 1)
-    assert sum(logs.totals().values()) == 2
+def test_a_log_that_is_but_one_line_of_that_kind_leaves_nothing(logs: Logs) -> None:
+    file = logs.write("a.log", long_log(1)[:-1])
+    assert (logs.add(file).lines, logs.totals()) == (0, {})
+    assert logs.query("SELECT * FROM backfill_source") == []
+    assert logs.add(write(file, long_log(1))).counted == 1
 
 
-def test_a_line_that_is_bad_in_whole_too_is_kept_once(logs: Logs) -> None:
-    file = logs.write("a.log", long_log(2) + b"non")
-    logs.add(file)
-    write(file, long_log(2) + b"nonsense\n")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_it_counts_in_a_log_that_nobody_writes_to_any_more(logs: Logs, jobs: int) -> None:
+    file = write_old(logs.directory / "a.log", long_log(3)[:-1])
+    assert logs.add(file, jobs=jobs).counted == 3
+    assert logs.totals() == keys_of(3)
+    assert logs.add(file).known_lines == 3
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("more", [b"", b"nonsense\n"])
+def test_where_but_its_newline_comes_it_is_read_on(logs: Logs, newline: bytes, more: bytes) -> None:
+    file = write_old(logs.directory / "a.log", long_log(3)[:-1])
+    first = logs.add(file)
+    write(file, long_log(3)[:-1] + newline + more + long_log(2, first=3))
+    for dry_run in True, False:
+        report = logs.add(file, dry_run=dry_run)
+        assert (report.lines, report.counted, report.known_lines) == (2 + bool(more), 2, 3)
+    assert [number for number, _, _ in rejected(logs.url)] == ([4] if more else [])
+    assert logs.totals() == keys_of(5)
+    logs.undo(first)
+    assert logs.add(file).counted == 3
+    assert logs.totals() == keys_of(5)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_where_it_goes_on_the_run_is_named_and_can_be_taken_back(logs: Logs, dry_run: bool) -> None:
+    file = write_old(logs.directory / "a.log", long_log(3)[:-BYTES_OF_LAST])
+    before = logs.add(write(logs.directory / "b.log", long_log(2)))
+    cut = logs.add(file)
+    assert (before.counted, cut.lines, cut.rejected) == (2, 1, 1)
+    write(file, long_log(9))
+    report = logs.add(file, dry_run=dry_run)
+    assert (outcomes(report), report.counted) == (["failed"], 0)
+    assert f"`countersink backfills undo {run_of(cut)}` first" in details(report)
+    assert "its line 3 was counted as far as it was there" in details(report)
+    logs.undo(cut)
+    assert logs.totals() == keys_of(2)
+    assert logs.query("SELECT read_to, lines_to FROM backfill_source") == [(len(long_log(2)), 2)]
     report = logs.add(file)
-    assert (report.lines, report.counted, report.rejected) == (1, 0, 1)
-    assert [(number, text) for number, _, text in rejected(logs.url)] == [(3, "nonsense")]
-    assert logs.query("SELECT SUM(lines_read), SUM(rejected) FROM backfill_run") == [(3, 1)]
+    assert (report.counted, report.known_lines, report.rejected) == (7, 2, 0)
+    assert logs.totals() == keys_of(9)
 
 
-def test_all_lines_of_a_record_that_is_closed_later_are_taken_back(logs: Logs) -> None:
+@pytest.mark.parametrize("pack", [gzip.compress, bytes])
+def test_it_counts_in_an_archive_and_in_a_pipe(logs: Logs, pack: Callable[[bytes], bytes]) -> None:
+    content = pack(long_log(3)[:-1])
+    if pack is gzip.compress:
+        report = logs.add(logs.write("a.log.gz", content))
+    else:
+        path = logs.directory / "fifo"
+        os.mkfifo(path)
+        writer = threading.Thread(target=path.write_bytes, args=(content,))
+        writer.start()
+        report = logs.add(path)
+        writer.join()
+    assert (report.counted, report.notices) == (3, ())
+    assert logs.totals() == keys_of(3)
+
+
+def test_it_counts_in_an_export_and_in_a_reconcile(logs: Logs) -> None:
+    logs.add(logs.write("a.csv", (HEAD + row("a") + row("b", 5))[:-1].encode()), **CSV)
+    assert logs.totals() == {(DAY, "a"): 1, (DAY, "b"): 5}
+    logs.reconcile(logs.write("a.log", log("/a", "/b")[:-1]), delete_missing=True)
+    assert logs.totals() == {(DAY, "/a"): 1, (DAY, "/b"): 1}
+
+
+def test_an_export_goes_on_behind_its_last_record_but_not_within_quotes(logs: Logs) -> None:
     file = logs.directory / "a.csv"
-    open_record = f'{HEAD}{row("a")}{DAY}T12:00Z,"b\nzz\nyy'
-    write(file, open_record.encode())
-    assert logs.add(file, **CSV).rejected == 3
-    write(file, f'{open_record}",5\nx\n'.encode())
+    text = HEAD + row("a")[:-1]
+    assert logs.add(write(file, text.encode()), **CSV).counted == 1
+    text += f'\n{DAY}T12:00Z,"b\nzz\nyy'
+    torn = logs.add(write(file, text.encode()), **CSV)
+    assert (torn.counted, torn.rejected) == (0, 3)
+    write(file, f'{text}\n",5\nx\n'.encode())
+    assert f"undo {run_of(torn)}" in details(logs.add(file, **CSV))
+    logs.undo(torn)
     report = logs.add(file, **CSV)
     assert (report.counted, report.rejected) == (1, 1)
-    assert [number for number, _, _ in rejected(logs.url)] == [6]
-    assert logs.totals() == {(DAY, "a"): 1, (DAY, "b\nzz\nyy"): 5}
+    assert logs.totals() == {(DAY, "a"): 1, (DAY, "b\nzz\nyy\n"): 5}
 
 
-@pytest.mark.parametrize("ending", [b"\n", b"\nnonsense\n"])
-def test_a_part_that_is_counted_again_is_not_rejected_for_good(logs: Logs, ending: bytes) -> None:
-    """What follows it has its last word on the line."""
-    content = long_log(3)[:-1]
-    file = logs.write("a.log", content[:-30])
-    first = logs.add(file)
-    write(file, content + ending)
+def test_what_was_taken_back_at_the_end_may_go_on_in_another_way(logs: Logs) -> None:
+    file = logs.write("a.log", long_log(3))
     logs.add(file)
-    bad = [4] if b"nonsense" in ending else []
-    assert [number for number, _, _ in rejected(logs.url)] == bad
+    write(file, long_log(3) + log("/x"))
+    logs.undo(logs.add(file))
+    assert logs.query("SELECT COUNT(*), SUM(state = 'undone') FROM backfill_chunk") == [(1, 0)]
+    report = logs.add(write(file, long_log(6)))
+    assert (report.counted, report.known_lines) == (3, 3)
+    assert logs.totals() == keys_of(6)
+
+
+def test_what_was_taken_back_in_the_midst_is_counted_again_and_no_more(logs: Logs) -> None:
+    file = logs.write("a.log", long_log(3))
+    first = logs.add(file)
+    logs.add(write(file, long_log(6)))
     logs.undo(first)
-    dry = logs.add(file, dry_run=True)
+    assert sum(logs.totals().values()) == 3
     report = logs.add(file)
-    for each in dry, report:
-        assert (each.lines, each.counted, each.rejected) == (2, 2, 0)
-    assert rejected(logs.url) == []
-    assert logs.query("SELECT SUM(rejected) FROM backfill_chunk") == [(len(bad),)]
-    assert logs.totals() == keys_of(3)
+    assert (report.counted, report.known_lines) == (3, 3)
+    assert logs.totals() == keys_of(6)

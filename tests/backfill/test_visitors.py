@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from countersink.backfill.count import parallel
+from countersink.backfill.count import read_ahead
 from countersink.backfill.counter_column import exported
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
@@ -342,33 +342,6 @@ def test_a_salt_that_ends_within_a_bucket_is_told_by_the_minute(
     require(mysql_url, wanted)
 
 
-def test_salts_forgotten_after_a_line_without_its_end_leave_its_count_to_the_rejects(
-    daily: str, tmp_path: Path
-) -> None:
-    """What was counted of it is taken away again, and the whole line is rejected."""
-    whole = Visit().line() + Visit(page="/a").line()
-    source = write(tmp_path / "a.log", whole[:-1])
-    assert count(daily, source).counted == 2
-    forget_salts(daily)
-    write(source, whole + Visit(page="/b").line())
-    report = count(daily, source)
-    assert (report.rejected, report.amount) == (2, -1)
-    assert [number for number, _, _ in rejected(daily)] == [2, 3]
-    assert totals(daily) == {(DAY, "/"): 1}
-
-
-def test_a_line_that_was_counted_without_its_end_and_grows(unique: str, tmp_path: Path) -> None:
-    source = write(tmp_path / "a.csv", b"at,page,who\n2026-03-14T12:00Z,/,an")
-    assert count(unique, source, **CSV, visitor=("who",)).amount == 1
-    write(source, b"at,page,who\n2026-03-14T12:00Z,/,ann\n2026-03-14T12:00Z,/,bob\n")
-    assert count(unique, source, **CSV, visitor=("who",)).amount == 1
-    assert totals(unique) == {(DAY, "/"): 2}
-    with open_tables(unique) as session:
-        # Nobody can be taken out of a sketch; who came in its place is there.
-        seen = [Visit(host=host) for host in ("an", "ann", "bob")]
-        require(unique, expected(session, seen, one_field=True))
-
-
 @pytest.mark.random
 @pytest.mark.parametrize("seed", range(6 if MANY else 2))
 def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
@@ -523,57 +496,6 @@ def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(
     assert agents == [(b"curl/8.0",)]
 
 
-@pytest.mark.parametrize("repaired", [False, True])
-def test_a_part_whose_member_was_refused_stays_so_when_it_is_counted_again(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool
-) -> None:
-    """Whatever has become of the sketch, the whole line says what is counted of it."""
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
-    damage = "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/'"
-    given: dict[str, Any] = {**CSV, "visitor": ("who",)}
-    count(unique, write(tmp_path / "a.csv", f"at,page,who\n{DAY}T12:00Z,/,ann\n".encode()), **given)
-    query(unique, damage)
-    text = f"at,page,who\n{DAY}T11:00Z,/x,bob\n{DAY}T11:00Z,/,carl"
-    source = write(tmp_path / "b.csv", text.encode())
-    first = count(unique, source, **given)
-    assert (first.counted, first.rejected) == (1, 1)
-    if repaired:
-        query(unique, damage)
-    write(source, f"{text}a\n".encode())
-    second = count(unique, source, **given)
-    assert second.counted == int(repaired)
-    amounts = "SELECT counter_key, SUM(amount) FROM counter_slot GROUP BY 1 ORDER BY 1"
-    of_chunks = (
-        "SELECT run FROM backfill_chunk WHERE source = (SELECT MAX(id) FROM backfill_source)"
-        " ORDER BY start_at"
-    )
-    for again in [], [1], [0], [0, 1]:
-        for run in [query(unique, of_chunks)[number][0] for number in again]:
-            undo(unique, run)
-        count(unique, source, **given)
-        left = query(unique, "SELECT SUM(rejected) FROM backfill_chunk")
-        assert left == [(int(not repaired),)]
-        assert query(unique, amounts) == [(b"/", 1 + int(repaired)), (b"/x", 1)]
-
-
-def test_a_sketch_that_is_damaged_later_ends_a_run_that_has_no_choice(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last line of an undone chunk: a later one has counted the rest of it."""
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
-    given: dict[str, Any] = {**CSV, "visitor": ("who",)}
-    text = f"at,page,who\n{DAY}T11:00Z,/x,bob\n{DAY}T11:00Z,/,carl"
-    source = write(tmp_path / "b.csv", text.encode())
-    first = count(unique, source, **given)
-    write(source, f"{text}a\n".encode())
-    count(unique, source, **given)
-    undo(unique, run_of(first))
-    query(unique, "UPDATE visitor_slot SET sketch = X'01' WHERE counter_key = '/'")
-    report = count(unique, source, **given)
-    assert report.state == "failed"
-    assert "are not what was written" in details(report)
-
-
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_two_at_once_count_each_visitor_once(
@@ -588,11 +510,11 @@ def test_two_at_once_count_each_visitor_once(
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_child_processes_count_the_visitors_of_planned_chunks(
+def test_child_processes_read_the_visitors_of_chunks(
     unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
-    monkeypatch.setattr(parallel, "LEAST_BYTES", 1)
+    monkeypatch.setattr(read_ahead, "FIRST", 1)
     visits = some_visits(random.Random(2), 300)
     seen: list[Progress] = []
     source = log(tmp_path / "a.log", visits)

@@ -45,7 +45,6 @@ REFUSED = {
         "--input-format ndjson --time-column a": "give --key-column",
         "--input-format xml": "'xml' is not one of",
         "--source-name ''": "a source's name has 1 to 255 characters",
-        "--dry-run --jobs 2": "give one of the two",
         "--jobs 0": "is not in the range",
         "--jobs 1000": "is not in the range",
         "--rate 0": "is not in the range",

@@ -1,17 +1,17 @@
 """The `countersink` command with chunks of another size in backfills, and with child processes for
-sources of any size where `--jobs` asks for some: `python -m tests.support.run_chunks LINES
+all but the first one where `--jobs` asks for some: `python -m tests.support.run_chunks LINES
 ARGUMENTS…`."""
 
 import sys
 
-from countersink.backfill.count import parallel, task
+from countersink.backfill.count import read_ahead, task
 from countersink.cli.entry import main as countersink
 
 
 def main() -> object:
     """Run the command."""
     vars(task)["LINES"] = int(sys.argv.pop(1))
-    vars(parallel)["LEAST_BYTES"] = 1
+    vars(read_ahead)["FIRST"] = 1
     return countersink()
 
 

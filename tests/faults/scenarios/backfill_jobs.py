@@ -1,4 +1,4 @@
-"""A big log, counted by child processes of the backfill: whoever of them dies, each line counts
+"""A big log, read by child processes of the backfill: whoever of them dies, each line counts
 once.
 """
 
@@ -14,7 +14,7 @@ from tests.support.logs import Book
 from tests.support.processes import Child
 
 LINES = 400_000
-"""67 MiB: enough for children with any chunks, see `backfill.count.parallel.LEAST_BYTES`."""
+"""67 MiB: more chunks than the first ones, see `backfill.count.read_ahead.FIRST`."""
 JOBS = ("--jobs", "3")
 DIES_WITHIN_S = 1.5
 TAKES_S = 2.0

@@ -18,7 +18,7 @@ from countersink.backfill.formats.csv_json import CsvRecords, json_lines
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
 from countersink.backfill.input.content import head_of, open_content
-from countersink.backfill.input.spans import SpanReader
+from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.rejects import named
 from countersink.producers.access_log.formats.reader import Window
@@ -99,7 +99,8 @@ def exported(
             at, line = 0, 1
             while not stop():
                 spans = SpanReader(content, at, line, quoted=reader.quoted)
-                for window in spans:
+                for piece in spans.pieces():
+                    window = window_of(piece, reader.quoted)
                     tally = RecordTally()
                     reader.count(window, tally)
                     stray_lines += len(tally.rejected)
@@ -143,7 +144,7 @@ def _first_lines(reader: Reader, window: Window) -> dict[str, int]:
     found: dict[str, int] = {}
     for number, line in zip(window.numbers, window.lines, strict=True):
         tally = RecordTally()
-        reader.count(Window([number], [line], [], window.open), tally)
+        reader.count(Window([number], [line], []), tally)
         for name in _names(tally):
             found.setdefault(name, number)
     return found

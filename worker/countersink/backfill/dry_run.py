@@ -1,37 +1,35 @@
-"""``--dry-run``: reads sources as counting would, with what it would add by day; changes nothing.
+"""``--dry-run`` of an add: sources are read as counting would, without a row being written or
+locked; what would be added by day.
 
-What a dry run has read already is kept here, so that what it reads then is known as adding would
-know it: the spans of each source, and the samples of their lines.
+What was read already is kept here, so that what is read then is known as adding would know it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from functools import partial
 from typing import Final
 
 from countersink.backfill.count import chunks, targets
-from countersink.backfill.count.chunk_reader import ReadChunk, Start, read_chunk
-from countersink.backfill.count.source_count import SourceOutcome, empty, outcome_of
+from countersink.backfill.count.chunk_reader import ReadChunk
+from countersink.backfill.count.chunks import Chunk
+from countersink.backfill.count.read_ahead import ReadAhead
+from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.sources import (
-    HeldSource,
+    Settled,
     Source,
+    Sources,
+    WantedSource,
     alike,
     begins_anew,
-    find,
-    too_short,
 )
-from countersink.backfill.count.task import OpenSource, Work, opened, salts_of
-from countersink.backfill.count.transaction import (
-    path_of,
-    refuse_repeats,
-    start_of_next,
-    start_of_planned,
-)
-from countersink.backfill.errors import BackfillError
+from countersink.backfill.count.task import Work
+from countersink.backfill.count.transaction import path_of, refuse_repeats
+from countersink.backfill.errors import TooManyRejects
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import Span, digest
 from countersink.backfill.options import (
     STOPPED,
     BackfillReport,
@@ -41,221 +39,146 @@ from countersink.backfill.options import (
 )
 from countersink.backfill.rejects import KEPT, named, reasons
 from countersink.backfill.run_state import LineCounts
+from countersink.store.connection import Session
 
 RUN: Final = 0
 """The run of what is only tried."""
 
 
-@dataclass(slots=True)
-class Reading:
-    """What a dry run has read of a source, behind what is counted of it.
+class Trial(Sources):
+    """Sources and their chunks as the tables have them, and what a dry run has read since.
 
     Attributes:
-        source: its number; None: it would be a new one.
-        number: the same, negative of a new one.
-        head: how it begins, 4,096 bytes at most.
-        path: where.
-        spans: what was read, in order.
+        days: what would be added to each day.
+        rejected: how many lines were.
+        first: the first of them.
     """
 
-    source: int | None
-    number: int
-    head: bytes
-    path: str
-    spans: list[Span] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.days: Counter[date] = Counter()
+        self.rejected = 0
+        self.first: list[RejectedLine] = []
+        self._sources: dict[int, Source] = {}
+        self._anew: set[int] = set()
+        self._chunks: dict[int, list[Chunk]] = {}
+        self._figures: dict[int, LineCounts] = {}
+        self._samples: dict[bytes, set[int]] = {}
 
-    def next(self) -> Start:
-        """Where reading goes on."""
-        last = self.spans[-1]
-        begins = last.end if last.open_at is None else last.open_at
-        return Start(at=last.end, reads_from=begins, first_line=last.next_line)
+    def candidates(self, session: Session, wanted: WantedSource) -> list[Source]:
+        there = [self._sources.get(one.id, one) for one in super().candidates(session, wanted)]
+        new = [one for one in self._sources.values() if one.id < 0]
+        found = [one for one in (*there, *new) if alike(one.head, wanted.head)]
+        return sorted(found, key=lambda one: -one.read_to)
 
-    def compare(self, content: Content, head: bytes) -> str:
-        """How a content is related to it: as :class:`HeldSource` says."""
-        for span in self.spans:
-            found = digest(content, span.start, span.end)
-            if found is None:
-                size = content.offset
-                told = size == len(head) and self.head.startswith(head)
-                return "older" if size == span.start or told else "short"
-            if found != span.digest:
-                return "other"
-        return "same"
+    def chunks(self, session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
+        read = self._chunks.get(source, [])
+        if source > 0 and source not in self._anew:
+            again = {chunk.start_at: chunk for chunk in read}
+            for chunk in super().chunks(session, source, start_at):
+                yield again.pop(chunk.start_at, chunk)
+            read = list(again.values())
+        yield from (chunk for chunk in read if chunk.start_at >= start_at)
 
+    def undone(self, session: Session, source: int) -> list[Chunk]:
+        return [chunk for chunk in self.chunks(session, source) if chunk.state == "undone"]
 
-@dataclass(slots=True)
-class DryRun:
-    """Reads sources as counting would, and adds up what would be counted.
+    def last(self, session: Session, source: int) -> Chunk | None:
+        read = self._chunks.get(source)
+        known = None if source < 0 or source in self._anew else super().last(session, source)
+        return max([*(read or ()), *([known] if known else ())], key=_start, default=None)
 
-    Attributes:
-        work: what is asked for; its connection is only read.
-        first: the first rejected lines.
-        chunks: how many were read.
-        by_label: what would be added to each bucket.
-    """
+    def read(self, session: Session, source: int) -> Source | None:
+        return self._sources.get(source) or super().read(session, source)
 
-    work: Work
-    first: list[RejectedLine] = field(default_factory=list)
-    chunks: int = 0
-    by_label: Counter[int] = field(default_factory=Counter)
-    _readings: list[Reading] = field(default_factory=list)
-    _again: set[tuple[int, int]] = field(default_factory=set)
-    _paths: dict[int, str] = field(default_factory=dict)
-    _samples: dict[bytes, set[int]] = field(default_factory=dict)
+    def figures(self, session: Session, source: int, run: int) -> tuple[LineCounts, LineCounts]:
+        new = source < 0 or source in self._anew
+        others = LineCounts() if new else super().figures(session, source, run)[1]
+        return self._figures.get(source, LineCounts()), others
 
-    def by_day(self) -> tuple[tuple[str, int], ...]:
-        """What would be added on each day."""
-        days: Counter[str] = Counter()
-        scheme = self.work.task.scheme(self.work.catalog)
-        for label, amount in self.by_label.items():
-            days[scheme.local_day(label).isoformat()] += amount
-        return tuple(sorted(days.items()))
+    def forget_unread(self, session: Session, source: int) -> None:
+        pass  # it is in no table
 
-    def source(self, source: Input) -> SourceOutcome:
-        """Read one source.
-
-        Raises:
-            StoreError: MySQL did not do its part.
-        """
-        counted = others = LineCounts()
-        link = self.work.link
-        try:
-            with opened(self.work, source) as at_hand:
-                if at_hand is None:
-                    return empty(source)
-                held = self._held(at_hand)
-                at_hand.reader.look_back(at_hand.content.read_at, 0 if held is None else held.to)
-                for chunk in self._chunks(at_hand, held):
-                    counted += self._add(source, chunk)
-        except BackfillError as error:
-            return SourceOutcome(report=counted.report(source.name, "failed", str(error)))
-        if held is not None:
-            _, others = link.run(chunks.figures, held.source.id, RUN)
-        report = counted.report(source.name, outcome_of(counted.for_people(), known=True), "")
-        return SourceOutcome(report=report, known_lines=others.lines)
-
-    def _held(self, at_hand: OpenSource) -> HeldSource | None:
-        """The source that a content is, if it is known."""
-        link, wanted = self.work.link, at_hand.wanted
-        held = link.run(find, at_hand.content, wanted, self.work.watch.look).held
-        anew = held is not None and link.run(begins_anew, held.source, wanted.recipe)
-        return None if anew else held
-
-    def _reading(self, at_hand: OpenSource, source: int | None) -> Reading | None:
-        """What was read of a content before, or a new reading; None: it is an older copy.
-
-        Args:
-            source: which one it is in the tables.
-
-        Raises:
-            BackfillError: it cannot be told from an older copy.
-            Unreadable: as comparing it.
-        """
-        content, head = at_hand.content, at_hand.wanted.head
-        found = {
-            one.compare(content, head): one
-            for one in reversed(self._readings)
-            if one.source == source and alike(one.head, head)
-        }
-        if same := found.get("same"):
-            same.head = max(same.head, head, key=len)
-            return same
-        if "older" in found:
-            return None
-        if short := found.get("short"):
-            raise BackfillError(too_short(short.path))
-        if found and source is not None:
-            # Another copy of that source went on in another way.
-            return self._reading(at_hand, None)
-        number = source
-        if number is None:
-            number = -1 - len(self._paths)
-            self._paths[number] = content.name
-        self._readings.append(Reading(source, number, head, content.name))
-        return self._readings[-1]
-
-    def _chunks(self, at_hand: OpenSource, held: HeldSource | None) -> Iterator[ReadChunk]:
-        """What would be counted of a content."""
-        link, content, stop = self.work.link, at_hand.content, self.work.stop
-        if held is not None:
-            for chunk in link.run(chunks.to_be_counted, held.source.id):
-                place = chunk.source, chunk.start_at
-                if chunk.end_at <= held.to and place not in self._again and not stop():
-                    begin = link.run(start_of_planned, chunk)
-                    found = self._read_chunk(at_hand, begin, held.source, chunk.end_at)
-                    if found is not None:
-                        self._again.add(place)
-                        yield found
-            if held.verdict == "older":
-                return
-        reading = self._reading(at_hand, None if held is None else held.source.id)
-        if reading is None:
-            return
-        if reading.spans:
-            start = reading.next()
-        elif held is not None and reading.source is not None:
-            start = link.run(start_of_next, held.source, content)
+    def settle(
+        self,
+        session: Session,
+        content: Content,
+        wanted: WantedSource,
+        looking: Callable[[], object],
+    ) -> Settled:
+        found = self.find(session, content, wanted, looking)
+        held = found.held
+        if held is not None and begins_anew(session, held.source, wanted.recipe):
+            source = replace(held.source, recipe=wanted.recipe, read_to=0, lines_to=0)
+            self._anew.add(source.id)
+            held = None
+        elif held is not None:
+            repeats = held.source.count_repeats or wanted.count_repeats
+            source = replace(
+                held.source, recipe=wanted.recipe, path=wanted.path, count_repeats=repeats
+            )
         else:
-            start = Start(at=0, reads_from=0, first_line=1)
-        source = reading.number if reading.source is None or held is None else held.source
-        content.keep(False)
-        while not stop():
-            found = self._read_chunk(at_hand, start, source)
-            if found is None:
-                return
-            yield found
-            reading.spans.append(found.span)
-            start = reading.next()
+            new = -1 - len(self._sources)
+            source = Source(
+                id=new,
+                counter=wanted.counter,
+                truth_of=wanted.truth_of,
+                name=wanted.name,
+                head=wanted.head,
+                recipe=wanted.recipe,
+                path=wanted.path,
+                read_to=0,
+                lines_to=0,
+                count_repeats=wanted.count_repeats,
+            )
+        self._sources[source.id] = source
+        if held is None:
+            return Settled(source=source.id, to=0, notice=found.notice)
+        ended = held.verdict == "older"
+        return Settled(source=source.id, to=held.to, last=held.last, ended=ended)
 
-    def _read_chunk(
-        self, at_hand: OpenSource, start: Start, source: Source | int, end: int | None = None
-    ) -> ReadChunk | None:
-        """A chunk, unless many lines of it are another source's.
+    def count(
+        self, session: Session, ahead: ReadAhead, source: int, found: ReadChunk, behind: bytes
+    ) -> ReadChunk:
+        """Note what would be counted.
 
-        Args:
-            source: as the tables have it, or the negative number of a new one.
+        Raises:
+            RepeatedLines, BackfillError, TooManyRejects: as counting it.
+            StoreError: as any query.
         """
-        work, wanted = self.work, at_hand.wanted
-        found = read_chunk(
-            at_hand.content,
-            at_hand.reader,
-            start,
-            work.catalog,
-            work.task.scheme(work.catalog),
-            end=end,
-            max_lines=work.pace.max_lines,
-            scope=wanted.scope,
-            salts=work.link.run(salts_of, wanted.recipe, wanted.counter),
-        )
-        if found is None:
-            return None
-        number, remembered = (
-            (source, False) if isinstance(source, int) else (source.id, source.count_repeats)
-        )
-        if not (wanted.count_repeats or remembered):
-            others = work.link.run(chunks.others_with, found.samples.every, number)
-            for sample in found.samples.every:
-                if tried := self._samples.get(sample, set()) - {number}:
+        task, own = ahead.work.task, self._sources[source]
+        scheme, every = ahead.bucket.scheme, found.samples.every
+        if not own.count_repeats:
+            others = chunks.others_with(session, every, source)
+            for sample in every:
+                if tried := self._samples.get(sample, set()) - {source}:
                     others.setdefault(sample, set()).update(tried)
-            refuse_repeats(found, others, wanted.recipe.end, self._path)
-        for sample in found.kept_samples():
-            self._samples.setdefault(sample, set()).add(number)
+            refuse_repeats(found, ahead, others, partial(self._path, session))
+        targets.refuse_set_days(session, task.counter, found.days(scheme))
+        lines = named(own.path, found.rejects)
+        self.rejected += len(lines)
+        if self.rejected > task.max_rejects:
+            raise TooManyRejects(
+                f"more than {task.max_rejects:,} lines are rejected: it would stop there",
+                found.rejects,
+            )
+        for sample in found.samples.kept(found.start.at):
+            self._samples.setdefault(sample, set()).add(source)
+        for label, keys in found.amounts.items():
+            self.days[scheme.local_day(label)] += keys.total()
+        self.first += lines[: KEPT - len(self.first)]
+        chunk = Chunk.of(source, found.span, RUN)
+        self._chunks.setdefault(source, []).append(chunk)
+        if chunk.start_at == own.read_to:
+            self._sources[source] = own.after(chunk, ahead.at_hand.wanted.head)
+        self._figures[source] = self._figures.get(source, LineCounts()) + found.counts
         return found
 
-    def _path(self, source: int) -> str:
-        return self._paths.get(source) or self.work.link.run(path_of, source)
+    def _path(self, session: Session, source: int) -> str:
+        return self._sources[source].path if source in self._sources else path_of(session, source)
 
-    def _add(self, source: Input, found: ReadChunk) -> LineCounts:
-        work = self.work
-        work.link.run(targets.refuse_set_days, work.options.counter, found.days())
-        self.by_label.update({label: keys.total() for label, keys in found.amounts.items()})
-        rejected = named(source.name, found.rejects)
-        self.first += rejected[: KEPT - len(self.first)]
-        if work.task.spool is not None:
-            work.task.spool.add(RUN, self.chunks, rejected)
-        self.chunks += 1
-        work.watch.add(found.counts)
-        return found.counts
+
+def _start(chunk: Chunk) -> int:
+    return chunk.start_at
 
 
 def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
@@ -264,34 +187,33 @@ def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> B
     Raises:
         StoreError: MySQL did not do its part.
     """
-    options, stop = work.options, work.stop
-    trial = DryRun(work)
-    sources = list(failed)
-    known_lines = rejected = 0
+    trial, stop = Trial(), work.stop
+    work = replace(work, sources=trial)
+    outcomes: list[SourceOutcome] = []
     too_many = False
     for source in found:
-        tried = trial.source(source)
-        sources.append(tried.report)
-        known_lines += tried.known_lines
-        rejected += tried.report.rejected
-        too_many = rejected > options.rejects_allowed
+        outcomes.append(count_source(work, source, trial.count))
+        too_many = outcomes[-1].too_many is not None
         if stop() or too_many:
             break
+    sources = [*failed, *(one.report for one in outcomes)]
     notices = ["nothing was changed: this was a dry run"]
+    notices += [notice for one in outcomes for notice in one.notices]
     if too_many:
-        most = options.rejects_allowed
-        notices.append(f"more than {most:,} lines are rejected: it would stop there")
+        notices.append(sources[-1].detail)
     elif stop():
         notices.append(STOPPED)
-    notices += reasons(rejected, trial.first)
-    if rejected and work.task.spool is not None:
-        notices.append(work.task.spool.save((RUN, chunk) for chunk in range(trial.chunks)))
+    notices += reasons(trial.rejected, trial.first)
+    work.rejects.write(outcomes[-1].too_many or ())
+    if work.rejects.notice:
+        notices.append(work.rejects.notice)
     return report(
-        options,
+        work.options,
         None,
         state_of(sources, stopped=stop() or too_many),
         sources,
-        known_lines=known_lines,
-        by_day=trial.by_day(),
+        known_lines=sum(one.known_lines for one in outcomes),
+        uncounted_rejects=len(outcomes[-1].too_many or ()),
+        by_day=[(day.isoformat(), amount) for day, amount in sorted(trial.days.items())],
         notices=notices,
     )

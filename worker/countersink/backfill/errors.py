@@ -6,7 +6,7 @@ rejected lines, ended run; the messages are worded where they are raised.
     BackfillError             it cannot go on; the message says what to do
     ├── WrongOption           an option cannot be as it is; nothing was read
     ├── Unreadable            a source is gone, no file, cut off or corrupt
-    ├── SourceChanged         a source has not the bytes any more that were planned
+    ├── SourceChanged         a source has not the bytes any more that were compared
     ├── RepeatedLines         lines were counted, and may or may not be the same events
     ├── RunEnded              the run was undone, or its counter deleted, meanwhile
     └── TooManyRejects        one chunk more, and more lines would be rejected than may be
@@ -19,6 +19,7 @@ What only one part raises and another handles, and nobody is told:
     RolledUpMeanwhile         a day is in a month by now
     Overtaken                 another process has counted what was read
     SourceDiffers             another process has read on, maybe in another source
+    ChildKilled               a child process has ended without its result
 """
 
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class Unreadable(BackfillError):
 
 
 class SourceChanged(BackfillError):
-    """A source does not hold the bytes any more that were planned."""
+    """A source does not hold the bytes any more that were compared."""
 
 
 class RepeatedLines(BackfillError):
@@ -79,3 +80,7 @@ class Overtaken(Exception):
 
 class SourceDiffers(Exception):
     """Another process has read on in the source, and this content may not be that source."""
+
+
+class ChildKilled(Exception):
+    """A child process has ended without its result."""

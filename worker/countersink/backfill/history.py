@@ -65,16 +65,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """What a run counted of a source, or is to count.
+    """What a run counted of a source.
 
     Attributes:
         id: the source's number.
         path: where it was last.
         name: tells sources of the same content apart; '' mostly.
         chunks: of this run.
-        pending: those of them that are still to be counted.
         undone: those of them that were taken back.
-        size_bytes: uncompressed, of the chunks that are not pending.
+        size_bytes: uncompressed.
         lines, counted, filtered, rejected, amount: of the same.
     """
 
@@ -82,7 +81,6 @@ class RunSource:
     path: str
     name: str
     chunks: int
-    pending: int
     undone: int
     size_bytes: int
     lines: int
@@ -168,13 +166,13 @@ def run(session: Session, number: int, *, lock: bool = False) -> Run:
 def sources_of(session: Session, number: int) -> list[RunSource]:
     """The sources that a run read anything new of, in the order in which they were first seen.
 
-    What another run has counted after this one had planned or undone it is that one's.
+    What another run has counted after this one was undone is that one's.
     """
     columns = "end_at - c.start_at", "lines_read", "counted", "filtered", "rejected", "amount"
-    sums = ", ".join(f"SUM(IF(c.state = 'pending', 0, c.{column}))" for column in columns)
+    sums = ", ".join(f"SUM(c.{column})" for column in columns)
     found = session.query(
-        "SELECT s.id, s.path, s.name, COUNT(*), SUM(c.state = 'pending'), SUM(c.state = 'undone'),"
-        f" {sums} FROM backfill_chunk AS c JOIN backfill_source AS s ON s.id = c.source"
+        f"SELECT s.id, s.path, s.name, COUNT(*), SUM(c.state = 'undone'), {sums}"
+        " FROM backfill_chunk AS c JOIN backfill_source AS s ON s.id = c.source"
         " WHERE c.run = %s GROUP BY s.id, s.path, s.name ORDER BY s.id",
         (number,),
     )

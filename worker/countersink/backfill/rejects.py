@@ -2,13 +2,11 @@
 run (``KEPT``), and the sentences that sum up reasons; how many end a run: ``options.py`` and
 ``count/transaction.py``.
 
-The file has a JSON object a line. Writing it destroys nothing that is not such a file. It is
-written at the end of the run, from a :class:`RejectsSpool` to which the lines of each chunk go
-before its COMMIT: so it has those of all chunks that were committed, whoever died after that.
+The file has a JSON object a line. Writing it destroys nothing that is not such a file. The lines of
+a chunk are written once it is committed.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -16,9 +14,9 @@ import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, Self
 
 from countersink.backfill import history
 from countersink.backfill.errors import BackfillError, WrongOption
@@ -56,95 +54,62 @@ def keep(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RejectsSpool:
-    """Where the rejected lines of all chunks that the processes of a run are about to commit stay
-    until its end.
+class RejectsFile:
+    """The file of ``--rejects``, to which the rejected lines of each chunk go once it is committed.
+    A context manager.
 
-    Each line of it is what one transaction wrote; of those for one chunk the last one counts, if
-    any: they wait for each other.
+    Args:
+        path: of it; None: none is asked for.
 
     Attributes:
-        path: of it.
-        file: to be written in the end.
+        notice: a sentence on where the lines are; '': nowhere.
     """
 
-    path: str
-    file: Path
+    def __init__(self, path: Path | None) -> None:
+        self.notice = ""
+        self._path = path
+        self._file: IO[str] | None = None
 
-    def add(self, source: int, start_at: int, rejected: Sequence[RejectedLine]) -> None:
-        """Write down those of a chunk, in its transaction, after it has the chunk locked.
+    def __enter__(self) -> Self:
+        return self
 
-        Raises:
-            BackfillError: there is no room for them.
-        """
-        # Behind a line of its own: the one before may have been cut off as its process was killed.
-        data = json.dumps([source, start_at, *map(asdict, rejected)]).encode()
-        with _room(), open(self.path, "ab") as spool:
-            fcntl.flock(spool, fcntl.LOCK_EX)
-            spool.write(b"\n" + data + b"\n")
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
-    def save(self, chunks: Iterable[tuple[int, int]], more: Iterable[RejectedLine] = ()) -> str:
-        """Write the file: the rejected lines of chunks, in order, and more of them; a sentence on
-        it. If it cannot be written, they go to another one.
-
-        Args:
-            chunks: the source and the beginning of each.
-            more: without a chunk that was committed.
+    def write(self, rejected: Sequence[RejectedLine]) -> None:
+        """Write lines; where that cannot be, they and all later ones go to another file.
 
         Raises:
             BackfillError: there is no room for that either.
         """
-        lines = [*chunks], [*more]
+        if self._path is None or not rejected:
+            return
+        text = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
         try:
-            self._save(self.file, *lines)
+            self._append(self._path, text)
         except OSError as error:
+            self._close()
+            before, why, they = self._path, trouble(error), "the others" if self.notice else "they"
             with _room():
                 handle, instead = tempfile.mkstemp(prefix=_PREFIX, suffix=".ndjson")
                 os.close(handle)
-                self._save(Path(instead), *lines)
-            why = f"could not be written to {self.file} ({trouble(error)}): they"
-            return f"the rejected lines {why} are in {instead}"
-        return f"the rejected lines are in {self.file}"
+                self._path = Path(instead)
+                self._append(self._path, text)
+            said = f"could not be written to {before} ({why}): {they} are in {instead}"
+            self.notice = f"the rejected lines {said}"
 
-    def _save(
-        self, path: Path, chunks: Iterable[tuple[int, int]], more: Iterable[RejectedLine]
-    ) -> None:
-        places: dict[tuple[int, int], int] = {}
-        with (
-            open(path, "w", encoding="utf-8", opener=_private) as file,
-            open(self.path, "rb") as spool,
-        ):
-            while line := spool.readline():
-                with contextlib.suppress(ValueError):
-                    source, start_at, *_ = json.loads(line)
-                    places[source, start_at] = spool.tell() - len(line)
-            for place in filter(None, map(places.get, chunks)):  # none is at 0
-                spool.seek(place)
-                _, _, *found = json.loads(spool.readline())
-                for one in found:
-                    file.write(json.dumps(one, ensure_ascii=False) + "\n")
-            for each in more:
-                file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
+    def _append(self, path: Path, text: str) -> None:
+        if self._file is None:
+            self._file = open(path, "w", encoding="utf-8", opener=_private)  # noqa: SIM115
+        self._file.write(text)
+        self._file.flush()
+        self.notice = self.notice or f"the rejected lines are in {path}"
 
-
-@contextlib.contextmanager
-def spooled(file: Path | None) -> Iterator[RejectsSpool | None]:
-    """A spool for a file, as long as this lasts; None: no file is asked for.
-
-    Raises:
-        BackfillError: there is no room for it.
-    """
-    if file is None:
-        yield None
-        return
-    with _room():
-        handle, path = tempfile.mkstemp(prefix=_PREFIX)
-        os.close(handle)
-    try:
-        yield RejectsSpool(path, file)
-    finally:
-        os.unlink(path)
+    def _close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what could not be written
+                self._file.close()
+            self._file = None
 
 
 @contextlib.contextmanager

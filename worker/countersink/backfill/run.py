@@ -15,8 +15,10 @@ from itertools import chain
 from typing import Final
 
 from countersink.backfill import dry_run, formats, history, reconcile, rejects, run_state
-from countersink.backfill.count import chunks, sources, targets
+from countersink.backfill.count import sources, targets
+from countersink.backfill.count.reading_pool import ReadingPool
 from countersink.backfill.count.source_count import SourceOutcome, count_source
+from countersink.backfill.count.sources import Sources
 from countersink.backfill.count.targets import CounterTarget, target_of
 from countersink.backfill.count.task import (
     LineRate,
@@ -26,8 +28,8 @@ from countersink.backfill.count.task import (
     refuse,
     require_unique,
 )
+from countersink.backfill.count.transaction import count_chunk
 from countersink.backfill.errors import BackfillError, ReconcileStopped
-from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import (
@@ -112,7 +114,7 @@ class BackfillRun:
         for source in found:
             if stop():
                 return
-            outcome = count_source(work, source)
+            outcome = count_source(work, source, count_chunk)
             self._outcomes.append(outcome)
             if outcome.too_many is not None:
                 return
@@ -141,7 +143,11 @@ class BackfillRun:
         if options.mode == "reconcile" and changed is None:
             notices.append("nothing was corrected, as not all of the sources was read")
         extra = [line for each in self._outcomes for line in each.too_many or ()]
-        notices += self._save_rejects(link, run, extra)
+        self.work.rejects.write(extra)
+        total = link.run(run_state.rejects_of, run) + len(extra)
+        first = [*link.run(history.rejects, run), *extra][: rejects.KEPT]
+        notices += rejects.reasons(total, first)
+        notices += filter(None, [self.work.rejects.notice])
         if options.dry_run:
             notices.append("nothing was changed: this was a dry run")
             link.run(forget_dry_run, run)
@@ -167,17 +173,6 @@ class BackfillRun:
             )
         return said
 
-    def _save_rejects(
-        self, link: PatientSession, run: int, extra: Sequence[RejectedLine] = ()
-    ) -> list[str]:
-        """Write the rejected lines to the file that is asked for; sentences on them."""
-        total = link.run(run_state.rejects_of, run) + len(extra)
-        first = [*link.run(history.rejects, run), *extra][: rejects.KEPT]
-        notices = rejects.reasons(total, first)
-        if notices and (spool := self.work.task.spool):
-            notices.append(spool.save(link.run(chunks.counted_by, run), extra))
-        return notices
-
     def _failed(self, run: int, why: str) -> None:
         """End a run that broke down, on a connection of its own: on the other there may be half of
         a reply.
@@ -192,7 +187,6 @@ class BackfillRun:
                 link.run(run_state.end, run, "failed", why)
                 if self.work.options.mode == "reconcile":
                     link.run(targets.discard_truth, run)
-                self._save_rejects(link, run)
 
 
 def backfill(
@@ -232,16 +226,18 @@ def backfill(
         rejects.check_file(options.rejects, found)
     with (
         PatientSession(partial(open_tables, mysql_url), stop).open() as link,
-        rejects.spooled(options.rejects) as spool,
+        rejects.RejectsFile(options.rejects) as file,
+        ReadingPool(options.jobs) as pool,
     ):
         work = Work(
             mysql_url=mysql_url,
             options=options,
             link=link,
-            task=Task(
-                dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed, spool
-            ),
+            task=Task(dry_run.RUN, options.counter, CounterTarget(), options.rejects_allowed),
             catalog=link.run(_catalog, options),
+            sources=Sources(),
+            pool=pool,
+            rejects=file,
             pace=LineRate(options.rate, stop),
             watch=ProgressWatch(on_progress, found),
             stop=stop,

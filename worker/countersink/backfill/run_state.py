@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Final
 
 from countersink.backfill.errors import RunEnded
@@ -25,15 +25,10 @@ _NOW: Final = "UTC_TIMESTAMP(3)"
 class LineCounts:
     """Bytes, lines and amounts of a chunk, or of several: read, counted, filtered, rejected.
 
-    A chunk that begins in the midst of a line has what differs from how that line was counted
-    before: these numbers may be negative.
-
     Attributes:
         size_bytes: uncompressed.
         lines, counted, filtered, rejected: lines.
         amount: what was added in all.
-        rejects: lines that were rejected as they are now: more than ``rejected`` where one was
-            rejected before, when it had no end yet.
     """
 
     size_bytes: int = 0
@@ -42,7 +37,6 @@ class LineCounts:
     filtered: int = 0
     rejected: int = 0
     amount: int = 0
-    rejects: int = 0
 
     def __add__(self, other: "LineCounts") -> "LineCounts":
         return LineCounts(*map(operator.add, astuple(self), astuple(other)))
@@ -52,29 +46,15 @@ class LineCounts:
 
     def report(self, source: str, outcome: str, detail: str) -> SourceReport:
         """What became of a source."""
-        found = self.for_people()
         return SourceReport(
             source=source,
             outcome=outcome,
             detail=detail,
-            lines=found.lines,
-            counted=found.counted,
-            filtered=found.filtered,
-            rejected=found.rejected,
-            amount=found.amount,
-        )
-
-    def for_people(self) -> "LineCounts":
-        """Without negative numbers: a line that was counted another way before, when it had no end
-        yet, is one that was looked at now.
-        """
-        again = max(0, -self.counted) + max(0, -self.filtered)
-        return replace(
-            self,
-            lines=self.lines + again + self.rejects - self.rejected,
-            counted=max(0, self.counted),
-            filtered=max(0, self.filtered),
-            rejected=self.rejects,
+            lines=self.lines,
+            counted=self.counted,
+            filtered=self.filtered,
+            rejected=self.rejected,
+            amount=self.amount,
         )
 
 
@@ -188,7 +168,7 @@ def figures(session: Session, run: int) -> LineCounts:
 def rejects_of(session: Session, run: int) -> int:
     """How many lines a run has rejected so far."""
     ((number,),) = session.query(
-        "SELECT COALESCE(SUM(rejects), 0) FROM backfill_chunk WHERE run = %s AND state = 'done'",
+        "SELECT COALESCE(SUM(rejected), 0) FROM backfill_chunk WHERE run = %s AND state = 'done'",
         (run,),
     )
     return int(number)

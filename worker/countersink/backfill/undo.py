@@ -7,8 +7,8 @@ journal is deleted, and the chunk is ``undone``. So it does not matter where it 
 whether two do it at once; and since the journal holds cells as they are in the tables, neither does
 what compaction and retention have done to them since, or in which buckets the counter counts now.
 
-A chunk that is undone is there to be counted again by a later run. A source that has no others is
-forgotten.
+A chunk that is undone is there to be counted again by a later run, if others stand behind it; else
+it is forgotten, and the source is read on there.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from countersink.backfill import history, retraction, run_state
-from countersink.backfill.count import chunks, targets
+from countersink.backfill.count import sources, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
@@ -197,38 +197,22 @@ def _page(session: Session, run: Run) -> list[tuple[int, int]]:
 
 
 def _finish(session: Session, run: Run) -> None:
-    """Leave to others what was only planned, forget sources of which nothing is left, and say that
-    the run is undone.
+    """Let its sources be read on where what is counted of them ends, and say that the run is
+    undone.
     """
-    # Those of a reconcile were never counted themselves.
-    states = "'pending', 'done'" if run.mode == "reconcile" else "'pending'"
-    session.execute(
-        f"UPDATE backfill_chunk SET state = 'undone' WHERE run = %s AND state IN ({states})",
-        (run.id,),
-    )
+    if run.mode == "reconcile":  # its chunks were never counted themselves
+        session.execute(
+            "UPDATE backfill_chunk SET state = 'undone' WHERE run = %s AND state = 'done'",
+            (run.id,),
+        )
     for (source,) in session.query(
         "SELECT DISTINCT source FROM backfill_chunk WHERE run = %s AND state = 'undone'"
         " ORDER BY source",
         (run.id,),
     ):
-        rerun(partial(_forget, session, source))
+        rerun(partial(sources.release, session, source))
     session.execute(
         "UPDATE backfill_run SET state = 'undone', rejects = NULL, seen = UTC_TIMESTAMP(3)"
         " WHERE id = %s AND state = 'undoing'",
         (run.id,),
     )
-
-
-def _forget(session: Session, source: int) -> None:
-    """Forget a source, if nothing of it is counted, or about to be."""
-    with session.transaction():
-        # First of all, as everybody who reads on in it does.
-        session.query("SELECT 1 FROM backfill_source WHERE id = %s FOR UPDATE", (source,))
-        # All of them: a row that a condition leaves out is not kept locked, and a job may be about
-        # to count it.
-        states = session.query(
-            "SELECT state FROM backfill_chunk WHERE source = %s FOR UPDATE", (source,)
-        )
-        if all(state == "undone" for (state,) in states):
-            chunks.forget(session, source)
-            session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))

@@ -244,29 +244,28 @@ CREATE TABLE IF NOT EXISTS backfill_source (
     path       VARCHAR(4096) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'where it was last',
     read_to    BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'uncompressed bytes that are in chunks',
     lines_to   BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'lines in them',
-    open_at    BIGINT UNSIGNED NULL COMMENT 'where its last line begins, if it had no newline yet',
     count_repeats TINYINT NOT NULL DEFAULT 0 COMMENT '1: lines that other sources have count, too',
     PRIMARY KEY (id),
     KEY by_head (counter, head(16))
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What of a source was counted, or is to be: each byte belongs to one chunk.
+-- What of a source was counted: each byte belongs to one chunk.
 CREATE TABLE IF NOT EXISTS backfill_chunk (
     source     BIGINT UNSIGNED NOT NULL,
     start_at   BIGINT UNSIGNED NOT NULL COMMENT 'uncompressed bytes',
     end_at     BIGINT UNSIGNED NOT NULL,
-    reads_from BIGINT UNSIGNED NOT NULL COMMENT 'before start_at where the line before was counted without its end',
     first_line BIGINT UNSIGNED NOT NULL COMMENT 'number of its first line, from 1',
+    next_line  BIGINT UNSIGNED NOT NULL COMMENT 'number of the line behind it',
     digest     BINARY(32) NOT NULL COMMENT 'SHA-256 of its bytes',
-    state      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'pending, done or undone',
-    run        BIGINT UNSIGNED NOT NULL COMMENT 'that planned it; when done: that counted it',
-    open_rejected TINYINT NOT NULL DEFAULT 0 COMMENT '1: its last line had no newline, and was rejected for its member',
+    state      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'done, or undone: taken back, to be counted again',
+    run        BIGINT UNSIGNED NOT NULL COMMENT 'that counted it',
+    open       TINYINT NOT NULL DEFAULT 0 COMMENT '1: its last line has no newline',
+    torn       TINYINT NOT NULL DEFAULT 0 COMMENT '1: and ends within quotes',
     lines_read BIGINT NOT NULL DEFAULT 0,
     counted    BIGINT NOT NULL DEFAULT 0,
     filtered   BIGINT NOT NULL DEFAULT 0,
     rejected   BIGINT NOT NULL DEFAULT 0,
     amount     DECIMAL(38, 0) NOT NULL DEFAULT 0,
-    rejects    BIGINT NOT NULL DEFAULT 0 COMMENT 'lines that were rejected now; more than rejected where the first line was rejected before, when it had no end',
     PRIMARY KEY (source, start_at),
     KEY by_run (run, state)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

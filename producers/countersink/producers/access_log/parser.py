@@ -181,7 +181,7 @@ class Parser:
     def _tally(self, lines: Sequence[bytes], first: int) -> RecordTally:
         tally = RecordTally(longest_reason=sys.maxsize)
         bare = [line.lstrip(b"\0") for line in lines]
-        self._reader.count(Window(range(first, first + len(bare)), bare, [], False), tally)
+        self._reader.count(Window(range(first, first + len(bare)), bare, []), tally)
         return tally
 
     def _tell(self, lines: Sequence[bytes]) -> None:

@@ -1,18 +1,22 @@
-"""Reads one chunk: lines to amounts per bucket and key, hashes of visitors, rejected lines (also
-those whose visitors have no salt any more, or not yet), samples; changes no counter."""
+"""Cuts a chunk out of a content, and reads it: lines to amounts per bucket and key, hashes of
+visitors, rejected lines (also those whose visitors have no salt any more, or not yet), samples;
+changes no counter.
+
+Cutting looks for the ends of lines alone. Reading needs nothing but what was cut, so another thread
+or process can do it.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
 from typing import Final
 
-from countersink.backfill.count.samples import LineSamples
-from countersink.backfill.errors import Unreadable
+from countersink.backfill.count.samples import LineSamples, Samples
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import LINES, Span, SpanReader
+from countersink.backfill.input.spans import LINES, Span, SpanPiece, SpanReader, window_of
 from countersink.backfill.run_state import LineCounts
 from countersink.producers.access_log.formats.reader import (
     RecordTally,
@@ -24,7 +28,7 @@ from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
 from countersink.store.counters.buckets import date_at
-from countersink.store.counters.catalog import Catalog, Scheme
+from countersink.store.counters.catalog import Scheme
 from countersink.store.errors import StoreError
 
 LabelKey = tuple[int, RowKey]
@@ -49,24 +53,67 @@ class Start:
 
     Attributes:
         at: the first byte that is in no other chunk.
-        reads_from: where its first line begins: before ``at`` where a part of that line, without
-            its newline, was counted as if it were all.
-        first_line: number of that line.
-        part_rejected: that part was not counted, whatever stands in it: its member could not be.
-        open_was: where a later chunk was counted that goes on in its last line: whether that line,
-            as far as it stands here, is taken to have been rejected for its member; else None.
+        line: number of the line there.
+        newline: bytes of the newline that stands here, of the line before, which was counted
+            without it.
     """
 
-    at: int
-    reads_from: int
-    first_line: int
-    part_rejected: bool = False
-    open_was: bool | None = None
+    at: int = 0
+    line: int = 1
+    newline: int = 0
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether it begins in the midst of a line."""
-        return self.reads_from < self.at
+
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """The lines of a chunk, not looked at yet.
+
+    Attributes:
+        start: where it begins.
+        span: its bytes.
+        pieces: they, cut where lines end.
+    """
+
+    start: Start
+    span: Span
+    pieces: Sequence[SpanPiece] = field(repr=False)
+
+
+def cut_chunk(
+    content: Content,
+    reader: Reader,
+    start: Start,
+    *,
+    end: int | None = None,
+    leave_open: bool = False,
+    max_lines: int = LINES,
+) -> tuple[CutChunk | None, bool]:
+    """Cut the chunk that begins at ``start``; None: the content has nothing for it. And whether a
+    last line was left, as more of it may come.
+
+    Args:
+        reader: of the source.
+        end: where it is known to end; None: by the limits, or with the content.
+        leave_open: leave a last line that has no newline.
+
+    Raises:
+        Unreadable: it cannot be read.
+    """
+    spans = SpanReader(
+        content,
+        start.at,
+        start.line,
+        quoted=reader.quoted,
+        end=end,
+        leave_open=leave_open,
+        max_lines=max_lines,
+    )
+    pieces = list(spans.pieces())
+    if pieces and (skipped := start.newline):
+        first = pieces[0]
+        data, stop = first.data[skipped:], first.stop - skipped
+        pieces[0] = replace(first, line=first.line + 1, data=data, stop=stop, lines=first.lines - 1)
+    span = spans.span
+    return None if span is None else CutChunk(start, span, pieces), spans.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,122 +161,73 @@ class ReadChunk:
     """What a chunk holds.
 
     Attributes:
-        start: where it was begun to be read.
+        start: where it begins.
         span: its bytes.
-        catalog: by which it was read: under another it is to be read again.
-        scheme: how its lines go into buckets.
-        amounts: label → key → amount. Where it begins in the midst of a line these, and the
-            numbers, are the difference to what was counted of that line before.
+        amounts: label → key → amount.
         counts: what it comes to.
-        rejects: the rejected lines, but for the last one if a later chunk has kept it.
-        open_rejected: its last line has no newline, and was rejected for its member.
+        rejects: the rejected lines.
         samples: those of its lines.
-        salts: those by which visitors were hashed; None: the recipe has none.
         members: who was seen; hashed.
     """
 
     start: Start
     span: Span
-    catalog: Catalog
-    scheme: Scheme
     amounts: Mapping[int, Counter[RowKey]]
     counts: LineCounts
     rejects: list[Rejected]
-    samples: LineSamples
-    open_rejected: bool = False
-    salts: tuple[Salt, ...] | None = field(default=None, repr=False)
+    samples: Samples
     members: Members = field(default_factory=dict)
 
-    def kept_samples(self) -> Collection[bytes]:
-        """The samples by which its lines are known again: those of all lines, if they are few, only
-        where their source begins.
-        """
-        return self.samples.chosen if self.start.at else self.samples.every
-
-    def days(self) -> set[date]:
+    def days(self, scheme: Scheme) -> set[date]:
         """The days that it adds to: of an hour that is in two of them, both."""
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
-        days, zone = set(map(self.scheme.local_day, labels)), self.scheme.time_zone
-        return days | {date_at(zone, self.scheme.ends_at(label) - 60) for label in labels}
+        days, zone = set(map(scheme.local_day, labels)), scheme.time_zone
+        return days | {date_at(zone, scheme.ends_at(label) - 60) for label in labels}
 
 
 def read_chunk(
-    content: Content,
+    cut: CutChunk,
     reader: Reader,
-    start: Start,
-    catalog: Catalog,
-    scheme: Scheme,
+    bucket: MinuteLabels,
     *,
     scope: bytes,
-    end: int | None = None,
-    max_lines: int = LINES,
     refused: Refused = NONE_REFUSED,
-    salts: tuple[Salt, ...] | None = None,
-) -> ReadChunk | None:
-    """Read the chunk that begins at ``start``; None: the content has nothing after it.
+) -> ReadChunk:
+    """Read a chunk.
 
     Args:
-        catalog: what is known of counters.
-        scheme: says to which buckets of the counter it adds.
+        reader: of the source, which has seen what stands before.
+        bucket: says to which buckets of the counter it adds; with salts where the reader tells
+            visitors: lines of a time that has none of them are rejected.
         scope: of the samples, from :func:`countersink.backfill.count.samples.scope_of`.
-        end: where it was planned to end; None: by the limits, or with the content.
         refused: lines that are counted under these are rejected.
-        salts: of the counter, if the reader tells visitors: lines of a time that has none of them
-            are rejected.
 
     Raises:
-        Unreadable: it cannot be read.
         UnknownZone: a time zone is unknown on this machine.
     """
-    bucket = MinuteLabels(scheme, salts)
-    spans = SpanReader(
-        content,
-        start.at,
-        start.first_line,
-        quoted=reader.quoted,
-        end=end,
-        reads_from=start.reads_from,
-        max_lines=max_lines,
-    )
-    reader.look_back(content.read_at, start.reads_from)
-    lines = _Lines(reader, bucket, refused, apart=start.open_was is not None)
+    lines = _Lines(reader, bucket, refused)
     samples = LineSamples(scope, reader, bucket)
-    for window in spans:
+    for piece in cut.pieces:
+        window = window_of(piece, reader.quoted)
         samples.add(window)
         lines.count(window)
-    span = spans.span
-    if span is None:
-        return None
-    samples.finish()
-    if lines.ended:
-        reader.passed(span.start, span.end, span.next_line)
-    whole, last, open_rejected = lines.whole, lines.last, lines.open_rejected
-    if start.open_was:
-        open_rejected = start.open_was
-        _reject(last, span.next_line)
-    part = RecordTally(bucket, StoreError)
-    _read_part(content, reader, start, part)
-    amounts, members = _hashed(_difference(whole, last, part), bucket)
-    counts = LineCounts(
-        size_bytes=span.end - span.start,
-        lines=whole.lines + last.lines - part.lines,
-        counted=whole.counted + last.counted - part.counted,
-        filtered=whole.filtered + last.filtered - part.filtered,
-        rejected=len(whole.rejected) + len(last.rejected) - len(part.rejected),
-        amount=sum(keys.total() for keys in amounts.values()),
-        rejects=len(whole.rejected),
-    )
+    tally, span = lines.tally, cut.span
+    reader.passed(span.start, span.end, span.next_line)
+    amounts, members = _hashed(tally.amounts, bucket)
     return ReadChunk(
-        start=start,
+        start=cut.start,
         span=span,
-        catalog=catalog,
-        scheme=scheme,
         amounts=amounts,
-        counts=counts,
-        rejects=whole.rejected,
-        open_rejected=open_rejected,
-        samples=samples,
-        salts=salts,
+        counts=LineCounts(
+            size_bytes=span.end - span.start,
+            lines=tally.lines,
+            counted=tally.counted,
+            filtered=tally.filtered,
+            rejected=len(tally.rejected),
+            amount=sum(keys.total() for keys in amounts.values()),
+        ),
+        rejects=tally.rejected,
+        samples=samples.finish(),
         members=members,
     )
 
@@ -237,60 +235,47 @@ def read_chunk(
 class _Lines:
     """What the lines of a chunk come to.
 
-    Attributes:
-        whole: they, but for those in ``last``.
-        last: the last line, where it has no newline and is read as it stands.
-        open_rejected: as of :class:`ReadChunk`.
-        ended: the last line has its newline.
-
     Args:
         refused: as of :func:`read_chunk`.
-        apart: the last line, if it has no newline, is counted apart from the others.
+
+    Attributes:
+        tally: it.
     """
 
-    def __init__(
-        self, reader: Reader, bucket: MinuteLabels, refused: Refused, *, apart: bool
-    ) -> None:
-        self.whole, self.last = RecordTally(bucket, StoreError), RecordTally(bucket, StoreError)
-        self.open_rejected = False
-        self.ended = True
+    def __init__(self, reader: Reader, bucket: MinuteLabels, refused: Refused) -> None:
+        self.tally = RecordTally(bucket, StoreError)
         self._reader = reader
         self._bucket = bucket
         self._refused = refused
-        self._apart = apart
 
     def count(self, window: Window) -> None:
         """Count the lines of a window."""
-        self.ended = not window.open
-        if window.open and self._apart:
-            self._reader.count(window, self.last)
-        elif self._refused or not self._count_all(window):
+        if self._refused or not self._count_all(window):
             self._count_each(window)
 
     def _count_all(self, window: Window) -> bool:
         """Count all lines of a window; False: nothing was done, as some are to be rejected."""
         if self._bucket.salts is None:
-            self._reader.count(window, self.whole)
+            self._reader.count(window, self.tally)
             return True
         tally = RecordTally(self._bucket, StoreError)
         self._reader.count(window, tally)
         if any(self._bucket.divided(label)[2] for label in tally.amounts):
             return False
-        self.whole.add(tally)
+        self.tally.add(tally)
         return True
 
     def _count_each(self, window: Window) -> None:
         """Count line by line, and reject those whose members cannot be counted; slow."""
-        tally = self.whole
+        tally = self.tally
         if window.rejected:
             self._reader.count(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
             one = RecordTally(tally.bucket, tally.untold)
-            self._reader.count(Window([number], [line], [], window.open), one)
+            self._reader.count(Window([number], [line], []), one)
             if reason := next(filter(None, map(self._why_not, one.counts)), ""):
                 tally.lines += one.lines
                 tally.reject(number, reason, line)
-                self.open_rejected = window.open
             else:
                 tally.add(one)
 
@@ -301,29 +286,10 @@ class _Lines:
         return unsalted or (refusal.detail if refusal else "")
 
 
-def _difference(
-    whole: RecordTally, last: RecordTally, part: RecordTally
-) -> Mapping[int, Counter[RowKey]]:
-    """What ``whole`` and ``last`` add beyond what ``part`` has added."""
-    for label, keys in last.amounts.items():
-        whole.amounts[label].update(keys)
-    for (key, label), amount in part.counts.items():
-        keys = whole.amounts[label]
-        keys[key] -= amount
-        # Not a cell of 0: nothing is changed.
-        if not keys[key]:
-            del keys[key]
-    return whole.amounts
-
-
 def _hashed(
     amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
-    """Amounts by buckets and by keys without their visitors, and these, hashed.
-
-    Those of which a line is taken away are none; nor those of a line that has no salt any more, and
-    was counted, with its visitor, when it had one.
-    """
+    """Amounts by buckets and by keys without their visitors, and these, hashed."""
     if bucket.salts is None:
         return amounts, {}
     plain: defaultdict[int, Counter[RowKey]] = defaultdict(Counter)
@@ -333,54 +299,6 @@ def _hashed(
         for counted, amount in keys.items():
             key, visitor = without_visitor(counted)
             plain[label][key] += amount
-            if salt is not None and visitor is not None and amount > 0:
+            if salt is not None and visitor is not None:
                 members[label, key] += member_hash(visitor.encode(), salt.salt)
-    # Not a cell of 0: nothing is changed. But that of a visitor is, whose key had another one.
-    kept = {
-        label: Counter({key: sum for key, sum in keys.items() if sum or (label, key) in members})
-        for label, keys in plain.items()
-    }
-    return kept, {place: bytes(hashes) for place, hashes in members.items()}
-
-
-def newlines(content: Content, start: int, end: int) -> int:
-    """How many newlines the bytes [start, end) hold.
-
-    Raises:
-        Unreadable: they cannot be read.
-    """
-    found = 0
-    content.seek(start)
-    while content.offset < end:
-        data = content.read(end - content.offset)
-        if not data:
-            raise Unreadable(f"{content.name} became shorter while it was read")
-        found += data.count(b"\n")
-    return found
-
-
-def _read_part(content: Content, reader: Reader, start: Start, part: RecordTally) -> None:
-    """Add what the first line came to when only [reads_from, at) of it was there."""
-    if not start.goes_on:
-        return
-    spans = SpanReader(
-        content,
-        start.reads_from,
-        start.first_line,
-        quoted=reader.quoted,
-        end=start.at,
-    )
-    for window in spans:
-        reader.count(window, part)
-    if start.part_rejected:
-        _reject(part, start.first_line)
-
-
-def _reject(line: RecordTally, number: int) -> None:
-    """Let a line have been rejected not for what stands in it, but since its member could not be
-    counted.
-    """
-    line.amounts.clear()
-    line.rejected.clear()
-    line.counted = line.filtered = 0
-    line.reject(number, "")
+    return plain, {place: bytes(hashes) for place, hashes in members.items()}

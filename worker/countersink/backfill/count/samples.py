@@ -10,7 +10,8 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from countersink.producers.access_log.formats.reader import LineReader, RecordTally, Window
@@ -37,22 +38,35 @@ def scope_of(counter: str, truth_of: int, name: str) -> bytes:
     return hashlib.sha256(text).digest()[:8]
 
 
-class LineSamples:
+@dataclass(frozen=True, slots=True)
+class Samples:
     """The samples of the lines of one chunk, records of CSV being lines.
+
+    Attributes:
+        chosen: sample → number and line, of those that are samples in any source.
+        every: the same of all lines, if the chunk has few; else as ``chosen``.
+    """
+
+    chosen: Mapping[bytes, NumberedLine]
+    every: Mapping[bytes, NumberedLine]
+
+    def kept(self, start_at: int) -> Collection[bytes]:
+        """Those by which the lines of a chunk are known again: those of all lines, if they are few,
+        only where their source begins.
+        """
+        return self.chosen if start_at else self.every
+
+
+class LineSamples:
+    """Takes samples of the lines of one chunk.
 
     Args:
         scope: from :func:`scope_of`.
         reader: of the source.
         bucket: as of the tally by which the chunk is counted.
-
-    Attributes, once all lines were added and :meth:`finish` was called:
-        chosen: sample → number and line, of those that are samples in any source.
-        every: the same of all lines, if the chunk has few; else as ``chosen``.
     """
 
     def __init__(self, scope: bytes, reader: LineReader, bucket: Callable[[int], int]) -> None:
-        self.chosen: dict[bytes, NumberedLine] = {}
-        self.every: dict[bytes, NumberedLine] = {}
         self._scope = scope
         self._reader = reader
         self._bucket = bucket
@@ -60,9 +74,7 @@ class LineSamples:
         self._first: list[NumberedLine] | None = []
 
     def add(self, window: Window) -> None:
-        """Add the lines of a window; not one whose newline is still to come."""
-        if window.open:
-            return
+        """Add the lines of a window."""
         numbers, lines = window.numbers, window.lines
         self._candidates += [
             (numbers[place], lines[place])
@@ -74,35 +86,34 @@ class LineSamples:
             if len(self._first) > FEW:
                 self._first = None
 
-    def finish(self) -> None:
-        """Leave out what the recipe does not count."""
-        self.chosen = self._counted(self._candidates)
-        self.every = self.chosen if self._first is None else self._counted(self._first)
-
-    def labels(self, samples: Iterable[bytes]) -> list[int]:
-        """What ``bucket`` says of the minutes of these lines."""
-        lines = map(self.every.__getitem__, samples)
-        return sorted({label for line in lines for label in self._tally([line]).amounts})
+    def finish(self) -> Samples:
+        """The samples of all lines that were added, without what the recipe does not count."""
+        chosen = self._counted(self._candidates)
+        return Samples(chosen, chosen if self._first is None else self._counted(self._first))
 
     def _counted(self, lines: list[NumberedLine]) -> dict[bytes, NumberedLine]:
         """Those that the recipe counts, by their samples."""
-        if lines and self._tally(lines).counted != len(lines):
-            lines = [one for one in lines if self._tally([one]).counted]
+        if lines and tally_of(lines, self._reader, self._bucket).counted != len(lines):
+            lines = [one for one in lines if tally_of([one], self._reader, self._bucket).counted]
         digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
         return {
             digest(one[1] + day_of(one[0]), digest_size=_SIZE, key=key).digest(): one
             for one in lines
         }
 
-    def _tally(self, lines: Sequence[NumberedLine]) -> RecordTally:
-        tally = RecordTally(self._bucket, StoreError)
-        numbers, texts = [number for number, _ in lines], [text for _, text in lines]
-        self._reader.count(Window(numbers, texts, [], False), tally)
-        return tally
+
+def tally_of(
+    lines: Sequence[NumberedLine], reader: LineReader, bucket: Callable[[int], int]
+) -> RecordTally:
+    """What some lines come to."""
+    tally = RecordTally(bucket, StoreError)
+    numbers, texts = [number for number, _ in lines], [text for _, text in lines]
+    reader.count(Window(numbers, texts, []), tally)
+    return tally
 
 
 def too_many(
-    samples: LineSamples, others: Mapping[bytes, Collection[int]]
+    samples: Samples, others: Mapping[bytes, Collection[int]]
 ) -> tuple[list[bytes], list[int]]:
     """The known samples of a chunk and the sources that have their lines, that of most lines first;
     nothing where they are few.

@@ -6,17 +6,19 @@ holds, each byte of them. So a copy is known, compressed or renamed, and a file 
 since; and a content that begins alike and then differs is another source.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from countersink.backfill.count import chunks
+from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.samples import scope_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import Span, digest
+from countersink.backfill.input.spans import digest
 from countersink.backfill.options import Recipe
+from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session, rerun
 
 LONGEST_PATH: Final = 4096
@@ -40,7 +42,6 @@ class Source:
         path: where it was last.
         read_to: bytes that are in chunks.
         lines_to: lines in them.
-        open_at: where its last line begins, if it had no newline yet.
         count_repeats: lines of it count that another source has, too.
     """
 
@@ -53,22 +54,18 @@ class Source:
     path: str
     read_to: int
     lines_to: int
-    open_at: int | None
     count_repeats: bool
 
-    def after(self, span: Span, *, goes_on: bool, head: bytes) -> "Source":
-        """What it is once ``span`` is in a chunk, too.
+    def after(self, chunk: Chunk, head: bytes) -> "Source":
+        """What it is once a chunk is counted that begins at ``read_to``.
 
         Args:
-            span: that begins at ``read_to``.
-            goes_on: it begins in the midst of a line, which is in ``lines_to`` already.
-            head: of the content that holds the span, and all chunks.
+            head: of the content that holds the chunk, and all before it.
         """
         return replace(
             self,
-            read_to=span.end,
-            lines_to=self.lines_to + span.lines - goes_on,
-            open_at=span.open_at,
+            read_to=chunk.end_at,
+            lines_to=chunk.next_line - 1,
             # What nothing was read of may have begun as something else that goes on differently.
             head=head if not self.read_to or len(head) > len(self.head) else self.head,
         )
@@ -81,6 +78,7 @@ class HeldSource:
     Attributes:
         source: as it was looked at.
         to: where the chunks end that it holds; below ``source.read_to`` if it does not hold all.
+        last: the digest of the last of them; empty: there is none.
         verdict: ``same``; ``older``: it ends with a chunk, or all of it stands in the source's
             head, and is counted; ``short``: it ends within a chunk, so that one cannot tell;
             ``other``: it differs.
@@ -88,6 +86,7 @@ class HeldSource:
 
     source: Source
     to: int
+    last: bytes
     verdict: str
 
 
@@ -138,53 +137,138 @@ class Settled:
     Attributes:
         source: its number.
         to: up to where the content is known to be that source's.
+        last: the digest of the chunk that ends there; empty: there is none.
         ended: the content ends there, and more of the source is known: it is an older copy.
         notice: for people, '' mostly.
     """
 
     source: int
     to: int
+    last: bytes = b""
     ended: bool = False
     notice: str = ""
 
 
-def settle(
-    session: Session, content: Content, wanted: WantedSource, looking: Callable[[], object]
-) -> Settled:
-    """Settle it; committed when it returns. May be run again.
+class Sources:
+    """Sources and their chunks as the tables have them."""
 
-    Raises:
-        BackfillError: it must not be counted; the message says why, and what to do.
-        Unreadable: the content cannot be read as far as it is known.
-        StoreError: as any transaction.
-    """
-    while True:
-        found = find(session, content, wanted, looking)
-        settled = rerun(partial(_write_down, session, wanted, found))
-        if settled is not None:
-            return settled
+    def candidates(self, session: Session, wanted: WantedSource) -> list[Source]:
+        """Those that begin as a content does, as :func:`candidates`."""
+        return candidates(session, wanted)
 
+    def chunks(self, session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
+        """A source's chunks in order, from the one on that begins at ``start_at`` or later."""
+        return chunks.of(session, source, start_at)
 
-def find(
-    session: Session, content: Content, wanted: WantedSource, looking: Callable[[], object]
-) -> FoundSource:
-    """Look which source it is, and change nothing.
+    def undone(self, session: Session, source: int) -> list[Chunk]:
+        """Those that were taken back, in order."""
+        return chunks.undone(session, source)
 
-    Raises:
-        As :func:`settle`.
-    """
-    own = [
-        compare(session, content, source, wanted.head, 0, looking)
-        for source in candidates(session, wanted)
-    ]
-    held = _chosen(own)
-    if held is None and (short := [one for one in own if one.verdict == "short"]):
-        raise BackfillError(too_short(short[0].source.path))
-    return FoundSource(
-        held=held,
-        compared=frozenset(one.source.id for one in own),
-        notice=_notice(own) if held is None else "",
-    )
+    def last(self, session: Session, source: int) -> Chunk | None:
+        """The last chunk of a source."""
+        return chunks.last(session, source)
+
+    def read(self, session: Session, source: int) -> Source | None:
+        """A source by its number; None: it is gone."""
+        return read(session, source)
+
+    def figures(self, session: Session, source: int, run: int) -> tuple[LineCounts, LineCounts]:
+        """What of a source a run has counted, and what the others have."""
+        return chunks.figures(session, source, run)
+
+    def forget_unread(self, session: Session, source: int) -> None:
+        """Delete a source of which nothing is in chunks: so that nothing is taken for it. In a
+        transaction of its own; who was about to read it looks again which it is.
+        """
+        with session.transaction():
+            found = read(session, source, lock=True)
+            if found is not None and not found.read_to:
+                session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
+
+    def settle(
+        self,
+        session: Session,
+        content: Content,
+        wanted: WantedSource,
+        looking: Callable[[], object],
+    ) -> Settled:
+        """Settle which source a content is; committed when it returns. May be run again.
+
+        Args:
+            looking: called before each chunk that is compared.
+
+        Raises:
+            BackfillError: it must not be counted; the message says why, and what to do.
+            Unreadable: the content cannot be read as far as it is known.
+            StoreError: as any transaction.
+        """
+        while True:
+            found = self.find(session, content, wanted, looking)
+            settled = rerun(partial(_write_down, session, wanted, found))
+            if settled is not None:
+                return settled
+
+    def find(
+        self,
+        session: Session,
+        content: Content,
+        wanted: WantedSource,
+        looking: Callable[[], object],
+    ) -> FoundSource:
+        """Look which source it is, and change nothing.
+
+        Raises:
+            As :meth:`settle`.
+        """
+        own = [
+            self.compare(session, content, source, wanted.head, (0, b""), looking)
+            for source in self.candidates(session, wanted)
+        ]
+        held = _chosen(own)
+        if held is None and (short := [one for one in own if one.verdict == "short"]):
+            raise BackfillError(_too_short(short[0].source.path))
+        return FoundSource(
+            held=held,
+            compared=frozenset(one.source.id for one in own),
+            notice=_notice(own) if held is None else "",
+        )
+
+    def compare(
+        self,
+        session: Session,
+        content: Content,
+        source: Source,
+        head: bytes,
+        held: tuple[int, bytes],
+        looking: Callable[[], object],
+    ) -> HeldSource:
+        """How much a content holds of the chunks of ``source``.
+
+        Args:
+            head: of the content.
+            held: where a chunk ends up to which all are known to be held, and its digest.
+            looking: called before each chunk.
+
+        Raises:
+            Unreadable: the content cannot be read so far.
+            StoreError: as any query.
+        """
+        (to, last), every_done = held, True
+        for chunk in self.chunks(session, source.id, to):
+            looking()
+            every_done = every_done and chunk.state == "done"
+            found = digest(content, chunk.start_at, chunk.end_at)
+            if found is None:
+                # It has been read to its end.
+                size = content.offset
+                told = size == len(head) and source.head.startswith(head)
+                if size == chunk.start_at or (told and every_done):
+                    return HeldSource(source, to, last, "older")
+                return HeldSource(source, to, last, "short")
+            if chunk.start_at != to or found != chunk.digest:
+                return HeldSource(source, to, last, "other")
+            to, last = chunk.end_at, chunk.digest
+        return HeldSource(source, to, last, "same")
 
 
 def _chosen(own: Sequence[HeldSource]) -> HeldSource | None:
@@ -231,20 +315,20 @@ def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> S
                 "UPDATE backfill_source SET options = %s WHERE id = %s",
                 (wanted.recipe.to_json(), source.id),
             )
-        return Settled(source=source.id, to=held.to, ended=ended)
+        return Settled(source=source.id, to=held.to, last=held.last, ended=ended)
 
 
 def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     """Whether a source is to be read by another recipe than before, from its beginning.
 
     Raises:
-        BackfillError: it is not to be, as something was counted of it, or is about to be.
+        BackfillError: it is not to be, as something was counted of it.
     """
     if source.recipe == recipe:
         return False
     in_use = session.query(
-        "SELECT 1 FROM backfill_chunk WHERE source = %s"
-        " AND (state = 'pending' OR counted <> 0 OR amount <> 0) LIMIT 1",
+        "SELECT 1 FROM backfill_chunk WHERE source = %s AND state = 'done'"
+        " AND (counted <> 0 OR amount <> 0) LIMIT 1",
         (source.id,),
     )
     journalled = session.query(
@@ -252,10 +336,11 @@ def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     )
     if not (in_use or journalled):
         return True
-    if recipe.goes_on(source.recipe) and source.open_at is None:
-        return False  # of an unfinished line would be taken back what the other recipe has counted
+    if recipe.goes_on(source.recipe):
+        return False
     runs = session.query(
-        "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
+        "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s AND state = 'done' ORDER BY run",
+        (source.id,),
     )
     undo = " and ".join(f"`countersink backfills undo {run}`" for (run,) in runs[:3])
     raise BackfillError(
@@ -265,7 +350,7 @@ def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     )
 
 
-def too_short(path: str) -> str:
+def _too_short(path: str) -> str:
     """Why a content is refused that is shorter than what was read of ``path``."""
     return (
         f"it begins as {path} did, of which more was read: it ends where that cannot be"
@@ -289,45 +374,9 @@ def alike(one: bytes, other: bytes) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def compare(
-    session: Session,
-    content: Content,
-    source: Source,
-    head: bytes,
-    start_at: int,
-    looking: Callable[[], object],
-) -> HeldSource:
-    """How much a content holds of the chunks of ``source`` from ``start_at`` on.
-
-    Args:
-        head: of the content.
-        start_at: where a chunk begins, or ``source.read_to``; what is before is known to be held.
-        looking: called before each chunk.
-
-    Raises:
-        Unreadable: the content cannot be read so far.
-        StoreError: as any query.
-    """
-    to = start_at
-    for chunk in chunks.of(session, source.id, start_at):
-        looking()
-        found = digest(content, chunk.start_at, chunk.end_at)
-        if found is None:
-            # It has been read to its end.
-            size = content.offset
-            told = size == len(head) and source.head.startswith(head)
-            if size == chunk.start_at or (told and chunks.all_done(session, source.id, size)):
-                return HeldSource(source, to, "older")
-            return HeldSource(source, to, "short")
-        if found != chunk.digest:
-            return HeldSource(source, to, "other")
-        to = chunk.end_at
-    return HeldSource(source, to, "same")
-
-
 _SELECT: Final = (
-    "SELECT id, counter, truth_of, name, head, options, path, read_to, lines_to, open_at,"
-    " count_repeats FROM backfill_source"
+    "SELECT id, counter, truth_of, name, head, options, path, read_to, lines_to, count_repeats"
+    " FROM backfill_source"
 )
 
 
@@ -387,20 +436,30 @@ def insert(session: Session, wanted: WantedSource) -> int:
 def advance(session: Session, source: Source) -> None:
     """Note how far a source is read."""
     session.execute(
-        "UPDATE backfill_source SET read_to = %s, lines_to = %s, open_at = %s, head = %s"
-        " WHERE id = %s",
-        (source.read_to, source.lines_to, source.open_at, source.head, source.id),
+        "UPDATE backfill_source SET read_to = %s, lines_to = %s, head = %s WHERE id = %s",
+        (source.read_to, source.lines_to, source.head, source.id),
     )
 
 
-def forget_unread(session: Session, source: int) -> None:
-    """Delete a source of which nothing is in chunks: so that nothing is taken for it. In a
-    transaction of its own; who was about to read it looks again which it is.
+def release(session: Session, source: int) -> None:
+    """Forget the chunks behind the last one that is counted, so that the source is read on there,
+    whatever stands there by then; a source of which nothing is counted is deleted. In a transaction
+    of its own.
     """
     with session.transaction():
         found = read(session, source, lock=True)
-        if found is not None and not found.read_to:
+        if found is None:
+            return
+        there = [*chunks.of(session, source)]
+        while there and there[-1].state == "undone":
+            del there[-1]
+        if not there:
+            chunks.forget(session, source)
             session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
+        elif there[-1].end_at < found.read_to:
+            end = there[-1].end_at
+            chunks.forget(session, source, end)
+            advance(session, replace(found.after(there[-1], b""), head=found.head[:end]))
 
 
 def moved(session: Session, source: Source, path: str) -> None:
@@ -415,8 +474,7 @@ def moved(session: Session, source: Source, path: str) -> None:
 def begin_anew(session: Session, source: int, recipe: Recipe) -> None:
     """Let a source of which nothing was counted be read from its beginning, by another recipe."""
     session.execute(
-        "UPDATE backfill_source SET options = %s, read_to = 0, lines_to = 0, open_at = NULL"
-        " WHERE id = %s",
+        "UPDATE backfill_source SET options = %s, read_to = 0, lines_to = 0 WHERE id = %s",
         (recipe.to_json(), source),
     )
 
@@ -438,4 +496,4 @@ def forget_truth(session: Session, run: int) -> None:
 
 
 def _source(row: tuple[Any, ...]) -> Source:
-    return Source(*(*row[:5], Recipe.from_json(row[5]), *row[6:10], bool(row[10])))
+    return Source(*(*row[:5], Recipe.from_json(row[5]), *row[6:9], bool(row[9])))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from functools import partial
 from typing import Final
 
 from countersink.backfill.count import targets
-from countersink.backfill.count.sources import KNOWN_BYTES, WantedSource
+from countersink.backfill.count.reading_pool import ReadingPool
+from countersink.backfill.count.sources import KNOWN_BYTES, Sources, WantedSource
 from countersink.backfill.count.targets import Target
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
@@ -18,7 +18,7 @@ from countersink.backfill.input.content import Content, head_of, open_content, t
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
-from countersink.backfill.rejects import RejectsSpool
+from countersink.backfill.rejects import RejectsFile
 from countersink.backfill.run_state import LineCounts, printable
 from countersink.runtime.members import Salt
 from countersink.store.apply import refusals
@@ -46,14 +46,12 @@ class Task:
         counter: which.
         target: where amounts go.
         max_rejects: more rejected lines than this end the run.
-        spool: where rejected lines go; None: nowhere.
     """
 
     run: int
     counter: str
     target: Target
     max_rejects: int
-    spool: RejectsSpool | None = None
     _catalog: Catalog | None = field(default=None, repr=False)
 
     def catalog(self, session: Session) -> Catalog:
@@ -231,6 +229,9 @@ class Work:
         link: the connection.
         task: what its chunks have in common.
         catalog: as it was when it began.
+        sources: which sources are known.
+        pool: reads chunks.
+        rejects: where rejected lines go.
         pace: how fast to go.
         watch: says how far it is.
         stop: true once it should end.
@@ -241,6 +242,9 @@ class Work:
     link: PatientSession
     task: Task
     catalog: Catalog
+    sources: Sources
+    pool: ReadingPool
+    rejects: RejectsFile
     pace: LineRate
     watch: ProgressWatch
     stop: Callable[[], bool]
@@ -255,17 +259,19 @@ class OpenSource:
         head: how they begin.
         wanted: what it is to be.
         reader: reads its lines.
+        leave_open: a last line without a newline is to be left, as more of it may be written.
     """
 
     content: Content
     head: bytes
     wanted: WantedSource
     reader: Reader
+    leave_open: bool
 
 
 @contextmanager
 def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
-    """Open a source, of which everything is kept that is read at first; None: it is empty.
+    """Open a source; None: it is empty.
 
     Raises:
         BackfillError: it cannot be read, or not so.
@@ -274,7 +280,6 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
     with open_content(source, work.stop) as content:
         work.watch.begin(source, content)
         try:
-            content.keep(True)
             head = head_of(content)
             if not head:
                 yield None
@@ -289,27 +294,30 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 head=head[:KNOWN_BYTES],
                 count_repeats=options.count_repeats,
             )
-            reader = reader_of(recipe, options.counter, work.catalog, head)
+            reader = reader_of(recipe, options.counter, work.catalog.of(options.counter), head)
             check_head(recipe, reader, head)
-            yield OpenSource(content, head, wanted, reader)
+            # Exports are written once, and often without a last newline.
+            is_log = recipe.input_format not in ("csv", "ndjson")
+            leave_open = is_log and options.mode == "add" and content.may_grow
+            yield OpenSource(content, head, wanted, reader, leave_open)
         finally:
             work.watch.finish()
 
 
-def reader_of(recipe: Recipe, counter: str, catalog: Catalog, head: bytes) -> Reader:
+def reader_of(recipe: Recipe, counter: str, scheme: Scheme, head: bytes) -> Reader:
     """What reads a source of a counter, whose days are those of its own time zone.
 
     Args:
         recipe: how.
         counter: whose lines count.
-        catalog: what is known of counters.
+        scheme: of it.
         head: how the content begins.
 
     Raises:
         BackfillError: the source cannot be read so.
         UnknownZone: a time zone is unknown on this machine.
     """
-    begins = partial(catalog.first_minute, counter)
+    begins = scheme.first_minute
     minutes: tuple[int, int] | None = None
     if recipe.start is not None or recipe.end is not None:
         first, until = 0, MAX_MINUTE + 1

@@ -115,7 +115,7 @@ def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
     numbers = list(accumulate((line.count(b"\n") + 1 for line in lines[:-1]), initial=1))
     tally = RecordTally()
     if lines:
-        reader.count(Window(numbers, lines, [], open=False), tally)
+        reader.count(Window(numbers, lines, []), tally)
     for each in tally.rejected:
         if each.misread:
             raise BackfillError(f"line {each.line}: {each.reason}")

@@ -10,8 +10,11 @@ Of a record that is too long the first line is passed and reading goes on at the
 likely a quote was never closed). Such a span ends only after the bytes that show it, so that it is
 read alike when nothing but its own bytes is looked at.
 
-:class:`SpanReader` reads the lines of a span in windows, :func:`measure` cuts the same span without
-looking at them, :func:`digest` knows one again.
+A record that the content ends in, without its newline, is the last of its span, or, where the
+caller says so, left to be read once it is whole.
+
+:class:`SpanReader` cuts a span into pieces, :func:`window_of` makes lines of one, :func:`digest`
+knows a span again.
 """
 
 import hashlib
@@ -50,9 +53,8 @@ class Span:
         first_line: number of the line that was read first, from 1.
         lines: newlines in [start, end), and 1 more if it ends in a line without one.
         digest: SHA-256 of the bytes [start, end).
-        open_at: where the last record begins, if it has no newline yet; else None.
-        next_line: number of the line that the next span begins with: the one after the last, or,
-            with ``open_at``, the one that begins there.
+        open: the last record has no newline: the content ended there.
+        torn: and within quotes.
     """
 
     start: int
@@ -60,8 +62,13 @@ class Span:
     first_line: int
     lines: int
     digest: bytes
-    open_at: int | None
-    next_line: int
+    open: bool = False
+    torn: bool = False
+
+    @property
+    def next_line(self) -> int:
+        """Number of the line after the last."""
+        return self.first_line + self.lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +139,20 @@ quoting = lru_cache(Quoting)
 
 @dataclass(slots=True, eq=False)
 class SpanReader:
-    """Reads one span: iterate over its windows once; then :attr:`span` says what was read.
+    """Cuts one span: go through :meth:`pieces` once; then :attr:`span` says what was read.
 
     Args:
         content: read from, wherever it stands.
         start: where the span begins, in uncompressed bytes.
-        first_line: number of the line that begins at ``reads_from``.
+        first_line: number of the line that begins there.
         quoted: how records are told apart whose quoted fields may hold newlines; None: each is a
             line.
         end: where the span is known to end; None: by the limits or with the content.
-        reads_from: where the line begins that ``start`` is in the midst of: windows begin there,
-            the digest at ``start``. None: ``start``.
+        leave_open: leave a last record that has no newline yet.
         max_lines, max_bytes: see :data:`LINES` and :data:`BYTES`.
+
+    Attributes:
+        left: a last record was left: see ``leave_open``.
 
     Raises:
         Unreadable: while iterating. If lines can be read before the damage, and ``end`` is not
@@ -156,36 +165,27 @@ class SpanReader:
     _: KW_ONLY
     quoted: Quoting | None = None
     end: int | None = None
-    reads_from: int | None = None
+    leave_open: bool = False
     max_lines: int = LINES
     max_bytes: int = BYTES
     _at: int = field(init=False)
     _line: int = field(init=False)
     _lines: int = field(init=False, default=0)
     _digest: "hashlib._Hash" = field(init=False, default_factory=hashlib.sha256)
-    _open_at: int | None = field(init=False, default=None)
+    left: bool = field(init=False, default=False)
+    _open: bool = field(init=False, default=False)
+    _torn: bool = field(init=False, default=False)
     _shown_at: int = field(init=False, default=0)
     """Where the bytes end that showed a record to be too long."""
 
     def __post_init__(self) -> None:
         if self.max_lines < 1 or self.max_bytes < 1:
             raise ValueError("a span holds at least one line")
-        self._at = self.start if self.reads_from is None else self.reads_from
-        if self._at > self.start:
-            raise ValueError("reading begins after the span")
+        self._at = self.start
         self._line = self.first_line
-
-    def __iter__(self) -> Iterator[Window]:
-        for piece in self.pieces():
-            yield self._window(piece)
 
     def pieces(self) -> Iterator[SpanPiece]:
         """The records of the span, in pieces whose lines are not looked at; once."""
-        if self._at < self.start and self.end is None:
-            # The line before is read again only if something came after it.
-            self.content.seek(self.start)
-            if not self.content.read(1):
-                return
         while self._wanted():
             piece = self._next()
             if piece is None:
@@ -197,41 +197,18 @@ class SpanReader:
         """What was read; None: there was nothing after the start."""
         if self._at <= self.start:
             return None
-        opened = self._open_at is not None
         return Span(
             start=self.start,
             end=self._at,
             first_line=self.first_line,
-            lines=self._lines + opened,
+            lines=self._lines + self._open,
             digest=self._digest.digest(),
-            open_at=self._open_at,
-            next_line=self._line,
+            open=self._open,
+            torn=self._torn,
         )
 
-    def _window(self, piece: SpanPiece) -> Window:
-        if piece.overlong:
-            reason = _NOT_CLOSED if self.quoted is not None else TOO_LONG
-            return Window((), [], [Rejected(piece.line, reason)], piece.open)
-        marked = piece.line == 1 and piece.data.startswith(BOM)
-        skipped = len(BOM) if marked else 0
-        if piece.open:
-            return Window(range(piece.line, piece.line + 1), [piece.data[skipped:]], [], True)
-        data = piece.data
-        if marked or piece.stop != len(data):
-            data = data[skipped : piece.stop]
-        numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
-        if self.quoted is None and b"\0" not in data:
-            return Window(numbers, data, [], False)
-        lines = split(data, quoted=self.quoted)
-        if piece.lines != len(lines):
-            heights = [record.count(b"\n") + 1 for record in lines]
-            numbers = list(accumulate(heights[:-1], initial=piece.line))
-        if b"\0" in data:
-            lines = [line.lstrip(b"\0") for line in lines]
-        return Window(numbers, lines, [], False)
-
     def _wanted(self) -> bool:
-        if self._open_at is not None:
+        if self._open:
             return False
         if self.end is not None:
             return self._at < self.end
@@ -239,22 +216,24 @@ class SpanReader:
         return not full or self._at < self._shown_at
 
     def _next(self) -> SpanPiece | None:
-        """The next piece; None at the end of the content, or of what can be read of it."""
-        at, line, lines, shown_at = self._at, self._line, self._lines, self._shown_at
-        digest = self._digest.copy()
+        """The next piece; None at the end of the content, or of what is to be read of it."""
+        before = self._at, self._line, self._lines, self._shown_at, self._digest.copy()
         try:
-            self.content.seek(at)
-            return self._piece()
+            self.content.seek(self._at)
+            piece = self._piece()
+            if piece is None or not (piece.open and self.leave_open and self.end is None):
+                return piece
+            self.left, self._open, self._torn = True, False, False
         except Unreadable:
             # What stands before the damage is a span; who reads on meets the damage again.
-            self._at, self._line, self._lines, self._shown_at = at, line, lines, shown_at
-            self._digest = digest
-            if self.end is None and at > self.start and at >= shown_at:
-                return None
-            raise
+            at, shown_at = before[0], before[3]
+            if self.end is not None or at == self.start or at < shown_at:
+                raise
+        self._at, self._line, self._lines, self._shown_at, self._digest = before
+        return None
 
     def _piece(self) -> SpanPiece | None:
-        line, record_at = self._line, self._at
+        line = self._line
         data, ended = self._fill()
         if not data:
             return None
@@ -269,26 +248,27 @@ class SpanReader:
             if len(data) > LONGEST:
                 # A backslash before a quote is one of the value where no other quote closes it.
                 if self.quoted is None or not (found := self.quoted.record.match(data)):
-                    return self._overlong(data, ended, record_at)
+                    return self._overlong(data, ended)
                 stop = found.end()
                 break
             if ended:
                 self._take(data, len(data))
-                self._open_at, self._line = record_at, line
+                self._open = True
+                quoted = self.quoted
+                self._torn = quoted is not None and not quoted.record.fullmatch(data + b"\n")
                 return SpanPiece(line, data, len(data), open=True)
             more, ended = self._fill()
             data += more
         if len(data) > LONGEST and end_after(data, data.find(b"\n"), quoted=self.quoted) > (
             LONGEST + 1
         ):
-            return self._overlong(data, ended, record_at)
-        foreign = self._foreign(stop)
-        lines = data.count(b"\n", foreign, stop)
+            return self._overlong(data, ended)
+        lines = data.count(b"\n", 0, stop)
         limited = self._limited(data, stop, lines)
         self._take(data, limited, lines if limited == stop else None)
         return SpanPiece(line, data, limited, self._line - line)
 
-    def _overlong(self, data: bytes, ended: bool, record_at: int) -> SpanPiece:
+    def _overlong(self, data: bytes, ended: bool) -> SpanPiece:
         """Pass the first line of a record that is too long."""
         line = self._line
         self._shown_at = self._at + LONGEST + 1
@@ -297,7 +277,7 @@ class SpanReader:
             data, ended = self._fill()
         if newline < 0:
             self._take(data, len(data))
-            self._open_at = record_at
+            self._open = True
         else:
             self._take(data, newline + 1)
         return SpanPiece(line, b"", 0, overlong=True, open=newline < 0)
@@ -309,8 +289,7 @@ class SpanReader:
         full: list[int] = []  # newlines with which it is
         most_lines = max(1, self.max_lines - self._lines)
         if lines >= most_lines:
-            own = data[self._foreign(stop) :]
-            full.append(len(data) - 1 - len(own.split(b"\n", most_lines)[most_lines]))
+            full.append(len(data) - 1 - len(data.split(b"\n", most_lines)[most_lines]))
         most_bytes = self.max_bytes - (self._at - self.start)
         if stop >= most_bytes:
             full.append(data.find(b"\n", max(0, most_bytes - 1)))
@@ -319,18 +298,13 @@ class SpanReader:
         newline = data.find(b"\n", max(min(full), self._shown_at - self._at - 1))
         return end_after(data, newline, quoted=self.quoted)
 
-    def _foreign(self, stop: int) -> int:
-        """How many of the next ``stop`` bytes stand before the span."""
-        return min(max(0, self.start - self._at), stop)
-
     def _take(self, data: bytes, stop: int, lines: int | None = None) -> None:
-        """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in those of the span."""
-        foreign = self._foreign(stop)
+        """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in them."""
         if lines is None:
-            lines = data.count(b"\n", foreign, stop)
-        self._digest.update(memoryview(data)[foreign:stop])
+            lines = data.count(b"\n", 0, stop)
+        self._digest.update(memoryview(data)[:stop])
         self._lines += lines
-        self._line += lines + (data.count(b"\n", 0, foreign) if foreign else 0)
+        self._line += lines
         self._at += stop
 
     def _fill(self) -> tuple[bytes, bool]:
@@ -361,15 +335,31 @@ class SpanReader:
         return b"".join(parts), missing > 0 or reached
 
 
-def measure(spans: SpanReader) -> Span | None:
-    """The span that ``spans`` would read, without a look at its lines; None: there is none.
+def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
+    """The lines of a piece, of which a reader of a format takes what they count.
 
-    Raises:
-        Unreadable: as reading it.
+    Args:
+        quoted: as of the reader that has cut it.
     """
-    for _ in spans.pieces():
-        pass
-    return spans.span
+    if piece.overlong:
+        reason = _NOT_CLOSED if quoted is not None else TOO_LONG
+        return Window((), [], [Rejected(piece.line, reason)])
+    data = piece.data
+    marked = piece.line == 1 and data.startswith(BOM)
+    if piece.open:
+        return Window(range(piece.line, piece.line + 1), [data[len(BOM) if marked else 0 :]], [])
+    if marked or piece.stop != len(data):
+        data = data[len(BOM) if marked else 0 : piece.stop]
+    numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
+    if quoted is None and b"\0" not in data:
+        return Window(numbers, data, [])
+    lines = split(data, quoted=quoted)
+    if piece.lines != len(lines):
+        heights = [record.count(b"\n") + 1 for record in lines]
+        numbers = list(accumulate(heights[:-1], initial=piece.line))
+    if b"\0" in data:
+        lines = [line.lstrip(b"\0") for line in lines]
+    return Window(numbers, lines, [])
 
 
 def digest(content: Content, start: int, end: int) -> bytes | None:

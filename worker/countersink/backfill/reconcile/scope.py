@@ -11,12 +11,11 @@ from functools import lru_cache, partial
 from typing import Final
 
 from countersink.backfill.count import targets
-from countersink.backfill.count.task import Work, opened, reader_of
+from countersink.backfill.count.task import OpenSource, Work, opened, reader_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader
-from countersink.backfill.input.content import Content
 from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import SpanReader
+from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions, Progress
 from countersink.producers.access_log.formats.reader import RecordTally
 from countersink.store.apply import key_caps
@@ -303,24 +302,24 @@ def _interval(work: Work, source: Input) -> tuple[int, int] | None:
         all_of_it = replace(
             wanted.recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None
         )
-        read = partial(reader_of, all_of_it, wanted.counter, work.catalog, at_hand.head)
-        minutes = _minutes(content, read(), 0)
-        content.keep(False)
+        own = work.catalog.of(wanted.counter)
+        read = partial(reader_of, all_of_it, wanted.counter, own, at_hand.head)
+        minutes = _minutes(at_hand, read(), 0)
         content.seek(_END)
         last = max(0, content.offset - _BYTES)
         if last:
             content.seek(last)
             last += content.read(_BYTES).find(b"\n") + 1
-            minutes |= _minutes(content, read(), last)
+            minutes |= _minutes(at_hand, read(), last)
     return (min(minutes), max(minutes)) if minutes else None
 
 
-def _minutes(content: Content, reader: Reader, start: int) -> set[int]:
+def _minutes(at_hand: OpenSource, reader: Reader, start: int) -> set[int]:
     """The minutes of the lines from ``start`` on."""
     tally = RecordTally()
-    reader.look_back(content.read_at, start)
+    reader.look_back(at_hand.content.read_at, start)
     # No line is known by its number; those of directives before it are lower ones.
-    number = start + 1
-    for window in SpanReader(content, start, number, quoted=reader.quoted, max_bytes=_BYTES):
-        reader.count(window, tally)
+    spans = SpanReader(at_hand.content, start, start + 1, quoted=reader.quoted, max_bytes=_BYTES)
+    for piece in spans.pieces():
+        reader.count(window_of(piece, reader.quoted), tally)
     return set(tally.amounts)

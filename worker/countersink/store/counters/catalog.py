@@ -100,6 +100,14 @@ class Scheme:
             return buckets.date_at(self.known_zone(), label - width_number(label))
         return buckets.own_date(label)
 
+    def first_minute(self, day: date) -> int:
+        """The first Unix minute that is of this day, or of a later one.
+
+        Raises:
+            UnknownZone: this machine does not know its time zone.
+        """
+        return max(0, -(-buckets.day_begins(self.known_zone(), day) // 60))
+
     def rolled_to(self, width: Width) -> int | None:
         """Unix seconds up to which finer buckets are rolled up to such; None: none are."""
         return dict(self.rolled).get(width)
@@ -273,14 +281,6 @@ class Catalog:
             # Whoever keeps these must read them again: the row may be put right by hand meanwhile.
             self.version = OUTDATED
             raise
-
-    def first_minute(self, counter: str, day: date) -> int:
-        """The first Unix minute that is of this day of a counter, or of a later one.
-
-        Raises:
-            UnknownZone: this machine does not know its time zone.
-        """
-        return max(0, -(-buckets.day_begins(self.of(counter).known_zone(), day) // 60))
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
         """Whether a breakdown holds the events of one of its counter's buckets: it begins at a

@@ -221,8 +221,7 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
         )
     # Nobody knows it by its head any more: it is no source to go on with.
     session.execute(
-        "UPDATE backfill_source SET read_to = %s, lines_to = %s, open_at = NULL, head = %s"
-        " WHERE id = %s",
+        "UPDATE backfill_source SET read_to = %s, lines_to = %s, head = %s WHERE id = %s",
         (start_at, first_line - 1, bytes(32), source),
     )
     if not found[0][0]:

@@ -49,7 +49,6 @@ class Window:
     Attributes:
         numbers: of the lines they begin at, from 1; a range where every record is one line.
         rejected: lines that are too long to be read; then there are no others.
-        open: its only line has no newline: the content, or the span, ends before it comes.
 
     Args:
         records: without their newlines (CSV records may hold others) and the NULs before them; or,
@@ -59,7 +58,6 @@ class Window:
     numbers: Sequence[int]
     _records: list[bytes] | bytes
     rejected: list[Rejected]
-    open: bool
 
     @property
     def lines(self) -> list[bytes]:
@@ -160,6 +158,17 @@ class LineReader(Protocol):
     def passed(self, start: int, end: int, next_line: int) -> None:
         """All whole lines of a span have been counted; the next begins with that line."""
 
+    def see(self, number: int, data: bytes) -> None:
+        """Look at lines from a number on that another reader counts."""
+
+    def directives(self, number: int) -> object:
+        """What stands before a line and says how it is read, for :meth:`directed` of another reader
+        of the same source; can be pickled.
+        """
+
+    def directed(self, number: int, directives: object) -> None:
+        """Be ready for lines from a number on, whose ``directives`` another reader has told."""
+
     def day_of(self, number: int) -> bytes:
         """The day that a directive says of a line that was counted; empty: the line says all."""
 
@@ -171,6 +180,16 @@ class Independent:
         """Nothing."""
 
     def passed(self, start: int, end: int, next_line: int) -> None:
+        """Nothing."""
+
+    def see(self, number: int, data: bytes) -> None:
+        """Nothing."""
+
+    def directives(self, number: int) -> object:
+        """None."""
+        return None
+
+    def directed(self, number: int, directives: object) -> None:
         """Nothing."""
 
     def day_of(self, number: int) -> bytes:
@@ -227,7 +246,7 @@ class Opened(Independent):
             if found is None and line.strip(BLANK):
                 tally.reject(number, lacking(self._envelope), line)
             inner.append((found or b"").replace(b"\n", b" "))
-        self._reader.count(Window(window.numbers, inner, window.rejected, window.open), tally)
+        self._reader.count(Window(window.numbers, inner, window.rejected), tally)
         texts = dict(zip(window.numbers, lines, strict=True))
         tally.rejected[rejected:] = sorted(
             (

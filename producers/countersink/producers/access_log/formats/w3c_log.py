@@ -85,6 +85,15 @@ class W3cLog:
         if start <= self._seen < end:
             self._seen, self._seen_lines = end, next_line - 1
 
+    def directives(self, number: int) -> Directives:
+        """Those in force at a line."""
+        return self._in_force(number)
+
+    def directed(self, number: int, directives: object) -> None:
+        """Nothing but these directives stands before the line."""
+        assert isinstance(directives, Directives)
+        self._at, self._directives = [number - 1], [directives]
+
     def day_of(self, number: int) -> bytes:
         """The day that ``#Date:`` says of a line, where ``#Fields:`` names no date."""
         return self._in_force(number).shape[1].encode()
@@ -93,10 +102,14 @@ class W3cLog:
         place = bisect_left(self._at, number)
         return self._directives[place - 1] if place else Directives()
 
+    def see(self, number: int, data: bytes) -> None:
+        """Note the directives in lines that begin with that number."""
+        for at, line in directives_in(data):
+            self._note(number + data.count(b"\n", 0, at), line)
+
     def _see(self, data: bytes) -> None:
         """Note the directives in the lines that come next."""
-        for at, line in directives_in(data):
-            self._note(self._seen_lines + data.count(b"\n", 0, at) + 1, line)
+        self.see(self._seen_lines + 1, data)
         self._seen += len(data)
         self._seen_lines += data.count(b"\n")
 
@@ -124,11 +137,10 @@ class W3cLog:
         first = 0
         for tabs, some in groupby(map(_divided_by_tabs, lines)):
             end = first + len(list(some))
-            part = Window(numbers[first:end], lines[first:end], [], window.open)
+            part = Window(numbers[first:end], lines[first:end], [])
             if tabs is None:
-                if not window.open:
-                    for number, line in zip(part.numbers, part.lines, strict=True):
-                        self._note(number, line)
+                for number, line in zip(part.numbers, part.lines, strict=True):
+                    self._note(number, line)
                 tally.lines += end - first
             else:
                 self._count_alike(part, tally, tabs=tabs)

@@ -194,7 +194,7 @@ _DOING: Final = (
         type=click.IntRange(1, 256),
         default=_DEFAULTS.jobs,
         metavar="N",
-        help="Number of processes that count big files.",
+        help="Number of processes that read big sources.",
     ),
     settings.setting(
         "--rate",
@@ -285,8 +285,6 @@ def _check(options: BackfillOptions) -> None:
         )
     if options.mode == "reconcile" and options.recipe.visitor:
         raise Misuse("--visitor is for --mode add: a reconcile sets totals, and no visitors")
-    if options.dry_run and _given("jobs"):
-        raise Misuse("--dry-run counts nothing, so --jobs has nothing to do: give one of the two")
     if options.recipe.counter_column and options.rejects is not None:
         raise Misuse("--rejects is for one counter: give --counter in place of --counter-column")
     if options.sources.count("-") > 1:

@@ -125,7 +125,7 @@ _RUN: Final = (
     *("run", "counter", "mode", "state", "started", "seen", "ended", "holder", "bytes"),
     *(*FIGURES, "corrections", "error", "options", "sources"),
 )
-_SOURCE: Final = ("source", "name", "chunks", "pending", "undone", "bytes", *FIGURES)
+_SOURCE: Final = ("source", "name", "chunks", "undone", "bytes", *FIGURES)
 
 
 def _document(run: Run) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
 
 
 def _show_sources(sources: Sequence[RunSource]) -> None:
-    numbers = (*FIGURES, "chunks", "pending", "undone")
+    numbers = (*FIGURES, "chunks", "undone")
     rows = [
         output.document(
             one, ("source", *numbers), source=f"{one.path} ({one.name})" if one.name else one.path

@@ -1,0 +1,206 @@
+"""What others do to a source between two chunks of a run, and sources that go on within what was
+counted."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import date
+from itertools import count
+from multiprocessing import active_children
+from pathlib import Path
+
+import pytest
+
+from countersink.backfill.count import read_ahead
+from countersink.backfill.count.chunk_reader import ReadChunk
+from countersink.backfill.count.read_ahead import ReadAhead
+from countersink.backfill.options import Progress
+from tests.backfill.helpers import Logs, day, details, keys_of, log, long_log, rejects_in, write
+from tests.support.waiting import eventually
+
+LOOKS = 300
+"""A run that asks more often whether to stop is in a loop."""
+
+
+def write_old(path: Path, content: bytes) -> Path:
+    """A file that nobody writes to any more."""
+    write(path, content)
+    os.utime(path, (time.time() - 7200,) * 2)
+    return path
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], object]], None]:
+    """Have something done once, before a chunk is asked for behind an offset."""
+
+    def plan(offset: int, act: Callable[[], object]) -> None:
+        asked, done = ReadAhead.next, list[int]()
+
+        def before_next(ahead: ReadAhead) -> ReadChunk | None:
+            if not done and ahead.start.at >= offset:
+                done.append(1)
+                act()
+            return asked(ahead)
+
+        monkeypatch.setattr(ReadAhead, "next", before_next)
+
+    return plan
+
+
+def loops() -> Callable[[], bool]:
+    """True as soon as it was asked too often."""
+    asked = count()
+    return lambda: next(asked) > LOOKS
+
+
+def test_a_hole_of_a_source_that_is_read_by_another_recipe_by_now_is_left(
+    logs: Logs, between: Callable[[int, Callable[[], object]], None]
+) -> None:
+    file = logs.write("a.log", long_log(50))
+    first = logs.add(file)
+    logs.add(write(file, long_log(100)))
+    logs.undo(first)
+    later = "SELECT 1 FROM backfill_source WHERE options LIKE '%2026-03-15%'"
+    stop = lambda: bool(logs.query(later))  # noqa: E731
+    between(0, lambda: logs.add(file, start=date(2026, 3, 15), stop=stop))
+    report = logs.add(file, stop=loops())
+    assert report.state != "stopped"
+    assert logs.totals() == {
+        cell: total - keys_of(50)[cell] for cell, total in keys_of(100).items()
+    }
+
+
+def test_what_is_cut_in_other_chunks_meanwhile_is_looked_at_from_its_beginning(
+    logs: Logs, between: Callable[[int, Callable[[], object]], None]
+) -> None:
+    file = logs.write("a.log", long_log(50))
+    logs.add(file)
+    second = logs.add(write(file, long_log(100)))
+    write(file, long_log(200))
+    other = logs.write("b.log", long_log(150))
+
+    def act() -> None:
+        logs.undo(second)
+        logs.add(other)
+
+    between(len(long_log(100)), act)
+    report = logs.add(file, stop=loops())
+    assert report.state == "done"
+    assert logs.totals() == keys_of(200)
+
+
+def test_behind_another_content_nothing_is_counted(
+    logs: Logs, between: Callable[[int, Callable[[], object]], None]
+) -> None:
+    """Of the same length, and the same in the bytes by which a source is found."""
+    logs.small_chunks(100)
+    others = long_log(100) + long_log(200, first=100).replace(b"curl/8.0", b"curl/9.0")
+    file = logs.write("a.log", long_log(100))
+    logs.add(file)
+    second = logs.add(write(file, long_log(200)))
+    write(file, long_log(300))
+    other = logs.write("b.log", others[: len(long_log(200))])
+
+    def act() -> None:
+        logs.undo(second)
+        assert logs.add(other).counted == 100
+
+    between(len(long_log(200)), act)
+    report = logs.add(file, count_repeats=True)
+    assert report.counted == 300
+    found = logs.totals()
+    assert sum(found.values()) == 500  # the first hundred of each copy, as it was told to
+    again = logs.add(file)
+    assert (again.counted, again.known_lines) == (0, 300)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("date time cs-uri-stem", "cs-uri-stem date time", "/b {0} 12:00:00\n/c {0} 12:00:01\n"),
+        ("cs-uri-stem date time", "date time cs-uri-stem", "{0} 12:00:00 /b\n{0} 12:00:01 /c\n"),
+    ],
+)
+def test_a_directive_that_gets_its_newline_later_is_in_force(
+    logs: Logs, before: str, after: str, lines: str
+) -> None:
+    first = "/a 2026-03-14 12:00:00" if before[0] == "c" else "2026-03-14 12:00:00 /a"
+    head = f"#Fields: {before}\n{first}\n#Fields: {after}".encode()
+    file = write_old(logs.directory / "a.log", head)
+    logs.add(file, input_format="w3c")
+    write(file, head + b"\n" + lines.format("2026-03-14").encode())
+    report = logs.add(file, input_format="w3c")
+    assert report.rejected == 0
+    assert logs.totals() == day("/a", "/b", "/c")
+
+
+def test_a_hole_that_begins_with_a_newline_has_as_many_lines_as_before(logs: Logs) -> None:
+    file = write_old(logs.directory / "a.log", long_log(3)[:-1])
+    logs.add(file)
+    second = logs.add(write(file, long_log(6)))
+    logs.add(write(file, long_log(9)))
+    logs.undo(second)
+    report = logs.add(file)
+    assert (report.lines, report.counted) == (second.lines, second.counted) == (3, 3)
+    assert logs.totals() == keys_of(9)
+
+
+def test_an_older_copy_that_fills_a_hole_says_so(logs: Logs) -> None:
+    file = logs.write("a.log", long_log(50))
+    first = logs.add(file)
+    logs.add(write(file, long_log(100)))
+    logs.undo(first)
+    report = logs.add(logs.write("old.log", long_log(50)))
+    assert report.counted == 50
+    assert "50 lines of it were counted before" in details(report)
+    assert logs.totals() == keys_of(100)
+
+
+def test_other_options_are_refused_for_runs_that_are_not_undone(logs: Logs) -> None:
+    file = logs.write("a.log", log("/a", "/b"))
+    first = logs.add(file)
+    logs.add(write(file, log("/a", "/b") + b"nonsense\n"))
+    logs.undo(first)
+    report = logs.add(file, key="status")
+    assert (report.counted, report.rejected) == (2, 1)
+
+
+def test_a_dry_run_names_the_file_at_hand(logs: Logs) -> None:
+    logs.add(logs.write("a.log", log("/a")))
+    copy, out = logs.write("b.log", log("/a") + b"nonsense\n"), logs.directory / "out"
+    logs.add(copy, dry_run=True, rejects=out)
+    assert rejects_in(out) == [(str(copy), 2)]
+
+
+def test_a_child_that_is_killed_while_it_gives_its_result_back_holds_nobody_up(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.small_chunks(20_000)
+    monkeypatch.setattr(read_ahead, "FIRST", 1)
+    lines = 100_000
+    file = logs.write("a.log", long_log(lines, keys=10**9))
+    killed: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        children = [child.pid for child in active_children() if child.pid is not None]
+        if progress.lines and len(children) > 1 and not killed:
+            # This process reads no result now, and such a one does not fit into a pipe.
+            eventually(lambda: any(map(is_writing, children)))
+            killed.extend(filter(is_writing, children))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    report = logs.add(file, jobs=2, on_progress=kill)
+    assert killed
+    assert (report.state, report.counted) == ("done", lines)
+    assert sum(logs.totals().values()) == lines
+
+
+def is_writing(pid: int) -> bool:
+    """Whether a process waits for room in a pipe or a socket."""
+    try:
+        waits_in = Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return False
+    return any(word in waits_in for word in ("send", "write"))
