@@ -16,9 +16,22 @@ from countersink.backfill.count import read_ahead
 from countersink.backfill.count.chunk_reader import ReadChunk
 from countersink.backfill.count.read_ahead import ReadAhead
 from countersink.backfill.options import Progress
-from tests.backfill.helpers import Logs, day, details, keys_of, log, long_log, rejects_in, write
+from tests.backfill.helpers import (
+    DAY,
+    Logs,
+    add,
+    day,
+    details,
+    keys_of,
+    log,
+    long_log,
+    rejects_in,
+    write,
+)
+from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.waiting import eventually
 
+CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 LOOKS = 300
 """A run that asks more often whether to stop is in a loop."""
 
@@ -133,6 +146,39 @@ def test_a_directive_that_gets_its_newline_later_is_in_force(
     report = logs.add(file, input_format="w3c")
     assert report.rejected == 0
     assert logs.totals() == day("/a", "/b", "/c")
+
+
+def test_a_torn_line_is_not_counted_again_while_its_run_is_being_undone(logs: Logs) -> None:
+    file = logs.directory / "a.csv"
+    text = f"time,key,n\n{DAY}T12:00Z,a,1"
+    run = logs.add(write(file, text.encode()), **CSV)
+    write(file, f"{text}000\n{DAY}T12:00Z,b,5\n".encode())
+
+    def beside(point: str) -> None:
+        if point == "taken_back":  # as where the undo is killed, too
+            assert logs.add(file, **CSV).counted == 0
+
+    logs.undo(run, reached=beside)
+    assert logs.totals() == {}
+    assert logs.add(file, **CSV).amount == 1005
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_of_two_at_once_none_is_refused_for_the_last_line(logs: Logs, proxy: MySQLProxy) -> None:
+    logs.small_chunks(1)
+    rows = f"time,key,n\n{DAY}T12:00Z,a,1\n{DAY}T12:00Z,b,1"
+    file = logs.write("a.csv", rows.encode())
+    rule = proxy.when(
+        "*",
+        Phase.BEFORE,
+        Deed.PASS,
+        call=lambda request: logs.add(file, **CSV),
+        where=lambda request, _: "backfill_chunk" in request.text and "DESC" in request.text,
+    )
+    report = add(proxy.url(logs.url), file, **CSV)
+    assert rule.acted
+    assert report.state == "done", details(report)
+    assert logs.totals() == day("a", "b")
 
 
 def test_a_hole_that_begins_with_a_newline_has_as_many_lines_as_before(logs: Logs) -> None:

@@ -45,11 +45,6 @@ def test_deadlocks_and_lock_waits(stage: Stage) -> None:
     scenarios.conflicts_while_adding(stage, LINES)
 
 
-@pytest.mark.random
-def test_a_log_that_grows_by_bytes_between_runs(stage: Stage) -> None:
-    scenarios.grows_in_between(stage, steps=12 if MANY else 4)
-
-
 @pytest.mark.long("live traffic beside a backfill, which `reconciled` has in a short form")
 def test_beside_live_traffic_and_compaction(stage: Stage) -> None:
     scenarios.beside_live_traffic(stage, kills=1, lines=70_000)

@@ -151,11 +151,6 @@ def backfills_at_one_log(stage: Stage) -> None:
     backfill.two_at_once(stage, rounds=4, together=3)
 
 
-def backfill_grows_in_between(stage: Stage) -> None:
-    """Many runs of all kinds."""
-    backfill.grows_in_between(stage, steps=30)
-
-
 def backfill_undone_among_kills(stage: Stage) -> None:
     """Undo is killed again and again."""
     backfill.undone_after_live_traffic(stage, kills=8)
@@ -355,7 +350,6 @@ REPERTOIRE = (
     Act(backfill.killed_among_others, alone=True),
     Act(backfill.commits_cut, alone=True),
     Act(backfill.conflicts_while_adding, alone=True),
-    Act(backfill_grows_in_between, 20, alone=True),
     Act(backfill.beside_live_traffic, alone=True),
     Act(backfill.server_killed, alone=True),
     Act(backfill_changes.rotated_in_between, 20, alone=True),

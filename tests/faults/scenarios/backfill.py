@@ -129,38 +129,6 @@ def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
     backfills.check_rejects(book)
 
 
-def grows_in_between(stage: Stage, steps: int = 12) -> None:
-    """A log that grows by any number of bytes, between runs of all kinds, and undone ones."""
-    backfills = Backfills(stage)
-    draw = stage.random
-    book = Book(stage.directory / "access.log")
-    text = b"".join(Writer(stage.seed).entered(book, 40 * steps))
-    ends = [*sorted(draw.sample(range(1, len(text)), steps - 1)), len(text)]
-    backfills.enter(book)
-    # A first line that is cut off does not tell the format.
-    log = (book.path, "--input-format", "combined")
-    runs: list[int] = []
-    for end in ends:
-        book.path.write_bytes(text[:end])
-        what = draw.choice(("run", "run", "run", "kill", "two", "copy", "undo"))
-        print(what, end)
-        if what == "run":
-            runs.append(backfills.run(*log)["run"])
-        elif what == "kill":
-            backfills.kill(*log)
-        elif what == "two":
-            for child in [backfills.start(*log) for _ in range(2)]:
-                backfills.end(child)
-        elif what == "copy":
-            runs.append(backfills.run(compressed(book.path), *log[1:])["run"])
-        elif runs:
-            backfills.undo(runs.pop(draw.randrange(len(runs))))
-        backfills.check_not_above(f"{what} at {end}")
-    backfills.run(*log)
-    backfills.check("whole")
-    backfills.known(*log)
-
-
 def beside_live_traffic(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
     """The same counter, days and keys are counted live meanwhile, and compacted."""
     backfills = Backfills(stage)

@@ -142,7 +142,9 @@ class _SourceCount:
         work = self._work
         while not work.stop():
             there = work.link.run(work.sources.undone, self._source)
-            chunk = next((each for each in there if each.end_at <= self._held_to), None)
+            held = (each for each in there if each.end_at <= self._held_to)
+            # What ends in the midst of a line is forgotten when the undo has come to its end.
+            chunk = next((each for each in held if not self._goes_on(each)), None)
             if chunk is None:
                 return
             with self._read_ahead(self._start_of(chunk), chunk.end_at) as ahead:
@@ -200,14 +202,19 @@ class _SourceCount:
         """
         start = Start(at=source.read_to, line=source.lines_to + 1)
         before = self._work.link.run(self._work.sources.last, source.id)
-        if before is None or not before.open:
+        # One that ends elsewhere was counted since the source was looked at.
+        if before is None or not before.open or before.end_at != source.read_to:
             return start
-        newline = self._newline(source.read_to)
-        if newline and not before.torn:
-            return Start(at=source.read_to, line=source.lines_to, newline=newline)
-        if self._at_hand.content.read_at(1, source.read_to):
+        if self._goes_on(before):
             raise BackfillError(_goes_on(source, before))
-        return start
+        newline = self._newline(source.read_to)
+        return Start(at=source.read_to, line=source.lines_to, newline=newline) if newline else start
+
+    def _goes_on(self, chunk: Chunk) -> bool:
+        """Whether the content goes on within the last line of a chunk."""
+        if not chunk.open or not self._at_hand.content.read_at(1, chunk.end_at):
+            return False
+        return chunk.torn or not self._newline(chunk.end_at)
 
     def _start_of(self, chunk: Chunk) -> Start:
         """Where a chunk begins that was taken back."""
