@@ -169,10 +169,15 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
         found = ask(reads, query)
         assert asked() - before < COUNTERS // 16, by
         assert len({row.get("counter") for row in found.rows}) == COUNTERS, by
-    before = asked()
-    glance = reads.overview(Glance(limit=COUNTERS, days=3))
-    assert asked() - before < COUNTERS // 16
-    assert len(glance.value.lines) == COUNTERS
+
+    def overview() -> int:
+        before = asked()
+        glance = reads.overview(Glance(limit=COUNTERS, days=3))
+        assert len(glance.value.lines) == COUNTERS
+        return asked() - before
+
+    # The server counts what others ask meanwhile, too.
+    assert min(overview() for _ in range(3)) < COUNTERS // 16
 
 
 @pytest.mark.servers("mariadb", "mysql")
