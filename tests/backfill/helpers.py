@@ -1,7 +1,9 @@
 """Logs, backfills and looks into the tables, for the tests of backfill."""
 
 import json
+import os
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -73,6 +75,14 @@ def day(*keys: str, on: str = DAY) -> Totals:
 def write(path: Path, content: bytes) -> Path:
     """A file of this content."""
     path.write_bytes(content)
+    return path
+
+
+def write_old(path: Path, content: bytes) -> Path:
+    """A file that was last written more than an hour ago."""
+    write(path, content)
+    long_ago = time.time() - 3700
+    os.utime(path, (long_ago, long_ago))
     return path
 
 

@@ -1,9 +1,7 @@
-"""What others do to a source between two chunks of a run, and sources that go on within what was
-counted."""
+"""Sources that others change between two chunks of a run, or that go on within what was counted."""
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from datetime import date
 from itertools import count
@@ -27,6 +25,7 @@ from tests.backfill.helpers import (
     long_log,
     rejects_in,
     write,
+    write_old,
 )
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.waiting import eventually
@@ -34,13 +33,6 @@ from tests.support.waiting import eventually
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 LOOKS = 300
 """A run that asks more often whether to stop is in a loop."""
-
-
-def write_old(path: Path, content: bytes) -> Path:
-    """A file that nobody writes to any more."""
-    write(path, content)
-    os.utime(path, (time.time() - 7200,) * 2)
-    return path
 
 
 @pytest.fixture
@@ -75,7 +67,10 @@ def test_a_hole_of_a_source_that_is_read_by_another_recipe_by_now_is_left(
     logs.add(write(file, long_log(100)))
     logs.undo(first)
     later = "SELECT 1 FROM backfill_source WHERE options LIKE '%2026-03-15%'"
-    stop = lambda: bool(logs.query(later))  # noqa: E731
+
+    def stop() -> bool:
+        return bool(logs.query(later))
+
     between(0, lambda: logs.add(file, start=date(2026, 3, 15), stop=stop))
     report = logs.add(file, stop=loops())
     assert report.state != "stopped"

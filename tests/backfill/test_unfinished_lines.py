@@ -4,9 +4,7 @@ source that goes on later."""
 import gzip
 import os
 import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +19,7 @@ from tests.backfill.helpers import (
     rejected,
     run_of,
     write,
+    write_old,
 )
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
@@ -31,14 +30,6 @@ BYTES_OF_LAST = 30
 def row(key: str, amount: object = 1) -> str:
     """A row at noon, with its newline."""
     return f"{DAY}T12:00Z,{key},{amount}\n"
-
-
-def write_old(path: Path, content: bytes) -> Path:
-    """A file that was last written more than an hour ago."""
-    write(path, content)
-    long_ago = time.time() - 3700
-    os.utime(path, (long_ago, long_ago))
-    return path
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -16,7 +16,7 @@ from typing import Final
 
 from countersink.backfill import dry_run, formats, history, reconcile, rejects, run_state
 from countersink.backfill.count import sources, targets
-from countersink.backfill.count.reading_pool import ReadingPool
+from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.sources import Sources
 from countersink.backfill.count.targets import CounterTarget, target_of
@@ -227,7 +227,7 @@ def backfill(
     with (
         PatientSession(partial(open_tables, mysql_url), stop).open() as link,
         rejects.RejectsFile(options.rejects) as file,
-        ReadingPool(options.jobs) as pool,
+        ReaderPool(options.jobs) as pool,
     ):
         work = Work(
             mysql_url=mysql_url,

@@ -155,16 +155,6 @@ def end(session: Session, run: int, state: str, error: str = "") -> None:
     )
 
 
-def figures(session: Session, run: int) -> LineCounts:
-    """What a run came to so far."""
-    found = session.query(
-        "SELECT size_bytes, lines_read, counted, filtered, rejected, amount FROM backfill_run"
-        " WHERE id = %s",
-        (run,),
-    )
-    return counted_of(found[0]) if found else LineCounts()
-
-
 def rejects_of(session: Session, run: int) -> int:
     """How many lines a run has rejected so far."""
     ((number,),) = session.query(

@@ -22,7 +22,7 @@ from countersink.backfill.count.chunk_reader import (
     cut_chunk,
     read_chunk,
 )
-from countersink.backfill.count.reading_pool import Handed, ReadingPool
+from countersink.backfill.count.reader_pool import Handed, ReaderPool
 from countersink.backfill.count.samples import NumberedLine, tally_of
 from countersink.backfill.count.task import OpenSource, Work, reader_of
 from countersink.backfill.errors import BackfillError, ChildKilled, SourceChanged
@@ -110,7 +110,7 @@ class ReadAhead:
         return set(tally.result().amounts)
 
     @property
-    def _pool(self) -> ReadingPool:
+    def _pool(self) -> ReaderPool:
         return self.work.pool
 
     @property

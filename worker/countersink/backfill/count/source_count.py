@@ -1,6 +1,7 @@
 """Counts one source: what was taken back of it, then its new lines; words what is reported of it
 (``lines of it were counted before`` ...)."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -140,13 +141,16 @@ class _SourceCount:
     def _undone(self) -> None:
         """Count the chunks that were taken back, as far as the content goes."""
         work = self._work
+        there = deque[Chunk]()
         while not work.stop():
-            there = work.link.run(work.sources.undone, self._source)
-            held = (each for each in there if each.end_at <= self._held_to)
-            # What ends in the midst of a line is forgotten when the undo has come to its end.
-            chunk = next((each for each in held if not self._goes_on(each)), None)
-            if chunk is None:
+            if not there:
+                undone = work.link.run(work.sources.undone, self._source)
+                held = (each for each in undone if each.end_at <= self._held_to)
+                # What ends in the midst of a line is forgotten when its undo has come to its end.
+                there.extend(each for each in held if not self._goes_on(each))
+            if not there:
                 return
+            chunk = there.popleft()
             with self._read_ahead(self._start_of(chunk), chunk.end_at) as ahead:
                 found = ahead.next()
                 if found is None or found.span.digest != chunk.digest:
@@ -277,7 +281,7 @@ def _goes_on(source: Source, before: Chunk) -> str:
     )
 
 
-def outcome_of(own: LineCounts, *, known: bool) -> str:
+def _outcome_of(own: LineCounts, *, known: bool) -> str:
     """What became of a source, in a word.
 
     Args:
@@ -320,7 +324,7 @@ class _Outcome:
             others = by_others + before
             if not (counted.size_bytes or by_others.size_bytes):
                 self._work.link.run(self._work.sources.forget_unread, number)
-        outcome = "failed" if failed else outcome_of(own, known=bool(others.size_bytes))
+        outcome = "failed" if failed else _outcome_of(own, known=bool(others.size_bytes))
         return SourceOutcome(
             report=own.report(self._input.name, outcome, detail or self._detail(own, others)),
             known_lines=others.lines,

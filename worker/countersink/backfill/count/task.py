@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from typing import Final
 
 from countersink.backfill.count import targets
-from countersink.backfill.count.reading_pool import ReadingPool
+from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.sources import KNOWN_BYTES, Sources, WantedSource
 from countersink.backfill.count.targets import Target
 from countersink.backfill.errors import BackfillError, WrongOption
@@ -243,7 +243,7 @@ class Work:
     task: Task
     catalog: Catalog
     sources: Sources
-    pool: ReadingPool
+    pool: ReaderPool
     rejects: RejectsFile
     pace: LineRate
     watch: ProgressWatch

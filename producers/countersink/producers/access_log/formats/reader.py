@@ -156,14 +156,14 @@ class LineReader(Protocol):
         """
 
     def passed(self, start: int, end: int, next_line: int) -> None:
-        """All whole lines of a span have been counted; the next begins with that line."""
+        """The lines of a span have been counted or seen; the next begins with that line."""
 
     def see(self, number: int, data: bytes) -> None:
         """Look at lines from a number on that another reader counts."""
 
     def directives(self, number: int) -> object:
-        """What stands before a line and says how it is read, for :meth:`directed` of another reader
-        of the same source; can be pickled.
+        """Directives in force at a line, for :meth:`directed` of another reader of the same source;
+        can be pickled.
         """
 
     def directed(self, number: int, directives: object) -> None:

@@ -81,12 +81,12 @@ class W3cLog:
             self._see(whole + newline)
 
     def passed(self, start: int, end: int, next_line: int) -> None:
-        """Directives up to there were seen when its lines were counted."""
+        """Directives up to there were seen with its lines."""
         if start <= self._seen < end:
             self._seen, self._seen_lines = end, next_line - 1
 
     def directives(self, number: int) -> Directives:
-        """Those in force at a line."""
+        """Directives in force at a line."""
         return self._in_force(number)
 
     def directed(self, number: int, directives: object) -> None:

@@ -1,4 +1,4 @@
-"""``ReadingPool``: the thread and the child processes (``--jobs``) that read the chunks of a run.
+"""``ReaderPool``: the thread and the child processes (``--jobs``) that read the chunks of a run.
 
 Children have no connection to anything but a pipe to this process, and end with it, however that
 ends. Each gets a task when its turn comes, and gives the result back before it gets the next one:
@@ -52,7 +52,7 @@ class Handed:
         return found
 
 
-class ReadingPool:
+class ReaderPool:
     """The thread, and the child processes, that read the chunks of a run; a context manager.
 
     Args:
