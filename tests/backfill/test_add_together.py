@@ -2,9 +2,7 @@
 
 import gzip
 import threading
-from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -24,13 +22,11 @@ from tests.backfill.helpers import (
     keys_of,
     log,
     long_log,
-    run_of,
     set_counter,
-    write,
 )
 from tests.store.helpers import entry, row, together
 from tests.store.test_tracked_refusals import track
-from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+from tests.support.proxies import Deed, MySQLProxy, Phase
 
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
@@ -124,30 +120,12 @@ def test_a_commit_whose_outcome_is_unknown_counts_once(logs: Logs, phase: Phase)
     assert logs.query("SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
 
 
-def half_undone(logs: Logs) -> Path:
-    """A log of 450 lines, of which the run that counted the first 250 is undone."""
-    file = logs.write("a.log", long_log(250))
-    run = run_of(logs.add(file))
-    logs.add(write(file, long_log(450)))
-    logs.undo(run)
-    return file
-
-
 @pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.parametrize(
-    ("note", "again"),
-    [
-        ("INSERT INTO backfill_chunk", False),
-        ("UPDATE backfill_source", False),
-        ("INSERT INTO backfill_chunk", True),
-    ],
-)
-def test_a_chunk_that_was_counted_and_not_noted_counts_once(
-    logs: Logs, note: str, again: bool
-) -> None:
+@pytest.mark.parametrize("note", ["INSERT INTO backfill_chunk", "UPDATE backfill_source"])
+def test_a_chunk_that_was_counted_and_not_noted_counts_once(logs: Logs, note: str) -> None:
     """The connection breaks in between: neither is there then."""
     logs.small_chunks()
-    file = half_undone(logs) if again else logs.write("a.log", long_log(450))
+    file = logs.write("a.log", long_log(450))
     with MySQLProxy.to(logs.url) as proxy:
         rule = proxy.when(
             "*",
@@ -159,58 +137,8 @@ def test_a_chunk_that_was_counted_and_not_noted_counts_once(
         )
         report = add(proxy.url(logs.url), file)
         assert rule.acted == 2
-    assert (report.state, report.lines) == ("done", 250 if again else 450)
+    assert (report.state, report.lines) == ("done", 450)
     assert logs.totals() == keys_of(450)
-
-
-def test_chunks_that_another_process_counts_before_they_are_claimed_count_once(logs: Logs) -> None:
-    logs.small_chunks()
-    file = half_undone(logs)
-    with MySQLProxy.to(logs.url) as proxy:
-        rule = proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.PASS,
-            call=lambda request: logs.add(file),
-            where=lambda request, reply: (
-                "FROM backfill_source WHERE id" in request.text
-                and "FOR UPDATE" in request.text
-                and any("state = 'undone'" in one.text for one in proxy.seen)
-            ),
-        )
-        report = add(proxy.url(logs.url), file)
-        assert rule.acted == 1
-    assert (report.state, report.lines, report.known_lines) == ("done", 0, 450)
-    assert logs.totals() == keys_of(450)
-
-
-def test_a_resolution_that_changes_while_an_undone_chunk_is_counted_is_seen(logs: Logs) -> None:
-    logs.small_chunks()
-    file = half_undone(logs)
-    claims: list[str] = []
-
-    def claims_second(request: Request, _reply: bytes) -> bool:
-        if "state = 'undone' FOR UPDATE" in request.text:
-            claims.append(request.text)
-        return len(claims) == 2
-
-    def change(_request: Request) -> None:
-        set_counter(logs.url, resolution="hour")
-
-    with MySQLProxy.to(logs.url) as proxy:
-        rule = proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.PASS,
-            call=change,
-            where=claims_second,
-        )
-        add(proxy.url(logs.url), file)
-        assert rule.acted == 1
-    by_bucket: Counter[str] = Counter()
-    for (bucket, _), amount in logs.totals().items():
-        by_bucket[bucket] += amount
-    assert by_bucket == {"2026-03-14": 300, "2026-03-14 12:00 hour": 150}
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -275,20 +203,6 @@ def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(logs: Logs) -> N
     assert logs.totals() == keys_of(450)
 
 
-def test_what_was_undone_is_counted_again_though_the_file_has_grown_since(logs: Logs) -> None:
-    logs.small_chunks()
-    file = logs.write("a.log", long_log(250))
-    first = logs.add(file)
-    write(file, long_log(400))
-    logs.add(file)
-    logs.undo(first)
-    assert sum(logs.totals().values()) == 150
-    packed = logs.write("a.gz", gzip.compress(long_log(450)))
-    report = logs.add(packed)
-    assert (report.lines, report.known_lines) == (300, 150)
-    assert logs.totals() == keys_of(450)
-
-
 def test_a_table_that_is_tracked_meanwhile_ends_the_run(logs: Logs) -> None:
     logs.small_chunks()
     tracked: list[int] = []
@@ -320,28 +234,3 @@ def test_live_traffic_goes_on_beside_it(logs: Logs) -> None:
     assert found == {
         cell: amount + 50 * (cell == (DAY, "/0")) for cell, amount in keys_of(1000).items()
     }
-
-
-def test_a_chunk_that_another_has_at_hand_is_waited_for(logs: Logs) -> None:
-    """Whoever has it locked may end without having counted it."""
-    logs.small_chunks()
-    file = half_undone(logs)
-    asked = threading.Event()
-    with MySQLProxy.to(logs.url) as proxy, open_tables(logs.url) as other:
-        proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.PASS,
-            call=lambda request: asked.set(),
-            where=lambda request, reply: "state = 'undone' FOR UPDATE" in request.text,
-        )
-        other.begin()
-        other.query("SELECT 1 FROM backfill_chunk WHERE state = 'undone' FOR UPDATE")
-        adding = threading.Thread(target=add, args=(proxy.url(logs.url), file))
-        adding.start()
-        assert asked.wait(20)
-        assert adding.is_alive()
-        other.rollback()
-        adding.join(20)
-    assert not adding.is_alive()
-    assert logs.totals() == keys_of(450)

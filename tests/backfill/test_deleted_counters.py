@@ -148,10 +148,11 @@ def test_what_was_deleted_halfway_is_no_source_to_go_on_with(logs: Logs, deletin
         delete_counter(dying, COUNTER, reached=die_at(3))
     assert 0 < logs.query("SELECT COUNT(*) FROM backfill_chunk")[0][0] < 5
     report = logs.add(source)
-    assert (report.lines, report.known_lines) == (500, 0)
+    assert (report.state, report.counted) == ("failed", 0)
     assert verify(deleting).differences == []
     delete_counter(deleting, COUNTER)
     assert everything(logs.url, COUNTER) == dict.fromkeys(TABLES, 0)
+    assert logs.add(source).counted == 500
 
 
 def test_a_backfill_that_is_at_work_ends_and_says_why(logs: Logs, store: Store) -> None:

@@ -210,20 +210,6 @@ def test_an_older_copy_of_a_few_lines_adds_nothing(logs: Logs, lines: int) -> No
     assert logs.totals() == keys_of(100)
 
 
-def test_an_older_copy_of_what_was_undone_is_not_taken_for_one_that_is_counted(logs: Logs) -> None:
-    logs.small_chunks(lines=20)
-    file = logs.write("new.log", long_log(20))
-    first = logs.add(file)
-    write(file, long_log(40))
-    logs.add(file)
-    logs.undo(first)
-    older = logs.write("old.log", long_log(10))
-    assert outcomes(logs.add(older)) == ["failed"]
-    logs.add(file)
-    assert outcomes(logs.add(older)) == ["known"]
-    assert logs.totals() == keys_of(40)
-
-
 def test_files_of_one_record_without_its_end_are_sources_of_their_own(logs: Logs) -> None:
     columns = {"input_format": "ndjson", "time_column": "t", "key_column": "k"}
     files = [
@@ -255,7 +241,6 @@ def test_what_was_never_counted_is_nobodys_beginning(logs: Logs) -> None:
     """Neither a file that was rejected in whole, nor one of which nothing was read."""
     bad = logs.write("bad.log", b"garbage\n")
     assert logs.add(bad, max_rejects=0).state == "stopped"
-    assert logs.query("SELECT COUNT(*) FROM backfill_source") == [(0,)]
     # What a process leaves that is killed before its first chunk.
     logs.query(
         "INSERT INTO backfill_source (counter, head, options, path) VALUES ('views', %s, %s, '')",

@@ -65,22 +65,6 @@ def test_an_add_that_was_interrupted_goes_on_after_a_reconcile(logs: Logs) -> No
     assert logs.totals() == keys_of(300)
 
 
-def test_chunks_that_were_taken_back_are_not_counted_after_a_reconcile(logs: Logs) -> None:
-    logs.small_chunks()
-    file = logs.write("a.log", long_log(100))
-    first = run_of(logs.add(file))
-    write(file, long_log(200))
-    logs.add(file)
-    logs.undo(first)
-    assert logs.query("SELECT state FROM backfill_chunk ORDER BY start_at") == [
-        ("undone",),
-        ("done",),
-    ]
-    logs.reconcile(file)
-    assert logs.add(file).state == "failed"
-    assert logs.totals() == keys_of(200)
-
-
 def test_an_add_that_is_running_counts_nothing_behind_a_reconcile(logs: Logs) -> None:
     logs.small_chunks()
     file = logs.write("a.log", long_log(300))

@@ -12,6 +12,7 @@ import pytest
 
 from countersink.backfill.count import targets, task
 from countersink.backfill.errors import BackfillError, RunEnded
+from countersink.backfill.options import Progress
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, UndoProgress, undo
 from countersink.runtime.limits import key_text
@@ -42,7 +43,6 @@ from tests.backfill.helpers import (
 )
 from tests.store.helpers import MAX, MIN, entry, together
 from tests.support.proxies import Deed, MySQLProxy, Phase
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -94,7 +94,7 @@ def test_what_was_added_is_taken_back_and_nothing_is_left_of_it(logs: Logs) -> N
     seen: list[UndoProgress] = []
     done = logs.undo(run, on_progress=seen.append)
     assert done == Undone(
-        run=run, counter=COUNTER, mode="add", state="undone", chunks=1, cells=7, amount=-500
+        runs=(run,), counter=COUNTER, mode="add", state="undone", chunks=1, cells=7, amount=-500
     )
     assert seen == [UndoProgress(done=1, of=1)]
     assert logs.totals() == {}
@@ -280,27 +280,75 @@ def test_what_cannot_be_undone_is_refused(logs: Logs, store: Store) -> None:
         logs.undo(second)
 
 
-def test_each_run_of_a_source_that_grows_is_taken_back_by_itself(logs: Logs) -> None:
+def test_runs_of_a_source_that_grows_are_taken_back_from_its_end(logs: Logs) -> None:
     source = logs.directory / "a.log"
     runs = []
-    for lines in 100, 250, 300:
+    for lines in 100, 250, 300, 310:
         write(source, long_log(lines))
         runs.append(run_of(logs.add(source)))
+    first, second, third, last = runs
+    with pytest.raises(BackfillError, match=f"undo {last} {third} {second}` takes them back tog"):
+        logs.undo(second)
+    assert state(logs.url, second) == "done"
+    logs.undo(last)
     assert logs.totals() == keys_of(300)
-    logs.undo(runs[1])
-    between = Counter(keys_of(250))
-    between.subtract(keys_of(100))
-    rest = Counter(keys_of(300))
-    rest.subtract(between)
-    assert logs.totals() == dict(rest)
+    done = undo(logs.url, second, third)
+    assert (done.state, done.chunks, done.amount) == ("undone", 2, -200)
+    assert (state(logs.url, second), state(logs.url, third)) == ("undone", "undone")
+    assert logs.totals() == keys_of(100)
     again = logs.add(source)
-    assert (again.lines, again.known_lines) == (150, 150)
-    assert logs.totals() == keys_of(300)
-    for run in (runs[0], runs[2], run_of(again)):
-        assert left_behind(logs.url)["source"] == 1
-        logs.undo(run)
+    assert (again.lines, again.known_lines) == (210, 100)
+    undo(logs.url, first, run_of(again))
     assert logs.totals() == {}
     assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+
+
+def test_of_two_that_counted_a_source_in_turns_both_are_taken_back(logs: Logs) -> None:
+    logs.small_chunks()
+    source = logs.write("a.log", long_log(600))
+    others: list[int] = []
+
+    def four_are_there() -> bool:
+        return logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(4,)]
+
+    def in_turns(progress: Progress) -> None:
+        if progress.lines == 200 and not others:
+            others.append(run_of(logs.add(source, stop=four_are_there)))
+
+    first = run_of(logs.add(source, on_progress=in_turns))
+    found = logs.query("SELECT run FROM backfill_chunk ORDER BY start_at")
+    assert [run for (run,) in found] == [first, first, *others, *others, first, first]
+    for one in first, *others:
+        with pytest.raises(BackfillError, match=f"undo {others[0]} {first}`"):
+            logs.undo(one)
+    assert undo(logs.url, first, *others).chunks == 6
+    assert logs.totals() == {}
+    assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+
+
+def test_only_runs_that_added_to_one_counter_are_taken_back_together(logs: Logs) -> None:
+    first = run_of(logs.add(logs.write("a.log", log("/a"))))
+    other = run_of(logs.add(logs.write("b.log", log("/b")), counter="others"))
+    with pytest.raises(BackfillError, match="only runs that have added to one counter"):
+        undo(logs.url, first, other)
+    set_by = run_of(logs.reconcile(logs.write("c.log", log("/a"))))
+    with pytest.raises(BackfillError, match="only runs that have added to one counter"):
+        undo(logs.url, first, set_by)
+    assert state(logs.url, first) == state(logs.url, set_by) == "done"
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_behind_what_is_being_taken_back_nothing_is_counted(logs: Logs) -> None:
+    source = logs.write("a.log", long_log(300))
+    run = run_of(logs.add(source))
+    answers = iter([False, True])
+    assert logs.undo(run, stop=lambda: next(answers)).chunks == 1
+    report = logs.add(source)
+    assert (report.state, report.counted) == ("failed", 0)
+    assert f"`countersink backfills undo {run}` goes on with that" in report.sources[0].detail
+    assert logs.undo(run).chunks == 2
+    assert logs.add(source).counted == 300
+    assert logs.totals() == keys_of(300)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -371,33 +419,23 @@ def test_a_chunk_whose_journal_has_several_pieces_is_taken_back(
     assert logs.totals() == {}
 
 
-def test_a_source_that_another_run_is_about_to_count_is_not_forgotten(
-    logs: Logs, session: Session
-) -> None:
-    source = logs.write("a.log", log("/a"))
+@pytest.mark.usefixtures("small_chunks")
+def test_a_chunk_that_was_counted_anew_meanwhile_is_not_taken_back(logs: Logs) -> None:
+    """By a process that goes on with an undo which another one has finished."""
+    source = logs.write("a.log", long_log(300))
     run = run_of(logs.add(source))
-    with connect(logs.url) as other, other.transaction():
 
-        def reached(point: str) -> None:
-            if point == "taken_back":
-                # Another run counts the chunk anew, and has not committed yet.
-                other.query("SELECT 1 FROM backfill_source FOR UPDATE")
-                assert other.query("SELECT 1 FROM backfill_chunk WHERE state = 'undone'")
-                other.execute("UPDATE backfill_chunk SET state = 'done', run = 99")
+    again: list[int] = []
 
-        thread = threading.Thread(target=undo, args=(logs.url, run), kwargs={"reached": reached})
-        thread.start()
-        for _ in range(20):  # it waits for the chunk, and is not just passing
-            eventually(
-                lambda: any(
-                    "backfill_source" in str(row[7])
-                    for row in session.query("SHOW FULL PROCESSLIST")
-                )
-            )
-    thread.join(60)
-    assert left_behind(logs.url)["chunk"] == 1
-    assert left_behind(logs.url)["source"] == 1
-    assert state(logs.url, run) == "undone"
+    def told(progress: UndoProgress) -> None:
+        if progress.done == 1:
+            logs.undo(run)
+            again.append(run_of(logs.add(source)))
+
+    done = logs.undo(run, on_progress=told)
+    assert (done.state, done.chunks) == ("undone", 1)
+    assert logs.totals() == keys_of(300)
+    assert logs.query("SELECT DISTINCT run FROM backfill_chunk") == [(again[0],)]
 
 
 @pytest.mark.usefixtures("small_chunks")

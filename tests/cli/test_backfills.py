@@ -100,7 +100,8 @@ def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
     assert totals(servers) == {"/a": 1, "/b": 2}
     done = servers.call("backfills", "undo", str(run), "--format", "json")
     assert done.status == 0
-    assert (done.json["run"], done.json["mode"], done.json["state"]) == (run, "reconcile", "undone")
+    assert (done.json["runs"], done.json["mode"]) == ([run], "reconcile")
+    assert done.json["state"] == "undone"
     assert done.json["amount"] == 3 - 2
     assert totals(servers) == {"/a": 4}
 

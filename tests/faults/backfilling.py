@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import signal
 import sys
@@ -34,7 +35,7 @@ LONGEST_LIFE_S = 1.5
 """Of those that are killed by the clock: from before their first line until after their end."""
 REJECTS = """
     SELECT SUM(c.rejected) FROM backfill_chunk AS c JOIN backfill_source AS s ON s.id = c.source
-    WHERE s.counter = %s AND c.state = 'done'
+    WHERE s.counter = %s
 """
 
 
@@ -98,19 +99,26 @@ class Backfills:
         report: dict[str, Any] = json.loads(lines[-1])
         return report
 
-    def undo(self, run: int, kills: int = 0) -> None:
-        """Take a run back by processes that are killed, as long as it is not done, then to its end.
+    def undo(self, run: int, kills: int = 0) -> list[int]:
+        """Take a run back, with those that it is told have read on behind it, by processes that are
+        killed, as long as it is not done, then to its end; all these runs.
 
         What one that was killed has done to the end is not done again: it would be refused.
         """
-        for _ in range(kills):
-            if self.shown(run)["state"] != "undone":
-                self.kill(command=("backfills", "undo", str(run)))
-        if self.shown(run)["state"] == "undone":
-            return
-        done = self._call(["backfills", "undo", str(run), "--format", "json"])
-        assert done.status == DONE, f"{done.out}\n{done.err}"
-        assert done.json["state"] == "undone", done.out
+        runs, left = [run], kills
+        while self.shown(runs[0])["state"] != "undone":
+            command = ["backfills", "undo", *map(str, runs)]
+            if left:
+                left -= 1
+                self.kill(command=command)
+                continue
+            done = self._call([*command, "--format", "json"])
+            if found := re.search(r"read on behind .* undo ([\d ]+)`", done.err):
+                runs, left = [*map(int, found[1].split())], kills
+                continue
+            assert done.status == DONE, f"{done.out}\n{done.err}"
+            assert done.json["state"] == "undone", done.out
+        return runs
 
     def shown(self, run: int, *arguments: str) -> dict[str, Any]:
         """What `countersink backfills show` says of a run."""

@@ -7,7 +7,7 @@ follows for the totals, is decided here, from the contents that were given and d
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -63,7 +63,7 @@ class Figures:
 
 @dataclass
 class Piece:
-    """Bytes of a source that a run has counted; run 0: they were undone, which left a hole."""
+    """Bytes of a source that a run has counted."""
 
     start: int
     end: int
@@ -85,23 +85,9 @@ class KnownSource:
     pieces: list[Piece] = field(default_factory=list)
 
     @property
-    def done(self) -> list[Piece]:
-        """The pieces that count."""
-        return [piece for piece in self.pieces if piece.run]
-
-    @property
     def counts(self) -> bool:
         """Whether any line of it counts; else it may be read anew, by other options."""
-        return any(piece.figures.numbers["counted"] for piece in self.done)
-
-    def holes(self, end: int) -> list[Piece]:
-        """What was undone before a byte."""
-        return [piece for piece in self.pieces if not piece.run and piece.end <= end]
-
-    def left_of(self, content: bytes) -> bytes:
-        """What of a content is not counted."""
-        holes = (content[piece.start : piece.end] for piece in self.holes(len(content)))
-        return b"".join([*holes, content[len(self.text) :]])
+        return any(piece.figures.numbers["counted"] for piece in self.pieces)
 
     def agrees(self, content: bytes) -> bool:
         """Whether a content is it: the same, grown, or an older copy."""
@@ -116,24 +102,19 @@ class KnownSource:
 
     def put(self, piece: Piece, content: bytes) -> None:
         """Enter bytes of a content, none of which may be counted yet."""
-        start, end = piece.start, piece.end
-        assert start <= len(self.text), f"bytes before {start} were left out"
-        for one in [each for each in self.pieces if each.end > start and each.start < end]:
-            assert not one.run, f"bytes {start} to {end} are counted by run {one.run}, too"
-            self.pieces.remove(one)
-            rest = Piece(one.start, start, 0), Piece(end, one.end, 0)
-            self.pieces += [each for each in rest if each.start < each.end]
-        if content[start:end] != self.text[start:end]:
-            self.pieces = [one for one in self.pieces if one.end <= start]
-            self.text = content[:end]
+        assert piece.start == len(self.text), f"{piece} does not follow {len(self.text)}"
+        self.text = content[: piece.end]
         self.pieces.append(piece)
 
-    def release(self) -> None:
-        """Forget what was undone behind all that is counted."""
-        end = max((piece.end for piece in self.done), default=0)
-        self.seen = self.seen[:end] if end < len(self.text) else self.seen
-        self.text = self.text[:end]
-        self.pieces = [piece for piece in self.pieces if piece.end <= end]
+    def undo(self, runs: Collection[int]) -> list[Piece]:
+        """Take away the last pieces, which are of some runs; there are no others of these."""
+        undone = list[Piece]()
+        while self.pieces and self.pieces[-1].run in runs:
+            undone.append(self.pieces.pop())
+        assert not any(piece.run in runs for piece in self.pieces), f"{runs} of {self.pieces}"
+        if undone:
+            self.text, self.seen = self.text[: undone[-1].start], self.seen[: undone[-1].start]
+        return undone
 
     def ends_within_chunk(self, content: bytes) -> bool:
         """Whether a content, which begins alike, ends within a chunk, so that nobody can tell."""
@@ -147,7 +128,7 @@ class KnownSource:
         """Whether a content goes on in a line that was counted, by the run that is told."""
         size = len(self.text)
         follows = content.startswith(self.text) and content[size : size + 1] not in (b"", b"\n")
-        last = [piece.run for piece in self.done if piece.end == size]
+        last = [piece.run for piece in self.pieces[-1:]]
         told = any(f"`countersink backfills undo {run}` first" in detail for run in last)
         return follows and self.text[-1:] != b"\n" and told
 
@@ -182,22 +163,21 @@ class FileBook:
                 found.texts |= {line} if line.endswith(b"\n") else set()
         return found
 
-    def undo(self, run: int, *, release: bool = True) -> None:
-        """Take back what a run has added."""
+    def undo(self, runs: Collection[int]) -> None:
+        """Take back what some runs have added."""
         for source in self._sources.values():
-            for piece in source.done:
-                if piece.run == run:
-                    self.cells.subtract(piece.figures.cells)
-                    piece.run, piece.figures = 0, Figures()
-            if release:
-                source.release()
+            for piece in source.undo(runs):
+                self.cells.subtract(piece.figures.cells)
 
     def enter(
-        self, ended: Mapping[int, Sequence[Given]], rows: Iterable[Row], undone: int = 0
+        self,
+        ended: Mapping[int, Sequence[Given]],
+        rows: Iterable[Row],
+        undone: Collection[int] = (),
     ) -> Mapping[Given, Figures]:
-        """Enter what ended runs have counted; ``undone`` is one that was undone meanwhile."""
+        """Enter what ended runs have counted; ``undone`` are those that were undone meanwhile."""
         self._before = self._lines()
-        self.undo(undone, release=False)
+        self.undo(undone)
         certain = self._lines(first=True)
         found: defaultdict[Given, Figures] = defaultdict(Figures)
         for row in rows:
@@ -212,13 +192,10 @@ class FileBook:
             assert not self._set(figures), f"{self._set(figures)} were set: {one.name}"
             source.put(Piece(start, end, run, figures), one.due)
             source.seen = max(source.seen, one.content[:KNOWN_BYTES], key=len)
-            if not undone and sum(map(len, ended.values())) == 1:
-                assert not source.holes(start), f"what is before byte {start} was left out"
             source.days = {one.days}
             self.cells.update(figures.cells)
             found[one].add(figures)
         for source in self._sources.values():
-            source.release()
             for one in (each for given in ended.values() for each in given):
                 if source.agrees(one.content):
                     source.repeats |= one.repeats
@@ -231,10 +208,9 @@ class FileBook:
         if told["outcome"] == "failed":
             assert not alone or self._may_refuse(one, told["detail"]), f"without a reason: {told}"
         elif alone and one.due:
-            assert any(
-                source.text.startswith(one.due) and not source.holes(len(one.due))
-                for source in self._sources.values()
-            ), f"not all of it is counted: {told}"
+            assert any(source.text.startswith(one.due) for source in self._sources.values()), (
+                f"not all of it is counted: {told}"
+            )
 
     def _given(self, row: Row, given: Sequence[Given]) -> Given:
         """The content that a chunk is of."""
@@ -255,7 +231,7 @@ class FileBook:
             self._sources[number] = KnownSource({one.days}, one.repeats)
         source = self._sources[number]
         assert not source.counts or source.may_be_read(one.days), f"now {one.days}, was {source}"
-        if not source.counts and start == 0 and any(piece.start == 0 for piece in source.done):
+        if not source.counts and start == 0:
             source.text, source.pieces = b"", []
         return source
 
@@ -278,7 +254,7 @@ class FileBook:
         """Lines that count, by source; ``first``: of its first chunk, if all are remembered."""
         found: dict[int, set[bytes]] = {}
         for number, source in self._sources.items():
-            pieces = [piece.figures.texts for piece in source.done if not (first and piece.start)]
+            pieces = [one.figures.texts for one in source.pieces if not (first and one.start)]
             found[number] = set().union(*(each for each in pieces if not first or len(each) <= FEW))
         return found
 
@@ -288,7 +264,7 @@ class FileBook:
         if "different lines that were compared" in detail:
             of_all = [*self._before.items(), *self._lines().items()]
             others = set[bytes]().union(*(lines for number, lines in of_all if number not in own))
-            left = [source.left_of(one.due) for source in own.values()] or [one.due]
+            left = [one.due[len(source.text) :] for source in own.values()] or [one.due]
             known = [len(others & self.figures(part, one.days).texts) for part in left]
             return "--count-repeats" in detail and max(known) >= LEAST
         if "with other options" in detail:

@@ -38,7 +38,6 @@ from countersink.backfill.options import (
     state_of,
 )
 from countersink.backfill.rejects import KEPT, named, reasons
-from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session
 
 RUN: Final = 0
@@ -61,7 +60,6 @@ class Trial(Sources):
         self._sources: dict[int, Source] = {}
         self._anew: set[int] = set()
         self._chunks: dict[int, list[Chunk]] = {}
-        self._figures: dict[int, LineCounts] = {}
         self._samples: dict[bytes, set[int]] = {}
 
     def candidates(self, session: Session, wanted: WantedSource) -> list[Source]:
@@ -73,30 +71,16 @@ class Trial(Sources):
     def chunks(self, session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
         read = self._chunks.get(source, [])
         if source > 0 and source not in self._anew:
-            again = {chunk.start_at: chunk for chunk in read}
-            for chunk in super().chunks(session, source, start_at):
-                yield again.pop(chunk.start_at, chunk)
-            read = list(again.values())
+            yield from super().chunks(session, source, start_at)
         yield from (chunk for chunk in read if chunk.start_at >= start_at)
 
-    def undone(self, session: Session, source: int) -> list[Chunk]:
-        return [chunk for chunk in self.chunks(session, source) if chunk.state == "undone"]
-
     def last(self, session: Session, source: int) -> Chunk | None:
-        read = self._chunks.get(source)
-        known = None if source < 0 or source in self._anew else super().last(session, source)
-        return max([*(read or ()), *([known] if known else ())], key=_start, default=None)
+        if read := self._chunks.get(source):
+            return read[-1]
+        return None if source < 0 or source in self._anew else super().last(session, source)
 
     def read(self, session: Session, source: int) -> Source | None:
         return self._sources.get(source) or super().read(session, source)
-
-    def figures(self, session: Session, source: int, run: int) -> tuple[LineCounts, LineCounts]:
-        new = source < 0 or source in self._anew
-        others = LineCounts() if new else super().figures(session, source, run)[1]
-        return self._figures.get(source, LineCounts()), others
-
-    def forget_unread(self, session: Session, source: int) -> None:
-        pass  # it is in no table
 
     def settle(
         self,
@@ -168,17 +152,11 @@ class Trial(Sources):
         self.first += lines[: KEPT - len(self.first)]
         chunk = Chunk.of(source, found.span, RUN)
         self._chunks.setdefault(source, []).append(chunk)
-        if chunk.start_at == own.read_to:
-            self._sources[source] = own.after(chunk, ahead.at_hand.wanted.head)
-        self._figures[source] = self._figures.get(source, LineCounts()) + found.counts
+        self._sources[source] = own.after(chunk, ahead.at_hand.wanted.head)
         return found
 
     def _path(self, session: Session, source: int) -> str:
         return self._sources[source].path if source in self._sources else path_of(session, source)
-
-
-def _start(chunk: Chunk) -> int:
-    return chunk.start_at
 
 
 def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:

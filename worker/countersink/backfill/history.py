@@ -72,7 +72,6 @@ class RunSource:
         path: where it was last.
         name: tells sources of the same content apart; '' mostly.
         chunks: of this run.
-        undone: those of them that were taken back.
         size_bytes: uncompressed.
         lines, counted, filtered, rejected, amount: of the same.
     """
@@ -81,7 +80,6 @@ class RunSource:
     path: str
     name: str
     chunks: int
-    undone: int
     size_bytes: int
     lines: int
     counted: int
@@ -164,14 +162,13 @@ def run(session: Session, number: int, *, lock: bool = False) -> Run:
 
 
 def sources_of(session: Session, number: int) -> list[RunSource]:
-    """The sources that a run read anything new of, in the order in which they were first seen.
-
-    What another run has counted after this one was undone is that one's.
+    """The sources that a run read anything new of, in the order in which they were first seen; what
+    was taken back of them is not there any more.
     """
     columns = "end_at - c.start_at", "lines_read", "counted", "filtered", "rejected", "amount"
     sums = ", ".join(f"SUM(c.{column})" for column in columns)
     found = session.query(
-        f"SELECT s.id, s.path, s.name, COUNT(*), SUM(c.state = 'undone'), {sums}"
+        f"SELECT s.id, s.path, s.name, COUNT(*), {sums}"
         " FROM backfill_chunk AS c JOIN backfill_source AS s ON s.id = c.source"
         " WHERE c.run = %s GROUP BY s.id, s.path, s.name ORDER BY s.id",
         (number,),

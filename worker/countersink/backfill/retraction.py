@@ -1,7 +1,7 @@
 """The transactions that take back one chunk, or a range of a reconcile's corrections (``ROWS`` at a
 time); the order of an undo and what it refuses are in ``undo.py``.
 
-A chunk is subtracted by its journal and is ``undone``. Each range of ``backfill_correction`` is
+A chunk is subtracted by its journal and deleted. Each range of ``backfill_correction`` is
 subtracted and deleted: so it does not matter where it is killed, or whether two do it at once, nor
 what compaction and retention have done to the cells since.
 """
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.backfill.count import targets
+from countersink.backfill.count import sources, targets
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.history import Run
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.store import sql
 from countersink.store.apply import cells
@@ -31,7 +30,7 @@ _KEYS: Final = 500
 Reached = Callable[[str], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TakenBack:
     """What was taken back.
 
@@ -39,28 +38,28 @@ class TakenBack:
         chunks: transactions that took something back.
         cells: (key, bucket) that were changed.
         amount: what was added to the totals by it.
-        finished: False where it was told to stop.
         labels: of the buckets that were changed, where these are at hand.
+        finished: False where it was told to stop.
     """
 
     chunks: int
     cells: int
     amount: int
-    finished: bool = True
     labels: frozenset[int] = frozenset()
+    finished: bool = True
 
 
 class ChunkUndo:
-    """One chunk that is to be taken back.
+    """One chunk of a run that is being taken back, the last one of its source.
 
     Args:
-        run: whose chunk it is, or was.
+        counter: that it was added to.
         source, start_at: which one.
         reached: called with ``before_commit``.
     """
 
-    def __init__(self, run: Run, source: int, start_at: int, reached: Reached) -> None:
-        self._run = run
+    def __init__(self, counter: str, source: int, start_at: int, reached: Reached) -> None:
+        self._counter = counter
         self._at = source, start_at
         self._reached = reached
         self._taken: Amounts | None = None
@@ -77,37 +76,33 @@ class ChunkUndo:
 
     def _attempt(self, session: Session) -> Amounts | None:
         with session.transaction():
+            number, start_at = self._at
+            source = sources.read(session, number, lock=True)
+            # Of a run that is not being taken back it is where that has counted it anew.
             found = session.query(
-                "SELECT amount FROM backfill_chunk WHERE source = %s AND start_at = %s"
-                " AND run = %s AND state = 'done' FOR UPDATE",
-                (*self._at, self._run.id),
+                "SELECT c.amount, c.run FROM backfill_chunk AS c JOIN backfill_run AS r"
+                " ON r.id = c.run AND r.state = 'undoing' WHERE c.source = %s AND c.start_at = %s"
+                " AND c.end_at = %s",
+                (*self._at, source.read_to if source is not None else 0),
             )
-            if not found:
+            if source is None or not found:
                 return self._taken  # by a COMMIT whose reply was lost
+            ((amount, run),) = found
             # Whoever deletes the counter holds it alone in the end.
             read_control(session)
-            amounts = targets.read_journal(session, self._run.counter, *self._at)
-            self._check(amounts, int(found[0][0]))
+            amounts = targets.read_journal(session, self._counter, *self._at)
+            self._check(amounts, int(amount))
             taken = amounts.negated()
             cells.add(session, cells.slot_of(session), taken)
             _delete_empty(session, taken)
-            for table in "backfill_journal", "backfill_sample":
-                session.execute(
-                    f"DELETE FROM {table} WHERE source = %s AND start_at = %s", self._at
-                )
-            session.execute(
-                "UPDATE backfill_chunk SET state = 'undone' WHERE source = %s AND start_at = %s",
-                self._at,
-            )
-            session.execute(
-                "UPDATE backfill_run SET seen = UTC_TIMESTAMP(3) WHERE id = %s", (self._run.id,)
-            )
+            sources.delete_last_chunk(session, source, start_at)
+            session.execute("UPDATE backfill_run SET seen = UTC_TIMESTAMP(3) WHERE id = %s", (run,))
             self._reached("before_commit")
             self._taken = taken
         return taken
 
     def _check(self, amounts: Amounts, amount: int) -> None:
-        written_down = amounts.sums().get(self._run.counter, 0)
+        written_down = amounts.sums().get(self._counter, 0)
         if written_down != amount:
             source, start_at = self._at
             raise BackfillError(
@@ -189,10 +184,10 @@ def take_corrections_back(
             if not changed:
                 # Marks last: as long as something of it stands, what comes late is in it.
                 keeper.run(_unmark, counter, run)
-                return TakenBack(chunks=ranges, cells=cells, amount=amount)
+                return TakenBack(ranges, cells, amount)
             ranges, cells, amount = ranges + 1, cells + changed, amount + added
             on_progress(ranges, max(of, ranges))
-    return TakenBack(chunks=ranges, cells=cells, amount=amount, finished=False)
+    return TakenBack(ranges, cells, amount, finished=False)
 
 
 def _size(session: Session, run: int) -> tuple[str, int]:

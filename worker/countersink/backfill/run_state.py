@@ -41,9 +41,6 @@ class LineCounts:
     def __add__(self, other: "LineCounts") -> "LineCounts":
         return LineCounts(*map(operator.add, astuple(self), astuple(other)))
 
-    def __sub__(self, other: "LineCounts") -> "LineCounts":
-        return LineCounts(*map(operator.sub, astuple(self), astuple(other)))
-
     def report(self, source: str, outcome: str, detail: str) -> SourceReport:
         """What became of a source."""
         return SourceReport(
@@ -158,15 +155,9 @@ def end(session: Session, run: int, state: str, error: str = "") -> None:
 def rejects_of(session: Session, run: int) -> int:
     """How many lines a run has rejected so far."""
     ((number,),) = session.query(
-        "SELECT COALESCE(SUM(rejected), 0) FROM backfill_chunk WHERE run = %s AND state = 'done'",
-        (run,),
+        "SELECT COALESCE(SUM(rejected), 0) FROM backfill_chunk WHERE run = %s", (run,)
     )
     return int(number)
-
-
-def counted_of(row: Sequence[object]) -> LineCounts:
-    """The sums of a row, which are NULL where there was nothing to add up."""
-    return LineCounts(*(int(str(number or 0)) for number in row))
 
 
 def printable(text: str) -> str:

@@ -257,7 +257,6 @@ CREATE TABLE IF NOT EXISTS backfill_chunk (
     first_line BIGINT UNSIGNED NOT NULL COMMENT 'number of its first line, from 1',
     next_line  BIGINT UNSIGNED NOT NULL COMMENT 'number of the line behind it',
     digest     BINARY(32) NOT NULL COMMENT 'SHA-256 of its bytes',
-    state      VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'done, or undone: taken back, to be counted again',
     run        BIGINT UNSIGNED NOT NULL COMMENT 'that counted it',
     open       TINYINT NOT NULL DEFAULT 0 COMMENT '1: its last line has no newline',
     torn       TINYINT NOT NULL DEFAULT 0 COMMENT '1: and ends within quotes',
@@ -267,7 +266,7 @@ CREATE TABLE IF NOT EXISTS backfill_chunk (
     rejected   BIGINT NOT NULL DEFAULT 0,
     amount     DECIMAL(38, 0) NOT NULL DEFAULT 0,
     PRIMARY KEY (source, start_at),
-    KEY by_run (run, state)
+    KEY by_run (run)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- What a chunk added, so that it can be taken back.

@@ -46,7 +46,6 @@ class ReadAhead:
         catalog: what is known of counters.
         bucket: to which buckets lines go.
         start: where the first chunk begins.
-        end: where it, which is the only one, ends; None: chunks follow up to the end.
 
     Attributes:
         left: the source ends in a line without a newline, which was left.
@@ -58,12 +57,12 @@ class ReadAhead:
     catalog: Catalog
     bucket: MinuteLabels
     start: Start
-    end: int | None = None
     left: bool = False
     notices: list[str] = field(default_factory=list)
     _ready: deque[tuple[CutChunk, "Future[ReadChunk] | Handed"]] = field(default_factory=deque)
     _last: CutChunk | None = None
     _cut: int = 0
+    _ended: bool = False
     _broken: BackfillError | None = None
 
     def __enter__(self) -> Self:
@@ -114,22 +113,18 @@ class ReadAhead:
         return self.work.pool
 
     @property
-    def _ended(self) -> bool:
-        return self._broken is not None or self.start.at == self.end or self.left
-
-    @property
     def _ahead(self) -> int:
         """Chunks that are read beside the one that is asked for."""
         return 1 if self._pool.jobs == 1 or self._cut < FIRST else self._pool.jobs - 1
 
     def _cut_next(self) -> None:
         try:
-            cut, self.left = self._cut_at(self.start, self.end)
+            cut, self.left = self._cut_at(self.start)
         except BackfillError as error:
-            self._broken = error  # what stands before it is counted first
+            self._broken, self._ended = error, True  # what stands before it is counted first
             return
+        self._ended = cut is None or self.left
         if cut is None:
-            self.end = self.start.at
             return
         self._cut += 1
         self.start = Start(at=cut.span.end, line=cut.span.next_line)
@@ -141,7 +136,7 @@ class ReadAhead:
             self._ready.append((replace(cut, pieces=()), handed))
             self.work.watch.jobs = self._pool.jobs
 
-    def _cut_at(self, start: Start, end: int | None) -> tuple[CutChunk | None, bool]:
+    def _cut_at(self, start: Start, end: int | None = None) -> tuple[CutChunk | None, bool]:
         return cut_chunk(
             self.at_hand.content,
             self.at_hand.reader,
@@ -191,7 +186,7 @@ class ReadAhead:
         # Anew: their bytes are not at hand.
         if cuts:
             self.start = cuts[0].start
-        self.end, self.left, self._broken = None, False, None
+        self._ended, self.left, self._broken = False, False, None
         return found
 
 

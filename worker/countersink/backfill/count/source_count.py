@@ -1,7 +1,6 @@
-"""Counts one source: what was taken back of it, then its new lines; words what is reported of it
-(``lines of it were counted before`` ...)."""
+"""Counts the new lines of one source; words what is reported of it (``lines of it were counted
+before`` ...)."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,6 @@ from countersink.backfill.errors import (
     BackfillError,
     Overtaken,
     RunEnded,
-    SourceChanged,
     SourceDiffers,
     TooManyRejects,
 )
@@ -79,9 +77,9 @@ def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
                 settled = work.link.run(
                     work.sources.settle, at_hand.content, at_hand.wanted, work.watch.look
                 )
-                told.begin(settled)
+                told.settled = settled
                 try:
-                    told.notices += _SourceCount(work, at_hand, settled, count).run()
+                    _SourceCount(work, at_hand, settled, count, told).run()
                 except SourceDiffers:
                     continue
                 return told.outcome()
@@ -103,29 +101,33 @@ class _SourceCount:
         at_hand: the source.
         settled: which source it is.
         count: counts a chunk of it.
+        told: is told what was counted.
     """
 
     def __init__(
-        self, work: Work, at_hand: OpenSource, settled: Settled, count: CountChunk
+        self,
+        work: Work,
+        at_hand: OpenSource,
+        settled: Settled,
+        count: CountChunk,
+        told: "_Outcome",
     ) -> None:
         self._count_chunk = count
         self._work = work
         self._at_hand = at_hand
+        self._told = told
         self._source = settled.source
         self._held_to = settled.to
         self._behind = settled.last
         self._ended = settled.ended
 
-    def run(self) -> list[str]:
-        """Count it; notices for people.
+    def run(self) -> None:
+        """Count it.
 
         Raises:
             SourceDiffers: it turns out that it is another source.
             As :func:`countersink.backfill.count.transaction.count_chunk`.
         """
-        notices: list[str] = []
-        content = self._at_hand.content
-        self._undone()
         while not (self._ended or self._work.stop()):
             source = self._look()
             if source.read_to > self._held_to:
@@ -133,35 +135,11 @@ class _SourceCount:
                 continue
             with self._read_ahead(self._start(source)) as ahead:
                 whole = all(self._count(ahead, found) for found in _each(ahead))
-            notices += ahead.notices
+            self._told.notices += ahead.notices
             if whole:
-                return [*notices, *([_LEFT.format(content.name)] if ahead.left else [])]
-        return notices
-
-    def _undone(self) -> None:
-        """Count the chunks that were taken back, as far as the content goes."""
-        work = self._work
-        there = deque[Chunk]()
-        while not work.stop():
-            if not there:
-                undone = work.link.run(work.sources.undone, self._source)
-                held = (each for each in undone if each.end_at <= self._held_to)
-                # What ends in the midst of a line is forgotten when its undo has come to its end.
-                there.extend(each for each in held if not self._goes_on(each))
-            if not there:
+                if ahead.left:
+                    self._told.notices.append(_LEFT.format(self._at_hand.content.name))
                 return
-            chunk = there.popleft()
-            with self._read_ahead(self._start_of(chunk), chunk.end_at) as ahead:
-                found = ahead.next()
-                if found is None or found.span.digest != chunk.digest:
-                    name = self._at_hand.content.name
-                    raise SourceChanged(
-                        f"{name} has changed since it was looked at: bytes {chunk.start_at:,} to"
-                        f" {chunk.end_at:,} are not what they were. Run it again; what was counted"
-                        " of it before stays counted, see `countersink backfills list`"
-                    )
-                if not self._count(ahead, found):
-                    self._look()
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
         """Count a chunk; False: it is not to be counted as it was read, or nothing is any more."""
@@ -173,12 +151,13 @@ class _SourceCount:
             found = work.link.run(self._count_chunk, ahead, self._source, found, self._behind)
         except Overtaken:
             there = work.link.run(partial(_first_chunk, work.sources), self._source, found.start.at)
-            if there is None or (there.digest, there.state) != (found.span.digest, "done"):
+            if there is None or there.digest != found.span.digest:
                 return False
             self._holds(there.end_at, there.digest)
             if there.run != work.task.run:
                 return False  # else it was committed here, and nobody heard of it
         self._holds(found.span.end, found.span.digest)
+        self._told.own += found.counts
         work.rejects.write(named(self._at_hand.wanted.path, found.rejects))
         work.watch.add(found.counts)
         work.pace.note(found.counts.lines)
@@ -186,17 +165,16 @@ class _SourceCount:
 
     def _holds(self, end: int, digest: bytes) -> None:
         """The content is that of a chunk, and all before it."""
-        if end > self._held_to:
-            self._held_to, self._behind = end, digest
+        self._held_to, self._behind = end, digest
 
-    def _read_ahead(self, start: Start, end: int | None = None) -> ReadAhead:
+    def _read_ahead(self, start: Start) -> ReadAhead:
         work, wanted = self._work, self._at_hand.wanted
         catalog = work.link.run(work.task.catalog)
         salts = work.link.run(salts_of, wanted.recipe, wanted.counter)
         # With the newline that is still to be read of the line before, which may say how to read.
         self._at_hand.reader.look_back(self._at_hand.content.read_at, start.at + start.newline)
         bucket = MinuteLabels(work.task.scheme(catalog), salts)
-        return ReadAhead(work, self._at_hand, catalog, bucket, start, end)
+        return ReadAhead(work, self._at_hand, catalog, bucket, start)
 
     def _start(self, source: Source) -> Start:
         """Where the next chunk begins.
@@ -209,28 +187,13 @@ class _SourceCount:
         # One that ends elsewhere was counted since the source was looked at.
         if before is None or not before.open or before.end_at != source.read_to:
             return start
-        if self._goes_on(before):
+        behind = self._at_hand.content.read_at(2, source.read_to)
+        if not behind:
+            return start
+        newline = 1 if behind[:1] == b"\n" else 2 if behind == b"\r\n" else 0
+        if before.torn or not newline:
             raise BackfillError(_goes_on(source, before))
-        newline = self._newline(source.read_to)
-        return Start(at=source.read_to, line=source.lines_to, newline=newline) if newline else start
-
-    def _goes_on(self, chunk: Chunk) -> bool:
-        """Whether the content goes on within the last line of a chunk."""
-        if not chunk.open or not self._at_hand.content.read_at(1, chunk.end_at):
-            return False
-        return chunk.torn or not self._newline(chunk.end_at)
-
-    def _start_of(self, chunk: Chunk) -> Start:
-        """Where a chunk begins that was taken back."""
-        at = chunk.start_at
-        follows = not at or self._at_hand.content.read_at(1, at - 1) == b"\n"
-        newline = 0 if follows else self._newline(at)
-        return Start(at=at, line=chunk.first_line, newline=newline)
-
-    def _newline(self, at: int) -> int:
-        """How many bytes the newline has that stands there; 0: there is none."""
-        found = self._at_hand.content.read_at(2, at)
-        return 1 if found[:1] == b"\n" else 2 if found == b"\r\n" else 0
+        return Start(at=source.read_to, line=source.lines_to, newline=newline)
 
     def _look(self) -> Source:
         """The source as it is now.
@@ -281,34 +244,20 @@ def _goes_on(source: Source, before: Chunk) -> str:
     )
 
 
-def _outcome_of(own: LineCounts, *, known: bool) -> str:
-    """What became of a source, in a word.
-
-    Args:
-        own: what the run has counted of it.
-        known: some of it was counted before.
-    """
-    if own.rejected > 0 and not (own.counted or own.filtered):
-        return "rejected"
-    return "counted" if own.lines or own.size_bytes or not known else "known"
-
-
 class _Outcome:
-    """What became of a source, from what the tables say."""
+    """What became of a source.
+
+    Attributes:
+        own: what the run has counted of it.
+        notices: for people.
+    """
 
     def __init__(self, work: Work, source: Input) -> None:
+        self.own = LineCounts()
         self.notices: list[str] = []
+        self.settled: Settled | None = None
         self._work = work
         self._input = source
-        self._settled: Settled | None = None
-        self._before: dict[int, LineCounts] = {}
-
-    def begin(self, settled: Settled) -> None:
-        """Which source it is, as far as is known."""
-        self._settled = settled
-        if settled.source not in self._before:
-            # The run may have read a copy of it already.
-            self._before[settled.source], _ = self._figures(settled.source)
 
     def outcome(
         self,
@@ -317,35 +266,31 @@ class _Outcome:
         detail: str = "",
         too_many: tuple[RejectedLine, ...] | None = None,
     ) -> SourceOutcome:
-        own, others = LineCounts(), LineCounts()
-        for number, before in self._before.items():
-            counted, by_others = self._figures(number)
-            own += counted - before
-            others = by_others + before
-            if not (counted.size_bytes or by_others.size_bytes):
-                self._work.link.run(self._work.sources.forget_unread, number)
-        outcome = "failed" if failed else _outcome_of(own, known=bool(others.size_bytes))
+        own, settled, known = self.own, self.settled, 0
+        if settled is not None:
+            there = self._work.link.run(self._work.sources.read, settled.source)
+            known = 0 if there is None else there.lines_to - own.lines
+        if failed:
+            outcome = "failed"
+        elif own.rejected and not (own.counted or own.filtered):
+            outcome = "rejected"
+        else:
+            outcome = "counted" if own.lines or not known else "known"
         return SourceOutcome(
-            report=own.report(self._input.name, outcome, detail or self._detail(own, others)),
-            known_lines=others.lines,
+            report=own.report(self._input.name, outcome, detail or self._detail(known)),
+            known_lines=known,
             notices=tuple(self.notices),
             too_many=too_many,
         )
 
-    def _figures(self, source: int) -> tuple[LineCounts, LineCounts]:
-        """What this run has counted of a source, and what the others have."""
-        return self._work.link.run(self._work.sources.figures, source, self._work.task.run)
-
-    def _detail(self, own: LineCounts, others: LineCounts) -> str:
-        settled = self._settled
+    def _detail(self, known: int) -> str:
+        settled, own = self.settled, self.own
         if settled is None:
             return ""
         if settled.notice:
             return settled.notice
-        if settled.ended and not own.size_bytes:
+        if settled.ended and not own.lines:
             return "an older copy of what was counted: nothing new in it"
-        if others.size_bytes and own.size_bytes:
-            return f"{others.lines:,} lines of it were counted before"
-        if others.size_bytes:
-            return f"all of its {others.lines:,} lines were counted before"
-        return ""
+        if known and own.lines:
+            return f"{known:,} lines of it were counted before"
+        return f"all of its {known:,} lines were counted before" if known else ""

@@ -18,7 +18,6 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import digest
 from countersink.backfill.options import Recipe
-from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session, rerun
 
 LONGEST_PATH: Final = 4096
@@ -160,10 +159,6 @@ class Sources:
         """A source's chunks in order, from the one on that begins at ``start_at`` or later."""
         return chunks.of(session, source, start_at)
 
-    def undone(self, session: Session, source: int) -> list[Chunk]:
-        """Those that were taken back, in order."""
-        return chunks.undone(session, source)
-
     def last(self, session: Session, source: int) -> Chunk | None:
         """The last chunk of a source."""
         return chunks.last(session, source)
@@ -171,19 +166,6 @@ class Sources:
     def read(self, session: Session, source: int) -> Source | None:
         """A source by its number; None: it is gone."""
         return read(session, source)
-
-    def figures(self, session: Session, source: int, run: int) -> tuple[LineCounts, LineCounts]:
-        """What of a source a run has counted, and what the others have."""
-        return chunks.figures(session, source, run)
-
-    def forget_unread(self, session: Session, source: int) -> None:
-        """Delete a source of which nothing is in chunks: so that nothing is taken for it. In a
-        transaction of its own; who was about to read it looks again which it is.
-        """
-        with session.transaction():
-            found = read(session, source, lock=True)
-            if found is not None and not found.read_to:
-                session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
 
     def settle(
         self,
@@ -253,16 +235,14 @@ class Sources:
             Unreadable: the content cannot be read so far.
             StoreError: as any query.
         """
-        (to, last), every_done = held, True
+        to, last = held
         for chunk in self.chunks(session, source.id, to):
             looking()
-            every_done = every_done and chunk.state == "done"
             found = digest(content, chunk.start_at, chunk.end_at)
             if found is None:
                 # It has been read to its end.
                 size = content.offset
-                told = size == len(head) and source.head.startswith(head)
-                if size == chunk.start_at or (told and every_done):
+                if size == chunk.start_at or (size == len(head) and source.head.startswith(head)):
                     return HeldSource(source, to, last, "older")
                 return HeldSource(source, to, last, "short")
             if chunk.start_at != to or found != chunk.digest:
@@ -327,26 +307,21 @@ def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     if source.recipe == recipe:
         return False
     in_use = session.query(
-        "SELECT 1 FROM backfill_chunk WHERE source = %s AND state = 'done'"
-        " AND (counted <> 0 OR amount <> 0) LIMIT 1",
+        "SELECT 1 FROM backfill_chunk WHERE source = %s AND (counted <> 0 OR amount <> 0) LIMIT 1",
         (source.id,),
     )
-    journalled = session.query(
-        "SELECT 1 FROM backfill_journal WHERE source = %s LIMIT 1", (source.id,)
-    )
-    if not (in_use or journalled):
+    if not in_use:
         return True
     if recipe.goes_on(source.recipe):
         return False
     runs = session.query(
-        "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s AND state = 'done' ORDER BY run",
-        (source.id,),
+        "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
     )
-    undo = " and ".join(f"`countersink backfills undo {run}`" for (run,) in runs[:3])
+    undo = f"`countersink backfills undo {' '.join(str(run) for (run,) in runs)}`"
     raise BackfillError(
         f"it was counted as {source.counter} with other options (as {source.path}): then"
         f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would double"
-        f" it: {undo or 'undo that run'} first, or count it under another counter"
+        f" it: {undo} first, or count it under another counter"
     )
 
 
@@ -441,25 +416,20 @@ def advance(session: Session, source: Source) -> None:
     )
 
 
-def release(session: Session, source: int) -> None:
-    """Forget the chunks behind the last one that is counted, so that the source is read on there,
-    whatever stands there by then; a source of which nothing is counted is deleted. In a transaction
-    of its own.
+def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
+    """Delete the last chunk of a source, its journal and its samples, in the caller's transaction,
+    which holds the source: it is read on there, whatever stands there by then. A source that has no
+    other chunk is deleted.
     """
-    with session.transaction():
-        found = read(session, source, lock=True)
-        if found is None:
-            return
-        there = [*chunks.of(session, source)]
-        while there and there[-1].state == "undone":
-            del there[-1]
-        if not there:
-            chunks.forget(session, source)
-            session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
-        elif there[-1].end_at < found.read_to:
-            end = there[-1].end_at
-            chunks.forget(session, source, end)
-            advance(session, replace(found.after(there[-1], b""), head=found.head[:end]))
+    for table in "backfill_chunk", "backfill_journal", "backfill_sample":
+        session.execute(
+            f"DELETE FROM {table} WHERE source = %s AND start_at = %s", (source.id, start_at)
+        )
+    last = chunks.last(session, source.id)
+    if last is None:
+        session.execute("DELETE FROM backfill_source WHERE id = %s", (source.id,))
+    else:
+        advance(session, replace(source.after(last, b""), head=source.head[: last.end_at]))
 
 
 def moved(session: Session, source: Source, path: str) -> None:

@@ -37,8 +37,7 @@ _NAMED: Final = 3
 def count_chunk(
     session: Session, ahead: ReadAhead, source: int, found: ReadChunk, behind: bytes
 ) -> ReadChunk:
-    """Count what was read of a source: behind all of its chunks, or one that was taken back.
-    Committed when it returns.
+    """Count what was read of a source, behind all of its chunks. Committed when it returns.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -54,7 +53,8 @@ def count_chunk(
             the settings are not those by which it was read.
         SourceDiffers: the source begins in another way by now.
         RunEnded: the run is not running any more; nothing was counted.
-        BackfillError: a reconcile has set days of it; nothing was counted.
+        BackfillError: a reconcile has set days of it, or the chunk before it is being taken back;
+            nothing was counted.
         TooManyRejects: more lines than may be would be rejected in the run; nothing was counted.
         Conflict: another transaction was in the way; nothing was done: call it again.
         StoreError: MySQL did not do its part; after Unavailable the outcome is unknown: call it
@@ -81,20 +81,21 @@ def _count(
     if source is None or source.recipe != wanted.recipe:
         raise Overtaken
     chunk = Chunk.of(number, found.span, task.run)
-    if chunk.start_at == source.read_to:
-        # Others may have taken back what was there, and counted another content.
-        last = chunks.last(session, number)
-        if not sources.alike(source.head, wanted.head) or behind != (last.digest if last else b""):
-            raise SourceDiffers
-        sources.advance(session, source.after(chunk, wanted.head))
-    elif not chunks.is_undone(session, chunk):
+    if chunk.start_at != source.read_to:
         raise Overtaken
+    # Others may have taken back what was there, and counted another content.
+    last = chunks.last(session, number)
+    if not sources.alike(source.head, wanted.head) or behind != (last.digest if last else b""):
+        raise SourceDiffers
+    if last is not None and last.run != task.run:
+        _refuse_undoing(session, last.run)
+    sources.advance(session, source.after(chunk, wanted.head))
     if task.locked_catalog(session) is not ahead.catalog:
         raise Overtaken
     if salts_of(session, wanted.recipe, task.counter) != ahead.bucket.salts:
         raise Overtaken
     counted = found.counts
-    chunks.write(session, chunk, counted)
+    chunks.insert(session, chunk, counted)
     _keep_samples(session, ahead, source, found)
     _add(session, ahead, source, found)
     lines = rejects.named(source.path, found.rejects)
@@ -109,6 +110,20 @@ def _count(
             found.rejects,
         )
     rejects.keep(session, task.run, lines)
+
+
+def _refuse_undoing(session: Session, run: int) -> None:
+    """Check that the chunk before is not being taken back, which it could not be any more; it stays
+    so until the transaction ends.
+
+    Raises:
+        BackfillError: it is.
+    """
+    if run_state.state_of(session, run, lock=" LOCK IN SHARE MODE") == "undoing":
+        raise BackfillError(
+            f"backfill {run}, which has counted the lines before, is being taken back:"
+            f" `countersink backfills undo {run}` goes on with that; then count it again"
+        )
 
 
 def _keep_samples(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:

@@ -207,7 +207,7 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
     if not found:
         return False
     chunks = session.query(
-        "SELECT start_at, first_line, IF(state = 'done', amount, 0) FROM backfill_chunk"
+        "SELECT start_at, first_line, amount FROM backfill_chunk"
         " WHERE source = %s ORDER BY start_at DESC LIMIT %s FOR UPDATE",
         (source, max(1, size // _ROWS_PER_CHUNK)),
     )

@@ -93,19 +93,20 @@ def _show_drift(opened: Session, run: Run, format: str) -> None:
 
 
 @command.command("undo", cls=settings.Command)
-@click.argument("run", type=RUN)
+@click.argument("runs", metavar="RUN...", type=RUN, nargs=-1, required=True)
 @settings.of_mysql("text", "json")
-def undo_command(run: int, format: str, mysql_url: str | None) -> int:
+def undo_command(runs: tuple[int, ...], format: str, mysql_url: str | None) -> int:
     """Undo exactly what a backfill added or corrected.
 
     Everything counted since then stays, even if it was compacted or rolled up. If it is
-    interrupted, run it again. Afterwards the same source may be counted again.
+    interrupted, run it again. Afterwards the same source may be counted again. Runs that have read
+    on behind it in the same source are undone together with it: give their numbers, too.
     """
     url = settings.needed(mysql_url, "mysql")
     with stopped_by_signals() as asked, progress.looking("backfills undo", "undoing") as looking:
         done = undo(
             url,
-            run,
+            *runs,
             on_progress=lambda at: looking(f"{at.done:,} of {at.of:,} chunks"),
             stop=asked,
         )
@@ -125,7 +126,7 @@ _RUN: Final = (
     *("run", "counter", "mode", "state", "started", "seen", "ended", "holder", "bytes"),
     *(*FIGURES, "corrections", "error", "options", "sources"),
 )
-_SOURCE: Final = ("source", "name", "chunks", "undone", "bytes", *FIGURES)
+_SOURCE: Final = ("source", "name", "chunks", "bytes", *FIGURES)
 
 
 def _document(run: Run) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
 
 
 def _show_sources(sources: Sequence[RunSource]) -> None:
-    numbers = (*FIGURES, "chunks", "undone")
+    numbers = (*FIGURES, "chunks")
     rows = [
         output.document(
             one, ("source", *numbers), source=f"{one.path} ({one.name})" if one.name else one.path
@@ -212,11 +213,13 @@ def _show_rejected(rejected: Sequence[output.Row], more: int) -> None:
 
 def _undone_sentence(done: Undone) -> str:
     """What taking back did."""
+    several = len(done.runs) > 1
+    runs = f"{'runs' if several else 'run'} {', '.join(map(str, done.runs))}"
     if done.state != "undone":
-        return f"run {done.run}: taken back in part, {done.amount:+,} so far"
+        return f"{runs}: taken back in part, {done.amount:+,} so far"
     return (
-        f"run {done.run} is taken back: {done.counter} changed by {done.amount:+,},"
-        f" in {done.cells:,} rows of {done.chunks:,} chunks"
+        f"{runs} {'are' if several else 'is'} taken back: {done.counter} changed by"
+        f" {done.amount:+,}, in {done.cells:,} rows of {done.chunks:,} chunks"
     )
 
 
