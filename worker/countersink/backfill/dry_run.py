@@ -5,7 +5,7 @@ What was read already is kept here, so that what is read then is known as adding
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -17,18 +17,15 @@ from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
 from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.sources import (
-    Settled,
     Source,
     Sources,
     WantedSource,
     alike,
-    begins_anew,
 )
 from countersink.backfill.count.task import Work
 from countersink.backfill.count.transaction import path_of, refuse_repeats
 from countersink.backfill.errors import TooManyRejects
 from countersink.backfill.history import RejectedLine
-from countersink.backfill.input.content import Content
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import (
     STOPPED,
@@ -79,46 +76,34 @@ class Trial(Sources):
             return read[-1]
         return None if source < 0 or source in self._anew else super().last(session, source)
 
-    def read(self, session: Session, source: int) -> Source | None:
+    def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
         return self._sources.get(source) or super().read(session, source)
 
-    def settle(
-        self,
-        session: Session,
-        content: Content,
-        wanted: WantedSource,
-        looking: Callable[[], object],
-    ) -> Settled:
-        found = self.find(session, content, wanted, looking)
-        held = found.held
-        if held is not None and begins_anew(session, held.source, wanted.recipe):
-            source = replace(held.source, recipe=wanted.recipe, read_to=0, lines_to=0)
-            self._anew.add(source.id)
-            held = None
-        elif held is not None:
-            repeats = held.source.count_repeats or wanted.count_repeats
-            source = replace(
-                held.source, recipe=wanted.recipe, path=wanted.path, count_repeats=repeats
-            )
-        else:
-            new = -1 - len(self._sources)
-            source = Source(
-                id=new,
-                counter=wanted.counter,
-                truth_of=wanted.truth_of,
-                name=wanted.name,
-                head=wanted.head,
-                recipe=wanted.recipe,
-                path=wanted.path,
-                read_to=0,
-                lines_to=0,
-                count_repeats=wanted.count_repeats,
-            )
+    def hold(self, session: Session, counter: str) -> None:
+        pass  # nobody else sees what is inserted here
+
+    def insert(self, session: Session, wanted: WantedSource) -> int:
+        new = -1 - len(self._sources)
+        self._sources[new] = Source(
+            id=new,
+            counter=wanted.counter,
+            truth_of=wanted.truth_of,
+            name=wanted.name,
+            head=wanted.head,
+            recipe=wanted.recipe,
+            path=wanted.path,
+            read_to=0,
+            lines_to=0,
+            count_repeats=wanted.count_repeats,
+        )
+        return new
+
+    def save(self, session: Session, source: Source) -> None:
         self._sources[source.id] = source
-        if held is None:
-            return Settled(source=source.id, to=0, notice=found.notice)
-        ended = held.verdict == "older"
-        return Settled(source=source.id, to=held.to, last=held.last, ended=ended)
+
+    def forget_chunks(self, session: Session, source: int) -> None:
+        self._anew.add(source)
+        self._chunks.pop(source, None)
 
     def count(
         self, session: Session, ahead: ReadAhead, source: int, found: ReadChunk, behind: bytes
@@ -129,7 +114,8 @@ class Trial(Sources):
             RepeatedLines, BackfillError, TooManyRejects: as counting it.
             StoreError: as any query.
         """
-        task, own = ahead.work.task, self._sources[source]
+        task, own = ahead.work.task, self.read(session, source)
+        assert own is not None
         scheme, every = ahead.bucket.scheme, found.samples.every
         if not own.count_repeats:
             others = chunks.others_with(session, every, source)

@@ -149,7 +149,7 @@ class Settled:
 
 
 class Sources:
-    """Sources and their chunks as the tables have them."""
+    """Sources and their chunks in the tables; a dry run keeps its own beside them."""
 
     def candidates(self, session: Session, wanted: WantedSource) -> list[Source]:
         """Those that begin as a content does, as :func:`candidates`."""
@@ -163,9 +163,25 @@ class Sources:
         """The last chunk of a source."""
         return chunks.last(session, source)
 
-    def read(self, session: Session, source: int) -> Source | None:
-        """A source by its number; None: it is gone."""
-        return read(session, source)
+    def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
+        """A source by its number, as :func:`read`."""
+        return read(session, source, lock=lock)
+
+    def hold(self, session: Session, counter: str) -> None:
+        """Let nobody else insert a source of a counter until the transaction ends."""
+        hold_counter(session, counter)
+
+    def insert(self, session: Session, wanted: WantedSource) -> int:
+        """A source of which nothing was read yet; its number."""
+        return insert(session, wanted)
+
+    def save(self, session: Session, source: Source) -> None:
+        """Write down what a source is now."""
+        save(session, source)
+
+    def forget_chunks(self, session: Session, source: int) -> None:
+        """Delete a source's chunks, of which nothing is counted."""
+        chunks.forget(session, source)
 
     def settle(
         self,
@@ -186,9 +202,40 @@ class Sources:
         """
         while True:
             found = self.find(session, content, wanted, looking)
-            settled = rerun(partial(_write_down, session, wanted, found))
+            settled = rerun(partial(self._write_down, session, wanted, found))
             if settled is not None:
                 return settled
+
+    def _write_down(
+        self, session: Session, wanted: WantedSource, found: FoundSource
+    ) -> Settled | None:
+        """Write down what was found, unless somebody was faster; then None: look again."""
+        held = found.held
+        with session.transaction():
+            if held is None:
+                if not wanted.truth_of:  # nobody else reads sources of that run
+                    self.hold(session, wanted.counter)
+                if not {one.id for one in self.candidates(session, wanted)} <= found.compared:
+                    return None
+                return Settled(source=self.insert(session, wanted), to=0, notice=found.notice)
+            source = self.read(session, held.source.id, lock=True)
+            if source is None or not alike(source.head, wanted.head):
+                return None
+            ended = held.verdict == "older"
+            # What the recipe leaves out is known from now on: no other run takes it for counted.
+            new = replace(
+                source,
+                recipe=wanted.recipe,
+                path=source.path if ended else wanted.path,
+                count_repeats=source.count_repeats or wanted.count_repeats,
+            )
+            if begins_anew(session, source, wanted.recipe):
+                self.forget_chunks(session, source.id)
+                self.save(session, replace(new, read_to=0, lines_to=0))
+                return Settled(source=source.id, to=0)
+            if new != source:
+                self.save(session, new)
+            return Settled(source=source.id, to=held.to, last=held.last, ended=ended)
 
     def find(
         self,
@@ -206,9 +253,9 @@ class Sources:
             self.compare(session, content, source, wanted.head, (0, b""), looking)
             for source in self.candidates(session, wanted)
         ]
-        held = _chosen(own)
-        if held is None and (short := [one for one in own if one.verdict == "short"]):
-            raise BackfillError(_too_short(short[0].source.path))
+        held = min((one for one in own if one.verdict != "other"), key=_rank, default=None)
+        if held is not None and held.verdict == "short":
+            raise BackfillError(_too_short(held.source.path))
         return FoundSource(
             held=held,
             compared=frozenset(one.source.id for one in own),
@@ -251,51 +298,11 @@ class Sources:
         return HeldSource(source, to, last, "same")
 
 
-def _chosen(own: Sequence[HeldSource]) -> HeldSource | None:
-    """The source that it is: at most one of those that something was read of can be."""
-    for one in own:
-        if one.verdict == "same" and one.source.read_to:
-            return one
-    for one in own:
-        if one.verdict == "older":
-            return one
-    if any(one.verdict == "short" for one in own):
-        return None
-    return next((one for one in own if one.verdict == "same"), None)
-
-
-def _write_down(session: Session, wanted: WantedSource, found: FoundSource) -> Settled | None:
-    """Write down what was found, unless somebody was faster; then None: look again."""
-    with session.transaction():
-        if found.held is None:
-            if not wanted.truth_of:  # nobody else reads sources of that run
-                hold_counter(session, wanted.counter)
-            if not {one.id for one in candidates(session, wanted)} <= found.compared:
-                return None
-            return Settled(source=insert(session, wanted), to=0, notice=found.notice)
-        held = found.held
-        source = read(session, held.source.id, lock=True)
-        if source is None or not alike(source.head, wanted.head):
-            return None
-        if wanted.count_repeats and not source.count_repeats:
-            session.execute(
-                "UPDATE backfill_source SET count_repeats = 1 WHERE id = %s",
-                (source.id,),
-            )
-        ended = held.verdict == "older"
-        if not ended:
-            moved(session, source, wanted.path)
-        if begins_anew(session, source, wanted.recipe):
-            chunks.forget(session, source.id)
-            begin_anew(session, source.id, wanted.recipe)
-            return Settled(source=source.id, to=0)
-        if source.recipe != wanted.recipe:
-            # What it leaves out is known from now on: no other run takes it for counted.
-            session.execute(
-                "UPDATE backfill_source SET options = %s WHERE id = %s",
-                (wanted.recipe.to_json(), source.id),
-            )
-        return Settled(source=source.id, to=held.to, last=held.last, ended=ended)
+def _rank(one: HeldSource) -> int:
+    """Which of the sources that a content may be it is: at most one of those that something was
+    read of can be.
+    """
+    return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
 
 
 def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
@@ -408,11 +415,15 @@ def insert(session: Session, wanted: WantedSource) -> int:
     return int(number)
 
 
-def advance(session: Session, source: Source) -> None:
-    """Note how far a source is read."""
+def save(session: Session, source: Source) -> None:
+    """Write down what a source is now."""
     session.execute(
-        "UPDATE backfill_source SET read_to = %s, lines_to = %s, head = %s WHERE id = %s",
-        (source.read_to, source.lines_to, source.head, source.id),
+        "UPDATE backfill_source SET head = %s, options = %s, path = %s, read_to = %s,"
+        " lines_to = %s, count_repeats = %s WHERE id = %s",
+        (
+            *(source.head, source.recipe.to_json(), source.path[:LONGEST_PATH], source.read_to),
+            *(source.lines_to, source.count_repeats, source.id),
+        ),
     )
 
 
@@ -429,24 +440,7 @@ def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
     if last is None:
         session.execute("DELETE FROM backfill_source WHERE id = %s", (source.id,))
     else:
-        advance(session, replace(source.after(last, b""), head=source.head[: last.end_at]))
-
-
-def moved(session: Session, source: Source, path: str) -> None:
-    """Note where a source is now."""
-    if source.path != path[:LONGEST_PATH]:
-        session.execute(
-            "UPDATE backfill_source SET path = %s WHERE id = %s",
-            (path[:LONGEST_PATH], source.id),
-        )
-
-
-def begin_anew(session: Session, source: int, recipe: Recipe) -> None:
-    """Let a source of which nothing was counted be read from its beginning, by another recipe."""
-    session.execute(
-        "UPDATE backfill_source SET options = %s, read_to = 0, lines_to = 0 WHERE id = %s",
-        (recipe.to_json(), source),
-    )
+        save(session, replace(source.after(last, b""), head=source.head[: last.end_at]))
 
 
 def forget_lines(session: Session, run: int) -> None:

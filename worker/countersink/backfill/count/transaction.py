@@ -89,7 +89,7 @@ def _count(
         raise SourceDiffers
     if last is not None and last.run != task.run:
         _refuse_undoing(session, last.run)
-    sources.advance(session, source.after(chunk, wanted.head))
+    sources.save(session, source.after(chunk, wanted.head))
     if task.locked_catalog(session) is not ahead.catalog:
         raise Overtaken
     if salts_of(session, wanted.recipe, task.counter) != ahead.bucket.salts:
