@@ -19,7 +19,6 @@ from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.sources import (
     Source,
     Sources,
-    WantedSource,
     alike,
 )
 from countersink.backfill.count.task import Work
@@ -59,7 +58,7 @@ class Trial(Sources):
         self._chunks: dict[int, list[Chunk]] = {}
         self._samples: dict[bytes, set[int]] = {}
 
-    def candidates(self, session: Session, wanted: WantedSource) -> list[Source]:
+    def candidates(self, session: Session, wanted: Source) -> list[Source]:
         there = [self._sources.get(one.id, one) for one in super().candidates(session, wanted)]
         new = [one for one in self._sources.values() if one.id < 0]
         found = [one for one in (*there, *new) if alike(one.head, wanted.head)]
@@ -82,20 +81,9 @@ class Trial(Sources):
     def hold(self, session: Session, counter: str) -> None:
         pass  # nobody else sees what is inserted here
 
-    def insert(self, session: Session, wanted: WantedSource) -> int:
+    def insert(self, session: Session, wanted: Source) -> int:
         new = -1 - len(self._sources)
-        self._sources[new] = Source(
-            id=new,
-            counter=wanted.counter,
-            truth_of=wanted.truth_of,
-            name=wanted.name,
-            head=wanted.head,
-            recipe=wanted.recipe,
-            path=wanted.path,
-            read_to=0,
-            lines_to=0,
-            count_repeats=wanted.count_repeats,
-        )
+        self._sources[new] = replace(wanted, id=new)
         return new
 
     def save(self, session: Session, source: Source) -> None:

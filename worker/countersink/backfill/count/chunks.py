@@ -70,6 +70,17 @@ def last(session: Session, source: int) -> Chunk | None:
     return _chunk(found[0]) if found else None
 
 
+def is_there(session: Session, chunk: Chunk) -> bool:
+    """Whether a run has counted that very chunk."""
+    return bool(
+        session.query(
+            "SELECT 1 FROM backfill_chunk WHERE source = %s AND start_at = %s AND end_at = %s"
+            " AND digest = %s AND run = %s",
+            (chunk.source, chunk.start_at, chunk.end_at, chunk.digest, chunk.run),
+        )
+    )
+
+
 def insert(session: Session, chunk: Chunk, counted: LineCounts) -> None:
     """Note that a chunk is counted."""
     sums = "lines_read", "counted", "filtered", "rejected", "amount"

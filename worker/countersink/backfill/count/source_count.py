@@ -3,13 +3,12 @@ before`` ...)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from countersink.backfill.count.chunk_reader import MinuteLabels, ReadChunk, Start
 from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
-from countersink.backfill.count.sources import Settled, Source, Sources
+from countersink.backfill.count.sources import Settled, Source
 from countersink.backfill.count.task import OpenSource, Work, opened, salts_of
 from countersink.backfill.errors import (
     BackfillError,
@@ -67,30 +66,22 @@ def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
         RunEnded: the run was ended by somebody.
         StoreError: MySQL did not do its part.
     """
-    told = _Outcome(work, source)
+    counting = _SourceCount(work, source, count)
     try:
         with opened(work, source) as at_hand:
             if at_hand is None:
                 empty = LineCounts().report(source.name, "empty", "it is empty")
                 return SourceOutcome(report=empty)
-            for _ in range(_SETTLINGS):
-                settled = work.link.run(
-                    work.sources.settle, at_hand.content, at_hand.wanted, work.watch.look
-                )
-                told.settled = settled
-                try:
-                    _SourceCount(work, at_hand, settled, count, told).run()
-                except SourceDiffers:
-                    continue
-                return told.outcome()
-            raise BackfillError("others read files that begin alike all the time: run it again")
+            counting.run(at_hand)
     except RunEnded:
         raise
     except TooManyRejects as error:
-        return told.outcome(detail=str(error), too_many=tuple(named(source.name, error.rejects)))
+        too_many = tuple(named(source.name, error.rejects))
+        return counting.outcome(detail=str(error), too_many=too_many)
     except BackfillError as error:
         # A pipe that was silent when it was told to stop is no failure.
-        return told.outcome(failed=not work.stop(), detail=str(error))
+        return counting.outcome(failed=not work.stop(), detail=str(error))
+    return counting.outcome()
 
 
 class _SourceCount:
@@ -98,35 +89,44 @@ class _SourceCount:
 
     Args:
         work: whose source it is.
-        at_hand: the source.
-        settled: which source it is.
+        source: where it is.
         count: counts a chunk of it.
-        told: is told what was counted.
     """
 
-    def __init__(
-        self,
-        work: Work,
-        at_hand: OpenSource,
-        settled: Settled,
-        count: CountChunk,
-        told: "_Outcome",
-    ) -> None:
-        self._count_chunk = count
-        self._work = work
-        self._at_hand = at_hand
-        self._told = told
-        self._source = settled.source
-        self._held_to = settled.to
-        self._behind = settled.last
-        self._ended = settled.ended
+    _at_hand: OpenSource
+    _settled: Settled | None = None
 
-    def run(self) -> None:
+    def __init__(self, work: Work, source: Input, count: CountChunk) -> None:
+        self._work = work
+        self._input = source
+        self._count_chunk = count
+        self._own = LineCounts()
+        self._notices: list[str] = []
+
+    def run(self, at_hand: OpenSource) -> None:
         """Count it.
 
         Raises:
-            SourceDiffers: it turns out that it is another source.
             As :func:`countersink.backfill.count.transaction.count_chunk`.
+        """
+        work, self._at_hand = self._work, at_hand
+        for _ in range(_SETTLINGS):
+            self._settled = settled = work.link.run(
+                work.sources.settle, at_hand.content, at_hand.wanted, work.watch.look
+            )
+            self._source, self._ended = settled.source, settled.ended
+            self._held_to, self._behind = settled.to, settled.last
+            try:
+                return self._read_on()
+            except SourceDiffers:
+                continue
+        raise BackfillError("others read files that begin alike all the time: run it again")
+
+    def _read_on(self) -> None:
+        """Count what follows what is known of the source that it was found to be.
+
+        Raises:
+            SourceDiffers: it turns out that it is another source.
         """
         while not (self._ended or self._work.stop()):
             source = self._look()
@@ -135,10 +135,10 @@ class _SourceCount:
                 continue
             with self._read_ahead(self._start(source)) as ahead:
                 whole = all(self._count(ahead, found) for found in _each(ahead))
-            self._told.notices += ahead.notices
+            self._notices += ahead.notices
             if whole:
                 if ahead.left:
-                    self._told.notices.append(_LEFT.format(self._at_hand.content.name))
+                    self._notices.append(_LEFT.format(self._at_hand.content.name))
                 return
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
@@ -150,22 +150,13 @@ class _SourceCount:
         try:
             found = work.link.run(self._count_chunk, ahead, self._source, found, self._behind)
         except Overtaken:
-            there = work.link.run(partial(_first_chunk, work.sources), self._source, found.start.at)
-            if there is None or there.digest != found.span.digest:
-                return False
-            self._holds(there.end_at, there.digest)
-            if there.run != work.task.run:
-                return False  # else it was committed here, and nobody heard of it
-        self._holds(found.span.end, found.span.digest)
-        self._told.own += found.counts
+            return False
+        self._held_to, self._behind = found.span.end, found.span.digest
+        self._own += found.counts
         work.rejects.write(named(self._at_hand.wanted.path, found.rejects))
         work.watch.add(found.counts)
         work.pace.note(found.counts.lines)
         return True
-
-    def _holds(self, end: int, digest: bytes) -> None:
-        """The content is that of a chunk, and all before it."""
-        self._held_to, self._behind = end, digest
 
     def _read_ahead(self, start: Start) -> ReadAhead:
         work, wanted = self._work, self._at_hand.wanted
@@ -202,9 +193,8 @@ class _SourceCount:
             SourceDiffers: it is gone, or begun anew.
         """
         source = self._work.link.run(self._work.sources.read, self._source)
-        if source is None or source.recipe != self._at_hand.wanted.recipe:
-            raise SourceDiffers
-        if source.read_to < self._held_to:
+        recipe = self._at_hand.wanted.recipe
+        if source is None or source.recipe != recipe or source.read_to < self._held_to:
             raise SourceDiffers
         return source
 
@@ -225,40 +215,6 @@ class _SourceCount:
         elif held.verdict != "same" or held.to < source.read_to:
             raise SourceDiffers  # maybe a newer copy, maybe not: that is to be settled
 
-
-def _each(ahead: ReadAhead) -> Iterator[ReadChunk]:
-    while (found := ahead.next()) is not None:
-        yield found
-
-
-def _first_chunk(tables: Sources, session: Session, source: int, start_at: int) -> Chunk | None:
-    found = next(tables.chunks(session, source, start_at), None)
-    return found if found is not None and found.start_at == start_at else None
-
-
-def _goes_on(source: Source, before: Chunk) -> str:
-    """Why a source is refused whose last line was counted before it was whole."""
-    return (
-        f"its line {source.lines_to:,} was counted as far as it was there (as {source.path}), and"
-        f" goes on now: `countersink backfills undo {before.run}` first, then count it again"
-    )
-
-
-class _Outcome:
-    """What became of a source.
-
-    Attributes:
-        own: what the run has counted of it.
-        notices: for people.
-    """
-
-    def __init__(self, work: Work, source: Input) -> None:
-        self.own = LineCounts()
-        self.notices: list[str] = []
-        self.settled: Settled | None = None
-        self._work = work
-        self._input = source
-
     def outcome(
         self,
         *,
@@ -266,7 +222,7 @@ class _Outcome:
         detail: str = "",
         too_many: tuple[RejectedLine, ...] | None = None,
     ) -> SourceOutcome:
-        own, settled, known = self.own, self.settled, 0
+        own, settled, known = self._own, self._settled, 0
         if settled is not None:
             there = self._work.link.run(self._work.sources.read, settled.source)
             known = 0 if there is None else there.lines_to - own.lines
@@ -279,12 +235,12 @@ class _Outcome:
         return SourceOutcome(
             report=own.report(self._input.name, outcome, detail or self._detail(known)),
             known_lines=known,
-            notices=tuple(self.notices),
+            notices=tuple(self._notices),
             too_many=too_many,
         )
 
     def _detail(self, known: int) -> str:
-        settled, own = self.settled, self.own
+        settled, own = self._settled, self._own
         if settled is None:
             return ""
         if settled.notice:
@@ -294,3 +250,16 @@ class _Outcome:
         if known and own.lines:
             return f"{known:,} lines of it were counted before"
         return f"all of its {known:,} lines were counted before" if known else ""
+
+
+def _each(ahead: ReadAhead) -> Iterator[ReadChunk]:
+    while (found := ahead.next()) is not None:
+        yield found
+
+
+def _goes_on(source: Source, before: Chunk) -> str:
+    """Why a source is refused whose last line was counted before it was whole."""
+    return (
+        f"its line {source.lines_to:,} was counted as far as it was there (as {source.path}), and"
+        f" goes on now: `countersink backfills undo {before.run}` first, then count it again"
+    )

@@ -29,10 +29,10 @@ _INDEXED: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A row of ``backfill_source``.
+    """A row of ``backfill_source``, or what is to be one.
 
     Attributes:
-        id: its number.
+        id: its number; 0: it has none yet.
         counter: for which it is read.
         truth_of: the run that set totals to what it says; 0: it was added.
         name: tells sources of the same content apart.
@@ -51,9 +51,14 @@ class Source:
     head: bytes
     recipe: Recipe
     path: str
-    read_to: int
-    lines_to: int
-    count_repeats: bool
+    read_to: int = 0
+    lines_to: int = 0
+    count_repeats: bool = False
+
+    @property
+    def scope(self) -> bytes:
+        """Within what its lines are known again."""
+        return scope_of(self.counter, self.truth_of, self.name)
 
     def after(self, chunk: Chunk, head: bytes) -> "Source":
         """What it is once a chunk is counted that begins at ``read_to``.
@@ -87,31 +92,6 @@ class HeldSource:
     to: int
     last: bytes
     verdict: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSource:
-    """What is known of a content before its source is looked for: counter, name, recipe, path,
-    first bytes.
-
-    Attributes:
-        counter, truth_of, name, recipe, path: as of :class:`Source`.
-        head: how it begins, :data:`KNOWN_BYTES` at most.
-        count_repeats: lines of it are to count that another source has, too.
-    """
-
-    counter: str
-    truth_of: int
-    name: str
-    recipe: Recipe
-    path: str
-    head: bytes
-    count_repeats: bool = False
-
-    @property
-    def scope(self) -> bytes:
-        """Within what its lines are known again."""
-        return scope_of(self.counter, self.truth_of, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +131,7 @@ class Settled:
 class Sources:
     """Sources and their chunks in the tables; a dry run keeps its own beside them."""
 
-    def candidates(self, session: Session, wanted: WantedSource) -> list[Source]:
+    def candidates(self, session: Session, wanted: Source) -> list[Source]:
         """Those that begin as a content does, as :func:`candidates`."""
         return candidates(session, wanted)
 
@@ -171,7 +151,7 @@ class Sources:
         """Let nobody else insert a source of a counter until the transaction ends."""
         hold_counter(session, counter)
 
-    def insert(self, session: Session, wanted: WantedSource) -> int:
+    def insert(self, session: Session, wanted: Source) -> int:
         """A source of which nothing was read yet; its number."""
         return insert(session, wanted)
 
@@ -187,7 +167,7 @@ class Sources:
         self,
         session: Session,
         content: Content,
-        wanted: WantedSource,
+        wanted: Source,
         looking: Callable[[], object],
     ) -> Settled:
         """Settle which source a content is; committed when it returns. May be run again.
@@ -206,9 +186,7 @@ class Sources:
             if settled is not None:
                 return settled
 
-    def _write_down(
-        self, session: Session, wanted: WantedSource, found: FoundSource
-    ) -> Settled | None:
+    def _write_down(self, session: Session, wanted: Source, found: FoundSource) -> Settled | None:
         """Write down what was found, unless somebody was faster; then None: look again."""
         held = found.held
         with session.transaction():
@@ -229,7 +207,7 @@ class Sources:
                 path=source.path if ended else wanted.path,
                 count_repeats=source.count_repeats or wanted.count_repeats,
             )
-            if begins_anew(session, source, wanted.recipe):
+            if _begins_anew(session, source, wanted.recipe):
                 self.forget_chunks(session, source.id)
                 self.save(session, replace(new, read_to=0, lines_to=0))
                 return Settled(source=source.id, to=0)
@@ -241,7 +219,7 @@ class Sources:
         self,
         session: Session,
         content: Content,
-        wanted: WantedSource,
+        wanted: Source,
         looking: Callable[[], object],
     ) -> FoundSource:
         """Look which source it is, and change nothing.
@@ -305,7 +283,7 @@ def _rank(one: HeldSource) -> int:
     return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
 
 
-def begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
+def _begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
     """Whether a source is to be read by another recipe than before, from its beginning.
 
     Raises:
@@ -368,7 +346,7 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
     return _source(found[0]) if found else None
 
 
-def candidates(session: Session, wanted: WantedSource) -> list[Source]:
+def candidates(session: Session, wanted: Source) -> list[Source]:
     """The sources of a counter, or of a run's truth, that begin as a content does, as far as both
     go; those of which the most was read come first.
     """
@@ -400,7 +378,7 @@ def hold_counter(session: Session, counter: str) -> None:
     )
 
 
-def insert(session: Session, wanted: WantedSource) -> int:
+def insert(session: Session, wanted: Source) -> int:
     """A source of which nothing was read yet; the caller holds its counter. Its number."""
     session.execute(
         "INSERT INTO backfill_source"

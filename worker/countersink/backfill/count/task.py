@@ -10,7 +10,7 @@ from typing import Final
 
 from countersink.backfill.count import targets
 from countersink.backfill.count.reader_pool import ReaderPool
-from countersink.backfill.count.sources import KNOWN_BYTES, Sources, WantedSource
+from countersink.backfill.count.sources import KNOWN_BYTES, Source, Sources
 from countersink.backfill.count.targets import Target
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
@@ -264,7 +264,7 @@ class OpenSource:
 
     content: Content
     head: bytes
-    wanted: WantedSource
+    wanted: Source
     reader: Reader
     leave_open: bool
 
@@ -285,7 +285,8 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 yield None
                 return
             recipe = recipe_for(options.recipe, telling(content, head))
-            wanted = WantedSource(
+            wanted = Source(
+                id=0,
                 counter=options.counter,
                 truth_of=work.task.target.truth_of,
                 name=options.name,

@@ -49,8 +49,8 @@ def count_chunk(
         The chunk as it was counted.
 
     Raises:
-        Overtaken: it is not to be counted any more: maybe it was counted, here or by another. Or
-            the settings are not those by which it was read.
+        Overtaken: it is not to be counted any more: maybe another has. Or the settings are not
+            those by which it was read.
         SourceDiffers: the source begins in another way by now.
         RunEnded: the run is not running any more; nothing was counted.
         BackfillError: a reconcile has set days of it, or the chunk before it is being taken back;
@@ -82,6 +82,8 @@ def _count(
         raise Overtaken
     chunk = Chunk.of(number, found.span, task.run)
     if chunk.start_at != source.read_to:
+        if chunks.is_there(session, chunk):
+            return  # by a COMMIT whose reply was lost
         raise Overtaken
     # Others may have taken back what was there, and counted another content.
     last = chunks.last(session, number)
