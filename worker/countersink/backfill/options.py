@@ -18,11 +18,10 @@ from dataclasses import asdict, fields, replace
 from datetime import date
 from typing import Any, Self
 
-from countersink.producers.access_log.formats import LOG_FORMATS, LogFormatName
+from countersink.producers.access_log.formats import LOG_FORMATS
 from countersink.producers.access_log.template import Condition
 
 Mode = Literal["add", "reconcile"]
-InputFormat = Literal["auto", "log-format", LogFormatName, "csv", "ndjson"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
 """Those that are told by their names."""
 MOST_REJECTS: Final = 100_000
@@ -66,7 +65,7 @@ class Recipe:
         start, end: days of the counter, both inclusive; other lines are left out.
     """
 
-    input_format: InputFormat = "combined"
+    input_format: str = "combined"
     log_format: str = ""
     envelope: str = ""
     key: str = ""
