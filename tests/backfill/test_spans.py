@@ -50,11 +50,10 @@ class Bytes(Content):
         self._sizes = cycle(sizes)
         self._broken = broken
 
-    def read(self, size: int) -> bytes:
-        found = self._data[self._offset : self._offset + min(size, next(self._sizes))]
+    def _read(self, size: int, offset: int) -> bytes:
+        found = self._data[offset : offset + min(size, next(self._sizes))]
         if not found and self._broken:
             raise Unreadable("damaged")
-        self._offset += len(found)
         return found
 
 

@@ -186,10 +186,7 @@ class SpanReader:
 
     def pieces(self) -> Iterator[SpanPiece]:
         """The records of the span, in pieces whose lines are not looked at; once."""
-        while self._wanted():
-            piece = self._next()
-            if piece is None:
-                break
+        while self._wanted() and (piece := self._next()):
             yield piece
 
     @property
@@ -308,31 +305,17 @@ class SpanReader:
         self._at += stop
 
     def _fill(self) -> tuple[bytes, bool]:
-        """The next window, and whether the content, or the span, ends with it."""
-        content = self.content
-        size = WINDOW
-        if self.end is not None:
-            size = min(size, self.end - content.offset)
-        parts: list[bytes] = []
-        missing = size
-        while missing:
-            try:
-                part = content.read(missing)
-            except Unreadable:
-                if not parts:
-                    raise
-                return b"".join(parts), False  # first what could be read
-            if not part:
-                break
-            parts.append(part)
-            missing -= len(part)
-        if missing and self.end is not None:
+        """The next window, and whether the content, or the span, is known to end with it."""
+        content, end = self.content, self.end
+        data = content.read(WINDOW if end is None else min(WINDOW, end - content.offset))
+        if end is None or content.offset == end:
+            return data, not data or end is not None
+        if not data:
             raise Unreadable(
                 f"{content.name} ends at byte {content.offset:,},"
-                f" before byte {self.end:,} that was read of it before"
+                f" before byte {end:,} that was read of it before"
             )
-        reached = self.end is not None and content.offset == self.end
-        return b"".join(parts), missing > 0 or reached
+        return data, False
 
 
 def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
@@ -344,12 +327,11 @@ def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
     if piece.overlong:
         reason = _NOT_CLOSED if quoted is not None else TOO_LONG
         return Window((), [], [Rejected(piece.line, reason)])
-    data = piece.data
-    marked = piece.line == 1 and data.startswith(BOM)
+    data = piece.data[: piece.stop]
+    if piece.line == 1:
+        data = data.removeprefix(BOM)
     if piece.open:
-        return Window(range(piece.line, piece.line + 1), [data[len(BOM) if marked else 0 :]], [])
-    if marked or piece.stop != len(data):
-        data = data[len(BOM) if marked else 0 : piece.stop]
+        return Window(range(piece.line, piece.line + 1), [data], [])
     numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
     if quoted is None and b"\0" not in data:
         return Window(numbers, data, [])
