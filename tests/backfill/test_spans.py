@@ -413,11 +413,6 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
     assert digest(Bytes(b"a\nb\n", [9]), 4, 4) == hashlib.sha256().digest()
 
 
-def test_what_cannot_be_asked_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one line"):
-        measure(SpanReader(Bytes(b"", [1]), 0, 1, max_lines=0))
-
-
 def test_at_full_size_spans_cover_a_big_content_once() -> None:
     random_lines = random.Random(5)
     lines = [b"x" * random_lines.choice([0, 1, 80, 200, 3_000]) for _ in range(70_000)]
