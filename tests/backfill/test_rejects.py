@@ -53,11 +53,13 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: L
     assert logs.totals() == day("/", "/b", "/c")
 
 
-def test_no_file_is_made_unasked(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_made_unasked_or_for_nothing(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(logs.directory)
     monkeypatch.setattr(tempfile, "tempdir", str(logs.directory))
     good, bad = logs.write("a.log", log("/")), logs.write("b.log", BAD)
-    logs.add(good, rejects=None)
+    logs.add(good, rejects=logs.directory / "out.ndjson")
     assert logs.add(bad, rejects=None).rejected == 1
     assert sorted(logs.directory.iterdir()) == [good, bad]
 

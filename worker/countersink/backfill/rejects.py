@@ -71,6 +71,7 @@ class RejectsFile:
         self._file: BinaryIO | None = None
         if path is None:
             return
+        self._made = not path.exists()
         for source in sources:
             if _is(source, path):
                 raise WrongOption(
@@ -95,9 +96,12 @@ class RejectsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # of what could not be written, as was said
-                self._file.close()
+        if self._file is None or self._path is None:
+            return
+        with contextlib.suppress(OSError):  # of what could not be written, as was said
+            self._file.close()
+            if self._made and not self._path.stat().st_size:
+                self._path.unlink()
 
     def write(self, rejected: Sequence[RejectedLine]) -> None:
         """Append lines of a source.
