@@ -40,7 +40,7 @@ def line_reader(
             its own, or stands in no envelope.
     """
     reader: AccessLog | JsonLines | W3cLog
-    if log_format:
+    if log_format or input_format == "log-format":
         reader = AccessLog(keys, format_from_text(log_format, time_zone))
     elif input_format == "w3c":
         if envelope:
