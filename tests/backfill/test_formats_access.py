@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.formats import RecordTally, make_reader
-from countersink.backfill.options import InputFormat, Recipe
+from countersink.backfill.options import Recipe
 from countersink.producers.access_log import Counts, Malformed, Parser, Rejected
 from countersink.producers.access_log.formats.line_format import COMBINED
 from countersink.producers.access_log.formats.reader import Window
@@ -133,7 +133,7 @@ def test_a_window_at_once_comes_to_the_same_as_line_by_line(
 @examples(few=33, many=200)
 @given(SOURCES, st.integers(1, 100), st.sampled_from(["combined", "common"]))
 def test_a_line_that_was_broken_in_two_is_two_bad_lines(
-    lines: list[bytes], cut: int, form: InputFormat
+    lines: list[bytes], cut: int, form: str
 ) -> None:
     """The faster pattern, for windows without a backslash, may run over the end of a line."""
     good = line(rest=' "http://referer/" "a \'browser\'"').encode()

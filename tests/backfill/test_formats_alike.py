@@ -437,7 +437,7 @@ COMBINED_LINE = '192.0.2.4 - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" '
 def test_servers_leave_out_a_status_or_quotes(rest: str, said: str) -> None:
     key = "{status}|{size}|{referer}|{agent}"
     for name, before in (("combined", ""), ("vhost_combined", "h.example:80 ")):
-        recipe = Recipe(input_format=name, key=key)  # type: ignore[arg-type]
+        recipe = Recipe(input_format=name, key=key)
         lines = [before + COMBINED_LINE + rest]
         assert both(recipe, lines) == ({(said, NOON): 1}, {})
         assert both(replace(recipe, key="path"), lines) == ({("/a", NOON): 1}, {})
@@ -461,7 +461,7 @@ def test_quotes_that_are_not_escaped_are_the_agents_at_the_end_of_a_line(before:
         good[:-2] + COMBINED_LINE + '200 5 "-" "x"',
     ]
     name = "vhost_combined" if before else "combined"
-    recipe = Recipe(input_format=name, key="{path} {agent}")  # type: ignore[arg-type]
+    recipe = Recipe(input_format=name, key="{path} {agent}")
     counts, rejected = both(recipe, [good, *torn, good + "\r"])
     assert (counts, list(rejected)) == ({('/a a "b" c', NOON): 2}, [2, 3, 4])
 
@@ -588,7 +588,7 @@ def test_logs_of_containers(envelope: str, line: str) -> None:
 @pytest.mark.parametrize("form", ["caddy", "haproxy"])
 def test_any_format_stands_in_the_logs_of_containers(form: str) -> None:
     inner = caddy("") if form == "caddy" else haproxy("192.0.2.1:1")
-    recipe = Recipe(input_format=form, time_zone="UTC" if form == "haproxy" else "")  # type: ignore[arg-type]
+    recipe = Recipe(input_format=form, time_zone="UTC" if form == "haproxy" else "")
     for envelope, line in (
         ("docker", docker(inner + "\n")),
         ("cri", f"2026-03-01T12:00:00.1Z stdout F {inner}"),
@@ -635,7 +635,7 @@ def logs(draw: st.DrawFn) -> tuple[Recipe, list[bytes]]:
     options = dict(zip(sample.options[::2], sample.options[1::2], strict=True))
     told = detect([line.encode() for line in sample.lines])
     recipe = Recipe(
-        input_format=options.get("--input-format", told.input_format if told else "log-format"),  # type: ignore[arg-type]
+        input_format=options.get("--input-format", told.input_format if told else "log-format"),
         log_format=options.get("--log-format", ""),
         envelope=told.envelope if told else "",
         time_zone=options.get("--time-zone", ""),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.backfill.options import InputFormat, Recipe
+from countersink.backfill.options import Recipe
 from countersink.producers.access_log.formats import json_objects
 from countersink.producers.access_log.formats.records import is_array
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
@@ -133,9 +133,7 @@ def test_amounts_that_are_no_whole_number_are_rejected(amount: object, reason: s
     ],
 )
 @pytest.mark.parametrize("form", ["ndjson", "nginx-json"])
-def test_whole_numbers_may_be_written_as_json_does(
-    form: InputFormat, written: str, amount: int
-) -> None:
+def test_whole_numbers_may_be_written_as_json_does(form: str, written: str, amount: int) -> None:
     asked = replace(recipe(amount="n"), input_format=form)
     tally = read(asked, [entry(n="N").replace('"N"', written)])
     assert tally.rejected == []

@@ -9,7 +9,7 @@ import pytest
 
 from countersink.backfill import formats
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import InputFormat, Recipe
+from countersink.backfill.options import Recipe
 from countersink.cli.app import app
 from countersink.cli.commands.count.backfill import command
 from countersink.cli.commands.count.backfill_options import read
@@ -82,18 +82,16 @@ def test_recipes_that_can_be(recipe: Recipe) -> None:
         (Recipe(input_format="ndjson", key="{a}", time_column="t."), "without a name"),
         (Recipe(input_format="nginx-json", time_zone="Nope"), "is no time zone"),
         (Recipe(input_format="nginx-json", time_format="%H"), "has no year"),
-        (Recipe(input_format="xml"), "no input format 'xml'"),  # type: ignore[arg-type]
+        (Recipe(input_format="xml"), "no input format 'xml'"),
     ],
 )
 def test_recipes_that_cannot_be_say_what_to_do(recipe: Recipe, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         formats.check(recipe)
-    with pytest.raises(ValueError, match=says):
-        formats.make_reader(recipe, b"", None)
 
 
 @pytest.mark.parametrize("form", ["combined", "common", "nginx-json", "ndjson", "csv"])
-def test_a_source_in_utf16_is_refused(form: InputFormat) -> None:
+def test_a_source_in_utf16_is_refused(form: str) -> None:
     recipe = Recipe(input_format=form)
     if form in ("csv", "ndjson"):
         recipe = Recipe(input_format=form, key_column="a", time_column="t")

@@ -1,14 +1,15 @@
-"""The file of rejected lines never destroys another, and nothing waits for it."""
+"""The file of rejected lines never destroys another, and loses no line silently."""
 
 import json
 import os
+import resource
 import stat
 from pathlib import Path
 
 import pytest
 
 from countersink.backfill.errors import WrongOption
-from tests.backfill.helpers import Logs, add, log, query, write
+from tests.backfill.helpers import Logs, add, day, details, log, outcomes, query, write
 
 BAD = b"nonsense\n"
 MINE = b"what somebody has written\n"
@@ -60,7 +61,7 @@ def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
         assert file.read_bytes() == content
 
 
-def test_one_that_is_empty_or_ours_is_overwritten_whatever_its_name(
+def test_one_that_is_empty_or_ours_is_appended_to_whatever_its_name(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(logs.directory)
@@ -68,16 +69,38 @@ def test_one_that_is_empty_or_ours_is_overwritten_whatever_its_name(
     logs.add(logs.write("a.log", BAD * 3), rejects=out)
     assert lines_of(out) == [1, 2, 3]
     logs.add(logs.write("b.log", log("/") + BAD), rejects=out)
-    assert lines_of(out) == [2]
+    assert lines_of(out) == [1, 2, 3, 2]
 
 
 def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:
     source = logs.write("a.log", log("/") + BAD)
     pipe = logs.directory / "pipe"
     os.mkfifo(pipe)
-    for rejects in pipe, logs.directory:
-        assert "no regular file" in refused(logs.url, source, rejects=rejects)
+    nowhere = source / "no", logs.directory / "no" / "such" / "directory"
+    for rejects in pipe, logs.directory, *nowhere:
+        assert "cannot be written" in refused(logs.url, source, rejects=rejects)
     logs.add(source, rejects=Path("/dev/null"))
+
+
+def test_lines_that_cannot_be_written_are_told_and_written_once_there_is_room(logs: Logs) -> None:
+    out = logs.directory / "out"
+    sources = [logs.write(name, log(f"/{name}") + BAD) for name in "abc"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def stop() -> bool:
+        """There is room from the second source on."""
+        counted = logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(2,)]
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits if counted else (50, limits[1]))
+        return False
+
+    try:
+        report = logs.add(*sources, rejects=out, stop=stop)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (report.state, outcomes(report)) == ("failed", ["failed", "failed", "counted"])
+    assert f"line 2, cannot be written to {out}: File too large" in details(report)
+    assert logs.totals() == day("/a", "/b", "/c")
+    assert lines_of(out) == [2, 2, 2]
 
 
 def test_nobody_else_reads_it(logs: Logs) -> None:

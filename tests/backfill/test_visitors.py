@@ -479,7 +479,7 @@ def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(
 ) -> None:
     monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
     set_counter(unique, dimensions=["page", "agent"], breakdowns=["page", "agent"])
-    recipe = {**CSV, "key_column": None, "dimensions": (("page", "page"), ("agent", "agent"))}
+    recipe = {**CSV, "key_column": "", "dimensions": (("page", "page"), ("agent", "agent"))}
     recipe["visitor"] = ("who",)
     count(unique, csv(tmp_path / "a.csv", [Visit()]), **recipe)
     query(unique, "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/'")

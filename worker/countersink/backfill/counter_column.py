@@ -14,7 +14,6 @@ from countersink.backfill import formats
 from countersink.backfill.count.task import refuse, require_unique
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import Reader, RecordTally
-from countersink.backfill.formats.csv_json import CsvRecords, json_lines
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input import files
 from countersink.backfill.input.content import head_of, open_content
@@ -90,12 +89,7 @@ def exported(
             )
         with open_content(source, stop) as content:
             head = head_of(content)
-            formats.check_encoding(head)
-            reader: Reader = (
-                CsvRecords(recipe, head, formats.keys_of(recipe))
-                if recipe.input_format == "csv"
-                else json_lines(recipe, formats.keys_of(recipe))
-            )
+            reader = formats.make_reader(recipe, head, None)
             at, line = 0, 1
             while not stop():
                 spans = SpanReader(content, at, line, quoted=reader.quoted)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from countersink.backfill.history import Drift
-import json
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import date
-from typing import Any, Self
+from typing import Self
 
-from countersink.producers.access_log.formats import LOG_FORMATS, LogFormatName
+import msgspec
+
+from countersink.producers.access_log.formats import LOG_FORMATS
 from countersink.producers.access_log.template import Condition
 
 Mode = Literal["add", "reconcile"]
-InputFormat = Literal["auto", "log-format", LogFormatName, "csv", "ndjson"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
 """Those that are told by their names."""
 MOST_REJECTS: Final = 100_000
@@ -30,7 +30,6 @@ MOST_REJECTS: Final = 100_000
 wrong one.
 """
 STOPPED = "it was told to stop: run it again, and it goes on"
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class Recipe:
         start, end: days of the counter, both inclusive; other lines are left out.
     """
 
-    input_format: InputFormat = "combined"
+    input_format: str = "combined"
     log_format: str = ""
     envelope: str = ""
     key: str = ""
@@ -92,30 +91,26 @@ class Recipe:
 
     def to_json(self) -> str:
         """The same text for the same recipe; what is as by default is left out."""
-        given = {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
-        return json.dumps(given, default=str, sort_keys=True, ensure_ascii=False)
+        given = {
+            one.name: value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default
+        }
+        return msgspec.json.encode(given).decode()
 
     def described(self) -> str:
         """What is not as by default, as options of the command line; ``(none)``: nothing is."""
-        given: list[tuple[str, str | None]] = []
+        words: list[str] = []
         for one in fields(self):
             value = getattr(self, one.name)
-            option = _OPTIONS.get(one.name) or "--" + one.name.replace("_", "-")
-            if value in (_DEFAULTS[one.name], "auto", "log-format"):
+            if value in (one.default, "auto", "log-format"):
                 continue
-            if one.name == "where":
-                given += [(option, each.field + each.operator + each.value) for each in self.where]
-            elif one.name == "dimensions":
-                given += [(option, f"{name}={column}") for name, column in self.dimensions]
-            elif one.name in ("exclude_keys", "more_time_columns"):
-                given += [(option, each) for each in value]
-            elif one.name in ("columns", "visitor"):
-                given.append((option, ",".join(value)))
-            else:
-                given.append((option, None if value is True else str(value)))
-        words = (
-            option if value is None else f"{option} {shlex.quote(value)}" for option, value in given
-        )
+            option = _OPTIONS.get(one.name) or "--" + one.name.replace("_", "-")
+            if one.name in ("columns", "visitor"):
+                value = ",".join(value)
+            for each in value if isinstance(value, tuple) else (value,):
+                text = "=".join(each) if isinstance(each, tuple) else str(each)
+                words += [option] if each is True else [option, shlex.quote(text)]
         return " ".join(words) or "(none)"
 
     def goes_on(self, before: Self) -> bool:
@@ -128,18 +123,9 @@ class Recipe:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The recipe that :meth:`to_json` wrote."""
-        found: dict[str, Any] = json.loads(text)
-        for day in "start", "end":
-            if found.get(day):
-                found[day] = date.fromisoformat(found[day])
-        found["where"] = tuple(Condition(**one) for one in found.get("where", ()))
-        for name in "exclude_keys", "more_time_columns", "columns", "visitor":
-            found[name] = tuple(found.get(name, ()))
-        found["dimensions"] = tuple((name, at) for name, at in found.get("dimensions", ()))
-        return cls(**found)
+        return msgspec.json.decode(text, type=cls)
 
 
-_DEFAULTS: Final = asdict(Recipe())
 _OPTIONS: Final = {
     "dimensions": "--dimension",
     "exclude_keys": "--exclude-key-glob",

@@ -2,21 +2,19 @@
 run (``KEPT``), and the sentences that sum up reasons; how many end a run: ``options.py`` and
 ``count/transaction.py``.
 
-The file has a JSON object a line. Writing it destroys nothing that is not such a file. The lines of
-a chunk are written once it is committed.
+The file has a JSON object a line. The lines of a chunk are appended once it is committed, behind
+those of earlier runs, as no run reads them again.
 """
 
 import contextlib
 import json
 import os
 import re
-import stat
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import BinaryIO, Final, Self
 
 from countersink.backfill import history
 from countersink.backfill.errors import BackfillError, WrongOption
@@ -27,13 +25,11 @@ from countersink.store.connection import Session
 
 KEPT: Final = 10
 """Rejected lines that are kept with their run."""
-_KEYS: Final = {"source", "line", "reason", "text"}
-_LONGEST_LINE: Final = 1024 * 1024
-"""Bytes; an object of ours is shorter."""
+_BEGINS: Final = b'{"source": '
+"""First bytes of a file of rejected lines."""
 _NAMED: Final = 3
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 """What differs between lines that are rejected for the same reason."""
-_PREFIX: Final = "countersink-rejects-"
 
 
 def named(source: str, rejected: Iterable[Rejected]) -> list[RejectedLine]:
@@ -55,116 +51,84 @@ def keep(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
 
 
 class RejectsFile:
-    """The file of ``--rejects``, to which the rejected lines of each chunk go once it is committed.
-    A context manager.
+    """The file of ``--rejects``, to which the rejected lines of each chunk are appended once it is
+    committed. A context manager.
 
     Args:
         path: of it; None: none is asked for.
+        sources: none of which it may be.
 
     Attributes:
         notice: a sentence on where the lines are; '': nowhere.
+
+    Raises:
+        WrongOption: it cannot be written, is one of the sources, or a file that is not ours.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:
         self.notice = ""
         self._path = path
-        self._file: IO[str] | None = None
+        self._file: BinaryIO | None = None
+        if path is None:
+            return
+        self._made = not path.exists()
+        for source in sources:
+            if _is(source, path):
+                raise WrongOption(
+                    f"--rejects {path} is one of the sources ({source.name}): name another file"
+                )
+        try:
+            self._file = open(path, "a+b", opener=_private)  # noqa: SIM115
+            self._file.seek(0)
+            begins = self._file.read(len(_BEGINS))
+            self._file.seek(-len(begins[:1]), os.SEEK_END)
+            ours = (begins, self._file.read()) in ((b"", b""), (_BEGINS, b"\n"))
+        except OSError as error:
+            raise WrongOption(f"--rejects {path} cannot be written: {trouble(error)}") from error
+        if not ours:
+            self._file.close()
+            raise WrongOption(
+                f"--rejects {path} is there, and does not begin and end as a file of rejected lines"
+                " does: name another file, or remove it"
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        if self._file is None or self._path is None:
+            return
+        with contextlib.suppress(OSError):  # of what could not be written, as was said
+            self._file.close()
+            if self._made and not self._path.stat().st_size:
+                self._path.unlink()
 
     def write(self, rejected: Sequence[RejectedLine]) -> None:
-        """Write lines; where that cannot be, they and all later ones go to another file.
+        """Append lines of a source.
 
         Raises:
-            BackfillError: there is no room for that either.
+            BackfillError: they cannot be written. The next call, and the end, try it again.
         """
-        if self._path is None or not rejected:
+        if self._file is None or not rejected:
             return
         text = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
         try:
-            self._append(self._path, text)
+            self._file.write(text.encode())
+            self._file.flush()
         except OSError as error:
-            self._close()
-            before, why, they = self._path, trouble(error), "the others" if self.notice else "they"
-            with _room():
-                handle, instead = tempfile.mkstemp(prefix=_PREFIX, suffix=".ndjson")
-                os.close(handle)
-                self._path = Path(instead)
-                self._append(self._path, text)
-            said = f"could not be written to {before} ({why}): {they} are in {instead}"
-            self.notice = f"the rejected lines {said}"
-
-    def _append(self, path: Path, text: str) -> None:
-        if self._file is None:
-            self._file = open(path, "w", encoding="utf-8", opener=_private)  # noqa: SIM115
-        self._file.write(text)
-        self._file.flush()
-        self.notice = self.notice or f"the rejected lines are in {path}"
-
-    def _close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # what could not be written
-                self._file.close()
-            self._file = None
+            raise BackfillError(
+                f"rejected lines, the first of them line {rejected[0].line:,}, cannot be written"
+                f" to {self._path}: {trouble(error)}. What is counted is not read again: to have"
+                " them in a file, undo the run and repeat it"
+            ) from error
+        self.notice = f"the rejected lines are in {self._path}"
 
 
-@contextlib.contextmanager
-def _room() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise BackfillError(
-            f"rejected lines cannot be kept in {tempfile.gettempdir()}: {trouble(error)}. Set"
-            " TMPDIR to a directory with room, or leave out --rejects"
-        ) from error
-
-
-def check_file(path: Path, sources: Sequence[Input]) -> None:
-    """See to it that rejected lines may be written there, before anything is read.
-
-    Raises:
-        WrongOption: it is one of the sources, a file that is not ours, or no file.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return  # not there: or it is said when it cannot be written
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISCHR(status.st_mode)):
-        raise WrongOption(f"--rejects {path} is no regular file: name one")
-    for source in sources:
-        if _is(source, status):
-            raise WrongOption(
-                f"--rejects {path} is one of the sources ({source.name}), and would be overwritten:"
-                " name another file"
-            )
-    if stat.S_ISREG(status.st_mode) and status.st_size and not _ours(path):
-        raise WrongOption(
-            f"--rejects {path} is there, and does not begin as a file of rejected lines does: name"
-            " another file, or remove it"
-        )
-
-
-def _is(source: Input, status: os.stat_result) -> bool:
-    if not stat.S_ISREG(status.st_mode):
-        return False  # a terminal may be both
-    with contextlib.suppress(OSError):
+def _is(source: Input, path: Path) -> bool:
+    with contextlib.suppress(OSError):  # one of them is not there
         own = os.fstat(0) if source.path is None else os.stat(source.path)
-        return os.path.samestat(own, status)
+        return os.path.samestat(own, path.stat())
     return False
-
-
-def _ours(path: Path) -> bool:
-    """Whether it begins with an object of ours."""
-    try:
-        with path.open("rb") as file:
-            found: Any = json.loads(file.readline(_LONGEST_LINE))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and set(found) == _KEYS
 
 
 def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:

@@ -222,11 +222,9 @@ def backfill(
     except ValueError as error:
         raise BackfillError(str(error)) from error
     found, failed = files.expand(options.sources)
-    if options.rejects is not None:
-        rejects.check_file(options.rejects, found)
     with (
+        rejects.RejectsFile(options.rejects, found) as file,
         PatientSession(partial(open_tables, mysql_url), stop).open() as link,
-        rejects.RejectsFile(options.rejects) as file,
         ReaderPool(options.jobs) as pool,
     ):
         work = Work(

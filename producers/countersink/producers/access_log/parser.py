@@ -12,19 +12,11 @@ from functools import partial
 from typing import Final
 
 from countersink.producers.access_log.file import LogFile
-from countersink.producers.access_log.formats.access_log import AccessLog
+from countersink.producers.access_log.formats import line_reader
 from countersink.producers.access_log.formats.detection import AUTO, MOST_LINES, detect, untold
-from countersink.producers.access_log.formats.json_objects import (
-    JSON_FORMATS,
-    json_getter,
-    json_time,
-)
-from countersink.producers.access_log.formats.log_format import format_from_text
-from countersink.producers.access_log.formats.named import named_format
 from countersink.producers.access_log.formats.reader import (
     Keys,
     LineReader,
-    Opened,
     RecordTally,
     Rejected,
     RejectingReader,
@@ -75,22 +67,23 @@ class Parser:
         envelope: str = "",
         time_zone: str = "",
     ) -> None:
-        if envelope and input_format == "w3c":
-            raise ValueError("--envelope is not for w3c, whose directives stand alone")
         if not (key or dimensions):
             raise ValueError("an empty key names no field: path, status, '{vhost}{path}' …")
-        self._keys = Keys(key, where, dimensions=dimensions, visitor=visitor)
-        self._time_zone = time_zone
+        clock = Clock(time_zone=time_zone, begins=no_day, advises=False)
+        self._reader_of = partial(
+            line_reader,
+            keys=Keys(key, where, dimensions=dimensions, visitor=visitor),
+            json_lines=partial(JsonLines, clock=clock),
+            log_format=log_format,
+            time_zone=time_zone,
+        )
         self._auto = input_format == AUTO and not log_format
         self._asked = envelope
         self._told = not self._auto
-        self._w3c = input_format == "w3c" and not log_format
-        self._untold = self._reader = self._opened(RejectingReader(diagnosis), envelope)
-        if log_format:
-            form = format_from_text(log_format, time_zone)
-            self._reader = self._opened(AccessLog(self._keys, form), envelope)
-        elif not self._auto:
-            self._use(input_format, envelope)
+        self._reader: LineReader = RejectingReader(diagnosis)
+        self._untold = self._reader
+        if self._told:
+            self._reader = self._reader_of(input_format, envelope=envelope)
 
     def begin(self, file: LogFile, offset: int, *, counted: bool = False) -> None:
         """Be ready for a file that is read from ``offset`` on.
@@ -104,14 +97,12 @@ class Parser:
                 that is asked for, or that needs a time zone.
         """
         self._told = not self._auto
+        if isinstance(self._reader, W3cLog):
+            # Unlike other formats it goes by what the file itself says.
+            self._reader = self._untold if self._auto else self._reader_of("w3c")
         if self._auto:
-            if self._w3c:
-                # Unlike other formats it goes by what the file itself says.
-                self._reader, self._w3c = self._untold, False
             lines = _first_bytes(file, None if counted else offset).split(b"\n")
             self._tell(lines if counted else lines[:-1])
-        if self._w3c:
-            self._use("w3c", self._asked)
         self._reader.look_back(file.read, offset)
 
     @property
@@ -148,7 +139,7 @@ class Parser:
         """
         if not self._told:
             self._tell([line])
-        if self._w3c and line.startswith(b"#"):
+        if isinstance(self._reader, W3cLog) and line.startswith(b"#"):
             raise Malformed("it is a directive")
         tally = self._tally([line], sys.maxsize)
         if tally.rejected:
@@ -191,29 +182,10 @@ class Parser:
             return
         self._told = True
         try:
-            self._use(detected.input_format, self._asked or detected.envelope)
+            envelope = self._asked or detected.envelope
+            self._reader = self._reader_of(detected.input_format, envelope=envelope)
         except ValueError as error:
             raise UnknownFormat(str(error)) from None
-
-    def _use(self, input_format: str, envelope: str = "") -> None:
-        self._w3c = input_format == "w3c"
-        reader: LineReader
-        if self._w3c:
-            reader = W3cLog(self._keys, self._time_zone)
-        elif input_format in JSON_FORMATS:
-            reader = JsonLines(
-                partial(json_getter, input_format),
-                json_time(input_format),
-                Clock(time_zone=self._time_zone, begins=no_day, advises=False),
-                self._keys,
-            )
-        else:
-            reader = AccessLog(self._keys, named_format(input_format, self._time_zone))
-        self._reader = self._opened(reader, envelope)
-
-    @staticmethod
-    def _opened(reader: LineReader, envelope: str) -> LineReader:
-        return Opened(reader, envelope) if envelope else reader
 
 
 def _first_bytes(file: LogFile, end: int | None) -> bytes:

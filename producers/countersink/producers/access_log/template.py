@@ -38,6 +38,9 @@ class Condition:
     operator: Operator
     value: str
 
+    def __str__(self) -> str:
+        return self.field + self.operator + self.value
+
 
 def parse(template: str) -> tuple[str | Field, ...]:
     """The texts and fields of ``template``, in order; none where it is empty.

@@ -6,6 +6,7 @@ Offsets are in uncompressed bytes everywhere. What a file is, is told by its fir
 its name.
 """
 
+import contextlib
 import errno
 import os
 import select
@@ -32,8 +33,6 @@ RESERVE: Final = 64 * 1024 * 1024
 """Free bytes that the copy of a pipe leaves in TMPDIR."""
 GROWS_S: Final = 3600.0
 """Seconds after the last write to a file during which it may grow: it may be a log in use."""
-_MOST: Final = 1024 * 1024
-"""Bytes handed out at once, whatever is asked for."""
 _READ: Final = 256 * 1024
 """Bytes asked of a pipe at once."""
 _PATIENCE_MS: Final = 200
@@ -57,8 +56,6 @@ class Content:
 
     Attributes:
         name: of the source, as people know it.
-        plain: not compressed: any offset is reached at no cost.
-        size: uncompressed bytes that will be read at most; None: it is compressed.
         may_grow: a plain file, given by its path, that was written to within the last hour.
         cr_ends: its lines end in a carriage return alone, and are read with newlines instead, byte
             for byte: told by :func:`head_of`.
@@ -76,8 +73,6 @@ class Content:
         may_grow: bool = False,
     ) -> None:
         self.name = name
-        self.plain = packed is None
-        self.size = size if packed is None else None
         self.may_grow = may_grow
         self._fd = fd
         self._end = size
@@ -88,13 +83,7 @@ class Content:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; again is fine."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        os.close(self._fd)
 
     @property
     def offset(self) -> int:
@@ -107,14 +96,20 @@ class Content:
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes, often fewer (1 MiB at most); b"" at the end.
+        """``size`` bytes; fewer at the end, and before what cannot be read.
 
         Raises:
             Unreadable: what follows cannot be read: compressed data that is cut off or corrupt, an
                 error of the device, a file that became shorter. What stands before was delivered.
         """
-        data = self._read(min(size, _MOST), self._offset)
-        self._offset += len(data)
+        data = b""
+        try:
+            while len(data) < size and (more := self._read(size - len(data), self._offset)):
+                data += more
+                self._offset += len(more)
+        except Unreadable:
+            if not data:
+                raise
         return data.replace(b"\r", b"\n") if self.cr_ends else data
 
     def seek(self, offset: int) -> None:
@@ -188,10 +183,8 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
     name = source.name if source.path is not None else "standard input"
     status = os.fstat(fd)
     mode = status.st_mode
-    if stat.S_ISDIR(mode):
-        raise Unreadable(f"{name} cannot be read: it is a directory")
     if source.path is not None and not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise Unreadable(f"{name} cannot be read: it is a device, not a file")
+        raise Unreadable(f"{name} cannot be read: it is a directory or a device, not a file")
     regular = source.path is not None and stat.S_ISREG(mode)
     if not regular:
         _spool(name, fd, stop)
@@ -239,8 +232,6 @@ def _arriving(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
             continue
         try:
             data = os.read(fd, _READ)
-        except BlockingIOError:
-            continue  # somebody else took it
         except OSError as error:
             raise Unreadable(f"{name} cannot be read: {trouble(error)}") from error
         if not data:
@@ -256,14 +247,7 @@ def head_of(content: Content) -> bytes:
     Raises:
         Unreadable: nothing of it can be read.
     """
-    data = b""
-    try:
-        content.seek(0)
-        while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES - len(data))):
-            data += more
-    except Unreadable:
-        if not data:
-            raise
+    data = content.read_at(HEAD_BYTES, 0)
     # Not one alone: the newline behind it may not be written yet.
     if b"\n" not in data and data.count(b"\r") > 1:
         content.cr_ends = True
@@ -272,7 +256,7 @@ def head_of(content: Content) -> bytes:
 
 
 def telling(content: Content, head: bytes) -> bytes:
-    """The first bytes that tell a format, 64 KiB at most: behind the NULs that a log begins with
+    """The first bytes that tell a format: 64 KiB, or all, behind the NULs that a log begins with
     which was truncated under its writer.
 
     Args:
@@ -281,9 +265,7 @@ def telling(content: Content, head: bytes) -> bytes:
     if len(head) < HEAD_BYTES or not head.startswith(_NULS):
         return head
     data = head.lstrip(b"\0")
-    try:
-        while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES - len(data))):
+    with contextlib.suppress(Unreadable):  # what stands before the damage tells it
+        while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES)):
             data = (data + more).lstrip(b"\0")
-    except Unreadable:
-        pass  # what stands before the damage tells it
     return data

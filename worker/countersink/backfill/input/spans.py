@@ -82,6 +82,7 @@ class SpanPiece:
         lines: newlines in the records.
         overlong: a record that is too long begins at ``line``.
         open: the content ends before the newline does.
+        torn: and within quotes.
     """
 
     line: int
@@ -90,6 +91,7 @@ class SpanPiece:
     lines: int = 0
     overlong: bool = False
     open: bool = False
+    torn: bool = False
 
 
 class Quoting:
@@ -173,42 +175,37 @@ class SpanReader:
     _lines: int = field(init=False, default=0)
     _digest: "hashlib._Hash" = field(init=False, default_factory=hashlib.sha256)
     left: bool = field(init=False, default=False)
-    _open: bool = field(init=False, default=False)
-    _torn: bool = field(init=False, default=False)
+    _last: SpanPiece | None = field(init=False, default=None)
     _shown_at: int = field(init=False, default=0)
     """Where the bytes end that showed a record to be too long."""
 
     def __post_init__(self) -> None:
-        if self.max_lines < 1 or self.max_bytes < 1:
-            raise ValueError("a span holds at least one line")
         self._at = self.start
         self._line = self.first_line
 
     def pieces(self) -> Iterator[SpanPiece]:
         """The records of the span, in pieces whose lines are not looked at; once."""
-        while self._wanted():
-            piece = self._next()
-            if piece is None:
-                break
+        while self._wanted() and (piece := self._next()):
             yield piece
 
     @property
     def span(self) -> Span | None:
         """What was read; None: there was nothing after the start."""
-        if self._at <= self.start:
+        last = self._last
+        if last is None:
             return None
         return Span(
             start=self.start,
             end=self._at,
             first_line=self.first_line,
-            lines=self._lines + self._open,
+            lines=self._lines + last.open,
             digest=self._digest.digest(),
-            open=self._open,
-            torn=self._torn,
+            open=last.open,
+            torn=last.torn,
         )
 
     def _wanted(self) -> bool:
-        if self._open:
+        if self._last is not None and self._last.open:
             return False
         if self.end is not None:
             return self._at < self.end
@@ -222,8 +219,9 @@ class SpanReader:
             self.content.seek(self._at)
             piece = self._piece()
             if piece is None or not (piece.open and self.leave_open and self.end is None):
+                self._last = piece or self._last
                 return piece
-            self.left, self._open, self._torn = True, False, False
+            self.left = True
         except Unreadable:
             # What stands before the damage is a span; who reads on meets the damage again.
             at, shown_at = before[0], before[3]
@@ -253,10 +251,9 @@ class SpanReader:
                 break
             if ended:
                 self._take(data, len(data))
-                self._open = True
                 quoted = self.quoted
-                self._torn = quoted is not None and not quoted.record.fullmatch(data + b"\n")
-                return SpanPiece(line, data, len(data), open=True)
+                torn = quoted is not None and not quoted.record.fullmatch(data + b"\n")
+                return SpanPiece(line, data, len(data), open=True, torn=torn)
             more, ended = self._fill()
             data += more
         if len(data) > LONGEST and end_after(data, data.find(b"\n"), quoted=self.quoted) > (
@@ -275,11 +272,7 @@ class SpanReader:
         while (newline := data.find(b"\n")) < 0 and not ended:
             self._take(data, len(data))
             data, ended = self._fill()
-        if newline < 0:
-            self._take(data, len(data))
-            self._open = True
-        else:
-            self._take(data, newline + 1)
+        self._take(data, len(data) if newline < 0 else newline + 1)
         return SpanPiece(line, b"", 0, overlong=True, open=newline < 0)
 
     def _limited(self, data: bytes, stop: int, lines: int) -> int:
@@ -308,31 +301,17 @@ class SpanReader:
         self._at += stop
 
     def _fill(self) -> tuple[bytes, bool]:
-        """The next window, and whether the content, or the span, ends with it."""
-        content = self.content
-        size = WINDOW
-        if self.end is not None:
-            size = min(size, self.end - content.offset)
-        parts: list[bytes] = []
-        missing = size
-        while missing:
-            try:
-                part = content.read(missing)
-            except Unreadable:
-                if not parts:
-                    raise
-                return b"".join(parts), False  # first what could be read
-            if not part:
-                break
-            parts.append(part)
-            missing -= len(part)
-        if missing and self.end is not None:
+        """The next window, and whether the content, or the span, is known to end with it."""
+        content, end = self.content, self.end
+        data = content.read(WINDOW if end is None else min(WINDOW, end - content.offset))
+        if end is None or content.offset == end:
+            return data, not data or end is not None
+        if not data:
             raise Unreadable(
                 f"{content.name} ends at byte {content.offset:,},"
-                f" before byte {self.end:,} that was read of it before"
+                f" before byte {end:,} that was read of it before"
             )
-        reached = self.end is not None and content.offset == self.end
-        return b"".join(parts), missing > 0 or reached
+        return data, False
 
 
 def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
@@ -344,12 +323,11 @@ def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
     if piece.overlong:
         reason = _NOT_CLOSED if quoted is not None else TOO_LONG
         return Window((), [], [Rejected(piece.line, reason)])
-    data = piece.data
-    marked = piece.line == 1 and data.startswith(BOM)
+    data = piece.data[: piece.stop]
+    if piece.line == 1:
+        data = data.removeprefix(BOM)
     if piece.open:
-        return Window(range(piece.line, piece.line + 1), [data[len(BOM) if marked else 0 :]], [])
-    if marked or piece.stop != len(data):
-        data = data[len(BOM) if marked else 0 : piece.stop]
+        return Window(range(piece.line, piece.line + 1), [data], [])
     numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
     if quoted is None and b"\0" not in data:
         return Window(numbers, data, [])
@@ -370,8 +348,6 @@ def digest(content: Content, start: int, end: int) -> bytes | None:
     """
     found = hashlib.sha256()
     content.seek(start)
-    if content.offset < start:
-        return None
     while content.offset < end:
         data = content.read(min(WINDOW, end - content.offset))
         if not data:

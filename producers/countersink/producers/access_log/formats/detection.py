@@ -162,10 +162,7 @@ def _plain_format_of(line: bytes) -> str | None:
 def why_not(form: LineFormat, line: bytes) -> str:
     """Why a line is not in a format, with the options that would read it if it is in another."""
     reason = form.diagnosis(line)
-    try:
-        detected = format_of(line.strip(_BLANK))
-    except Malformed:
-        return reason
+    detected = format_of(line.strip(_BLANK))
     return reason if detected is None else f"{reason} ({detected.options} reads it)"
 
 

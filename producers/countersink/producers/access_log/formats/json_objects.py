@@ -12,6 +12,8 @@ Paths are dotted (``a.b.0``) or JSON pointers (``/a/b/0``, https://www.rfc-edito
 A name that a line has means what the line says; the names of the combined format are understood
 besides, from what tells them.
 
+``ndjson``
+    an object on every line: https://github.com/ndjson/ndjson-spec; so may an array have them.
 ``nginx-json``
     ``log_format NAME escape=json '{"…": "$…", …}'``: names are nginx's variables or whatever the
     log has. https://nginx.org/en/docs/varindex.html
@@ -25,7 +27,7 @@ besides, from what tells them.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from countersink.producers.access_log.line import (
@@ -193,18 +195,25 @@ def json_getter(input_format: str, name: str) -> Get:
         ValueError: the name is no path.
     """
     own = getter(name)
-    other = _TOLD[input_format].get(name)
+    other = _TOLD.get(input_format, {}).get(name)
     return own if other is None else _either(own, other)
 
 
-def json_time(input_format: str, own: Get | None = None) -> Get:
-    """What reads the time of a format's requests; it raises ``Malformed`` of what is none.
+def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
+    """What reads the time of a format's objects; it raises ``Malformed`` of what is no request.
+    None: they have none.
 
     Args:
-        own: reads it instead.
+        names: the fields that are it instead; several are joined with spaces between.
+
+    Raises:
+        ValueError: a name is no path.
     """
-    time = own or _TOLD[input_format]["time"]
-    return _of_caddys_request(time) if input_format == "caddy" else time
+    own = [json_getter(input_format, name) for name in names]
+    if len(own) > 1:
+        return lambda record: " ".join([as_text(get(record), "time") for get in own])
+    time = own[0] if own else _TOLD.get(input_format, {}).get("time")
+    return _of_caddys_request(time) if time and input_format == "caddy" else time
 
 
 def _of_caddys_request(get: Get) -> Get:

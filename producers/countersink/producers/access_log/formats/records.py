@@ -2,13 +2,15 @@
 (decimal point, thousands), and the reasons why records are rejected."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from countersink.producers.access_log.formats.json_objects import (
     SHALLOW,
-    Get,
+    json_getter,
     json_object,
+    json_time,
     may_be_deep,
     optional_text_of,
     text_of,
@@ -188,10 +190,10 @@ class JsonLines(Independent):
     """Reads lines that are JSON objects, or those of an array that has an object on each line.
 
     Args:
-        getter: gives what reads the value of a name, or path, in an object.
-        time: reads the time; None: there is none.
-        clock: makes the minute of it.
+        input_format: the name of the objects' format.
         keys: conditions, key, and which keys are left out.
+        clock: makes the minute of a time.
+        times: the fields that are the time, joined; none: the format's own.
         amount_column: where the amount is; '': each counts 1.
         amounts: makes whole numbers of the amounts.
         decode: reads an object faster than :func:`json_object`; it raises ``ValueError`` of what it
@@ -202,15 +204,17 @@ class JsonLines(Independent):
 
     def __init__(
         self,
-        getter: Callable[[str], Get],
-        time: Get | None,
-        clock: Clock,
+        input_format: str,
         keys: Keys,
         *,
+        clock: Clock,
+        times: Sequence[str] = (),
         amount_column: str = "",
         amounts: AmountFormat | None = None,
         decode: Callable[[bytes], object] | None = None,
     ) -> None:
+        getter = partial(json_getter, input_format)
+        time = json_time(input_format, times)
         self._decode = decode
         self._others_reject = bool(keys.counter_column)
         self._rule: RecordRule[object] = RecordRule(

@@ -362,7 +362,7 @@ def _lines_wanted(
     field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
     words = [f"{name}:{field}" for name, field in sorted(dimensions)]
     words = words or [key if field is None else field[1]]
-    words += sorted(f"{each.field}{each.operator}{each.value}" for each in where)
+    words += sorted(map(str, where))
     if visitor:
         words.append(f"visitor {','.join(visitor)}")
     return " ".join(words)

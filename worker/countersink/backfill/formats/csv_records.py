@@ -1,4 +1,4 @@
-r"""Reads CSV and NDJSON: header, quotes, columns, and the reasons why lines are no records; amounts
+r"""Reads CSV: header, quotes, columns, and the reasons why lines are no records; amounts
 are read in ``producers/access_log/formats/records.py``.
 
 CSV has a header and any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote in the midst of
@@ -7,26 +7,19 @@ its beginning spoils the record. A record that is none, and holds ``\"``, is rea
 before quotes, as MySQL and PHP write it. Where quotes
 that are never closed, or in the wrong place, make records of lines that do not belong together, the
 lines are read one by one; a record that is spoiled otherwise is rejected as it is.
-
-NDJSON has an object on every line: https://github.com/ndjson/ndjson-spec. So may an array. Access
-logs of JSON objects are read in the same way.
 """
 
 import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
-from functools import partial
 from operator import itemgetter
 from typing import Final
-
-import msgspec
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.spans import quoting
 from countersink.backfill.options import Recipe
 from countersink.producers.access_log.file import BOM
-from countersink.producers.access_log.formats import json_objects
 from countersink.producers.access_log.formats.reader import (
     BLANK,
     Independent,
@@ -37,13 +30,12 @@ from countersink.producers.access_log.formats.reader import (
 )
 from countersink.producers.access_log.formats.records import (
     AmountFormat,
-    JsonLines,
     RecordRule,
     shown,
 )
 from countersink.producers.access_log.line import PERCENT
 from countersink.producers.access_log.lines import LONGEST
-from countersink.producers.access_log.times import Clock, no_day
+from countersink.producers.access_log.times import Clock
 from countersink.producers.errors import Malformed
 
 Row = list[str]
@@ -272,32 +264,3 @@ def _place(names: Sequence[str], name: str) -> int:
         f"the CSV's header has no column {name!r}; it has: {known[:500]}"
         + ("" if len(names) > 1 else " (another --delimiter?)")
     )
-
-
-def json_lines(
-    recipe: Recipe, keys: Keys, begins: Callable[[date], int] | None = None
-) -> JsonLines:
-    """Reads NDJSON, or access logs of JSON objects, for a recipe that
-    :func:`countersink.backfill.formats.check` has let pass.
-    """
-    plain = recipe.input_format == "ndjson"
-    getter = (
-        json_objects.getter if plain else partial(json_objects.json_getter, recipe.input_format)
-    )
-    own = _joined([getter(name) for name in times_of(recipe)])
-    return JsonLines(
-        getter,
-        own if plain else json_objects.json_time(recipe.input_format, own),
-        clock_of(recipe, begins if plain or own else no_day),
-        keys,
-        amount_column=recipe.amount_column,
-        amounts=AmountFormat(recipe.decimal_point, recipe.thousands),
-        decode=msgspec.json.Decoder().decode,
-    )
-
-
-def _joined(times: Sequence[json_objects.Get]) -> json_objects.Get | None:
-    """What reads a time that stands in one place or, to be joined, in several."""
-    if len(times) <= 1:
-        return times[0] if times else None
-    return lambda record: " ".join([json_objects.as_text(time(record), "time") for time in times])
