@@ -23,8 +23,6 @@ from tests.backfill.helpers import NOON, line, log, options, run_of, write
 from tests.backfill.truths import DAY, count, on_days, totals
 from tests.store.helpers import entry, minute, now_ms
 
-NO_PID = 2**22 + 1
-"""More than Linux gives."""
 TABLES = ("run", "source", "chunk", "correction", "journal")
 
 
@@ -258,30 +256,6 @@ def killed(run: Run, session: Session, source: Path, **given: Any) -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("mode", ["add", "reconcile"])
-def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
-    session: Session, mysql_url: str, redis_url: str, tmp_path: Path, mode: str, run: Run
-) -> None:
-    source = write(tmp_path / "a.log", log("/"))
-    number = killed(run, session, source, dry_run=True)
-    (listed,) = history.runs(session)
-    assert (listed.id, listed.mode, listed.state) == (number, "dry-run", "running")
-    with pytest.raises(BackfillError, match="was a dry run: it has changed nothing"):
-        undo(mysql_url, number)
-    # As long as its process lives it is left alone.
-    beside = run(source, dry_run=True)
-    assert (beside.state, rows(session)["correction"]) == ("done", 1)
-    pid = listed.holder.rpartition(":")[2].partition("-")[0]
-    session.execute(
-        "UPDATE backfill_run SET holder = REPLACE(holder, %s, %s)", (f":{pid}-", f":{NO_PID}-")
-    )
-    done = backfill(mysql_url, options(source, mode=mode), redis_url=redis_url)
-    assert (done.state, done.amount) == ("done", 1)
-    assert [one.id for one in history.runs(session)] == [done.run]
-    assert session.query("SELECT DISTINCT run FROM backfill_chunk") == [(done.run,)]
-    assert session.query("SELECT COUNT(*) FROM backfill_correction WHERE had IS NULL") == [(0,)]
-
-
 def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
     session: Session, mysql_url: str, redis_url: str, tmp_path: Path, run: Run
 ) -> None:
@@ -296,11 +270,14 @@ def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
     assert session.query("SELECT DISTINCT run FROM backfill_correction WHERE had IS NULL") == [
         (lives,)
     ]
-    assert session.query("SELECT 1 FROM backfill_source WHERE truth_of = %s", (gone,)) == []
+    assert session.query(
+        "SELECT DISTINCT truth_of FROM backfill_sample AS p"
+        " JOIN backfill_source AS s ON s.id = p.source"
+    ) == [(lives,)]
     # If it was there all the time, it corrects nothing.
     asked = options(source, start=DAY, end=DAY, delete_missing=True)
     with pytest.raises(BackfillError, match="is failed by now"):
-        reconcile.correct(mysql_url, gone, asked, now_ms())
+        reconcile.correct(mysql_url, gone, asked, "day", now_ms())
     assert totals(session) == on_days({(DAY, "/"): 1})
 
 
@@ -329,4 +306,6 @@ def test_traffic_that_is_on_its_way_when_it_begins_is_waited_for(
     asked = options(source, mode="reconcile")
     backfill(mysql_url, asked, redis_url=redis_url, on_progress=worker)
     assert totals(session) == on_days({(DAY, "/"): 3})
-    assert reconcile.begin(redis_url, asked) > on_its_way.at
+    began = reconcile.begin(redis_url, asked)
+    assert began is not None
+    assert began > on_its_way.at

@@ -29,7 +29,7 @@ class Run:
     Attributes:
         id: its number.
         counter: as asked.
-        mode: ``add``, ``reconcile``, or ``dry-run`` of a reconcile, while it lasts.
+        mode: ``add`` or ``reconcile``.
         state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
             ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
         recipe: how its sources are read.

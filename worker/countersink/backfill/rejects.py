@@ -62,10 +62,12 @@ class RejectsFile:
         path: of it; None: none is asked for.
 
     Attributes:
+        first: the first :data:`KEPT` lines, also where no file is asked for.
         notice: a sentence on where the lines are; '': nowhere.
     """
 
     def __init__(self, path: Path | None) -> None:
+        self.first: list[RejectedLine] = []
         self.notice = ""
         self._path = path
         self._file: IO[str] | None = None
@@ -82,6 +84,7 @@ class RejectsFile:
         Raises:
             BackfillError: there is no room for that either.
         """
+        self.first += rejected[: KEPT - len(self.first)]
         if self._path is None or not rejected:
             return
         text = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.backfill import history, retraction, run_state
+from countersink.backfill import history, retraction
 from countersink.backfill.count import sources, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
@@ -126,11 +126,6 @@ def _begin(session: Session, number: int) -> Run:
     """Let nothing of a run be committed any more."""
     with session.transaction():
         run = history.run(session, number, lock=True)
-        if run.mode == run_state.DRY_RUN:
-            raise BackfillError(
-                f"backfill {number} was a dry run: it has changed nothing, and is cleared away by"
-                f" the next backfill of {run.counter}"
-            )
         if run.state == "undone":
             raise BackfillError(
                 f"backfill {number} was undone already, at {run.seen:%Y-%m-%d %H:%M:%S} UTC: there"

@@ -479,21 +479,5 @@ def begin_anew(session: Session, source: int, recipe: Recipe) -> None:
     )
 
 
-def forget_lines(session: Session, run: int) -> None:
-    """Forget by what the lines of a run's truth are known: all of its sources are read."""
-    own = session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,))
-    for (source,) in own:
-        session.execute("DELETE FROM backfill_sample WHERE source = %s", (source,))
-
-
-def forget_truth(session: Session, run: int) -> None:
-    """Delete the sources that were read as the truth of a run, with their chunks."""
-    own = "(SELECT id FROM backfill_source WHERE truth_of = %s)"
-    with session.transaction():
-        for table in "backfill_chunk", "backfill_sample":
-            session.execute(f"DELETE FROM {table} WHERE source IN {own}", (run,))
-        session.execute("DELETE FROM backfill_source WHERE truth_of = %s", (run,))
-
-
 def _source(row: tuple[Any, ...]) -> Source:
     return Source(*(*row[:5], Recipe.from_json(row[5]), *row[6:9], bool(row[9])))

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
-from countersink.backfill import run_state
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import after_correction
 from countersink.store import sql
@@ -51,9 +50,6 @@ class CounterTarget:
 
     truth_of = 0
 
-    def __init__(self) -> None:
-        self._slots: tuple[Session, int] | None = None
-
     def scheme(self, own: Scheme) -> Scheme:
         """How lines go into buckets: as the counter's events do."""
         return own
@@ -74,9 +70,7 @@ class CounterTarget:
             RefusedMembers: those of some cells cannot be united; the transaction is to be undone.
             StoreError: as any statement.
         """
-        if self._slots is None or self._slots[0] is not session:
-            self._slots = session, cells.slot_of(session)
-        cells.add(session, self._slots[1], amounts, members)
+        cells.add(session, cells.slot_of(session), amounts, members)
         write_journal(session, source, start_at, amounts)
 
 
@@ -132,37 +126,6 @@ class TruthTarget:
 
 
 Target = CounterTarget | TruthTarget
-
-
-def target_of(session: Session, run: int, mode: str) -> Target:
-    """Where the chunks of a run go."""
-    return CounterTarget() if mode == "add" else TruthTarget(run, resolution_of(session, run))
-
-
-def resolution_of(session: Session, run: int) -> Resolution:
-    """The resolution of its counter when a reconcile began.
-
-    Raises:
-        BackfillError: somebody has ended it, and what its sources say is forgotten.
-    """
-    ((found,),) = session.query("SELECT resolution FROM backfill_run WHERE id = %s", (run,))
-    if found is None:
-        require_reconciling(session, run)
-    return cast(Resolution, found)
-
-
-def require_reconciling(session: Session, run: int) -> None:
-    """Hold a run's row until the transaction ends, and see that it is running.
-
-    Raises:
-        BackfillError: somebody has ended or undone it.
-    """
-    state = run_state.state_of(session, run, lock=" FOR UPDATE")
-    if state != "running":
-        raise BackfillError(
-            f"backfill {run} is {state} by now, so nothing more is corrected by it: run this again"
-            " if that is wanted"
-        )
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
@@ -238,9 +201,12 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 
 
 def discard_truth(session: Session, run: int) -> None:
-    """Forget what the sources of a run said, but for what was corrected; outside a transaction, in
-    steps.
+    """Forget what the sources of a run said, but for what was corrected, and by what their lines
+    are known; outside a transaction, in steps. May be run again.
     """
+    for (source,) in session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,)):
+        forget = "DELETE FROM backfill_sample WHERE source = %s"
+        rerun(partial(session.execute, forget, (source,)))
     place: tuple[object, ...] | None = None
     finished = False
     while not finished:
@@ -257,17 +223,6 @@ def discard_truth(session: Session, run: int) -> None:
         finished, place = not ends, ends[0] if ends else None
     forgotten = "UPDATE backfill_run SET resolution = NULL WHERE id = %s"
     rerun(partial(session.execute, forgotten, (run,)))
-
-
-def discard_ended_truths(session: Session, counter: str) -> None:
-    """The same of all runs of a counter that have ended, however."""
-    ended = session.query(
-        "SELECT id FROM backfill_run WHERE counter = %s AND state <> 'running'"
-        " AND resolution IS NOT NULL",
-        (counter,),
-    )
-    for (run,) in ended:
-        discard_truth(session, int(run))
 
 
 def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> None:
