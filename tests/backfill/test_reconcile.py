@@ -84,13 +84,14 @@ def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: int, delete_missing: bool
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", rows)
+    monkeypatch.setattr(correction, "_KEYS", rows)
     other = Applier(scene.url, 18)
     for one in scene.applier, other:
         count(one, {(DAY, key): 10 for key in ("", "b", "c", "d", "f", "ä", "zz")})
     other.close()
-    run = scene.said_by(
-        {(DAY, "a"): 1, (DAY, "c"): 3, (DAY, "d"): 20, (DAY, "é"): 5, (DAY, "y"): 0}
-    )
+    said = {(DAY, "a"): 1, (DAY, "c"): 3, (DAY, "d"): 20, (DAY, "é"): 5, (DAY, "y"): 0}
+    would = truths.would(scene.url, said, options(DAY, DAY, delete_missing=delete_missing))
+    run = scene.said_by(said)
     done = scene.correct(run, delete_missing=delete_missing)
     left = 0 if delete_missing else 20
     expected = {
@@ -109,6 +110,10 @@ def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
     }
     assert scene.totals() == on_days(expected)
     assert done.corrections == len(scene.drift(run)) == (8 if delete_missing else 3)
+    assert (would.corrections, would.amount) == (done.corrections, done.amount)
+    assert [(one.key, one.had, one.should_be) for one in would.drift] == [
+        (key, *what) for (_, key), what in scene.drift(run).items()
+    ]
 
 
 def test_with_a_range_of_days_all_days_in_it_are_set(scene: Scene) -> None:

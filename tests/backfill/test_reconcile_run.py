@@ -1,6 +1,8 @@
 """Reconciling from files, as a user does, with traffic that goes on meanwhile."""
 
+import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,21 @@ from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from tests.backfill.format_helpers import where
-from tests.backfill.helpers import NOON, line, log, options, run_of, write
+from tests.backfill.helpers import (
+    NOON,
+    details,
+    line,
+    log,
+    long_log,
+    options,
+    outcomes,
+    run_of,
+    write,
+)
 from tests.backfill.truths import DAY, count, on_days, totals
 from tests.store.helpers import entry, minute, now_ms
 
-TABLES = ("run", "source", "chunk", "correction", "journal")
+TABLES = ("run", "source", "chunk", "sample", "correction", "journal")
 
 
 Run = Callable[..., BackfillReport]
@@ -80,6 +92,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
     done = run(before, after)
     assert (done.state, done.corrections, done.amount) == ("done", 5, 20)
     assert totals(session) == on_days({(DAY, f"/{number}"): 12 for number in range(5)})
+    # Nothing but what tells what was done.
     assert rows(session) == {"run": 1, "source": 2, "chunk": 2, "correction": 5}
     # The same once more, from the other end: nothing is left to be done.
     assert run(after, before).corrections == 0
@@ -254,6 +267,31 @@ def killed(run: Run, session: Session, source: Path, **given: Any) -> int:
             run(source, **given)
     ((number,),) = session.query("SELECT MAX(id) FROM backfill_run")
     return int(number)
+
+
+def test_a_dry_run_writes_nothing_and_knows_its_sources_apart_from_those_that_were_added(
+    session: Session, mysql_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "a.log", long_log(40))
+    copy = write(tmp_path / "copy.log.gz", gzip.compress(source.read_bytes()))
+    half = write(tmp_path / "half.log", long_log(41, first=1))  # tells them again
+    backfill(mysql_url, options(source))
+    before, seen = rows(session), []
+    asked = options(source, copy, half, mode="reconcile", dry_run=True)
+    would = backfill(
+        mysql_url,
+        asked,
+        redis_url=redis_url,
+        on_progress=lambda progress: seen.append(rows(session)),
+    )
+    assert outcomes(would) == ["counted", "known", "failed"]
+    assert "counted already, as lines of" in details(would)
+    assert (would.state, would.lines, would.by_day) == ("failed", 40, ())
+    assert [*seen, rows(session)] == [before] * (len(seen) + 1)
+    would = backfill(mysql_url, replace(asked, sources=(str(half),)), redis_url=redis_url)
+    assert (would.state, would.run, would.lines) == ("done", None, 41)
+    assert would.amount == 1
+    assert rows(session) == before
 
 
 def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
