@@ -265,12 +265,9 @@ def _catalog(session: Session, options: BackfillOptions) -> Catalog:
     Raises:
         BackfillError: the counter may not be counted by a backfill, or not so.
     """
-    with session.transaction():
-        found = load(session)
-        refuse(session, found, options.counter)
+    found = load(session)
+    refuse(session, found, options.counter)
     if options.recipe.visitor:
-        if options.mode != "add":
-            raise BackfillError("a reconcile sets no visitors: --visitor goes with --mode add")
         require_unique(found, options.counter)
     return found
 

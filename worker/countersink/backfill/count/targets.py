@@ -15,7 +15,7 @@ sums up, and one that comes after them is refused.
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from typing import Final
@@ -28,7 +28,7 @@ from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.counters.buckets import Resolution
+from countersink.store.counters.buckets import ONE_DAY, Resolution
 from countersink.store.counters.catalog import Scheme, last_reconciles
 from countersink.store.ledger.backfills import JournalEntry, journal_entries
 from countersink.store.tracked.definitions import tracked_names
@@ -38,7 +38,7 @@ _CELLS: Final = 20_000
 """Cells per piece of a journal: some hundred kilobytes, compressed; 6 MB at the most."""
 _FASTEST: Final = 1
 _ROWS_PER_DELETE: Final = 5000
-_DAYS_NAMED: Final = 5
+_RANGES_NAMED: Final = 10
 
 
 class CounterTarget:
@@ -74,25 +74,22 @@ class CounterTarget:
         write_journal(session, source, start_at, amounts)
 
 
+@dataclass(frozen=True, slots=True)
 class TruthTarget:
     """Where the chunks of a reconcile go: added up beside the counter, whose totals stay as they
     are.
 
-    Args:
-        run: its number.
-        resolution: of the counter when the run began.
-
     Attributes:
         truth_of: the run: its sources are known apart from those that were added.
+        resolution: of the counter when the run began.
     """
 
-    def __init__(self, run: int, resolution: Resolution) -> None:
-        self.truth_of = run
-        self._resolution = resolution
+    truth_of: int
+    resolution: Resolution
 
     def scheme(self, own: Scheme) -> Scheme:
         """How lines go into buckets, whatever the counter's resolution is by now."""
-        return replace(own, resolution=self._resolution)
+        return replace(own, resolution=self.resolution)
 
     def add(
         self,
@@ -109,14 +106,10 @@ class TruthTarget:
             StoreError: as any query.
         """
         clause = session.dialect.upsert_add("backfill_correction", "should_be")
-        heads: dict[int, str] = {}
         for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
-            for _, bucket, _, _ in some:
-                if bucket not in heads:
-                    place = f"'{sql.label_text(bucket)}', {sql.width_number(bucket):d}"
-                    heads[bucket] = f"({self.truth_of:d}, {place}, X'"
             values = ", ".join(
-                f"{heads[bucket]}{key.encode().hex()}', {amount:d})"
+                f"({self.truth_of:d}, '{sql.label_text(bucket)}', {sql.width_number(bucket):d},"
+                f" X'{key.encode().hex()}', {amount:d})"
                 for _, bucket, key, amount in some
             )
             session.execute(
@@ -266,8 +259,18 @@ def set_days_after(
 
 
 def _set_by(found: Mapping[date, int], run: int) -> str:
-    """The first days of those that a run has set, for people."""
-    days = sorted(day for day, by in found.items() if by == run)
-    more = len(days) - _DAYS_NAMED
-    named = ", ".join(map(str, days[:_DAYS_NAMED]))
-    return f"{named} and {more:,} more days" if more > 0 else named
+    """The days of those that a run has set, for people."""
+    return days_text(day for day, by in found.items() if by == run)
+
+
+def days_text(some: Iterable[date]) -> str:
+    """Days as ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
+    ranges: list[list[date]] = []
+    for day in sorted(some):
+        if ranges and day - ONE_DAY == ranges[-1][1]:
+            ranges[-1][1] = day
+        else:
+            ranges.append([day, day])
+    texts = [f"{one}" if one == other else f"{one} to {other}" for one, other in ranges]
+    more = len(texts) - _RANGES_NAMED
+    return ", ".join(texts[:_RANGES_NAMED]) + (f" and {more:,} more" if more > 0 else "")

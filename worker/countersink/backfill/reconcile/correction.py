@@ -20,7 +20,7 @@ behind who waits.
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import date
 from typing import Final
 
@@ -37,7 +37,7 @@ from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
-from countersink.store.counters.buckets import ONE_DAY, Resolution, width_of
+from countersink.store.counters.buckets import ONE_DAY, Resolution
 from countersink.store.errors import Conflict
 from countersink.store.sessions import PatientSession, open_tables
 from countersink.store.sql import (
@@ -171,7 +171,7 @@ class Correction:
             refuse_breakdowns(session, counter)
             if why := buckets.left_out(session, keys.day):
                 raise RolledUpMeanwhile(why)
-            found = list(self.differences(session, labels, keys, lock=" FOR UPDATE"))
+            found = self.differences(session, labels, keys)
             amounts = Amounts()
             for one in found:
                 amounts.add(counter, one.label, key_text(one.key), one.should_be - one.had)
@@ -182,38 +182,31 @@ class Correction:
             run_state.record(session, self.run, changed, corrections=len(found))
 
     def differences(
-        self, session: Session, labels: Iterable[int], keys: DayKeys, *, lock: str = ""
-    ) -> Iterator[KeyDifference]:
-        """What differs in a range, in the order of buckets and keys. Of a key of which the sources
-        say something on a day they say 0 where they say nothing.
+        self, session: Session, labels: Iterable[int], keys: DayKeys
+    ) -> list[KeyDifference]:
+        """What differs in a range, in the order of buckets and keys; it stays so until the
+        transaction ends.
 
         Args:
-            session: in a transaction, so that both reads see the same.
+            session: in a transaction.
             labels: of all buckets of the day.
             keys: the range.
-            lock: as a locking read.
         """
         buckets, at = labels_where(labels)
         among, ends = keys.where()
-        where = f"{buckets} AND {among} GROUP BY bucket, width, counter_key"
-        had, said = (
-            {
-                (int(label), bytes(key)): int(amount)
-                for label, key, amount in session.query(
-                    f"SELECT {LABEL}, counter_key, SUM({table} = %s AND {where}{locks}",
-                    (owner, *at, *ends),
-                )
-            }
-            for table, owner, locks in (
-                (f"amount) FROM {_ROWS} WHERE counter", self.counter, lock),
-                ("should_be) FROM backfill_correction WHERE run", self.run, ""),
-            )
+        where, args = f"{buckets} AND {among}", (*at, *ends)
+        had = session.query(
+            f"SELECT {LABEL}, counter_key, SUM(amount) FROM {_ROWS} WHERE counter = %s AND {where}"
+            " GROUP BY bucket, width, counter_key FOR UPDATE",
+            (self.counter, *args),
         )
-        known = {key for _, key in said}
-        for label, key in sorted({*said, *had}):
-            before, after = had.get((label, key), 0), said.get((label, key), 0)
-            if before != after and (self.delete_missing or key in known):
-                yield KeyDifference(label, key, before, after)
+        said = session.query(
+            f"SELECT {LABEL}, counter_key, should_be FROM backfill_correction"
+            f" WHERE run = %s AND {where}",
+            (self.run, *args),
+        )
+        should_be = {(label, key): amount for label, key, amount in said}
+        return sorted(_differing(had, should_be, delete_missing=self.delete_missing))
 
     def _was_corrected(self, session: Session, labels: Iterable[int], keys: DayKeys) -> bool:
         buckets, at = labels_where(labels)
@@ -360,12 +353,19 @@ def compare(
             on_notice(notice)
         for day in each_day(chosen, on_progress):
             listed: list[KeyDifference] = []
-            for one in _differing(session, options, buckets.of(day), said):
+            labels = buckets.of(day)
+            should_be = {
+                (label, key.encode()): amount
+                for label in labels
+                for key, amount in said.get(label, {}).items()
+            }
+            had = _had(session, options, labels, {key for _, key in should_be})
+            for one in _differing(had, should_be, delete_missing=options.delete_missing):
                 corrections += 1
                 amount += one.should_be - one.had
                 if len(drift) + len(listed) < LISTED:
                     listed.append(one)
-            drift += [_drift(day, one) for one in sorted(listed)]
+            drift += [Drift.of(day, *astuple(one)) for one in sorted(listed)]
             if stop():
                 finished = False
                 break
@@ -378,42 +378,45 @@ def compare(
     )
 
 
-def _differing(
-    session: Session, options: BackfillOptions, labels: Sequence[int], said: Said
-) -> Iterator[KeyDifference]:
-    """What differs in the buckets of a day, as :meth:`Correction.differences` says it."""
-    left = {
-        (label, key.encode()): amount
-        for label in labels
-        for key, amount in said.get(label, {}).items()
-    }
-    known = sorted({key for _, key in left})
-    some = [()] if options.delete_missing else parts(known, _KEYS)
-    index = "PRIMARY" if options.delete_missing else "by_key"
+def _had(
+    session: Session, options: BackfillOptions, labels: Sequence[int], keys: Iterable[bytes]
+) -> Iterator[tuple[int, bytes, int]]:
+    """What is in the buckets of a day: label, key and amount; of these keys, or of all."""
     of_day, times = set(labels), sorted(map(label_time, labels))
-    for keys in some:
-        among = f" AND counter_key IN ({marks(keys)})" if keys else ""
-        for label, key, amount in session.stream(
+    some = [()] if options.delete_missing else parts(sorted(keys), _KEYS)
+    for part in some:
+        index, among = "PRIMARY", ""
+        if part:
+            index, among = "by_key", f" AND counter_key IN ({marks(part)})"
+        for row in session.stream(
             f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX ({index})"
             f" WHERE counter = %s AND bucket BETWEEN %s AND %s{among}"
             " GROUP BY bucket, counter_key, width",
-            (options.counter, times[0], times[-1], *keys),
+            (options.counter, times[0], times[-1], *part),
         ):
-            if label in of_day:
-                should_be = left.pop((label, bytes(key)), 0)
-                if amount != should_be:
-                    yield KeyDifference(label, bytes(key), int(amount), should_be)
-    for (label, key), amount in left.items():
-        if amount:
-            yield KeyDifference(label, key, 0, amount)
+            if row[0] in of_day:
+                yield row
 
 
-def _drift(day: date, one: KeyDifference) -> Drift:
-    return Drift(
-        day=day,
-        bucket=label_time(one.label),
-        width=width_of(one.label),
-        key=one.key.decode(errors="replace"),
-        had=one.had,
-        should_be=one.should_be,
-    )
+def _differing(
+    had: Iterable[tuple[int, bytes, int]],
+    said: dict[tuple[int, bytes], int],
+    *,
+    delete_missing: bool,
+) -> Iterator[KeyDifference]:
+    """What differs on a day. Of a key of which the sources say something they say 0 where they say
+    nothing.
+
+    Args:
+        had: label, key and amount that were counted.
+        said: what the sources say by label and key; what was there is taken out of it.
+        delete_missing: of other keys they say 0, too.
+    """
+    known = {key for _, key in said}
+    for label, key, before in had:
+        after = said.pop((label, key), 0)
+        if before != after and (delete_missing or key in known):
+            yield KeyDifference(label, key, before, after)
+    for (label, key), after in said.items():
+        if after:
+            yield KeyDifference(label, key, 0, after)

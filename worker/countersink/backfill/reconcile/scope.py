@@ -35,7 +35,6 @@ from countersink.store.sql import datetime_of, day_label, labels_where
 
 MOST_DAYS: Final = 40_000
 """More than a hundred years; workers keep their marks in memory."""
-_RANGES_NAMED: Final = 10
 _BYTES: Final = 64 * 1024
 _END: Final = 2**62
 
@@ -184,7 +183,7 @@ def choose(
 
 def left_out(left: Mapping[str, Iterable[date]]) -> list[str]:
     """What to say of days that are left out, by the reason."""
-    return [f"left out, {why}: {_days(some)}" for why, some in left.items()]
+    return [f"left out, {why}: {targets.days_text(some)}" for why, some in left.items()]
 
 
 def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[date]) -> None:
@@ -197,24 +196,11 @@ def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[da
     held = {buckets.scheme.local_day(at) for _, at in key_caps.overflown(session, [counter])}
     if some := held.intersection(chosen):
         raise BackfillError(
-            f"{counter} had more keys than it may have on {_days(some)}: what is in the"
+            f"{counter} had more keys than it may have on {targets.days_text(some)}: what is in the"
             f" key {OVERFLOW} there is in these sources under other keys, so it would be counted"
             " twice. If they have all there is of these days, --delete-missing takes it away; else"
             " leave the days out, by --from and --to"
         )
-
-
-def _days(some: Iterable[date]) -> str:
-    """Days as ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
-    ranges: list[list[date]] = []
-    for day in sorted(some):
-        if ranges and day - ONE_DAY == ranges[-1][1]:
-            ranges[-1][1] = day
-        else:
-            ranges.append([day, day])
-    texts = [f"{one}" if one == other else f"{one} to {other}" for one, other in ranges]
-    more = len(texts) - _RANGES_NAMED
-    return ", ".join(texts[:_RANGES_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _covered(work: Work, found: Iterable[Input]) -> str:
@@ -235,7 +221,7 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
     first, last = min(minutes), max(minutes)
     after = date_at(zone, first * 60 - 60) + ONE_DAY
     before = date_at(zone, last * 60 + 60) - ONE_DAY
-    whole = _days(days(after, before)) if after <= before else "none"
+    whole = targets.days_text(days(after, before)) if after <= before else "none"
     return (
         f"; these sources have lines from {datetime_of(first * 60):%Y-%m-%d %H:%M} to"
         f" {datetime_of(last * 60):%Y-%m-%d %H:%M} UTC, and the whole days between are {whole}"
