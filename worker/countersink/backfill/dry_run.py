@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from countersink.backfill.count import chunks, targets
@@ -70,9 +71,10 @@ class Trial(Sources):
         return [chunk for chunk in self.chunks(session, source) if chunk.state == "undone"]
 
     def last(self, session: Session, source: int) -> Chunk | None:
-        read = self._chunks.get(source)
-        known = None if source < 0 or source in self._anew else super().last(session, source)
-        return max([*(read or ()), *([known] if known else ())], key=_start, default=None)
+        read = [*self._chunks.get(source, ())]
+        if source > 0 and source not in self._anew and (known := super().last(session, source)):
+            read.append(known)
+        return max(read, key=attrgetter("start_at"), default=None)
 
     def read(self, session: Session, source: int) -> Source | None:
         return self._sources.get(source) or super().read(session, source)
@@ -165,7 +167,3 @@ class Trial(Sources):
 
     def _path(self, session: Session, source: int) -> str:
         return self._sources[source].path if source in self._sources else path_of(session, source)
-
-
-def _start(chunk: Chunk) -> int:
-    return chunk.start_at

@@ -69,13 +69,11 @@ class DayBuckets:
         """The labels of all buckets that lie in a day."""
         return _labels(self.scheme.known_zone(), self.widths, day)
 
-    def exist(self, day: date) -> bool:
-        """Whether the counter's time zone has the day: it may have left a date out."""
-        return bool(intervals(self.scheme.known_zone(), day, day))
-
-    def ends_at(self, day: date) -> int | None:
-        """Unix seconds at which a day is over; None: never."""
-        return intervals(self.scheme.known_zone(), day, day)[-1][1]
+    def intervals(self, day: date) -> Sequence[tuple[int | None, int | None]]:
+        """When a day begins and ends, in Unix seconds, None: never; nothing: the counter's time
+        zone has left the date out.
+        """
+        return intervals(self.scheme.known_zone(), day, day)
 
     def left_out(self, session: Session, day: date) -> str:
         """Why a day that is over cannot be set, for people; '': it can.
@@ -85,8 +83,7 @@ class DayBuckets:
             day: the day.
         """
         rolled_to = self.scheme.rolled_to("month")
-        zone = self.scheme.known_zone()
-        edges = {edge for pair in intervals(zone, day, day) for edge in pair if edge is not None}
+        edges = {edge for pair in self.intervals(day) for edge in pair if edge is not None}
         if rolled_to is not None and min(edges) < rolled_to:
             return "as their days are rolled up to months"
         across = {
@@ -169,8 +166,8 @@ def choose(
     assert end is not None
     chosen: list[date] = []
     left: dict[str, list[date]] = {}
-    for day in filter(buckets.exist, days(start, end)):
-        over = buckets.ends_at(day)
+    for day in filter(buckets.intervals, days(start, end)):
+        over = buckets.intervals(day)[-1][1]
         if over is None or over * 1000 + options.grace_s * 1000 > t0:
             why = f"as not over for {options.grace_s:g} s when this began"
         else:
@@ -241,15 +238,9 @@ def _minutes(work: Work, source: Input) -> set[int]:
         if at_hand is None:
             return set()
         content, counter = at_hand.content, work.options.counter
-        recipe = replace(
-            at_hand.wanted.recipe,
-            where=(),
-            exclude_keys=(),
-            counter_column="",
-            start=None,
-            end=None,
-        )
-        reader = reader_of(recipe, counter, work.task.catalog.of(counter), at_hand.head)
+        own = at_hand.wanted.recipe
+        every = replace(own, where=(), exclude_keys=(), counter_column="", start=None, end=None)
+        reader = reader_of(every, counter, work.task.catalog.of(counter), at_hand.head)
         content.seek(_END)
         start = max(0, content.offset - _BYTES)
         whole_line = start + content.read_at(_BYTES, start).find(b"\n") + 1 if start else 0
