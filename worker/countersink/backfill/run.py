@@ -279,14 +279,11 @@ def clear(session: Session, counter: str) -> None:
     Raises:
         StoreError: as any query.
     """
-    # From then on nothing of it is committed, should it be there after all. Each chunk that is
-    # read, and each range that is corrected, is a sign of life.
-    session.execute(
-        "UPDATE backfill_run SET state = 'failed', error = 'its process is gone',"
-        " ended = UTC_TIMESTAMP(3) WHERE counter = %s AND mode = 'reconcile'"
-        " AND state = 'running' AND seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR",
-        (counter,),
-    )
-    ended = "counter = %s AND state <> 'running' AND resolution IS NOT NULL"
-    for (run,) in session.query(f"SELECT id FROM backfill_run WHERE {ended}", (counter,)):
-        targets.discard_truth(session, int(run))
+    own = "SELECT id FROM backfill_run WHERE counter = %s AND resolution IS NOT NULL"
+    # Each chunk that is read, and each range that is corrected, is a sign of life.
+    unseen = "state = 'running' AND seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+    for (run,) in session.query(f"{own} AND {unseen}", (counter,)):
+        # From then on nothing of it is committed, should it be there after all.
+        run_state.end(session, run, "failed", "its process is gone")
+    for (run,) in session.query(f"{own} AND state <> 'running'", (counter,)):
+        targets.discard_truth(session, run)
