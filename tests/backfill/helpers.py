@@ -173,9 +173,8 @@ def require_verified(mysql_url: str) -> None:
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:
-    """Let chunks end after so many lines, so that a short file has several; all are reported."""
+    """Let chunks end after so many lines, so that a short file has several."""
     monkeypatch.setattr(task, "LINES", lines)
-    monkeypatch.setattr(task, "INTERVAL", 0.0)
 
 
 def run_of(report: BackfillReport) -> int:

@@ -144,12 +144,13 @@ def test_a_rate_is_kept(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     clock = [0.0]
 
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        clock[0] += seconds
+    def pause(seconds: float, stop: object) -> None:
+        if seconds > 0:
+            waits.append(seconds)
+            clock[0] += seconds
 
     monkeypatch.setattr("countersink.backfill.count.task.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("countersink.backfill.count.task.time.sleep", sleep)
+    monkeypatch.setattr("countersink.backfill.count.task.pause", pause)
     monkeypatch.setattr("countersink.backfill.count.task.FEWEST", 50)
     run = run_of(logs.add(logs.write("a.log", long_log(200)), rate=10))
     assert sum(waits) == pytest.approx(15.0)

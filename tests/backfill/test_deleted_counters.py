@@ -179,7 +179,7 @@ def test_a_backfill_that_is_at_work_ends_and_says_why(logs: Logs, store: Store) 
         return ""
 
     said, _ = together(run, delete)
-    assert "is deleted, so nothing more is counted by it" in said
+    assert "is deleted by now, so nothing more is counted" in said
     # It may have come to know the file anew before it saw that: a source of which nothing was read.
     assert everything(logs.url, COUNTER) | {"source": 0} == dict.fromkeys(TABLES, 0)
     assert logs.query("SELECT * FROM counter_ledger") == []

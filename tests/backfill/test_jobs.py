@@ -144,7 +144,7 @@ def test_an_undo_ends_the_children_and_nothing_stays(logs: Logs, source: Path) -
         if running and chunks(logs) > 3:
             logs.undo(running[0][0])
 
-    with pytest.raises(BackfillError, match="nothing more is counted by it"):
+    with pytest.raises(BackfillError, match="nothing more is counted or corrected"):
         logs.add(source, jobs=2, on_progress=undo)
     assert active_children() == []
     assert logs.totals() == {}

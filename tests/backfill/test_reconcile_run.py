@@ -1,6 +1,8 @@
 """Reconciling from files, as a user does, with traffic that goes on meanwhile."""
 
+import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,21 @@ from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from tests.backfill.format_helpers import where
-from tests.backfill.helpers import NOON, line, log, options, run_of, write
+from tests.backfill.helpers import (
+    NOON,
+    details,
+    line,
+    log,
+    long_log,
+    options,
+    outcomes,
+    run_of,
+    write,
+)
 from tests.backfill.truths import DAY, count, on_days, totals
 from tests.store.helpers import entry, minute, now_ms
 
-NO_PID = 2**22 + 1
-"""More than Linux gives."""
-TABLES = ("run", "source", "chunk", "correction", "journal")
+TABLES = ("run", "source", "chunk", "sample", "correction", "journal")
 
 
 Run = Callable[..., BackfillReport]
@@ -82,6 +92,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
     done = run(before, after)
     assert (done.state, done.corrections, done.amount) == ("done", 5, 20)
     assert totals(session) == on_days({(DAY, f"/{number}"): 12 for number in range(5)})
+    # Nothing but what tells what was done.
     assert rows(session) == {"run": 1, "source": 2, "chunk": 2, "correction": 5}
     # The same once more, from the other end: nothing is left to be done.
     assert run(after, before).corrections == 0
@@ -258,28 +269,29 @@ def killed(run: Run, session: Session, source: Path, **given: Any) -> int:
     return int(number)
 
 
-@pytest.mark.parametrize("mode", ["add", "reconcile"])
-def test_a_dry_run_that_was_killed_is_known_and_cleared_away(
-    session: Session, mysql_url: str, redis_url: str, tmp_path: Path, mode: str, run: Run
+def test_a_dry_run_writes_nothing_and_knows_its_sources_apart_from_those_that_were_added(
+    session: Session, mysql_url: str, redis_url: str, tmp_path: Path
 ) -> None:
-    source = write(tmp_path / "a.log", log("/"))
-    number = killed(run, session, source, dry_run=True)
-    (listed,) = history.runs(session)
-    assert (listed.id, listed.mode, listed.state) == (number, "dry-run", "running")
-    with pytest.raises(BackfillError, match="was a dry run: it has changed nothing"):
-        undo(mysql_url, number)
-    # As long as its process lives it is left alone.
-    beside = run(source, dry_run=True)
-    assert (beside.state, rows(session)["correction"]) == ("done", 1)
-    pid = listed.holder.rpartition(":")[2].partition("-")[0]
-    session.execute(
-        "UPDATE backfill_run SET holder = REPLACE(holder, %s, %s)", (f":{pid}-", f":{NO_PID}-")
+    source = write(tmp_path / "a.log", long_log(40))
+    copy = write(tmp_path / "copy.log.gz", gzip.compress(source.read_bytes()))
+    half = write(tmp_path / "half.log", long_log(41, first=1))  # tells them again
+    backfill(mysql_url, options(source))
+    before, seen = rows(session), []
+    asked = options(source, copy, half, mode="reconcile", dry_run=True)
+    would = backfill(
+        mysql_url,
+        asked,
+        redis_url=redis_url,
+        on_progress=lambda progress: seen.append(rows(session)),
     )
-    done = backfill(mysql_url, options(source, mode=mode), redis_url=redis_url)
-    assert (done.state, done.amount) == ("done", 1)
-    assert [one.id for one in history.runs(session)] == [done.run]
-    assert session.query("SELECT DISTINCT run FROM backfill_chunk") == [(done.run,)]
-    assert session.query("SELECT COUNT(*) FROM backfill_correction WHERE had IS NULL") == [(0,)]
+    assert outcomes(would) == ["counted", "known", "failed"]
+    assert "counted already, as lines of" in details(would)
+    assert (would.state, would.lines, would.by_day) == ("failed", 40, ())
+    assert [*seen, rows(session)] == [before] * (len(seen) + 1)
+    would = backfill(mysql_url, replace(asked, sources=(str(half),)), redis_url=redis_url)
+    assert (would.state, would.run, would.lines) == ("done", None, 41)
+    assert would.amount == 1
+    assert rows(session) == before
 
 
 def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
@@ -296,11 +308,14 @@ def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(
     assert session.query("SELECT DISTINCT run FROM backfill_correction WHERE had IS NULL") == [
         (lives,)
     ]
-    assert session.query("SELECT 1 FROM backfill_source WHERE truth_of = %s", (gone,)) == []
+    assert session.query(
+        "SELECT DISTINCT truth_of FROM backfill_sample AS p"
+        " JOIN backfill_source AS s ON s.id = p.source"
+    ) == [(lives,)]
     # If it was there all the time, it corrects nothing.
     asked = options(source, start=DAY, end=DAY, delete_missing=True)
     with pytest.raises(BackfillError, match="is failed by now"):
-        reconcile.correct(mysql_url, gone, asked, now_ms())
+        reconcile.correct(mysql_url, gone, asked, "day", now_ms())
     assert totals(session) == on_days({(DAY, "/"): 1})
 
 
@@ -329,4 +344,6 @@ def test_traffic_that_is_on_its_way_when_it_begins_is_waited_for(
     asked = options(source, mode="reconcile")
     backfill(mysql_url, asked, redis_url=redis_url, on_progress=worker)
     assert totals(session) == on_days({(DAY, "/"): 3})
-    assert reconcile.begin(redis_url, asked) > on_its_way.at
+    began = reconcile.begin(redis_url, asked)
+    assert began is not None
+    assert began > on_its_way.at

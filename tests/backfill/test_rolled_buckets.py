@@ -137,7 +137,7 @@ def test_days_in_wider_buckets_are_set_like_others(scene: Scene) -> None:
     roll(scene.url)
     run = scene.said_by({(old, "/"): 10, (old + 1, "/"): 5, (new, "/"): 10})
     done = scene.correct(run)
-    assert done.notices == ()
+    assert done.notices == []
     assert by_key(scene.store) == {"/": 25, "/gone": 3}
     assert scene.marks(run) == {day_of(old) + ONE_DAY * number for number in range(5)}
     assert scene.store.totals.total("views", start=day_of(old), end=day_of(old)) == 18
@@ -164,7 +164,7 @@ def test_the_day_in_which_the_boundary_lies_is_set_whole(
     assert widths(scene.session) == {"minute": 2, "hour": 2}
     run = scene.said_by(dict.fromkeys(events[:3], 10))
     done = scene.correct(run, delete_missing=delete_missing)
-    assert done.notices == ()
+    assert done.notices == []
     assert by_key(scene.store) == {"/x": 30, "/y": 0 if delete_missing else 1}
 
 
@@ -204,7 +204,7 @@ def test_the_boundary_moves_between_the_sources_and_the_correction(
         done = scene.correct(run, url=proxy.url(scene.url))
         for each in moving:
             each.result(30)
-    assert done.notices == ()
+    assert done.notices == []
     assert by_key(scene.store) == {"/": 40, "/a": 7 + 2}
     roll(scene.url)
     assert by_key(scene.store) == {"/": 40, "/a": 7 + 2}

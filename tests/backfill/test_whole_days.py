@@ -54,18 +54,17 @@ def test_of_rotated_logs_the_days_between_the_first_and_the_last_are_named(
 ) -> None:
     said = refused(logs, *rotated(logs, 4, 0, 2, 1, 3), dry_run=dry_run)
     assert "from 2026-03-10 06:25 to 2026-03-15 05:55 UTC" in said
-    assert "which is 2026-03-11 to 2026-03-14 as a whole (UTC)" in said
+    assert "and the whole days between are 2026-03-11 to 2026-03-14 (UTC)" in said
 
 
 def test_one_of_the_two_days_is_not_enough(logs: Logs) -> None:
     files = rotated(logs, 0, 1)
     for given in {"start": date(2026, 3, 11)}, {"end": date(2026, 3, 11)}:
-        assert "which is 2026-03-11 as a whole" in refused(logs, *files, **given)
+        assert "the whole days between are 2026-03-11 (UTC)" in refused(logs, *files, **given)
 
 
-def test_days_beside_a_log_that_is_missing_are_not_whole(logs: Logs) -> None:
-    assert "which is 2026-03-11, 2026-03-14 as a whole" in refused(logs, *rotated(logs, 0, 1, 3, 4))
-    assert "which is no day as a whole" in refused(logs, *rotated(logs, 0, 2))
+def test_of_one_log_that_begins_in_the_midst_of_a_day_no_day_is_whole(logs: Logs) -> None:
+    assert "the whole days between are none (UTC)" in refused(logs, *rotated(logs, 0))
 
 
 def test_days_are_those_of_the_counters_zone_and_filtered_lines_count(
@@ -77,14 +76,14 @@ def test_days_are_those_of_the_counters_zone_and_filtered_lines_count(
     whole = logs.write("whole.log", lines(tokyo, tokyo + timedelta(hours=24.5)))
     with pytest.raises(BackfillError) as caught:
         logs.reconcile(whole, start=None, exclude_keys=("/",))
-    assert "which is 2026-03-11 as a whole (Asia/Tokyo)" in str(caught.value)
+    assert "the whole days between are 2026-03-11 (Asia/Tokyo)" in str(caught.value)
 
 
 def test_what_cannot_be_read_or_has_no_line_is_passed_over(logs: Logs) -> None:
     for name, content in {"a": b"", "b": b"nonsense\n", "c.gz": b"\x1f\x8bbroken"}.items():
         assert "these sources have lines" not in refused(logs, logs.write(name, content))
     files = *rotated(logs, 0, 1), logs.directory / "b", logs.directory / "c.gz"
-    assert "which is 2026-03-11 as a whole" in refused(logs, *files)
+    assert "the whole days between are 2026-03-11 (UTC)" in refused(logs, *files)
 
 
 def test_lines_of_other_counters_count_as_lines(logs: Logs) -> None:
@@ -92,7 +91,7 @@ def test_lines_of_other_counters_count_as_lines(logs: Logs) -> None:
     rows = "".join(f"{at.isoformat()},/,{COUNTER if at.hour == 9 else 'other'}\n" for at in hours)
     export = logs.write("export.csv", f"at,key,counter\n{rows}".encode())
     said = refused(logs, export, counter_column="counter", **CSV)
-    assert "which is 2026-03-10 as a whole" in said
+    assert "the whole days between are 2026-03-10 (UTC)" in said
 
 
 def test_a_directive_before_the_last_lines_says_their_day(logs: Logs) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, cast
 
 from countersink.backfill import reconcile
-from countersink.backfill.count.targets import target_of
+from countersink.backfill.count.targets import TruthTarget
 from countersink.backfill.options import BackfillOptions, Recipe
-from countersink.backfill.reconcile.correction import Corrected
+from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.store import Store
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.apply import Applier
@@ -16,6 +16,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
 from countersink.store.counters.catalog import load, load_scheme, marked_days
+from countersink.store.sessions import open_tables
 from countersink.store.sql import LABEL
 from tests.store.helpers import entry, minute, now_ms
 
@@ -48,11 +49,17 @@ def new_run(session: Session, counter: str = "views") -> int:
     return int(session.query("SELECT LAST_INSERT_ID()")[0][0])
 
 
+def resolution_of(session: Session, run: int) -> Resolution:
+    """In which the sources of a run are read."""
+    ((found,),) = session.query("SELECT resolution FROM backfill_run WHERE id = %s", (run,))
+    return cast(Resolution, found)
+
+
 def say(session: Session, run: int, said: Said, counter: str = "views") -> None:
     """Read a chunk of a source, as counting it does."""
     with session.transaction():
         read_control(session)
-        target = target_of(session, run, "reconcile")
+        target = TruthTarget(run, resolution_of(session, run))
         scheme = target.scheme(load(session).of(counter))
         amounts = Amounts()
         for (when, key), amount in _by_minute(said):
@@ -74,6 +81,24 @@ def count(applier: Applier, had: Said, counter: str = "views") -> None:
         for position, ((when, key), amount) in enumerate(_by_minute(had))
     ]
     applier.apply([entry(rows)])
+
+
+def correct(url: str, run: int, asked: BackfillOptions, t0: int, **aside: Any) -> Corrected:
+    """Set what a run's sources say."""
+    with open_tables(url) as session:
+        resolution = resolution_of(session, run)
+    return reconcile.correct(url, run, asked, resolution, t0, **aside)
+
+
+def would(url: str, said: Said, asked: BackfillOptions) -> Corrected:
+    """What setting what sources say would do."""
+    with open_tables(url) as session:
+        scheme = load_scheme(session, asked.counter)
+    found: dict[int, dict[str, int]] = {}
+    for (when, key), amount in _by_minute(said):
+        keys = found.setdefault(scheme.label(when), {})
+        keys[key] = keys.get(key, 0) + amount
+    return compare(url, found, asked, scheme.resolution, hour_ago())
 
 
 def totals(session: Session, counter: str = "views") -> dict[tuple[int, str], int]:
@@ -158,7 +183,7 @@ class Scene:
         )
         if first is not None:
             asked = {"start": first.date(), "end": last.date(), **asked}
-        return reconcile.correct(url or self.url, run, options(**asked), began)
+        return correct(url or self.url, run, options(**asked), began)
 
     def totals(self) -> dict[tuple[int, str], int]:
         """See :func:`totals`."""

@@ -1,11 +1,11 @@
-"""``--dry-run`` of an add: sources are read as counting would, without a row being written or
-locked; what would be added by day.
+"""``Trial``, for ``--dry-run``: sources are read as counting would, without a row being written or
+locked; what would be added by day, and what the sources of a reconcile say.
 
-What was read already is kept here, so that what is read then is known as adding would know it.
+What was read already is kept here, so that what is read then is known as counting would know it.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -15,29 +15,18 @@ from countersink.backfill.count import chunks, targets
 from countersink.backfill.count.chunk_reader import ReadChunk
 from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
-from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.sources import (
     Source,
     Sources,
     alike,
 )
-from countersink.backfill.count.task import Work
 from countersink.backfill.count.transaction import path_of, refuse_repeats
 from countersink.backfill.errors import TooManyRejects
-from countersink.backfill.history import RejectedLine
-from countersink.backfill.input.files import Input
-from countersink.backfill.options import (
-    STOPPED,
-    BackfillReport,
-    SourceReport,
-    report,
-    state_of,
-)
-from countersink.backfill.rejects import KEPT, named, reasons
+from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.connection import Session
 
-RUN: Final = 0
-"""The run of what is only tried."""
+RUN: Final = -1
+"""The run of what is only tried: no row of a table has this number."""
 
 
 class Trial(Sources):
@@ -45,14 +34,13 @@ class Trial(Sources):
 
     Attributes:
         days: what would be added to each day.
-        rejected: how many lines were.
-        first: the first of them.
+        said: what the sources of a reconcile say: bucket's label → key → amount.
     """
 
     def __init__(self) -> None:
         self.days: Counter[date] = Counter()
-        self.rejected = 0
-        self.first: list[RejectedLine] = []
+        self.said: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._rejected = 0
         self._sources: dict[int, Source] = {}
         self._anew: set[int] = set()
         self._chunks: dict[int, list[Chunk]] = {}
@@ -111,19 +99,22 @@ class Trial(Sources):
                 if tried := self._samples.get(sample, set()) - {source}:
                     others.setdefault(sample, set()).update(tried)
             refuse_repeats(found, ahead, others, partial(self._path, session))
-        targets.refuse_set_days(session, task.counter, found.days(scheme))
-        lines = named(own.path, found.rejects)
-        self.rejected += len(lines)
-        if self.rejected > task.max_rejects:
+        if not task.target.truth_of:
+            targets.refuse_set_days(session, task.counter, found.days(scheme))
+        self._rejected += found.counts.rejected
+        if self._rejected > task.max_rejects:
             raise TooManyRejects(
                 f"more than {task.max_rejects:,} lines are rejected: it would stop there",
                 found.rejects,
             )
         for sample in found.samples.kept(found.start.at):
             self._samples.setdefault(sample, set()).add(source)
-        for label, keys in found.amounts.items():
-            self.days[scheme.local_day(label)] += keys.total()
-        self.first += lines[: KEPT - len(self.first)]
+        amounts = BucketAmounts(task.counter, found.amounts, ahead.catalog)
+        for label, keys in amounts.of(task.counter).items():
+            if task.target.truth_of:
+                self.said[label].update(keys)
+            else:
+                self.days[scheme.local_day(label)] += sum(keys.values())
         chunk = Chunk.of(source, found.span, RUN)
         self._chunks.setdefault(source, []).append(chunk)
         self._sources[source] = own.after(chunk, ahead.at_hand.wanted.head)
@@ -131,41 +122,3 @@ class Trial(Sources):
 
     def _path(self, session: Session, source: int) -> str:
         return self._sources[source].path if source in self._sources else path_of(session, source)
-
-
-def add(work: Work, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
-    """What adding these sources would do; rejected lines are written only if a file is named.
-
-    Raises:
-        StoreError: MySQL did not do its part.
-    """
-    trial, stop = Trial(), work.stop
-    work = replace(work, sources=trial)
-    outcomes: list[SourceOutcome] = []
-    too_many = False
-    for source in found:
-        outcomes.append(count_source(work, source, trial.count))
-        too_many = outcomes[-1].too_many is not None
-        if stop() or too_many:
-            break
-    sources = [*failed, *(one.report for one in outcomes)]
-    notices = ["nothing was changed: this was a dry run"]
-    notices += [notice for one in outcomes for notice in one.notices]
-    if too_many:
-        notices.append(sources[-1].detail)
-    elif stop():
-        notices.append(STOPPED)
-    notices += reasons(trial.rejected, trial.first)
-    work.rejects.write(outcomes[-1].too_many or ())
-    if work.rejects.notice:
-        notices.append(work.rejects.notice)
-    return report(
-        work.options,
-        None,
-        state_of(sources, stopped=stop() or too_many),
-        sources,
-        known_lines=sum(one.known_lines for one in outcomes),
-        uncounted_rejects=len(outcomes[-1].too_many or ()),
-        by_day=[(day.isoformat(), amount) for day, amount in sorted(trial.days.items())],
-        notices=notices,
-    )

@@ -15,7 +15,6 @@ What only one part raises and another handles, and nobody is told:
 
 ::
 
-    ReconcileStopped          told to stop before anything was done
     RolledUpMeanwhile         a day is in a month by now
     Overtaken                 another process has counted what was read
     SourceDiffers             another process has read on, maybe in another source
@@ -63,10 +62,6 @@ class TooManyRejects(BackfillError):
     def __init__(self, message: str, rejects: "list[Rejected]") -> None:
         super().__init__(message)
         self.rejects = rejects
-
-
-class ReconcileStopped(Exception):
-    """Told to stop before all that was in the streams was counted; nothing was done."""
 
 
 class RolledUpMeanwhile(Exception):

@@ -16,7 +16,7 @@ from countersink.backfill.options import Recipe
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import Width, width_of
 from countersink.store.counters.catalog import load_scheme
-from countersink.store.sql import label_of
+from countersink.store.sql import label_of, label_time
 
 PAGE: Final = 1000
 """Rows that are read at once."""
@@ -29,7 +29,7 @@ class Run:
     Attributes:
         id: its number.
         counter: as asked.
-        mode: ``add``, ``reconcile``, or ``dry-run`` of a reconcile, while it lasts.
+        mode: ``add`` or ``reconcile``.
         state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
             ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
         recipe: how its sources are read.
@@ -125,6 +125,18 @@ class Drift:
     had: int
     should_be: int
 
+    @staticmethod
+    def of(day: date, label: int, key: bytes, had: int, should_be: int) -> "Drift":
+        """That of a bucket of a day, by its label, and a key."""
+        return Drift(
+            day=day,
+            bucket=label_time(label),
+            width=width_of(label),
+            key=key.decode(errors="replace"),
+            had=had,
+            should_be=should_be,
+        )
+
     @property
     def delta(self) -> int:
         """What was added to correct it."""
@@ -198,14 +210,7 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
         )
         for bucket, width, key, had, should_be in page:
             label = label_of(bucket, width)
-            yield Drift(
-                day=scheme.local_day(label),
-                bucket=bucket,
-                width=width_of(label),
-                key=bytes(key).decode(errors="replace"),
-                had=int(had),
-                should_be=int(should_be),
-            )
+            yield Drift.of(scheme.local_day(label), label, bytes(key), int(had), int(should_be))
         if len(page) < PAGE:
             return
         place = page[-1][:3]

@@ -59,6 +59,7 @@ class RejectsFile:
         sources: none of which it may be.
 
     Attributes:
+        first: the first :data:`KEPT` lines, also where no file is asked for.
         notice: a sentence on where the lines are; '': nowhere.
 
     Raises:
@@ -66,6 +67,7 @@ class RejectsFile:
     """
 
     def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:
+        self.first: list[RejectedLine] = []
         self.notice = ""
         self._path = path
         self._file: BinaryIO | None = None
@@ -109,6 +111,7 @@ class RejectsFile:
         Raises:
             BackfillError: they cannot be written. The next call, and the end, try it again.
         """
+        self.first += rejected[: KEPT - len(self.first)]
         if self._file is None or not rejected:
             return
         text = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)

@@ -13,10 +13,9 @@ from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import BackfillOptions, SourceReport
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import load_scheme
 
-DRY_RUN: Final = "dry-run"
-"""The mode of a reconcile that changes nothing: it is in the table while it lasts."""
 _LONGEST_ERROR: Final = 1000
 _NOW: Final = "UTC_TIMESTAMP(3)"
 
@@ -57,22 +56,20 @@ class LineCounts:
 
 def process_name() -> str:
     """A name that no other process has, or ever had: host:pid and something random."""
-    return f"{host()}:{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{socket.gethostname()[:150]}:{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def host() -> str:
-    """What the names of this host's processes begin with, up to the last colon."""
-    return socket.gethostname()[:150]
-
-
-def begin(session: Session, options: BackfillOptions, sources: Sequence[str], holder: str) -> int:
-    """A new run, ``running``; its number. Where the outcome was unknown, call it again.
+def begin(
+    session: Session, options: BackfillOptions, sources: Sequence[str], holder: str
+) -> tuple[int, Resolution]:
+    """A new run, ``running``: its number, and the resolution in which it reconciles. Where the
+    outcome was unknown, call it again.
 
     Args:
         sources: as they are named to people.
         holder: :func:`process_name`, its own for every run.
     """
-    ask = "SELECT id FROM backfill_run WHERE counter = %s AND holder = %s"
+    ask = "SELECT id, resolution FROM backfill_run WHERE counter = %s AND holder = %s"
     with session.transaction():
         read_control(session)  # its lock keeps the resolution as it is
         if not session.query(ask, (options.counter, holder)):
@@ -83,19 +80,19 @@ def begin(session: Session, options: BackfillOptions, sources: Sequence[str], ho
                 f" VALUES (%s, %s, 'running', %s, %s, %s, %s, {_NOW}, {_NOW})",
                 (
                     options.counter,
-                    DRY_RUN if options.dry_run else options.mode,
+                    options.mode,
                     options.recipe.to_json(),
                     json.dumps([printable(name) for name in sources], ensure_ascii=False),
                     holder,
                     own.resolution if options.mode == "reconcile" else None,
                 ),
             )
-        ((number,),) = session.query(ask, (options.counter, holder))
-    return int(number)
+        ((number, resolution),) = session.query(ask, (options.counter, holder))
+    return int(number), resolution
 
 
-def record(session: Session, run: int, counted: LineCounts) -> None:
-    """Note in a run's row what a chunk came to, at the end of its transaction.
+def record(session: Session, run: int, counted: LineCounts, corrections: int = 0) -> None:
+    """Note in a run's row what a chunk came to, or corrections, at the end of their transaction.
 
     At the end, since every chunk of the run needs this row: it is locked for a moment only.
 
@@ -105,42 +102,28 @@ def record(session: Session, run: int, counted: LineCounts) -> None:
     changed = session.execute(
         "UPDATE backfill_run SET size_bytes = size_bytes + %s, lines_read = lines_read + %s,"
         " counted = counted + %s, filtered = filtered + %s, rejected = rejected + %s,"
-        f" amount = amount + %s, seen = {_NOW} WHERE id = %s AND state = 'running'",
-        (
-            counted.size_bytes,
-            counted.lines,
-            counted.counted,
-            counted.filtered,
-            counted.rejected,
-            counted.amount,
-            run,
-        ),
+        " amount = amount + %s, corrections = corrections + %s,"
+        f" seen = {_NOW} WHERE id = %s AND state = 'running'",
+        (*astuple(counted), corrections, run),
     )
     # No row is changed either if all of it is 0, within a millisecond.
     if not changed:
-        require_running(session, run, lock=" FOR UPDATE")
+        require_running(session, run)
 
 
-def require_running(session: Session, run: int, *, lock: str = "") -> None:
-    """Check that a run has not been ended by somebody.
-
-    Args:
-        lock: as a locking read: it stays so until the transaction ends.
+def require_running(session: Session, run: int) -> None:
+    """Hold a run's row until the transaction ends, and see that nobody has ended the run.
 
     Raises:
-        RunEnded: it has.
+        RunEnded: somebody has.
     """
-    if (state := state_of(session, run, lock=lock)) != "running":
+    found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
+    state = found[0][0] if found else "gone"
+    if state != "running":
         raise RunEnded(
-            f"the backfill {run} is {state}, so nothing more is counted by it; what it counted"
-            " before was taken back if it is undone: run it again to count everything anew"
+            f"backfill {run} is {state} by now, so nothing more is counted or corrected by it: run"
+            " this again if that is wanted"
         )
-
-
-def state_of(session: Session, run: int, *, lock: str = "") -> str:
-    """The state of a run; ``gone``: there is none."""
-    found = session.query(f"SELECT state FROM backfill_run WHERE id = %s{lock}", (run,))
-    return str(found[0][0]) if found else "gone"
 
 
 def end(session: Session, run: int, state: str, error: str = "") -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.backfill import history, retraction, run_state
+from countersink.backfill import history, retraction
 from countersink.backfill.count import sources, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
@@ -156,11 +156,6 @@ def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
 
 
 def _refuse(run: Run) -> None:
-    if run.mode == run_state.DRY_RUN:
-        raise BackfillError(
-            f"backfill {run.id} was a dry run: it has changed nothing, and is cleared away by the"
-            f" next backfill of {run.counter}"
-        )
     if run.state == "undone":
         raise BackfillError(
             f"backfill {run.id} was undone already, at {run.seen:%Y-%m-%d %H:%M:%S} UTC: there is"

@@ -211,7 +211,7 @@ CREATE TABLE IF NOT EXISTS tracked_table (
 CREATE TABLE IF NOT EXISTS backfill_run (
     id          BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
     counter     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    mode        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'add, reconcile, or dry-run of a reconcile, while it lasts',
+    mode        VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'add or reconcile',
     state       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'running, done, stopped, failed, undoing or undone; counts are committed while it is running only',
     options     JSON NOT NULL COMMENT 'how its sources are read',
     sources     JSON NOT NULL COMMENT 'array of names, as they were given',

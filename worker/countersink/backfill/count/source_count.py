@@ -112,7 +112,7 @@ class _SourceCount:
         work, self._at_hand = self._work, at_hand
         for _ in range(_SETTLINGS):
             self._settled = settled = work.link.run(
-                work.sources.settle, at_hand.content, at_hand.wanted, work.watch.look
+                work.sources.settle, at_hand.content, at_hand.wanted, work.watch.say
             )
             self._source, self._ended = settled.source, settled.ended
             self._held_to, self._behind = settled.to, settled.last
@@ -160,7 +160,7 @@ class _SourceCount:
 
     def _read_ahead(self, start: Start) -> ReadAhead:
         work, wanted = self._work, self._at_hand.wanted
-        catalog = work.link.run(work.task.catalog)
+        catalog = work.task.catalog
         salts = work.link.run(salts_of, wanted.recipe, wanted.counter)
         # With the newline that is still to be read of the line before, which may say how to read.
         self._at_hand.reader.look_back(self._at_hand.content.read_at, start.at + start.newline)
@@ -207,7 +207,7 @@ class _SourceCount:
             source,
             self._at_hand.wanted.head,
             (self._held_to, self._behind),
-            work.watch.look,
+            work.watch.say,
         )
         self._held_to, self._behind = held.to, held.last
         if held.verdict == "older":

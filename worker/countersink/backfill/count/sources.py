@@ -421,13 +421,6 @@ def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
         save(session, replace(source.after(last, b""), head=source.head[: last.end_at]))
 
 
-def forget_lines(session: Session, run: int) -> None:
-    """Forget by what the lines of a run's truth are known: all of its sources are read."""
-    own = session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,))
-    for (source,) in own:
-        session.execute("DELETE FROM backfill_sample WHERE source = %s", (source,))
-
-
 def forget_truth(session: Session, run: int) -> None:
     """Delete the sources that were read as the truth of a run, with their chunks."""
     own = "(SELECT id FROM backfill_source WHERE truth_of = %s)"

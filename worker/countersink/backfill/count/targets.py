@@ -15,12 +15,11 @@ sums up, and one that comes after them is refused.
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
-from countersink.backfill import run_state
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import after_correction
 from countersink.store import sql
@@ -29,7 +28,7 @@ from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Session, rerun
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.counters.buckets import Resolution
+from countersink.store.counters.buckets import ONE_DAY, Resolution
 from countersink.store.counters.catalog import Scheme, last_reconciles
 from countersink.store.ledger.backfills import JournalEntry, journal_entries
 from countersink.store.tracked.definitions import tracked_names
@@ -39,7 +38,7 @@ _CELLS: Final = 20_000
 """Cells per piece of a journal: some hundred kilobytes, compressed; 6 MB at the most."""
 _FASTEST: Final = 1
 _ROWS_PER_DELETE: Final = 5000
-_DAYS_NAMED: Final = 5
+_RANGES_NAMED: Final = 10
 
 
 class CounterTarget:
@@ -50,9 +49,6 @@ class CounterTarget:
     """
 
     truth_of = 0
-
-    def __init__(self) -> None:
-        self._slots: tuple[Session, int] | None = None
 
     def scheme(self, own: Scheme) -> Scheme:
         """How lines go into buckets: as the counter's events do."""
@@ -74,31 +70,26 @@ class CounterTarget:
             RefusedMembers: those of some cells cannot be united; the transaction is to be undone.
             StoreError: as any statement.
         """
-        if self._slots is None or self._slots[0] is not session:
-            self._slots = session, cells.slot_of(session)
-        cells.add(session, self._slots[1], amounts, members)
+        cells.add(session, cells.slot_of(session), amounts, members)
         write_journal(session, source, start_at, amounts)
 
 
+@dataclass(frozen=True, slots=True)
 class TruthTarget:
     """Where the chunks of a reconcile go: added up beside the counter, whose totals stay as they
     are.
 
-    Args:
-        run: its number.
-        resolution: of the counter when the run began.
-
     Attributes:
         truth_of: the run: its sources are known apart from those that were added.
+        resolution: of the counter when the run began.
     """
 
-    def __init__(self, run: int, resolution: Resolution) -> None:
-        self.truth_of = run
-        self._resolution = resolution
+    truth_of: int
+    resolution: Resolution
 
     def scheme(self, own: Scheme) -> Scheme:
         """How lines go into buckets, whatever the counter's resolution is by now."""
-        return replace(own, resolution=self._resolution)
+        return replace(own, resolution=self.resolution)
 
     def add(
         self,
@@ -115,14 +106,10 @@ class TruthTarget:
             StoreError: as any query.
         """
         clause = session.dialect.upsert_add("backfill_correction", "should_be")
-        heads: dict[int, str] = {}
         for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
-            for _, bucket, _, _ in some:
-                if bucket not in heads:
-                    place = f"'{sql.label_text(bucket)}', {sql.width_number(bucket):d}"
-                    heads[bucket] = f"({self.truth_of:d}, {place}, X'"
             values = ", ".join(
-                f"{heads[bucket]}{key.encode().hex()}', {amount:d})"
+                f"({self.truth_of:d}, '{sql.label_text(bucket)}', {sql.width_number(bucket):d},"
+                f" X'{key.encode().hex()}', {amount:d})"
                 for _, bucket, key, amount in some
             )
             session.execute(
@@ -132,37 +119,6 @@ class TruthTarget:
 
 
 Target = CounterTarget | TruthTarget
-
-
-def target_of(session: Session, run: int, mode: str) -> Target:
-    """Where the chunks of a run go."""
-    return CounterTarget() if mode == "add" else TruthTarget(run, resolution_of(session, run))
-
-
-def resolution_of(session: Session, run: int) -> Resolution:
-    """The resolution of its counter when a reconcile began.
-
-    Raises:
-        BackfillError: somebody has ended it, and what its sources say is forgotten.
-    """
-    ((found,),) = session.query("SELECT resolution FROM backfill_run WHERE id = %s", (run,))
-    if found is None:
-        require_reconciling(session, run)
-    return cast(Resolution, found)
-
-
-def require_reconciling(session: Session, run: int) -> None:
-    """Hold a run's row until the transaction ends, and see that it is running.
-
-    Raises:
-        BackfillError: somebody has ended or undone it.
-    """
-    state = run_state.state_of(session, run, lock=" FOR UPDATE")
-    if state != "running":
-        raise BackfillError(
-            f"backfill {run} is {state} by now, so nothing more is corrected by it: run this again"
-            " if that is wanted"
-        )
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
@@ -238,9 +194,12 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 
 
 def discard_truth(session: Session, run: int) -> None:
-    """Forget what the sources of a run said, but for what was corrected; outside a transaction, in
-    steps.
+    """Forget what the sources of a run said, but for what was corrected, and by what their lines
+    are known; outside a transaction, in steps. May be run again.
     """
+    for (source,) in session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,)):
+        forget = "DELETE FROM backfill_sample WHERE source = %s"
+        rerun(partial(session.execute, forget, (source,)))
     place: tuple[object, ...] | None = None
     finished = False
     while not finished:
@@ -257,17 +216,6 @@ def discard_truth(session: Session, run: int) -> None:
         finished, place = not ends, ends[0] if ends else None
     forgotten = "UPDATE backfill_run SET resolution = NULL WHERE id = %s"
     rerun(partial(session.execute, forgotten, (run,)))
-
-
-def discard_ended_truths(session: Session, counter: str) -> None:
-    """The same of all runs of a counter that have ended, however."""
-    ended = session.query(
-        "SELECT id FROM backfill_run WHERE counter = %s AND state <> 'running'"
-        " AND resolution IS NOT NULL",
-        (counter,),
-    )
-    for (run,) in ended:
-        discard_truth(session, int(run))
 
 
 def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> None:
@@ -311,8 +259,18 @@ def set_days_after(
 
 
 def _set_by(found: Mapping[date, int], run: int) -> str:
-    """The first days of those that a run has set, for people."""
-    days = sorted(day for day, by in found.items() if by == run)
-    more = len(days) - _DAYS_NAMED
-    named = ", ".join(map(str, days[:_DAYS_NAMED]))
-    return f"{named} and {more:,} more days" if more > 0 else named
+    """The days of those that a run has set, for people."""
+    return days_text(day for day, by in found.items() if by == run)
+
+
+def days_text(some: Iterable[date]) -> str:
+    """Days as ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
+    ranges: list[list[date]] = []
+    for day in sorted(some):
+        if ranges and day - ONE_DAY == ranges[-1][1]:
+            ranges[-1][1] = day
+        else:
+            ranges.append([day, day])
+    texts = [f"{one}" if one == other else f"{one} to {other}" for one, other in ranges]
+    more = len(texts) - _RANGES_NAMED
+    return ", ".join(texts[:_RANGES_NAMED]) + (f" and {more:,} more" if more > 0 else "")

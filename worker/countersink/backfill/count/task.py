@@ -1,6 +1,7 @@
-"""What the chunks of a run share: ``Task``, ``Work``, ``--rate`` (pauses between chunks), how often
-progress is told, and refusals of tracked counters and, in strict mode, unknown ones."""
+"""What the chunks of a run share: ``Task``, ``Work``, ``--rate`` (pauses between chunks), what is
+told of progress, and refusals of tracked counters and, in strict mode, unknown ones."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.rejects import RejectsFile
 from countersink.backfill.run_state import LineCounts, printable
 from countersink.runtime.members import Salt
+from countersink.runtime.pace import pause
 from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
@@ -31,34 +33,25 @@ from countersink.store.visitors.salts import kept_of
 
 FEWEST: Final = 1_000
 """Lines of a chunk, however slow it is to go."""
-LOOK_S: Final = 0.1
-"""Seconds between two looks whether to stop."""
-INTERVAL: Final = 0.2
-"""Seconds between two reports."""
 
 
 @dataclass(slots=True)
 class Task:
-    """What the chunks of a run have in common; remembers the catalog.
+    """What the chunks of a run have in common.
 
     Attributes:
         run: its number.
         counter: which.
         target: where amounts go.
         max_rejects: more rejected lines than this end the run.
+        catalog: as it was when it was last looked at.
     """
 
     run: int
     counter: str
     target: Target
     max_rejects: int
-    _catalog: Catalog | None = field(default=None, repr=False)
-
-    def catalog(self, session: Session) -> Catalog:
-        """The catalog as it was when it was last looked at."""
-        if self._catalog is None:
-            self._catalog = load(session)
-        return self._catalog
+    catalog: Catalog = field(repr=False)
 
     def scheme(self, catalog: Catalog) -> Scheme:
         """How lines go into buckets, as a catalog has it and the target wants it."""
@@ -71,13 +64,12 @@ class Task:
             BackfillError: the counter may not be counted by a backfill.
         """
         control = read_control(session)
-        found = self._catalog
-        if found is None or found.version != control.catalog_version:
-            found = self._catalog = load(session)
-        refuse(session, found, self.counter)
+        if self.catalog.version != control.catalog_version:
+            self.catalog = load(session)
+        refuse(session, self.catalog, self.counter)
         if self.target.truth_of:
             targets.refuse_breakdowns(session, self.counter)
-        return found
+        return self.catalog
 
 
 def refuse(session: Session, catalog: Catalog, counter: str) -> None:
@@ -133,25 +125,21 @@ class LineRate:
     """
 
     def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
-        self._rate = rate
+        self._rate = math.inf if rate is None else rate
         self._stop = stop
-        self._began = time.monotonic()
-        self._lines = 0
-        self.max_lines = LINES if rate is None else min(LINES, max(FEWEST, int(rate)))
+        self._ready = 0.0
+        self.max_lines = int(min(LINES, max(FEWEST, self._rate)))
 
     def note(self, lines: int) -> None:
-        """So many lines more were counted."""
-        self._lines += lines
+        """So many lines were counted since the last pause."""
+        self._ready += lines / self._rate
 
     def wait(self) -> None:
         """Wait as long as it takes that those that were counted are no more than may be: before
         the next chunk, so that nothing is waited for after the last.
         """
-        if self._rate is None:
-            return
-        ready = self._began + self._lines / self._rate
-        while (left := ready - time.monotonic()) > 0 and not self._stop():
-            time.sleep(min(left, LOOK_S))
+        pause(self._ready - time.monotonic(), self._stop)
+        self._ready = max(self._ready, time.monotonic())
 
 
 class ProgressWatch:
@@ -171,38 +159,26 @@ class ProgressWatch:
         self._size = None if None in sizes else sum(size or 0 for size in sizes)
         self._before = 0
         self._source = ""
-        self._own_size = 0
         self._content: Content | None = None
         self._counted = LineCounts()
-        self._said = 0.0
         self.jobs = 0
 
     def begin(self, source: Input, content: Content) -> None:
         """A source is opened."""
-        self._source = source.name
-        self._own_size = source.size or 0
-        self._content = content
+        self._source, self._content = source.name, content
         self.say()
 
     def add(self, counted: LineCounts) -> None:
         """Some of it is counted."""
         self._counted += counted
-        self.look()
-
-    def look(self) -> None:
-        """Say how far it is, unless that was said a moment ago."""
-        if time.monotonic() - self._said >= INTERVAL:
-            self.say()
+        self.say()
 
     def say(self) -> None:
         """Say how far it is."""
-        self._said = time.monotonic()
-        within = 0 if self._content is None else self._content.position
-        done = self._before + within
         progress = Progress(
             doing="reading",
             source=self._source,
-            done=done if self._size is None else min(done, self._size),
+            done=self._before + (0 if self._content is None else self._content.position),
             size=self._size,
             lines=self._counted.lines,
             counted=self._counted.counted,
@@ -212,10 +188,10 @@ class ProgressWatch:
         )
         self._on_progress(progress)
 
-    def finish(self) -> None:
+    def finish(self, source: Input, content: Content) -> None:
         """The source is done with."""
-        content, self._content = self._content, None
-        self._before += self._own_size or (0 if content is None else content.position)
+        self._before += source.size or content.position
+        self._content = None
         self.say()
 
 
@@ -228,7 +204,6 @@ class Work:
         options: as asked.
         link: the connection.
         task: what its chunks have in common.
-        catalog: as it was when it began.
         sources: which sources are known.
         pool: reads chunks.
         rejects: where rejected lines go.
@@ -241,7 +216,6 @@ class Work:
     options: BackfillOptions
     link: PatientSession
     task: Task
-    catalog: Catalog
     sources: Sources
     pool: ReaderPool
     rejects: RejectsFile
@@ -295,14 +269,15 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 head=head[:KNOWN_BYTES],
                 count_repeats=options.count_repeats,
             )
-            reader = reader_of(recipe, options.counter, work.catalog.of(options.counter), head)
+            own = work.task.catalog.of(options.counter)
+            reader = reader_of(recipe, options.counter, own, head)
             check_head(recipe, reader, head)
             # Exports are written once, and often without a last newline.
             is_log = recipe.input_format not in ("csv", "ndjson")
             leave_open = is_log and options.mode == "add" and content.may_grow
             yield OpenSource(content, head, wanted, reader, leave_open)
         finally:
-            work.watch.finish()
+            work.watch.finish(source, content)
 
 
 def reader_of(recipe: Recipe, counter: str, scheme: Scheme, head: bytes) -> Reader:
@@ -319,12 +294,11 @@ def reader_of(recipe: Recipe, counter: str, scheme: Scheme, head: bytes) -> Read
         UnknownZone: a time zone is unknown on this machine.
     """
     begins = scheme.first_minute
-    minutes: tuple[int, int] | None = None
-    if recipe.start is not None or recipe.end is not None:
-        first, until = 0, MAX_MINUTE + 1
-        if recipe.start is not None:
-            first = begins(recipe.start)
-        if recipe.end is not None and recipe.end < date.max:
-            until = begins(recipe.end + timedelta(days=1))
-        minutes = first, max(first, until)
+    first, until = 0, MAX_MINUTE + 1
+    if recipe.start is not None:
+        first = begins(recipe.start)
+    if recipe.end is not None and recipe.end < date.max:
+        until = begins(recipe.end + timedelta(days=1))
+    within_days = recipe.start is not None or recipe.end is not None
+    minutes = (first, max(first, until)) if within_days else None
     return make_reader(recipe, head, minutes, begins, counter)

@@ -121,7 +121,8 @@ def _refuse_undoing(session: Session, run: int) -> None:
     Raises:
         BackfillError: it is.
     """
-    if run_state.state_of(session, run, lock=" LOCK IN SHARE MODE") == "undoing":
+    ask = "SELECT state FROM backfill_run WHERE id = %s LOCK IN SHARE MODE"
+    if session.query(ask, (run,)) == [("undoing",)]:
         raise BackfillError(
             f"backfill {run}, which has counted the lines before, is being taken back:"
             f" `countersink backfills undo {run}` goes on with that; then count it again"

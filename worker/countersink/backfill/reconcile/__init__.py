@@ -12,20 +12,20 @@ right already stays as it is.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import Final
 
 import redis
 
-from countersink.backfill.count import targets
-from countersink.backfill.errors import BackfillError, ReconcileStopped, RolledUpMeanwhile
+from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
 from countersink.backfill.options import BackfillOptions, Progress, SourceReport
 from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
-from countersink.backfill.reconcile.scope import choose, left_out
+from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day, left_out
+from countersink.backfill.run_state import require_running
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session
+from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import mark_days
 from countersink.store.sessions import PatientSession
 from countersink.store.sql import parts
@@ -50,15 +50,14 @@ def begin(
     *,
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
-) -> int:
+) -> int | None:
     """Note the time and wait until all that was in the streams by then is counted.
 
     Returns:
-        Unix ms on Redis's clock: ``t0`` for :func:`correct`.
+        Unix ms on Redis's clock: ``t0`` for :func:`correct`; None: it was told to stop.
 
     Raises:
         BackfillError: no Redis was given; or nobody has counted it in ``options.wait_s``.
-        Stopped: told to.
         StreamError: Redis did not do its part.
     """
     if redis_url is None:
@@ -77,7 +76,7 @@ def begin(
         while left := _left(client, left):
             on_progress(Progress(doing="waiting"))
             if stop():
-                raise ReconcileStopped
+                return None
             if time.monotonic() >= deadline:
                 raise BackfillError(
                     f"{', '.join(left)}: what was there when this began is not counted after"
@@ -119,15 +118,14 @@ def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str
     are none; or ''.
     """
     rejected = sum(one.rejected for one in reports)
-    counted = sum(one.counted for one in reports)
+    counted = any(one.counted for one in reports)
     if rejected and not counted:
         return (
             f"{rejected:,} lines were rejected, and none counted: look at why, and whether"
             " --input-format and the other options are those of these sources"
         )
     for one in reports:
-        # Lines that the filters left out were read all the same.
-        if one.rejected and not (one.counted or one.filtered):
+        if one.outcome == "rejected":
             return (
                 f"of {one.source} all {one.rejected:,} lines were rejected: look at why, whether"
                 " --input-format and the other options are right for it, or leave it out"
@@ -149,6 +147,7 @@ def correct(
     mysql_url: str,
     run: int,
     options: BackfillOptions,
+    resolution: Resolution,
     t0: int,
     *,
     on_progress: Callable[[Progress], object] = lambda progress: None,
@@ -158,6 +157,7 @@ def correct(
     """Set the totals to what a run's sources say; all of them have been read, without a gap.
 
     Args:
+        resolution: of the buckets that the sources were read in.
         on_notice: told which days are left out, before any total is changed.
 
     Raises:
@@ -169,18 +169,19 @@ def correct(
     gone: dict[str, list[date]] = {}
     connect = connect_for(mysql_url)
     with PatientSession(connect, stop, attempts=1) as keeper:
-        chosen = keeper.run(choose, run, options, t0)
-        for notice in chosen.notices:
+        buckets = keeper.run(DayBuckets.read, options.counter, resolution)
+        days, notices = keeper.run(choose, buckets, options, t0)
+        for notice in notices:
             on_notice(notice)
         # All marks before the first sum: what was accepted before and is counted is in the sum.
-        for part in parts(chosen.days, _MARKS_AT_ONCE):
+        for part in parts(days, _MARKS_AT_ONCE):
             keeper.run(_mark, run, options.counter, t0, part)
     # On a session of its own, which waits for locks as correcting does, not as marking has.
     with PatientSession(connect, stop, attempts=1) as keeper:
-        resolution = keeper.run(targets.resolution_of, run)
         work = Correction(run, options.counter, resolution, options.delete_missing)
-        said = replace(chosen, days=keeper.run(correction.said_of, run, options, chosen))
-        for day in said.each(on_progress):
+        if not options.delete_missing:
+            days = keeper.run(correction.said_of, run, days)
+        for day in each_day(days, on_progress):
             try:
                 finished = correction.correct_day(keeper, work, day, stop=stop)
             except RolledUpMeanwhile as why:
@@ -188,12 +189,10 @@ def correct(
             if not finished:
                 break
         corrections, amount, rejected = keeper.run(_corrected, run)
-        if finished:
-            keeper.run(targets.discard_truth, run)
-    notices = (*chosen.notices, *left_out(gone))
+    notices += left_out(gone)
     if rejected:
-        notices += (
-            f"{rejected:,} lines were rejected: what they may have counted is in no total now",
+        notices.append(
+            f"{rejected:,} lines were rejected: what they may have counted is in no total now"
         )
     return Corrected(corrections=corrections, amount=amount, notices=notices, finished=finished)
 
@@ -202,7 +201,7 @@ def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date
     """Mark days: what was accepted before ``t0`` is not counted in them from now on."""
 
     def work(control: Control) -> None:
-        targets.require_reconciling(session, run)
+        require_running(session, run)
         mark_days(session, counter, run, t0, days)
         bump(session)
 

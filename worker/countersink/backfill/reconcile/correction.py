@@ -19,32 +19,36 @@ behind who waits.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from datetime import date
 from typing import Final
 
 from countersink.backfill import run_state
 from countersink.backfill.count.sources import hold_counter
-from countersink.backfill.count.targets import (
-    refuse_breakdowns,
-    refuse_tracked,
-    require_reconciling,
-    resolution_of,
-)
+from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked
 from countersink.backfill.errors import RolledUpMeanwhile
 from countersink.backfill.history import Drift
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.backfill.reconcile.scope import Chosen, DayBuckets, choose
+from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
+from countersink.backfill.run_state import LineCounts
 from countersink.runtime.limits import key_text
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
-from countersink.store.counters.buckets import ONE_DAY, Resolution, width_of
+from countersink.store.counters.buckets import ONE_DAY, Resolution
 from countersink.store.errors import Conflict
 from countersink.store.sessions import PatientSession, open_tables
-from countersink.store.sql import LABEL, insert_rows, label_time, labels_where, width_number
+from countersink.store.sql import (
+    LABEL,
+    insert_rows,
+    label_time,
+    labels_where,
+    marks,
+    parts,
+    width_number,
+)
 
 ROWS: Final = 1000
 """Rows of a range, of the truth and of the counter, to begin with; or those of one key."""
@@ -59,6 +63,8 @@ LISTED: Final = 10_000
 _LONGEST_PAUSE_S: Final = 0.2
 GREATEST: Final = b"\xff" * 255
 """No key is greater."""
+_KEYS: Final = 500
+"""Keys in a statement; from 1,000 on MariaDB makes a temporary table of them."""
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -83,7 +89,7 @@ class DayKeys:
         return "counter_key > %s AND counter_key <= %s", [self.after, self.last]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class KeyDifference:
     """A key whose total in a bucket is not what the sources say."""
 
@@ -93,7 +99,7 @@ class KeyDifference:
     should_be: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Correction:
     """The corrections of one run of a reconcile.
 
@@ -102,14 +108,12 @@ class Correction:
         counter: which.
         resolution: of the buckets that its sources were read in.
         delete_missing: keys that the sources do not have go to zero.
-        version: of the catalog that was last looked at.
     """
 
     run: int
     counter: str
     resolution: Resolution
     delete_missing: bool
-    version: int = -1
 
     def buckets(self, session: Session, lock: str = "") -> DayBuckets:
         """The buckets that the counter's days have now."""
@@ -139,79 +143,70 @@ class Correction:
             for after, last in zip([keys.after, *lasts], lasts, strict=False)
         ]
 
-    def correct(self, session: Session, keys: DayKeys, *, again: bool = False) -> None:
+    def correct(self, session: Session, keys: DayKeys) -> None:
         """Set the keys of a range in all buckets of their day; committed when it returns.
 
         Args:
             session: at REPEATABLE READ, outside a transaction.
             keys: the range.
-            again: it may have been done before, by a transaction whose outcome is not known: look
-                at what was written down first.
 
         Raises:
             RolledUpMeanwhile: nothing was done, and the day is to be left as it is.
             BackfillError: the run is not running any more, or nobody may correct this counter.
             Conflict: somebody holds a row; nothing was done.
-            Unavailable: it was done, or not.
+            Unavailable: it was done, or not: call it again.
         """
         counter = self.counter
         with session.transaction():
-            version = read_control(session).catalog_version
+            read_control(session)
             hold_counter(session, counter)
             # No mover announces wider buckets meanwhile; and what it moves it holds, or waits for.
             buckets = self.buckets(session, " LOCK IN SHARE MODE")
             labels = buckets.of(keys.day)
-            # Under that lock: a transaction of ours that the server is still about to end holds it.
-            if again and self._was_corrected(session, labels, keys):
+            # By a transaction whose outcome is not known. Under that lock: one of ours that the
+            # server is still about to end holds it.
+            if self._was_corrected(session, labels, keys):
                 return
-            if version != self.version:
-                refuse_tracked(session, counter)
-                refuse_breakdowns(session, counter)
+            refuse_tracked(session, counter)
+            refuse_breakdowns(session, counter)
             if why := buckets.left_out(session, keys.day):
                 raise RolledUpMeanwhile(why)
-            self.version = version
-            found = list(self.differences(session, labels, keys, lock=" FOR UPDATE"))
+            found = self.differences(session, labels, keys)
             amounts = Amounts()
             for one in found:
                 amounts.add(counter, one.label, key_text(one.key), one.should_be - one.had)
             if found:
                 cells.add(session, cells.slot_of(session), amounts)
                 self._write_down(session, found)
-            self._note(session, found)
+            changed = LineCounts(amount=sum(one.should_be - one.had for one in found))
+            run_state.record(session, self.run, changed, corrections=len(found))
 
     def differences(
-        self, session: Session, labels: Iterable[int], keys: DayKeys, *, lock: str = ""
-    ) -> Iterator[KeyDifference]:
-        """What differs in a range, in the order of buckets and keys. Of a key of which the sources
-        say something on a day they say 0 where they say nothing.
+        self, session: Session, labels: Iterable[int], keys: DayKeys
+    ) -> list[KeyDifference]:
+        """What differs in a range, in the order of buckets and keys; it stays so until the
+        transaction ends.
 
         Args:
-            session: in a transaction, so that both reads see the same.
+            session: in a transaction.
             labels: of all buckets of the day.
             keys: the range.
-            lock: as a locking read.
         """
         buckets, at = labels_where(labels)
         among, ends = keys.where()
-        where = f"{buckets} AND {among} GROUP BY bucket, width, counter_key"
-        had, said = (
-            {
-                (int(label), bytes(key)): int(amount)
-                for label, key, amount in session.query(
-                    f"SELECT {LABEL}, counter_key, SUM({table} = %s AND {where}{locks}",
-                    (owner, *at, *ends),
-                )
-            }
-            for table, owner, locks in (
-                (f"amount) FROM {_ROWS} WHERE counter", self.counter, lock),
-                ("should_be) FROM backfill_correction WHERE run", self.run, ""),
-            )
+        where, args = f"{buckets} AND {among}", (*at, *ends)
+        had = session.query(
+            f"SELECT {LABEL}, counter_key, SUM(amount) FROM {_ROWS} WHERE counter = %s AND {where}"
+            " GROUP BY bucket, width, counter_key FOR UPDATE",
+            (self.counter, *args),
         )
-        known = {key for _, key in said}
-        for label, key in sorted({*said, *had}):
-            before, after = had.get((label, key), 0), said.get((label, key), 0)
-            if before != after and (self.delete_missing or key in known):
-                yield KeyDifference(label, key, before, after)
+        said = session.query(
+            f"SELECT {LABEL}, counter_key, should_be FROM backfill_correction"
+            f" WHERE run = %s AND {where}",
+            (self.run, *args),
+        )
+        should_be = {(label, key): amount for label, key, amount in said}
+        return sorted(_differing(had, should_be, delete_missing=self.delete_missing))
 
     def _was_corrected(self, session: Session, labels: Iterable[int], keys: DayKeys) -> bool:
         buckets, at = labels_where(labels)
@@ -239,14 +234,6 @@ class Correction:
             session.dialect.upsert_set("had"),
         )
 
-    def _note(self, session: Session, found: list[KeyDifference]) -> None:
-        require_reconciling(session, self.run)
-        session.execute(
-            "UPDATE backfill_run SET corrections = corrections + %s, amount = amount + %s,"
-            " seen = UTC_TIMESTAMP(3) WHERE id = %s",
-            (len(found), sum(one.should_be - one.had for one in found), self.run),
-        )
-
 
 def connect_for(mysql_url: str) -> Connect:
     """How to get sessions as correcting needs them."""
@@ -266,14 +253,8 @@ def connect_for(mysql_url: str) -> Connect:
     return opened
 
 
-def said_of(
-    session: Session, run: int, options: BackfillOptions, chosen: Chosen
-) -> tuple[date, ...]:
-    """The days of those chosen of which the sources may say something; all of them with
-    ``delete_missing``.
-    """
-    if options.delete_missing:
-        return chosen.days
+def said_of(session: Session, run: int, chosen: Iterable[date]) -> list[date]:
+    """The days of those chosen of which the sources may say something."""
     # A loose scan: not a row of a bucket but its first is looked at.
     found = session.query(
         "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_correction"
@@ -282,7 +263,7 @@ def said_of(
     )
     # In UTC: a local day has hours of the one before it, or of the one after it.
     near = {day + number * ONE_DAY for (day,) in found for number in (-1, 0, 1)}
-    return tuple(day for day in chosen.days if day in near)
+    return [day for day in chosen if day in near]
 
 
 def correct_day(
@@ -301,7 +282,7 @@ def correct_day(
     left = keeper.run(correcting.ranges, DayKeys(day, None, GREATEST), rows)[::-1]
     while left and not stop():
         try:
-            _correct_once(keeper, correcting, left[-1])
+            keeper.run(correcting.correct, left[-1])
         except Conflict as error:
             failed += 1
             if failed == ATTEMPTS:
@@ -319,18 +300,6 @@ def correct_day(
     return not left
 
 
-def _correct_once(keeper: PatientSession, correcting: Correction, keys: DayKeys) -> None:
-    """Correct a range, and where the outcome is unknown look before it is tried again."""
-    tried = False
-
-    def work(session: Session) -> None:
-        nonlocal tried
-        again, tried = tried, True
-        correcting.correct(session, keys, again=again)
-
-    keeper.run(work)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
     """What a reconcile corrected, or would correct.
@@ -343,17 +312,22 @@ class Corrected:
         drift: the first of what would be corrected.
     """
 
-    corrections: int
-    amount: int
-    notices: tuple[str, ...] = ()
+    corrections: int = 0
+    amount: int = 0
+    notices: Sequence[str] = ()
     finished: bool = True
     drift: tuple[Drift, ...] = ()
 
 
+Said = Mapping[int, Mapping[str, int]]
+"""What sources say: bucket's label → key → amount."""
+
+
 def compare(
     mysql_url: str,
-    run: int,
+    said: Said,
     options: BackfillOptions,
+    resolution: Resolution,
     t0: int,
     *,
     on_progress: Callable[[Progress], object] = lambda progress: None,
@@ -362,6 +336,10 @@ def compare(
 ) -> Corrected:
     """What correcting would do, in one snapshot; for dry runs.
 
+    Args:
+        said: what the sources say, in all.
+        resolution: of the buckets that they were read in.
+
     Raises:
         BackfillError, StoreError: as :func:`countersink.backfill.reconcile.correct`.
     """
@@ -369,45 +347,76 @@ def compare(
     drift: list[Drift] = []
     finished = True
     with connect_for(mysql_url)() as session, session.transaction(snapshot=True):
-        run_state.require_running(session, run)  # nobody has cleared away what it read
-        chosen = choose(session, run, options, t0)
-        for notice in chosen.notices:
+        buckets = DayBuckets.read(session, options.counter, resolution)
+        chosen, notices = choose(session, buckets, options, t0)
+        for notice in notices:
             on_notice(notice)
-        resolution = resolution_of(session, run)
-        work = Correction(run, options.counter, resolution, options.delete_missing)
-        chosen = replace(chosen, days=said_of(session, run, options, chosen))
-        for day, found in _differences(session, work, chosen.each(on_progress)):
-            corrections += len(found)
-            amount += sum(one.should_be - one.had for one in found)
-            drift += [_drift(day, one) for one in found[: LISTED - len(drift)]]
+        for day in each_day(chosen, on_progress):
+            listed: list[KeyDifference] = []
+            labels = buckets.of(day)
+            should_be = {
+                (label, key.encode()): amount
+                for label in labels
+                for key, amount in said.get(label, {}).items()
+            }
+            had = _had(session, options, labels, {key for _, key in should_be})
+            for one in _differing(had, should_be, delete_missing=options.delete_missing):
+                corrections += 1
+                amount += one.should_be - one.had
+                if len(drift) + len(listed) < LISTED:
+                    listed.append(one)
+            drift += [Drift.of(day, *astuple(one)) for one in sorted(listed)]
             if stop():
                 finished = False
                 break
     return Corrected(
         corrections=corrections,
         amount=amount,
-        notices=chosen.notices,
+        notices=notices,
         finished=finished,
         drift=tuple(drift),
     )
 
 
-def _differences(
-    session: Session, work: Correction, days: Iterable[date]
-) -> Iterator[tuple[date, list[KeyDifference]]]:
-    """What differs, range by range."""
-    buckets = work.buckets(session)
-    for day in days:
-        for keys in work.ranges(session, DayKeys(day, None, GREATEST), ROWS):
-            yield day, list(work.differences(session, buckets.of(day), keys))
+def _had(
+    session: Session, options: BackfillOptions, labels: Sequence[int], keys: Iterable[bytes]
+) -> Iterator[tuple[int, bytes, int]]:
+    """What is in the buckets of a day: label, key and amount; of these keys, or of all."""
+    of_day, times = set(labels), sorted(map(label_time, labels))
+    some = [()] if options.delete_missing else parts(sorted(keys), _KEYS)
+    for part in some:
+        index, among = "PRIMARY", ""
+        if part:
+            index, among = "by_key", f" AND counter_key IN ({marks(part)})"
+        for row in session.stream(
+            f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX ({index})"
+            f" WHERE counter = %s AND bucket BETWEEN %s AND %s{among}"
+            " GROUP BY bucket, counter_key, width",
+            (options.counter, times[0], times[-1], *part),
+        ):
+            if row[0] in of_day:
+                yield row
 
 
-def _drift(day: date, one: KeyDifference) -> Drift:
-    return Drift(
-        day=day,
-        bucket=label_time(one.label),
-        width=width_of(one.label),
-        key=one.key.decode(errors="replace"),
-        had=one.had,
-        should_be=one.should_be,
-    )
+def _differing(
+    had: Iterable[tuple[int, bytes, int]],
+    said: dict[tuple[int, bytes], int],
+    *,
+    delete_missing: bool,
+) -> Iterator[KeyDifference]:
+    """What differs on a day. Of a key of which the sources say something they say 0 where they say
+    nothing.
+
+    Args:
+        had: label, key and amount that were counted.
+        said: what the sources say by label and key; what was there is taken out of it.
+        delete_missing: of other keys they say 0, too.
+    """
+    known = {key for _, key in said}
+    for label, key, before in had:
+        after = said.pop((label, key), 0)
+        if before != after and (delete_missing or key in known):
+            yield KeyDifference(label, key, before, after)
+    for (label, key), after in said.items():
+        if after:
+            yield KeyDifference(label, key, 0, after)
