@@ -83,19 +83,20 @@ class ReadAhead:
             Unreadable: the content cannot be read on.
             UnknownZone: a time zone is unknown on this machine.
         """
-        while not self._ended and len(self._ready) <= self._ahead:
-            self._cut_next()
+        self._hand_out()
         if not self._ready:
             if self._broken is not None:
                 raise self._broken
             return None
         self._last, given = self._ready.popleft()
         if not isinstance(given, Handed):
-            return given.result()
-        try:
-            found: ReadChunk | None = given.result(self.work.stop)
-        except ChildKilled:
-            return self._without_processes(self._last)
+            found: ReadChunk | None = given.result()
+        else:
+            try:
+                found = given.result(self.work.stop)
+            except ChildKilled:
+                return self._without_processes(self._last)
+        self._hand_out()  # to be read while this one is committed
         return found
 
     def again(self, refused: Refused) -> ReadChunk:
@@ -112,10 +113,14 @@ class ReadAhead:
     def _pool(self) -> ReaderPool:
         return self.work.pool
 
+    def _hand_out(self) -> None:
+        """Let all read that can: the thread or each child has one chunk."""
+        while not self._ended and len(self._ready) < (self._pool.jobs if self._by_children else 1):
+            self._cut_next()
+
     @property
-    def _ahead(self) -> int:
-        """Chunks that are read beside the one that is asked for."""
-        return 1 if self._pool.jobs == 1 or self._cut < FIRST else self._pool.jobs - 1
+    def _by_children(self) -> bool:
+        return self._pool.jobs > 0 and self._cut >= FIRST
 
     def _cut_next(self) -> None:
         try:
@@ -126,15 +131,15 @@ class ReadAhead:
         self._ended = cut is None or self.left
         if cut is None:
             return
-        self._cut += 1
         self.start = Start(at=cut.span.end, line=cut.span.next_line)
-        if self._pool.jobs == 1 or self._cut <= FIRST:
-            self._ready.append((cut, self._by_thread(cut, NONE_REFUSED)))
-        else:
+        if self._by_children:
             handed = self._by_process(cut)
             # Not its bytes: there may be many such chunks.
             self._ready.append((replace(cut, pieces=()), handed))
             self.work.watch.jobs = self._pool.jobs
+        else:
+            self._ready.append((cut, self._by_thread(cut, NONE_REFUSED)))
+        self._cut += 1
 
     def _cut_at(self, start: Start, end: int | None = None) -> tuple[CutChunk | None, bool]:
         return cut_chunk(

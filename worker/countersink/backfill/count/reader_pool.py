@@ -56,10 +56,10 @@ class ReaderPool:
     """The thread, and the child processes, that read the chunks of a run; a context manager.
 
     Args:
-        jobs: how many processes read big sources; 1: none.
+        jobs: how many processes read big sources.
 
     Attributes:
-        jobs: how many there are; 1 as soon as one was killed.
+        jobs: how many there are; 0 as soon as one was killed.
         thread: the thread.
     """
 
@@ -90,7 +90,7 @@ class ReaderPool:
 
     def give_up_processes(self) -> None:
         """One of them was killed: there are none from now on."""
-        self.jobs = 1
+        self.jobs = 0
         self.end_processes()
 
     def end_processes(self) -> None:

@@ -58,14 +58,18 @@ class Window:
     numbers: Sequence[int]
     _records: list[bytes] | bytes
     rejected: list[Rejected]
+    _split: list[bytes] | None = field(default=None, init=False)
 
     @property
     def lines(self) -> list[bytes]:
         """The records without their newlines."""
-        if isinstance(self._records, bytes):
-            self._records = self._records.split(b"\n")
-            del self._records[-1]
-        return self._records
+        if self._split is None:
+            if isinstance(self._records, list):
+                self._split = self._records
+            else:
+                self._split = self._records.split(b"\n")
+                del self._split[-1]
+        return self._split
 
     @property
     def data(self) -> bytes:
