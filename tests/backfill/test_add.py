@@ -7,7 +7,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
+from countersink.backfill.count.task import MOST_LINES
 from countersink.backfill.errors import BackfillError
+from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import Progress
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
@@ -54,6 +56,17 @@ def test_what_is_added_is_there_with_what_was_counted_live(logs: Logs) -> None:
     assert run == (report.run, COUNTER, "add", "done", 2, 2, 0, 2, 0)
     ((slots,),) = logs.query("SELECT COUNT(*) FROM counter_slot WHERE slot BETWEEN 512 AND 1023")
     assert slots == 2
+
+
+def test_chunks_have_more_lines_where_these_have_few_keys(logs: Logs) -> None:
+    file = logs.write("a.log", long_log(400_000))
+    assert logs.add(file).counted == 400_000
+    lines = logs.query("SELECT next_line - first_line FROM backfill_chunk ORDER BY start_at")
+    assert (lines[0], max(lines)) == ((LINES,), (MOST_LINES,))
+    assert logs.totals() == keys_of(400_000)
+    run = run_of(logs.add(logs.write("b.log", long_log(200_000, keys=10**9)), name="many"))
+    sizes = "SELECT MAX(next_line - first_line) FROM backfill_chunk WHERE run = %s"
+    assert logs.query(sizes, run) == [(LINES,)]
 
 
 def test_nothing_comes_of_an_empty_file(logs: Logs) -> None:

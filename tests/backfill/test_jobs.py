@@ -72,9 +72,11 @@ def pids() -> set[int]:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("first", [1, 3])
 def test_three_children_read_all_of_it_and_it_counts_once(
-    logs: Logs, pack: Callable[[bytes], bytes]
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes], first: int
 ) -> None:
+    monkeypatch.setattr(read_ahead, "FIRST", first)
     content = long_log(LINES // 2) + b"nonsense\n" + long_log(LINES // 2, first=LINES // 2)
     # A name that is no UTF-8.
     source = logs.write(os.fsdecode(b"a\xff.log"), pack(content))
@@ -82,6 +84,7 @@ def test_three_children_read_all_of_it_and_it_counts_once(
     rejects = logs.directory / "rejects"
     report = logs.add(source, jobs=3, on_progress=seen.append, rejects=rejects)
     assert (report.state, report.counted, report.rejected) == ("done", LINES, 1)
+    assert logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(LINES // CHUNK + 1,)]
     assert max(one.jobs for one in seen) == 3
     assert logs.totals() == keys_of(LINES)
     assert chunks(logs) == LINES // CHUNK + 1

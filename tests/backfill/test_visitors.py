@@ -531,7 +531,7 @@ def test_an_export_of_several_counters(unique: str, tmp_path: Path) -> None:
     given = {**CSV, "visitor": ("who",), "counter_column": "c"}
     found = exported(unique, options(source, **given))
     assert (found.counters, found.stray_lines) == ((COUNTER,), 1)
-    assert "others does not count different visitors" in found.strays[0].reason
+    assert "others does not count different visitors" in found.strays[0]
     assert count(unique, source, **given).amount == 1
     require_visits(unique, [Visit(host="ann")], one_field=True)
 

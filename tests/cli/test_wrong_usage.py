@@ -88,7 +88,7 @@ REFUSED = {
         "show 7 --rejects --drift": "not both",
         "show 7 --format csv": "--format csv is for",
         "show 0": "range",
-        "undo": "Missing argument 'RUN'",
+        "undo": "Missing argument 'RUN...'",
     },
     "compact": {
         "--counter 'a b'": "--counter",

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import date
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -53,7 +54,8 @@ class Backfills:
         self.good: tuple[int, ...] = (DONE, REJECTED)
         self.requests = REQUESTS
         self.kills = 0
-        self._rejects = stage.directory / f"{counter}-rejects.ndjson"
+        self._numbers = count()
+        self._rejects = Path()
         self._rejected = 0
 
     # -- running -------------------------------------------------------------------------------
@@ -105,7 +107,7 @@ class Backfills:
 
         What one that was killed has done to the end is not done again: it would be refused.
         """
-        runs, left = [run], kills
+        runs, left = self._with_those_behind(run) if kills else [run], kills
         while self.shown(runs[0])["state"] != "undone":
             command = ["backfills", "undo", *map(str, runs)]
             if left:
@@ -114,11 +116,26 @@ class Backfills:
                 continue
             done = self._call([*command, "--format", "json"])
             if found := re.search(r"read on behind .* undo ([\d ]+)`", done.err):
-                runs, left = [*map(int, found[1].split())], kills
+                runs = [*map(int, found[1].split())]
                 continue
             assert done.status == DONE, f"{done.out}\n{done.err}"
             assert done.json["state"] == "undone", done.out
         return runs
+
+    def _with_those_behind(self, run: int) -> list[int]:
+        """A run, and all that have read on behind it, or behind one of these."""
+        found, before = {run}, set[int]()
+        with Oracle(self.stage.mysql_url) as oracle:
+            while found != before:
+                before = set(found)
+                runs = ", ".join(map(str, found))
+                rows = oracle.rows(
+                    "SELECT c.run FROM backfill_chunk AS c JOIN backfill_chunk AS own"
+                    " ON own.source = c.source AND c.start_at > own.start_at"
+                    f" WHERE own.run IN ({runs})"
+                )
+                found |= {int(one) for (one,) in rows}
+        return sorted(found)
 
     def shown(self, run: int, *arguments: str) -> dict[str, Any]:
         """What `countersink backfills show` says of a run."""
@@ -220,6 +237,8 @@ class Backfills:
         )
 
     def _arguments(self, arguments: Sequence[str | Path]) -> list[str]:
+        name = f"{self.counter}-{next(self._numbers)}-rejects.ndjson"
+        self._rejects = self.stage.directory / name
         return [
             *("backfill", *map(str, arguments), "--counter", self.counter),
             *("--format", "json", "--rejects", str(self._rejects)),
@@ -242,8 +261,8 @@ class Backfills:
 
     def enter(self, book: Book) -> None:
         """What is in the log belongs into the tables."""
-        for (day, key), count in book.hits.items():
-            self.stage.traffic.expected[self.counter, day, key] += count
+        for (day, key), total in book.hits.items():
+            self.stage.traffic.expected[self.counter, day, key] += total
         self.stage.traffic.increments += book.counted
 
     def check(self, note: str) -> None:
@@ -276,7 +295,7 @@ class Backfills:
     def chunks(self, run: int) -> int:
         """How many chunks count as a run's."""
         with Oracle(self.stage.mysql_url) as oracle:
-            query = f"SELECT COUNT(*) FROM backfill_chunk WHERE run = {run:d} AND state = 'done'"
+            query = f"SELECT COUNT(*) FROM backfill_chunk WHERE run = {run:d}"
             return int(oracle.rows(query)[0][0])
 
     def verify(self, note: str) -> None:

@@ -180,7 +180,6 @@ ROWS = damages(
 BACKFILLS = damages(
     {
         ("backfill", "logs", None): [
-            "UPDATE backfill_chunk SET state = 'fine'",
             "UPDATE backfill_chunk SET amount = amount + 1",
             "UPDATE backfill_chunk SET end_at = end_at - 1",
             "DELETE FROM backfill_chunk",

@@ -30,10 +30,6 @@ def found(session: Session) -> list[tuple[str, int, int]]:
 
 
 WRONG = {
-    "a chunk that was not counted": (
-        "UPDATE backfill_chunk SET state = 'undone' WHERE start_at = 0",
-        (400, 500),
-    ),
     "a wrong chunk": ("UPDATE backfill_chunk SET amount = 7 WHERE start_at = 0", (407, 500)),
     "a wrong ledger": ("UPDATE counter_ledger SET slot = 0", (500, 0)),
     "a lost source": ("UPDATE backfill_source SET counter = 'other'", (0, 500)),

@@ -82,16 +82,17 @@ class RejectsFile:
         try:
             self._file = open(path, "a+b", opener=_private)  # noqa: SIM115
             self._file.seek(0)
-            begins = self._file.read(len(_BEGINS))
-            self._file.seek(-len(begins[:1]), os.SEEK_END)
-            ours = (begins, self._file.read()) in ((b"", b""), (_BEGINS, b"\n"))
+            ours = self._file.read(len(_BEGINS)) in (b"", _BEGINS)
+            self._file.seek(max(0, self._file.seek(0, os.SEEK_END) - 1))
+            if ours and self._file.read() not in (b"", b"\n"):
+                self._file.write(b"\n")  # behind a line of a process that was killed
         except OSError as error:
             raise WrongOption(f"--rejects {path} cannot be written: {trouble(error)}") from error
         if not ours:
             self._file.close()
             raise WrongOption(
-                f"--rejects {path} is there, and does not begin and end as a file of rejected lines"
-                " does: name another file, or remove it"
+                f"--rejects {path} is there, and does not begin as a file of rejected lines does:"
+                " name another file, or remove it"
             )
 
     def __enter__(self) -> Self:

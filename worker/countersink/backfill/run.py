@@ -7,6 +7,7 @@ sources of a reconcile said serves that run alone, and may be much: :func:`clear
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -223,29 +224,8 @@ def backfill(
         raise BackfillError(str(error)) from error
     found, failed = files.expand(options.sources)
     trial = Trial() if options.dry_run else None
-    with (
-        rejects.RejectsFile(options.rejects, found) as file,
-        PatientSession(partial(open_tables, mysql_url), stop).open() as link,
-        ReaderPool(options.jobs) as pool,
-    ):
-        work = Work(
-            mysql_url=mysql_url,
-            options=options,
-            link=link,
-            task=Task(
-                dry_run.RUN,
-                options.counter,
-                CounterTarget(),
-                options.rejects_allowed,
-                link.run(_catalog, options),
-            ),
-            sources=trial or Sources(),
-            pool=pool,
-            rejects=file,
-            pace=LineRate(options.rate, stop),
-            watch=ProgressWatch(on_progress, found),
-            stop=stop,
-        )
+    with working(mysql_url, options, found, trial or Sources(), on_progress, stop) as work:
+        work.link.run(_refuse, work.task.catalog, options)
         if not found:
             return report(options, None, "failed", failed)
         return BackfillRun(
@@ -257,19 +237,52 @@ def backfill(
         ).run(found, failed)
 
 
-def _catalog(session: Session, options: BackfillOptions) -> Catalog:
-    """The catalog.
+@contextmanager
+def working(
+    mysql_url: str,
+    options: BackfillOptions,
+    found: Sequence[Input],
+    sources: Sources,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Work]:
+    """What reads the sources that were found, of no run yet.
 
     Raises:
-        BackfillError: the counter may not be counted by a backfill, or not so.
+        WrongOption: the file for rejected lines must not be written.
+        StoreError: MySQL did not do its part.
     """
-    found = load(session)
-    refuse(session, found, options.counter)
+    with (
+        rejects.RejectsFile(options.rejects, found) as file,
+        PatientSession(partial(open_tables, mysql_url), stop).open() as link,
+        ReaderPool(options.jobs) as pool,
+    ):
+        target, catalog = CounterTarget(), link.run(load)
+        yield Work(
+            mysql_url=mysql_url,
+            options=options,
+            link=link,
+            task=Task(dry_run.RUN, options.counter, target, options.rejects_allowed, catalog),
+            sources=sources,
+            pool=pool,
+            rejects=file,
+            pace=LineRate(options.rate, stop),
+            watch=ProgressWatch(on_progress, found),
+            stop=stop,
+        )
+
+
+def _refuse(session: Session, catalog: Catalog, options: BackfillOptions) -> None:
+    """Check that a counter may be counted by a backfill, and so.
+
+    Raises:
+        BackfillError: it may not.
+    """
+    refuse(session, catalog, options.counter)
     if options.recipe.visitor:
         if options.mode != "add":
             raise BackfillError("a reconcile sets no visitors: --visitor goes with --mode add")
-        require_unique(found, options.counter)
-    return found
+        require_unique(catalog, options.counter)
 
 
 def clear(session: Session, counter: str) -> None:

@@ -121,14 +121,23 @@ def line_pattern(
     if "ident" not in captured and "user" not in captured:
         names = rb"(?>- - (?=\[\d\d/)|" + names + b")"  # as nearly all lines have it
     before_time = names + rb"\[" + time + rb"\] "
+    behind = b"".join(
+        (
+            field("status", rb"(?:\d\d\d|-)") + b" " + field("size", rb"(?:\d++|-)"),
+            b"(?: " + field("referer", quoted + rb"|-|" + _URL + b")"),
+            b" " + field("agent", agent + rb"|-)") + b"(?: .*)?)?",
+        )
+    )
+    if not {"status", "size", "referer", "agent"}.intersection(captured):
+        # The first is but faster than the second.
+        plain = rb"\d\d\d \d++ " + quoted + b") " + agent + rb")(?=\n)"
+        behind = b"(?:" + plain + b"|" + behind + b")"
     return b"".join(
         (
             b"(?>" + field("host", CLIENT) + b" )",
             before_time,
             b'"' + field("request", between_quotes) + b'" ',
-            field("status", rb"(?:\d\d\d|-)") + b" " + field("size", rb"(?:\d++|-)"),
-            b"(?: " + field("referer", quoted + rb"|-|" + _URL + b")"),
-            b" " + field("agent", agent + rb"|-)") + b"(?: .*)?)?",
+            behind,
         )
     )
 

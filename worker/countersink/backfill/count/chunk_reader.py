@@ -1,22 +1,20 @@
-"""Cuts a chunk out of a content, and reads it: lines to amounts per bucket and key, hashes of
+"""Reads a chunk of a content: lines to amounts per bucket and key, hashes of
 visitors, rejected lines (also those whose visitors have no salt any more, or not yet), samples;
 changes no counter.
 
-Cutting looks for the ends of lines alone. Reading needs nothing but what was cut, so another thread
-or process can do it.
+Cutting looks for the ends of lines alone; lines are read piece by piece as they are cut.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from countersink.backfill.count.samples import LineSamples, Samples
 from countersink.backfill.formats import Reader
-from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import LINES, Span, SpanPiece, SpanReader, window_of
+from countersink.backfill.input.spans import Span, SpanPiece, SpanReader, window_of
 from countersink.backfill.run_state import LineCounts
 from countersink.producers.access_log.formats.reader import (
     RecordTally,
@@ -63,57 +61,15 @@ class Start:
     newline: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CutChunk:
-    """The lines of a chunk, not looked at yet.
-
-    Attributes:
-        start: where it begins.
-        span: its bytes.
-        pieces: they, cut where lines end.
-    """
-
-    start: Start
-    span: Span
-    pieces: Sequence[SpanPiece] = field(repr=False)
-
-
-def cut_chunk(
-    content: Content,
-    reader: Reader,
-    start: Start,
-    *,
-    end: int | None = None,
-    leave_open: bool = False,
-    max_lines: int = LINES,
-) -> tuple[CutChunk | None, bool]:
-    """Cut the chunk that begins at ``start``; None: the content has nothing for it. And whether a
-    last line was left, as more of it may come.
-
-    Args:
-        reader: of the source.
-        end: where it is known to end; None: by the limits, or with the content.
-        leave_open: leave a last line that has no newline.
-
-    Raises:
-        Unreadable: it cannot be read.
-    """
-    spans = SpanReader(
-        content,
-        start.at,
-        start.line,
-        quoted=reader.quoted,
-        end=end,
-        leave_open=leave_open,
-        max_lines=max_lines,
-    )
-    pieces = list(spans.pieces())
-    if pieces and (skipped := start.newline):
-        first = pieces[0]
-        data, stop = first.data[skipped:], first.stop - skipped
-        pieces[0] = replace(first, line=first.line + 1, data=data, stop=stop, lines=first.lines - 1)
-    span = spans.span
-    return None if span is None else CutChunk(start, span, pieces), spans.left
+def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
+    """The pieces of the chunk that begins at ``start``, without the newline that stands there."""
+    skipped = start.newline
+    for piece in spans.pieces():
+        if skipped:
+            data, stop, lines = piece.data[skipped:], piece.stop - skipped, piece.lines - 1
+            piece = replace(piece, line=piece.line + 1, data=data, stop=stop, lines=lines)
+            skipped = 0
+        yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +134,11 @@ class ReadChunk:
     samples: Samples
     members: Members = field(default_factory=dict)
 
+    @property
+    def next(self) -> Start:
+        """Where the next chunk begins."""
+        return Start(at=self.span.end, line=self.span.next_line)
+
     def days(self, scheme: Scheme) -> set[date]:
         """The days that it adds to: of an hour that is in two of them, both."""
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
@@ -186,16 +147,40 @@ class ReadChunk:
 
 
 def read_chunk(
-    cut: CutChunk,
+    spans: SpanReader, start: Start, reader: Reader, bucket: MinuteLabels, **asked: Any
+) -> tuple[ReadChunk | None, bool]:
+    """Read the chunk that begins at ``start``; None: the content has nothing for it. And whether a
+    last line was left, as more of it may come.
+
+    Args:
+        spans: cuts it.
+        asked: as for :func:`read_pieces`.
+
+    Raises:
+        Unreadable: it cannot be read.
+        UnknownZone: a time zone is unknown on this machine.
+    """
+    found = read_pieces(
+        pieces_from(spans, start), start, lambda: spans.span, reader, bucket, **asked
+    )
+    return found, spans.left
+
+
+def read_pieces(
+    pieces: Iterable[SpanPiece],
+    start: Start,
+    span_of: Callable[[], Span | None],
     reader: Reader,
     bucket: MinuteLabels,
     *,
     scope: bytes,
     refused: Refused = NONE_REFUSED,
-) -> ReadChunk:
-    """Read a chunk.
+) -> ReadChunk | None:
+    """Read the pieces of a chunk; None: there are none.
 
     Args:
+        start: where it begins.
+        span_of: its bytes, once all pieces were looked at.
         reader: of the source, which has seen what stands before.
         bucket: says to which buckets of the counter it adds; with salts where the reader tells
             visitors: lines of a time that has none of them are rejected.
@@ -203,19 +188,22 @@ def read_chunk(
         refused: lines that are counted under these are rejected.
 
     Raises:
+        Unreadable: it cannot be read.
         UnknownZone: a time zone is unknown on this machine.
     """
     lines = _Lines(reader, bucket, refused)
     samples = LineSamples(scope, reader, bucket)
-    for piece in cut.pieces:
+    for piece in pieces:
         window = window_of(piece, reader.quoted)
         samples.add(window)
         lines.count(window)
-    tally, span = lines.tally, cut.span
+    tally, span = lines.tally, span_of()
+    if span is None:
+        return None
     reader.passed(span.start, span.end, span.next_line)
     amounts, members = _hashed(tally.amounts, bucket)
     return ReadChunk(
-        start=cut.start,
+        start=start,
         span=span,
         amounts=amounts,
         counts=LineCounts(

@@ -1,31 +1,33 @@
 """``ReadAhead``, which reads the chunks of a source before they are asked for, while the caller
-commits: the first ones (``FIRST``) by a thread, and with ``--jobs`` the others by child processes.
+commits: the first ones (``FIRST``) by a thread, and the others by the child processes.
 
-This process cuts chunks, and counts them in order. Whoever reads one gets its bytes, and gives back
-what its lines come to.
+For these this process finds out where chunks end. A child opens a plain file by itself; of a
+compressed source it gets the bytes. It gives back what the lines come to.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final, Self
 
 from countersink.backfill.count.chunk_reader import (
     NONE_REFUSED,
-    CutChunk,
     MinuteLabels,
     ReadChunk,
     Refused,
     Start,
-    cut_chunk,
+    pieces_from,
     read_chunk,
+    read_pieces,
 )
 from countersink.backfill.count.reader_pool import Handed, ReaderPool
 from countersink.backfill.count.samples import NumberedLine, tally_of
 from countersink.backfill.count.task import OpenSource, Work, reader_of
-from countersink.backfill.errors import BackfillError, ChildKilled, SourceChanged
+from countersink.backfill.errors import BackfillError, ChildKilled
+from countersink.backfill.input.content import PlainFile
+from countersink.backfill.input.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.backfill.options import Recipe
 from countersink.store.counters.catalog import Catalog, Scheme
 
@@ -33,6 +35,25 @@ _KILLED: Final = "a child process was killed: the rest was read without them"
 FIRST: Final = 4
 """Chunks of a source that the thread reads: fewer are read in the time that processes take to
 start."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """A chunk that a child process is to read.
+
+    Attributes:
+        start: where it begins.
+        span: its bytes.
+        directives: in force there.
+        file: which holds them; None: they are in ``pieces``.
+        pieces: they, cut where lines end.
+    """
+
+    start: Start
+    span: Span
+    directives: object
+    file: PlainFile | None
+    pieces: Sequence[SpanPiece] = field(repr=False)
 
 
 @dataclass(slots=True)
@@ -59,9 +80,12 @@ class ReadAhead:
     start: Start
     left: bool = False
     notices: list[str] = field(default_factory=list)
-    _ready: deque[tuple[CutChunk, "Future[ReadChunk] | Handed"]] = field(default_factory=deque)
-    _last: CutChunk | None = None
-    _cut: int = 0
+    _ready: deque[tuple[Start, "Future[tuple[ReadChunk | None, bool]] | Handed"]] = field(
+        default_factory=deque
+    )
+    _cut: CutChunk | None = None
+    _last: ReadChunk | None = None
+    _by_thread: int = 0
     _ended: bool = False
     _broken: BackfillError | None = None
 
@@ -69,11 +93,11 @@ class ReadAhead:
         return self
 
     def __exit__(self, *_: object) -> None:
-        handed = [given for _, given in self._ready if isinstance(given, Handed)]
-        others = [given for _, given in self._ready if not isinstance(given, Handed)]
-        if handed:
-            self._pool.end_processes()
-        wait([given for given in others if not given.cancel()])
+        for given in [one for _, one in self._ready]:
+            if isinstance(given, Handed):
+                self._pool.end_processes()
+            elif not given.cancel():
+                wait([given])
         self.work.watch.jobs = 0
 
     def next(self) -> ReadChunk | None:
@@ -88,21 +112,29 @@ class ReadAhead:
             if self._broken is not None:
                 raise self._broken
             return None
-        self._last, given = self._ready.popleft()
-        if not isinstance(given, Handed):
-            found: ReadChunk | None = given.result()
-        else:
+        start, given = self._ready.popleft()
+        if isinstance(given, Handed):
+            self._cut_next()  # so that the child that is done gets it at once
             try:
-                found = given.result(self.work.stop)
+                self._last = given.result(self.work.stop)
             except ChildKilled:
-                return self._without_processes(self._last)
+                return self._without_processes(start)
+        else:
+            self._last, self.left = given.result()
+            if self._last is None or self.left:
+                self._ended = True
+            else:
+                self.start = self._last.next
         self._hand_out()  # to be read while this one is committed
-        return found
+        return self._last
 
     def again(self, refused: Refused) -> ReadChunk:
         """The chunk that was given last once more, without the lines of some cells."""
         assert self._last is not None
-        return self._by_thread(self._last, refused).result()
+        end = self._last.span.end
+        found, _ = self._submitted(self._last.start, end=end, refused=refused).result()
+        assert found is not None
+        return found
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
         """What ``bucket`` says of the minutes of some lines."""
@@ -114,85 +146,86 @@ class ReadAhead:
         return self.work.pool
 
     def _hand_out(self) -> None:
-        """Let all read that can: the thread or each child has one chunk."""
-        while not self._ended and len(self._ready) < (self._pool.jobs if self._by_children else 1):
+        """Let all read that can: the thread, or each child, has one chunk."""
+        if self._ready and not isinstance(self._ready[0][1], Handed):
+            return  # where the thread's chunk ends is not known yet
+        if not self._pool.jobs or self._by_thread < FIRST:
+            if not self._ended:
+                self._by_thread += 1
+                self._ready.append((self.start, self._submitted(self.start)))
+            return
+        while len(self._ready) < self._pool.jobs:
             self._cut_next()
-
-    @property
-    def _by_children(self) -> bool:
-        return self._pool.jobs > 0 and self._cut >= FIRST
-
-    def _cut_next(self) -> None:
-        try:
-            cut, self.left = self._cut_at(self.start)
-        except BackfillError as error:
-            self._broken, self._ended = error, True  # what stands before it is counted first
-            return
-        self._ended = cut is None or self.left
-        if cut is None:
-            return
-        self.start = Start(at=cut.span.end, line=cut.span.next_line)
-        if self._by_children:
-            handed = self._by_process(cut)
-            # Not its bytes: there may be many such chunks.
-            self._ready.append((replace(cut, pieces=()), handed))
+            if self._cut is None:
+                return
+            cut, self._cut = self._cut, None
+            wanted, own = self.at_hand.wanted, self.catalog.of(self.at_hand.wanted.counter)
+            recipe = wanted.recipe, wanted.counter, own, self.at_hand.head
+            read = partial(_read_apart, *recipe, cut, self.bucket, wanted.scope)
+            self._ready.append((cut.start, self._pool.hand(read)))
             self.work.watch.jobs = self._pool.jobs
-        else:
-            self._ready.append((cut, self._by_thread(cut, NONE_REFUSED)))
-        self._cut += 1
 
-    def _cut_at(self, start: Start, end: int | None = None) -> tuple[CutChunk | None, bool]:
-        return cut_chunk(
+    def _spans(
+        self, start: Start, end: int | None = None, *, digested: bool = True, streamed: bool = True
+    ) -> SpanReader:
+        max_lines = self.work.pace.max_lines
+        return SpanReader(
             self.at_hand.content,
-            self.at_hand.reader,
-            start,
+            start.at,
+            start.line,
+            quoted=self.at_hand.reader.quoted,
             end=end,
             leave_open=self.at_hand.leave_open,
-            max_lines=self.work.pace.max_lines,
+            digested=digested,
+            max_lines=max_lines,
+            # None of them are kept where they are read as they are cut.
+            max_bytes=BYTES * max(1, max_lines // LINES if streamed else 1),
         )
 
-    def _by_thread(self, cut: CutChunk, refused: Refused) -> "Future[ReadChunk]":
-        if not cut.pieces:
-            whole, _ = self._cut_at(cut.start, cut.span.end)
-            if whole is None or whole.span.digest != cut.span.digest:
-                name = self.at_hand.content.name
-                raise SourceChanged(f"{name} has changed while it was read: run it again")
-            cut = whole
+    def _submitted(
+        self, start: Start, *, end: int | None = None, refused: Refused = NONE_REFUSED
+    ) -> "Future[tuple[ReadChunk | None, bool]]":
+        at_hand = self.at_hand
         return self._pool.thread.submit(
             read_chunk,
-            cut,
-            self.at_hand.reader,
-            self.bucket,
-            scope=self.at_hand.wanted.scope,
+            *(self._spans(start, end), start, at_hand.reader, self.bucket),
+            scope=at_hand.wanted.scope,
             refused=refused,
         )
 
-    def _by_process(self, cut: CutChunk) -> Handed:
-        # The thread is not to use the reader meanwhile.
-        wait([given for _, given in self._ready if not isinstance(given, Handed)])
-        at_hand, wanted, reader = self.at_hand, self.at_hand.wanted, self.at_hand.reader
-        read = partial(
-            _read_apart,
-            *(wanted.recipe, wanted.counter, self.catalog.of(wanted.counter), at_hand.head),
-            *(cut, self.bucket, wanted.scope, reader.directives(cut.start.line)),
-        )
-        for piece in cut.pieces:
-            reader.see(piece.line, piece.data[: piece.stop])
-        reader.passed(cut.span.start, cut.span.end, cut.span.next_line)
-        return self._pool.hand(read)
+    def _cut_next(self) -> None:
+        """Find out where the next chunk ends."""
+        if self._cut is not None or self._ended:
+            return
+        reader, start = self.at_hand.reader, self.start
+        directives, pieces = reader.directives(start.line), list[SpanPiece]()
+        file = self.at_hand.content.plain_file()
+        spans = self._spans(start, digested=file is None, streamed=file is not None)
+        try:
+            for piece in pieces_from(spans, start):
+                reader.see(piece.line, piece.data[: piece.stop])
+                if file is None:
+                    pieces.append(piece)
+        except BackfillError as error:
+            self._broken, self._ended = error, True  # what stands before it is counted first
+            return
+        self.left, span = spans.left, spans.span
+        self._ended = span is None or self.left
+        if span is not None:
+            reader.passed(span.start, span.end, span.next_line)
+            self._cut = CutChunk(start, span, directives, file, pieces)
+            self.start = Start(at=span.end, line=span.next_line)
 
-    def _without_processes(self, cut: CutChunk) -> ReadChunk:
-        """Read the chunk at hand, and all that are cut, by the thread."""
+    def _without_processes(self, start: Start) -> ReadChunk | None:
+        """Read the chunk that begins at ``start``, and all behind it, by the thread."""
         self._pool.give_up_processes()
         if not self.work.stop():  # else what ends this process has ended them, too
             self.notices.append(_KILLED)
-        cuts, self._ready = [one for one, _ in self._ready], deque()
-        found = self._by_thread(cut, NONE_REFUSED).result()
-        # Anew: their bytes are not at hand.
-        if cuts:
-            self.start = cuts[0].start
-        self._ended, self.left, self._broken = False, False, None
-        return found
+        self._ready.clear()
+        self._cut, self._broken = None, None
+        self.start, self._ended, self.left = start, False, False
+        self.at_hand.reader.look_back(self.at_hand.content.read_at, start.at + start.newline)
+        return self.next()
 
 
 def _read_apart(
@@ -203,12 +236,19 @@ def _read_apart(
     cut: CutChunk,
     bucket: MinuteLabels,
     scope: bytes,
-    directives: object,
-) -> ReadChunk:
+) -> ReadChunk | None:
     """Read a chunk in a child process."""
-    reader = _reader(recipe, counter, own, head)
-    reader.directed(cut.start.line, directives)
-    return read_chunk(cut, reader, bucket, scope=scope)
+    reader, start = _reader(recipe, counter, own, head), cut.start
+    reader.directed(start.line, cut.directives)
+    if cut.file is None:
+        return read_pieces(cut.pieces, start, lambda: cut.span, reader, bucket, scope=scope)
+    try:
+        content = cut.file.open()
+    except OSError as error:
+        raise ChildKilled from error  # it is of no use here
+    with content:
+        spans = SpanReader(content, start.at, start.line, quoted=reader.quoted, end=cut.span.end)
+        return read_chunk(spans, start, reader, bucket, scope=scope)[0]
 
 
 _reader = lru_cache(maxsize=2)(reader_of)

@@ -155,7 +155,7 @@ class _SourceCount:
         self._own += found.counts
         work.rejects.write(named(self._at_hand.wanted.path, found.rejects))
         work.watch.add(found.counts)
-        work.pace.note(found.counts.lines)
+        work.pace.note(found.counts.lines, sum(map(len, found.amounts.values())))
         return True
 
     def _read_ahead(self, start: Start) -> ReadAhead:

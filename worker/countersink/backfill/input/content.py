@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
 
@@ -78,6 +79,13 @@ class Content:
         self._end = size
         self._unpacker = None if packed is None else Unpacker(packed, partial(os.pread, fd))
         self._offset = 0
+
+    def plain_file(self) -> "PlainFile | None":
+        """What another process opens it by; None: it is compressed, or there is no ``/proc``."""
+        path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        if self._unpacker is not None or not os.path.exists(path):
+            return None
+        return PlainFile(self.name, path, self._end, self.cr_ends)
 
     def __enter__(self) -> Self:
         return self
@@ -153,6 +161,31 @@ class Content:
                 f" renamed or copied to as well"
             )
         return data
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFile:
+    """A file that is not compressed, as another process opens it.
+
+    Attributes:
+        name, size, cr_ends: as of :class:`Content`.
+        path: of the descriptor: so it is the same file, whatever has its name by now.
+    """
+
+    name: str
+    path: str
+    size: int
+    cr_ends: bool
+
+    def open(self) -> Content:
+        """Open it.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        content = Content(self.name, os.open(self.path, os.O_RDONLY | os.O_CLOEXEC), self.size)
+        content.cr_ends = self.cr_ends
+        return content
 
 
 def open_content(source: Input, stop: Callable[[], bool] = lambda: False) -> Content:

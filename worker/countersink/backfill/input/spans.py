@@ -151,6 +151,7 @@ class SpanReader:
             line.
         end: where the span is known to end; None: by the limits or with the content.
         leave_open: leave a last record that has no newline yet.
+        digested: the span is to have a digest; else that is empty.
         max_lines, max_bytes: see :data:`LINES` and :data:`BYTES`.
 
     Attributes:
@@ -168,6 +169,7 @@ class SpanReader:
     quoted: Quoting | None = None
     end: int | None = None
     leave_open: bool = False
+    digested: bool = True
     max_lines: int = LINES
     max_bytes: int = BYTES
     _at: int = field(init=False)
@@ -199,7 +201,7 @@ class SpanReader:
             end=self._at,
             first_line=self.first_line,
             lines=self._lines + last.open,
-            digest=self._digest.digest(),
+            digest=self._digest.digest() if self.digested else b"",
             open=last.open,
             torn=last.torn,
         )
@@ -295,7 +297,8 @@ class SpanReader:
         """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in them."""
         if lines is None:
             lines = data.count(b"\n", 0, stop)
-        self._digest.update(memoryview(data)[:stop])
+        if self.digested:
+            self._digest.update(memoryview(data)[:stop])
         self._lines += lines
         self._line += lines
         self._at += stop

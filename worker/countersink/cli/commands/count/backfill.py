@@ -92,8 +92,7 @@ class _Call:
         """One run for each counter of an export; the exit status."""
         found = exported(self.url, options, self.asked)
         for stray in found.strays[:_STRAYS_SHOWN]:
-            said = f"{stray.source} line {stray.line}: {stray.reason}"
-            click.echo(f"rejected: {output.cell(said)}", err=True)
+            click.echo(f"rejected: {output.cell(stray)}", err=True)
         if found.stray_lines:
             click.echo(f"rejected: {found.stray_lines:,} lines are of no counter", err=True)
         if not found.counters:

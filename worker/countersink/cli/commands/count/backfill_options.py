@@ -194,7 +194,7 @@ _DOING: Final = (
         type=click.IntRange(1, 256),
         default=_DEFAULTS.jobs,
         metavar="N",
-        help="Number of processes that read big sources.",
+        help="Number of child processes that read big sources.",
     ),
     settings.setting(
         "--rate",
