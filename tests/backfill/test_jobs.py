@@ -77,6 +77,7 @@ def test_three_children_read_all_of_it_and_it_counts_once(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes], first: int
 ) -> None:
     monkeypatch.setattr(read_ahead, "FIRST", first)
+    monkeypatch.setattr(read_ahead, "BIG", 0)  # they are started with the first chunk
     content = long_log(LINES // 2) + b"nonsense\n" + long_log(LINES // 2, first=LINES // 2)
     # A name that is no UTF-8.
     source = logs.write(os.fsdecode(b"a\xff.log"), pack(content))

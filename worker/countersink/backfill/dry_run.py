@@ -87,7 +87,7 @@ class Trial(Sources):
         """Note what would be counted.
 
         Raises:
-            RepeatedLines, BackfillError, TooManyRejects: as counting it.
+            BackfillError, TooManyRejects: as counting it.
             StoreError: as any query.
         """
         task, own = ahead.work.task, self.read(session, source)

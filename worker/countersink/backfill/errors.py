@@ -1,13 +1,11 @@
-"""Errors of a backfill: wrong option, unreadable or changed source, repeated lines, too many
-rejected lines, ended run; the messages are worded where they are raised.
+"""Errors of a backfill: wrong option, unreadable source, too many rejected lines, ended run; the
+messages are worded where they are raised.
 
 ::
 
     BackfillError             it cannot go on; the message says what to do
     ├── WrongOption           an option cannot be as it is; nothing was read
     ├── Unreadable            a source is gone, no file, cut off or corrupt
-    ├── SourceChanged         a source has not the bytes any more that were compared
-    ├── RepeatedLines         lines were counted, and may or may not be the same events
     ├── RunEnded              the run was undone, or its counter deleted, meanwhile
     └── TooManyRejects        one chunk more, and more lines would be rejected than may be
 
@@ -37,14 +35,6 @@ class WrongOption(BackfillError):
 
 class Unreadable(BackfillError):
     """A source cannot be read: it is gone, no file, cut off or corrupt."""
-
-
-class SourceChanged(BackfillError):
-    """A source does not hold the bytes any more that were compared."""
-
-
-class RepeatedLines(BackfillError):
-    """Lines of a source were counted, and it cannot be told whether they are the same events."""
 
 
 class RunEnded(BackfillError):

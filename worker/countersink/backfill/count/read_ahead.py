@@ -35,6 +35,8 @@ _KILLED: Final = "a child process was killed: the rest was read without them"
 FIRST: Final = 4
 """Chunks of a source that the thread reads: fewer are read in the time that processes take to
 start."""
+BIG: Final = 128 * 1024 * 1024
+"""Bytes of a file that has more chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class ReadAhead:
         if self._ready and not isinstance(self._ready[0][1], Handed):
             return  # where the thread's chunk ends is not known yet
         if not self._pool.jobs or self._by_thread < FIRST:
+            if self.at_hand.content.size >= BIG:
+                self._pool.start()  # which takes as long as to read some chunks
             if not self._ended:
                 self._by_thread += 1
                 self._ready.append((self.start, self._submitted(self.start)))

@@ -76,12 +76,16 @@ class ReaderPool:
         self.thread.shutdown()
         self.end_processes()
 
+    def start(self) -> None:
+        """Start the processes, unless they are there."""
+        if not self._children:
+            self._children = [_started() for _ in range(self.jobs)]
+
     def hand(self, task: Callable[[], object]) -> Handed:
         """Give a task, which can be pickled, to the child whose turn it is. At most one task of
         each child may be without its result.
         """
-        if not self._children:
-            self._children = [_started() for _ in range(self.jobs)]
+        self.start()
         pipe, _ = self._children[self._turn % self.jobs]
         self._turn += 1
         with contextlib.suppress(OSError):  # one that was killed gives no result

@@ -18,7 +18,6 @@ from countersink.backfill.count.task import require_unique, salts_of
 from countersink.backfill.errors import (
     BackfillError,
     Overtaken,
-    RepeatedLines,
     SourceDiffers,
     TooManyRejects,
 )
@@ -133,7 +132,7 @@ def _keep_samples(session: Session, ahead: ReadAhead, source: Source, found: Rea
     """Write down by what the lines of a chunk are known again.
 
     Raises:
-        RepeatedLines: many of them are another source's.
+        BackfillError: many of them are another source's.
         Conflict: another process counts some of these lines.
     """
     # Its own first: of two at once, one sees the other's, or they wait for each other, and one of
@@ -158,7 +157,7 @@ def refuse_repeats(
         path: that of another source.
 
     Raises:
-        RepeatedLines: they are.
+        BackfillError: they are.
     """
     known, sources_of_most = too_many(found.samples, others)
     if not known:
@@ -169,7 +168,7 @@ def refuse_repeats(
     last_line = first + found.counts.lines - 1
     others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
     later = f"`--from {day + ONE_DAY}` counts the days from then on; "
-    raise RepeatedLines(
+    raise BackfillError(
         f"{len(known):,} of the {len(found.samples.every):,} different lines that were compared are"
         f" counted already, as lines of {others_named}, the last of them of {day}. Lines"
         f" {first:,} to {last_line:,} were not counted; what is counted of others stays."

@@ -57,6 +57,7 @@ class Content:
 
     Attributes:
         name: of the source, as people know it.
+        size: bytes on disk.
         may_grow: a plain file, given by its path, that was written to within the last hour.
         cr_ends: its lines end in a carriage return alone, and are read with newlines instead, byte
             for byte: told by :func:`head_of`.
@@ -74,9 +75,9 @@ class Content:
         may_grow: bool = False,
     ) -> None:
         self.name = name
+        self.size = size
         self.may_grow = may_grow
         self._fd = fd
-        self._end = size
         self._unpacker = None if packed is None else Unpacker(packed, partial(os.pread, fd))
         self._offset = 0
 
@@ -85,7 +86,7 @@ class Content:
         path = f"/proc/{os.getpid()}/fd/{self._fd}"
         if self._unpacker is not None or not os.path.exists(path):
             return None
-        return PlainFile(self.name, path, self._end, self.cr_ends)
+        return PlainFile(self.name, path, self.size, self.cr_ends)
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +127,7 @@ class Content:
         Raises:
             Unreadable: what lies between cannot be read.
         """
-        end = self._end
+        end = self.size
         if self._unpacker is not None:
             self._read(0, offset)
             end = self._unpacker.end
@@ -141,7 +142,7 @@ class Content:
         try:
             if self._unpacker is not None:
                 return self._unpacker.read(size, offset)
-            wanted = min(size, self._end - offset)
+            wanted = min(size, self.size - offset)
             data = os.pread(self._fd, wanted, offset)
         except Damaged as error:
             assert self._unpacker is not None
@@ -157,7 +158,7 @@ class Content:
         if wanted and not data:
             raise Unreadable(
                 f"{self.name} became shorter while it was read: it ends before byte"
-                f" {offset + 1:,} of {self._end:,}. What stands before is read; give what it was"
+                f" {offset + 1:,} of {self.size:,}. What stands before is read; give what it was"
                 f" renamed or copied to as well"
             )
         return data
