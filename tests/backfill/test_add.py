@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from countersink.backfill.count.task import MOST_LINES
+from countersink.backfill.count.read_ahead import MOST_LINES
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import Progress

@@ -54,7 +54,16 @@ def test_an_empty_source_and_one_of_rejected_lines_are_sources_too(logs: Logs) -
 
 def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
     source = logs.write("a.log", log("/") + BAD)
-    others = (MINE, b"\n", b"{}\n", b'{"line": 1}\n', b"[" * 5000, b'{"source"', b"\xff\n")
+    others = (
+        MINE,
+        b"\n",
+        b"{}\n",
+        b'{"line": 1}\n',
+        b"[" * 5000,
+        b'{"source"',
+        b'{"source": "shop"}\n',
+        b"\xff\n",
+    )
     for content in others:
         file = logs.write("file", content)
         assert "name another file" in refused(logs.url, source, rejects=file)
@@ -73,10 +82,14 @@ def test_one_that_is_empty_or_ours_is_appended_to_whatever_its_name(
 
 
 def test_behind_a_line_that_was_cut_off_a_new_one_is_begun(logs: Logs) -> None:
-    torn = logs.write("out", b'{"source": "a", "li')
-    logs.add(logs.write("a.log", log("/") + BAD), rejects=torn)
-    first, second = torn.read_text().splitlines()
-    assert (first, json.loads(second)["line"]) == ('{"source": "a", "li', 2)
+    out = logs.directory / "out"
+    logs.add(logs.write("a.log", log("/") + BAD), rejects=out)
+    with out.open("ab") as file:
+        file.write(b'{"source": "a", "li')
+    logs.add(logs.write("b.log", log("/b") + BAD), rejects=out)
+    first, torn, last = out.read_text().splitlines()
+    assert [json.loads(one)["line"] for one in (first, last)] == [2, 2]
+    assert torn == '{"source": "a", "li'
 
 
 def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:

@@ -14,7 +14,7 @@ from countersink.backfill.count import targets, task
 from countersink.backfill.errors import BackfillError, RunEnded
 from countersink.backfill.options import Progress
 from countersink.backfill.run import backfill
-from countersink.backfill.undo import Undone, UndoProgress, undo
+from countersink.backfill.undo import Undone, undo
 from countersink.runtime.limits import key_text
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
@@ -91,12 +91,12 @@ def test_what_was_added_is_taken_back_and_nothing_is_left_of_it(logs: Logs) -> N
     run = run_of(logs.add(source))
     assert logs.totals() == keys_of(500)
     assert len(rejected(logs.url)) == 1
-    seen: list[UndoProgress] = []
-    done = logs.undo(run, on_progress=seen.append)
+    seen: list[tuple[int, int]] = []
+    done = logs.undo(run, on_progress=lambda *at: seen.append(at))
     assert done == Undone(
         runs=(run,), counter=COUNTER, mode="add", state="undone", chunks=1, cells=7, amount=-500
     )
-    assert seen == [UndoProgress(done=1, of=1)]
+    assert seen == [(1, 1)]
     assert logs.totals() == {}
     assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
     assert rejected(logs.url) == []
@@ -335,6 +335,7 @@ def test_only_runs_that_added_to_one_counter_are_taken_back_together(logs: Logs)
     with pytest.raises(BackfillError, match="only runs that have added to one counter"):
         undo(logs.url, first, set_by)
     assert state(logs.url, first) == state(logs.url, set_by) == "done"
+    assert undo(logs.url, set_by, set_by).runs == (set_by,)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -427,8 +428,8 @@ def test_a_chunk_that_was_counted_anew_meanwhile_is_not_taken_back(logs: Logs) -
 
     again: list[int] = []
 
-    def told(progress: UndoProgress) -> None:
-        if progress.done == 1:
+    def told(done: int, _of: int) -> None:
+        if done == 1:
             logs.undo(run)
             again.append(run_of(logs.add(source)))
 
@@ -449,10 +450,10 @@ def test_a_reconcile_is_taken_back_and_its_sources_are_forgotten(
     assert (report.state, report.corrections) == ("done", 7)
     assert logs.totals() == keys_of(500) | {(DAY, "/live"): 4}
     live(applier, (NOON, "/0", 1))
-    seen: list[UndoProgress] = []
-    done = logs.undo(report, on_progress=seen.append)
+    seen: list[tuple[int, int]] = []
+    done = logs.undo(report, on_progress=lambda *at: seen.append(at))
     assert (done.mode, done.state, done.cells, done.amount) == ("reconcile", "undone", 7, -270)
-    assert seen[-1].done == seen[-1].of == done.chunks
+    assert seen[-1] == (done.chunks, done.chunks)
     assert logs.totals() == before | {(DAY, "/0"): 31}
     assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
     with pytest.raises(BackfillError, match="was undone"):

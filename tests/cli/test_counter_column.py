@@ -97,6 +97,21 @@ def test_an_export_of_which_nothing_counts_is_done(
     assert "no line that counts" in done.err
 
 
+def test_lines_that_two_exports_have_keep_no_other_counter_from_being_counted(
+    servers: Servers, tmp_path: Path
+) -> None:
+    run = _write("csv", tmp_path / "export")
+    rows = [f"views,2026-05-{day},/a,1" for day in range(10, 30)]
+    header = "counter,day,key,total"
+    (tmp_path / "export").write_text("\n".join([header, *rows, ""]))
+    more = ["sales,2026-05-12,book,5", *rows, ""]
+    (tmp_path / "other").write_text("\n".join([header, *more]))
+    done = servers.call(*run, str(tmp_path / "other"), "--format", "json")
+    amounts = {each["counter"]: each["amount"] for each in done.json["runs"]}
+    assert (done.status, amounts) == (1, {"sales": 5, "views": 20})
+    assert "are counted already, as lines of" in done.err
+
+
 def test_strict_mode_and_wrong_usage(servers: Servers, tmp_path: Path) -> None:
     run = _write("csv", tmp_path / "export")
     assert servers.call("counter", "strict", "on").status == 0

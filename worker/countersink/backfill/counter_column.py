@@ -77,7 +77,13 @@ def exported(
         end=None,
     )
     names_only = replace(
-        options, recipe=recipe, mode="add", max_rejects=sys.maxsize, rejects=None, dry_run=True
+        options,
+        recipe=recipe,
+        mode="add",
+        count_repeats=True,
+        max_rejects=sys.maxsize,
+        rejects=None,
+        dry_run=True,
     )
     found, failed = files.expand(options.sources)
     if failed:

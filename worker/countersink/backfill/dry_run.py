@@ -44,7 +44,7 @@ class Trial(Sources):
         self._sources: dict[int, Source] = {}
         self._anew: set[int] = set()
         self._chunks: dict[int, list[Chunk]] = {}
-        self._samples: dict[bytes, set[int]] = {}
+        self._samples: dict[bytes, int] = {}
 
     def candidates(self, session: Session, wanted: Source) -> list[Source]:
         there = [self._sources.get(one.id, one) for one in super().candidates(session, wanted)]
@@ -96,8 +96,8 @@ class Trial(Sources):
         if not own.count_repeats:
             others = chunks.others_with(session, every, source)
             for sample in every:
-                if tried := self._samples.get(sample, set()) - {source}:
-                    others.setdefault(sample, set()).update(tried)
+                if (tried := self._samples.get(sample, source)) != source:
+                    others.setdefault(sample, set()).add(tried)
             refuse_repeats(found, ahead, others, partial(self._path, session))
         if not task.target.truth_of:
             targets.refuse_set_days(session, task.counter, found.days(scheme))
@@ -108,7 +108,7 @@ class Trial(Sources):
                 found.rejects,
             )
         for sample in found.samples.kept(found.start.at):
-            self._samples.setdefault(sample, set()).add(source)
+            self._samples.setdefault(sample, source)
         amounts = BucketAmounts(task.counter, found.amounts, ahead.catalog)
         for label, keys in amounts.of(task.counter).items():
             if task.target.truth_of:

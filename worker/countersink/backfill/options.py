@@ -149,7 +149,7 @@ class BackfillOptions:
         delete_missing: reconcile: keys that no source has go to zero.
         grace_s: reconcile: seconds after its end at which a day counts as over.
         wait_s: reconcile: seconds to wait for what is in the streams.
-        jobs: how many processes count big files; 1: this one alone.
+        jobs: how many child processes read big sources.
         rate: lines per second at most; None: as fast as it goes.
         count_repeats: lines of a source count that another source has, too.
         max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.

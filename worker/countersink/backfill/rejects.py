@@ -12,9 +12,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 from countersink.backfill import history
 from countersink.backfill.errors import BackfillError, WrongOption
@@ -22,11 +22,14 @@ from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input, trouble
 from countersink.producers.access_log.formats.reader import Rejected
 from countersink.store.connection import Session
+from countersink.store.sql import parts
 
 KEPT: Final = 10
 """Rejected lines that are kept with their run."""
-_BEGINS: Final = b'{"source": '
-"""First bytes of a file of rejected lines."""
+_AT_ONCE: Final = 1000
+"""Lines that are written at once."""
+_LONGEST_LINE: Final = 1024 * 1024
+"""Bytes; an object of ours is shorter."""
 _NAMED: Final = 3
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 """What differs between lines that are rejected for the same reason."""
@@ -71,53 +74,32 @@ class RejectsFile:
         self.notice = ""
         self._path = path
         self._file: BinaryIO | None = None
-        if path is None:
-            return
-        self._made = not path.exists()
-        for source in sources:
-            if _is(source, path):
-                raise WrongOption(
-                    f"--rejects {path} is one of the sources ({source.name}): name another file"
-                )
-        try:
-            self._file = open(path, "a+b", opener=_private)  # noqa: SIM115
-            self._file.seek(0)
-            ours = self._file.read(len(_BEGINS)) in (b"", _BEGINS)
-            self._file.seek(max(0, self._file.seek(0, os.SEEK_END) - 1))
-            if ours and self._file.read() not in (b"", b"\n"):
-                self._file.write(b"\n")  # behind a line of a process that was killed
-        except OSError as error:
-            raise WrongOption(f"--rejects {path} cannot be written: {trouble(error)}") from error
-        if not ours:
-            self._file.close()
-            raise WrongOption(
-                f"--rejects {path} is there, and does not begin as a file of rejected lines does:"
-                " name another file, or remove it"
-            )
+        if path is not None:
+            _check(path, sources)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is None or self._path is None:
-            return
-        with contextlib.suppress(OSError):  # of what could not be written, as was said
-            self._file.close()
-            if self._made and not self._path.stat().st_size:
-                self._path.unlink()
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # of what could not be written, as was said
+                self._file.close()
 
-    def write(self, rejected: Sequence[RejectedLine]) -> None:
+    def write(self, source: str, rejected: Sequence[Rejected]) -> None:
         """Append lines of a source.
 
         Raises:
-            BackfillError: they cannot be written. The next call, and the end, try it again.
+            BackfillError: they cannot be written.
         """
-        self.first += rejected[: KEPT - len(self.first)]
-        if self._file is None or not rejected:
+        self.first += named(source, rejected[: KEPT - len(self.first)])
+        if self._path is None or not rejected:
             return
-        text = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in rejected)
         try:
-            self._file.write(text.encode())
+            if self._file is None:
+                self._file = _opened(self._path)
+            for some in parts(rejected, _AT_ONCE):
+                lines = (json.dumps(asdict(one), ensure_ascii=False) for one in named(source, some))
+                self._file.write("".join(f"{line}\n" for line in lines).encode())
             self._file.flush()
         except OSError as error:
             raise BackfillError(
@@ -126,6 +108,45 @@ class RejectsFile:
                 " them in a file, undo the run and repeat it"
             ) from error
         self.notice = f"the rejected lines are in {self._path}"
+
+
+def _opened(path: Path) -> BinaryIO:
+    file = open(path, "a+b", opener=_private)  # noqa: SIM115
+    if file.seekable() and (end := file.seek(0, os.SEEK_END)):
+        file.seek(end - 1)
+        if file.read() != b"\n":
+            file.write(b"\n")  # behind a line of a process that was killed
+    return file
+
+
+def _check(path: Path, sources: Sequence[Input]) -> None:
+    for source in sources:
+        if _is(source, path):
+            raise WrongOption(
+                f"--rejects {path} is one of the sources ({source.name}): name another file"
+            )
+    there, folder = path.exists(), path.parent
+    is_file = path.is_file() or path.is_char_device() if there else folder.is_dir()
+    if not is_file or not os.access(path if there else folder, os.W_OK):
+        raise WrongOption(
+            f"--rejects {path} cannot be written: name a file that this user may write to, in a"
+            " directory that is there"
+        )
+    if path.is_file() and path.stat().st_size and not _is_ours(path):
+        raise WrongOption(
+            f"--rejects {path} is there, and does not begin as a file of rejected lines does:"
+            " name another file, or remove it"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins with an object of ours."""
+    try:
+        with path.open("rb") as file:
+            found: Any = json.loads(file.readline(_LONGEST_LINE))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and set(found) == {one.name for one in fields(RejectedLine)}
 
 
 def _is(source: Input, path: Path) -> bool:

@@ -144,8 +144,7 @@ class BackfillRun:
     ) -> BackfillReport:
         work, options, trial = self.work, self.work.options, self.trial
         reports = [each.report for each in outcomes]
-        extra = [line for each in outcomes for line in each.too_many or ()]
-        work.rejects.write(extra)
+        extra = sum(each.too_many or 0 for each in outcomes)
         notices = [] if trial is None else ["nothing was changed: this was a dry run"]
         notices += () if changed is None else changed.notices
         notices += chain.from_iterable(each.notices for each in outcomes)
@@ -153,7 +152,7 @@ class BackfillRun:
             notices.append(error or STOPPED)
         if options.mode == "reconcile" and changed is None:
             notices.append("nothing was corrected, as not all of the sources was read")
-        rejected = sum(each.rejected for each in reports) + len(extra)
+        rejected = sum(each.rejected for each in reports) + extra
         notices += rejects.reasons(rejected, work.rejects.first)
         notices += filter(None, [work.rejects.notice])
         if trial is None:
@@ -167,7 +166,7 @@ class BackfillRun:
             state,
             reports,
             known_lines=sum(each.known_lines for each in outcomes),
-            uncounted_rejects=len(extra),
+            uncounted_rejects=extra,
             by_day=[(day.isoformat(), amount) for day, amount in sorted(days.items())],
             notices=notices,
         )

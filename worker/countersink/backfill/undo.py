@@ -53,23 +53,10 @@ class Undone:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoProgress:
-    """How many chunks, or corrections, of how many are taken back.
-
-    Attributes:
-        done: chunks that were taken back.
-        of: that there were to be taken back when it began.
-    """
-
-    done: int
-    of: int
-
-
 def undo(
     mysql_url: str,
     *runs: int,
-    on_progress: Callable[[UndoProgress], object] = lambda progress: None,
+    on_progress: Callable[[int, int], object] = lambda done, of: None,
     stop: Callable[[], bool] = lambda: False,
     reached: Reached = lambda point: None,
 ) -> Undone:
@@ -78,7 +65,8 @@ def undo(
     Args:
         mysql_url: the database.
         runs: their numbers.
-        on_progress: called after every chunk.
+        on_progress: given after every chunk, or range of corrections, how many were taken back, and
+            of how many.
         stop: asked before every chunk; true once it should end.
         reached: called with ``begun``, ``before_commit`` and ``taken_back``; for tests.
 
@@ -89,21 +77,18 @@ def undo(
             again goes on.
     """
 
-    def told(done: int, of: int) -> None:
-        on_progress(UndoProgress(done=done, of=of))
-
     with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
-        begun, *_ = found = link.run(_begin, runs)
+        begun, *_ = found = link.run(_begin, sorted({*runs}))
         reached("begun")
         if begun.mode == "reconcile":
             run = begun.id
             marked = link.run(marked_days, begun.counter, run)
             back = retraction.take_corrections_back(
-                partial(open_tables, mysql_url), run, on_progress=told, stop=stop
+                partial(open_tables, mysql_url), run, on_progress=on_progress, stop=stop
             )
             days = marked if back.cells else set()
         else:
-            back = _take_back(link, found, told, stop, reached)
+            back = _take_back(link, found, on_progress, stop, reached)
             days = set(map(link.run(load_scheme, begun.counter).local_day, back.labels))
         # Nothing was added to what was set: so all that was added to it is older.
         older = begun.id if begun.mode == "reconcile" else 0
@@ -112,7 +97,7 @@ def undo(
             reached("taken_back")
             link.run(_finish, found)
     return Undone(
-        runs=runs,
+        runs=tuple(run.id for run in found),
         counter=begun.counter,
         mode=begun.mode,
         state="undone" if back.finished else "undoing",
@@ -127,7 +112,7 @@ def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
     """Let nothing of some runs be committed any more, nor anything behind it."""
     marks = sql.marks(numbers)
     with session.transaction():
-        found = [history.run(session, number, lock=True) for number in sorted(numbers)]
+        found = [history.run(session, number, lock=True) for number in numbers]
         for run in found:
             _refuse(run)
         if len(found) > 1 and {(run.counter, run.mode) for run in found} != {

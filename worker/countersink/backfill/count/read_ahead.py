@@ -29,12 +29,17 @@ from countersink.backfill.errors import BackfillError, ChildKilled
 from countersink.backfill.input.content import PlainFile
 from countersink.backfill.input.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.backfill.options import Recipe
+from countersink.runtime.members import HASH_BYTES
 from countersink.store.counters.catalog import Catalog, Scheme
 
 _KILLED: Final = "a child process was killed: the rest was read without them"
 FIRST: Final = 4
 """Chunks of a source that the thread reads: fewer are read in the time that processes take to
 start."""
+MOST_LINES: Final = 262_144
+"""Lines of a chunk where those before had few cells."""
+CELLS: Final = 20_000
+"""Cells of a chunk that has more lines than :data:`LINES`, about."""
 BIG: Final = 128 * 1024 * 1024
 """Bytes of a file that has more chunks."""
 
@@ -87,6 +92,7 @@ class ReadAhead:
     )
     _cut: CutChunk | None = None
     _last: ReadChunk | None = None
+    _more_lines: int = 0
     _by_thread: int = 0
     _ended: bool = False
     _broken: BackfillError | None = None
@@ -127,8 +133,20 @@ class ReadAhead:
                 self._ended = True
             else:
                 self.start = self._last.next
+        if self._last is not None:
+            self._size_next(self._last)
         self._hand_out()  # to be read while this one is committed
         return self._last
+
+    def _size_next(self, found: ReadChunk) -> None:
+        """Let the next chunks have the more lines, the fewer cells these lines have: cells are what
+        a commit costs, and what stays in memory, as do visitors and rejected lines.
+        """
+        lines, own = found.counts.lines, self.work.pace.max_lines
+        if self.work.options.rate is None and own >= LINES and lines >= LINES:
+            held = sum(map(len, found.amounts.values())) + found.counts.rejected
+            held += sum(map(len, found.members.values())) // HASH_BYTES
+            self._more_lines = min(MOST_LINES, max(LINES, lines * CELLS // max(1, held)))
 
     def again(self, refused: Refused) -> ReadChunk:
         """The chunk that was given last once more, without the lines of some cells."""
@@ -172,7 +190,7 @@ class ReadAhead:
     def _spans(
         self, start: Start, end: int | None = None, *, digested: bool = True, streamed: bool = True
     ) -> SpanReader:
-        max_lines = self.work.pace.max_lines
+        max_lines = self._more_lines or self.work.pace.max_lines
         return SpanReader(
             self.at_hand.content,
             start.at,
@@ -222,7 +240,8 @@ class ReadAhead:
 
     def _without_processes(self, start: Start) -> ReadChunk | None:
         """Read the chunk that begins at ``start``, and all behind it, by the thread."""
-        self._pool.give_up_processes()
+        self._pool.end_processes()
+        self._pool.jobs = 0
         if not self.work.stop():  # else what ends this process has ended them, too
             self.notices.append(_KILLED)
         self._ready.clear()

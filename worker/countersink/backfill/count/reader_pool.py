@@ -59,7 +59,7 @@ class ReaderPool:
         jobs: how many processes read big sources.
 
     Attributes:
-        jobs: how many there are; 0 as soon as one was killed.
+        jobs: how many there are; 0: one was killed, and none is used any more.
         thread: the thread.
     """
 
@@ -91,11 +91,6 @@ class ReaderPool:
         with contextlib.suppress(OSError):  # one that was killed gives no result
             pipe.send(task)
         return Handed(pipe)
-
-    def give_up_processes(self) -> None:
-        """One of them was killed: there are none from now on."""
-        self.jobs = 0
-        self.end_processes()
 
     def end_processes(self) -> None:
         """End them at once, whatever they are doing; they are started again for the next task."""

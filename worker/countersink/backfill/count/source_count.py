@@ -17,10 +17,8 @@ from countersink.backfill.errors import (
     SourceDiffers,
     TooManyRejects,
 )
-from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import SourceReport
-from countersink.backfill.rejects import named
 from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session
 
@@ -40,14 +38,14 @@ class SourceOutcome:
         report: for people.
         known_lines: lines of it that earlier runs had counted.
         notices: for people.
-        too_many: the rejected lines of the chunk that was one too many, which are kept nowhere;
-            None: the run may go on.
+        too_many: how many lines are rejected of the chunk that was one too many, and is not
+            counted; None: the run may go on.
     """
 
     report: SourceReport
     known_lines: int = 0
     notices: tuple[str, ...] = ()
-    too_many: tuple[RejectedLine, ...] | None = None
+    too_many: int | None = None
 
 
 CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
@@ -72,12 +70,13 @@ def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
             if at_hand is None:
                 empty = LineCounts().report(source.name, "empty", "it is empty")
                 return SourceOutcome(report=empty)
-            counting.run(at_hand)
+            try:
+                counting.run(at_hand)
+            except TooManyRejects as error:
+                work.rejects.write(source.name, error.rejects)
+                return counting.outcome(detail=str(error), too_many=len(error.rejects))
     except RunEnded:
         raise
-    except TooManyRejects as error:
-        too_many = tuple(named(source.name, error.rejects))
-        return counting.outcome(detail=str(error), too_many=too_many)
     except BackfillError as error:
         # A pipe that was silent when it was told to stop is no failure.
         return counting.outcome(failed=not work.stop(), detail=str(error))
@@ -137,7 +136,7 @@ class _SourceCount:
                 whole = all(self._count(ahead, found) for found in _each(ahead))
             self._notices += ahead.notices
             if whole:
-                if ahead.left:
+                if ahead.left and not self._work.stop():
                     self._notices.append(_LEFT.format(self._at_hand.content.name))
                 return
 
@@ -153,9 +152,9 @@ class _SourceCount:
             return False
         self._held_to, self._behind = found.span.end, found.span.digest
         self._own += found.counts
-        work.rejects.write(named(self._at_hand.wanted.path, found.rejects))
+        work.rejects.write(self._at_hand.wanted.path, found.rejects)
         work.watch.add(found.counts)
-        work.pace.note(found.counts.lines, sum(map(len, found.amounts.values())))
+        work.pace.note(found.counts.lines)
         return True
 
     def _read_ahead(self, start: Start) -> ReadAhead:
@@ -220,7 +219,7 @@ class _SourceCount:
         *,
         failed: bool = False,
         detail: str = "",
-        too_many: tuple[RejectedLine, ...] | None = None,
+        too_many: int | None = None,
     ) -> SourceOutcome:
         own, settled, known = self._own, self._settled, 0
         if settled is not None:
@@ -259,7 +258,8 @@ def _each(ahead: ReadAhead) -> Iterator[ReadChunk]:
 
 def _goes_on(source: Source, before: Chunk) -> str:
     """Why a source is refused whose last line was counted before it was whole."""
+    way_out = f"`countersink backfills undo {before.run}` first, then count it again"
     return (
         f"its line {source.lines_to:,} was counted as far as it was there (as {source.path}), and"
-        f" goes on now: `countersink backfills undo {before.run}` first, then count it again"
+        f" goes on now: {way_out if before.run > 0 else 'give the longer one alone'}"
     )

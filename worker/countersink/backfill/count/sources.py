@@ -132,8 +132,25 @@ class Sources:
     """Sources and their chunks in the tables; a dry run keeps its own beside them."""
 
     def candidates(self, session: Session, wanted: Source) -> list[Source]:
-        """Those that begin as a content does, as :func:`candidates`."""
-        return candidates(session, wanted)
+        """The sources of a counter, or of a run's truth, that begin as a content does, as far as
+        both go; those of which the most was read come first.
+        """
+        head = wanted.head
+        begins = head[:_INDEXED]
+        shorter = [begins[:size] for size in range(len(begins))]
+        marks = ", ".join(["%s"] * (len(shorter) + 1))
+        found = session.query(
+            f"{_SELECT} WHERE counter = %s AND truth_of = %s"
+            # By the index; then all of it, there: others of a format begin with the same header.
+            f" AND (head IN ({marks}) OR head BETWEEN %s AND %s)"
+            " AND LEFT(head, %s) = LEFT(%s, LENGTH(head)) ORDER BY read_to DESC, id",
+            (
+                *(wanted.counter, wanted.truth_of, *shorter, begins, begins),
+                *(begins.ljust(KNOWN_BYTES, b"\xff"), len(head), head),
+            ),
+        )
+        # In SQL a name would be as that with blanks after it.
+        return [_source(row) for row in found if row[3] == wanted.name]
 
     def chunks(self, session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
         """A source's chunks in order, from the one on that begins at ``start_at`` or later."""
@@ -152,8 +169,18 @@ class Sources:
         hold_counter(session, counter)
 
     def insert(self, session: Session, wanted: Source) -> int:
-        """A source of which nothing was read yet; its number."""
-        return insert(session, wanted)
+        """A source of which nothing was read yet; the caller holds its counter. Its number."""
+        session.execute(
+            "INSERT INTO backfill_source"
+            " (counter, truth_of, name, head, options, path, count_repeats)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            (
+                *(wanted.counter, wanted.truth_of, wanted.name, wanted.head),
+                *(wanted.recipe.to_json(), wanted.path[:LONGEST_PATH], wanted.count_repeats),
+            ),
+        )
+        ((number,),) = session.query("SELECT LAST_INSERT_ID()")
+        return int(number)
 
     def save(self, session: Session, source: Source) -> None:
         """Write down what a source is now."""
@@ -346,28 +373,6 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
     return _source(found[0]) if found else None
 
 
-def candidates(session: Session, wanted: Source) -> list[Source]:
-    """The sources of a counter, or of a run's truth, that begin as a content does, as far as both
-    go; those of which the most was read come first.
-    """
-    head = wanted.head
-    begins = head[:_INDEXED]
-    shorter = [begins[:size] for size in range(len(begins))]
-    marks = ", ".join(["%s"] * (len(shorter) + 1))
-    found = session.query(
-        f"{_SELECT} WHERE counter = %s AND truth_of = %s"
-        # By the index; then all of it, there: others of a format begin with the same header.
-        f" AND (head IN ({marks}) OR head BETWEEN %s AND %s)"
-        " AND LEFT(head, %s) = LEFT(%s, LENGTH(head)) ORDER BY read_to DESC, id",
-        (
-            *(wanted.counter, wanted.truth_of, *shorter, begins, begins),
-            *(begins.ljust(KNOWN_BYTES, b"\xff"), len(head), head),
-        ),
-    )
-    # In SQL a name would be as that with blanks after it.
-    return [_source(row) for row in found if row[3] == wanted.name]
-
-
 def hold_counter(session: Session, counter: str) -> None:
     """Hold the row of a counter alone until the transaction ends, in which the share lock of
     control is not asked for after it: whoever has that alone may wait for the row.
@@ -376,21 +381,6 @@ def hold_counter(session: Session, counter: str) -> None:
     session.execute(
         "INSERT INTO counter (name) VALUES (%s) ON DUPLICATE KEY UPDATE name = name", (counter,)
     )
-
-
-def insert(session: Session, wanted: Source) -> int:
-    """A source of which nothing was read yet; the caller holds its counter. Its number."""
-    session.execute(
-        "INSERT INTO backfill_source"
-        " (counter, truth_of, name, head, options, path, count_repeats)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s)",
-        (
-            *(wanted.counter, wanted.truth_of, wanted.name, wanted.head),
-            *(wanted.recipe.to_json(), wanted.path[:LONGEST_PATH], wanted.count_repeats),
-        ),
-    )
-    ((number,),) = session.query("SELECT LAST_INSERT_ID()")
-    return int(number)
 
 
 def save(session: Session, source: Source) -> None:

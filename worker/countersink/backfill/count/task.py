@@ -31,11 +31,6 @@ from countersink.store.counters.catalog import Catalog, Scheme, load
 from countersink.store.sessions import PatientSession
 from countersink.store.visitors.salts import kept_of
 
-MOST_LINES: Final = 262_144
-"""Lines of a chunk that has few cells."""
-CELLS: Final = 20_000
-"""Cells of a chunk that has more lines than others, about."""
-_GROW_FROM: Final = 65_536
 FEWEST: Final = 1_000
 """Lines of a chunk, however slow it is to go."""
 
@@ -126,8 +121,7 @@ class LineRate:
         stop: true: pause no longer.
 
     Attributes:
-        max_lines: how many lines a chunk is to have, so that the pauses are about a second; without
-            them the more, the fewer cells the lines before had, as these are what a commit costs.
+        max_lines: how many lines a chunk is to have, so that the pauses are about a second.
     """
 
     def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
@@ -136,11 +130,9 @@ class LineRate:
         self._ready = 0.0
         self.max_lines = int(min(LINES, max(FEWEST, self._rate)))
 
-    def note(self, lines: int, cells: int) -> None:
-        """So many lines, in so many cells, were counted since the last pause."""
+    def note(self, lines: int) -> None:
+        """So many lines were counted since the last pause."""
         self._ready += lines / self._rate
-        if cells and self._rate == math.inf and LINES >= _GROW_FROM:
-            self.max_lines = min(MOST_LINES, max(LINES, lines * CELLS // cells))
 
     def wait(self) -> None:
         """Wait as long as it takes that those that were counted are no more than may be: before

@@ -99,7 +99,7 @@ def _count(
     chunks.insert(session, chunk, counted)
     _keep_samples(session, ahead, source, found)
     _add(session, ahead, source, found)
-    lines = rejects.named(source.path, found.rejects)
+    lines = rejects.named(source.path, found.rejects[: rejects.KEPT])
     # Nothing is added to the totals by reading what is true of them.
     added = 0 if task.target.truth_of else counted.amount
     run_state.record(session, task.run, replace(counted, amount=added))

@@ -107,7 +107,7 @@ def undo_command(runs: tuple[int, ...], format: str, mysql_url: str | None) -> i
         done = undo(
             url,
             *runs,
-            on_progress=lambda at: looking(f"{at.done:,} of {at.of:,} chunks"),
+            on_progress=lambda done, of: looking(f"{done:,} of {of:,} chunks"),
             stop=asked,
         )
     for notice in done.notices:
