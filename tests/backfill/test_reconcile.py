@@ -84,7 +84,7 @@ def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: int, delete_missing: bool
 ) -> None:
     monkeypatch.setattr(correction, "ROWS", rows)
-    monkeypatch.setattr(correction, "_KEYS", rows)
+    monkeypatch.setattr(correction, "KEYS_PER_STATEMENT", rows)
     other = Applier(scene.url, 18)
     for one in scene.applier, other:
         count(one, {(DAY, key): 10 for key in ("", "b", "c", "d", "f", "ä", "zz")})

@@ -91,7 +91,7 @@ def correct(url: str, run: int, asked: BackfillOptions, t0: int, **aside: Any) -
 
 
 def would(url: str, said: Said, asked: BackfillOptions) -> Corrected:
-    """What setting what sources say would do."""
+    """Corrections that setting what sources say would make."""
     with open_tables(url) as session:
         scheme = load_scheme(session, asked.counter)
     found: dict[int, dict[str, int]] = {}

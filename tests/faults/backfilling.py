@@ -145,7 +145,7 @@ class Backfills:
         return said
 
     def corrections(self, run: int) -> Counter[tuple[date, str]]:
-        """What a reconcile tells that it has changed, by day and key."""
+        """Changes that a reconcile tells of, by day and key."""
         changed = Counter[tuple[date, str]]()
         for one in self.shown(run, "--drift")["drift"]:
             changed[date.fromisoformat(one["day"]), one["key"]] += one["delta"]

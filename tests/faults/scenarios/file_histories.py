@@ -47,7 +47,7 @@ STEP: Final = (
 )
 """Steps of a history with how often each is drawn, relative to the others."""
 RECONCILING: Final = "write 3, add 1, undo 2, live 2, change 4, reconcile 8"
-"""The same of histories that reconcile beside live increments."""
+"""Steps of histories that reconcile beside live increments."""
 Report = Mapping[str, Any]
 
 
@@ -89,7 +89,7 @@ class FileHistory:
         self._counter = FileCounter(stage, f"log{number}", draw, stack, dimensioned)
         self._backfills, self.change = self._counter.backfills, self._counter.change
         self._runs: dict[int, Counter[Cell] | None] = {}
-        """Those that are not undone; of a reconcile with what it has changed."""
+        """Runs that are not undone; of a reconcile with what it has changed."""
         self._live, self._dropped = Counter[Cell](), Counter[Cell]()
         self._form, self._filtered = draw.choice([*READING]), draw.random() < 0.5
         self.said = [f"{self._form} {self._counter.zone} {self._counter.resolution}"]
@@ -261,7 +261,7 @@ class FileHistory:
         plain: bool = False,
         through_pipe: bool = False,
     ) -> tuple[list[Given], list[str]]:
-        """What a backfill is given, and its arguments."""
+        """Contents that a backfill is given, and its arguments."""
         day = draw.choice(self._counter.days)
         days: Days = None, None
         if not plain and draw.random() < 0.08:

@@ -48,7 +48,7 @@ class Given:
 
 @dataclass
 class Figures:
-    """What lines come to; ``texts`` are those that count, and have their newline."""
+    """Numbers and amounts of some lines; ``texts`` are those that count, and have their newline."""
 
     numbers: Counter[str] = field(default_factory=Counter)
     cells: Counter[Cell] = field(default_factory=Counter)
@@ -145,7 +145,7 @@ class FileBook:
         self._before: dict[int, set[bytes]] = {}
 
     def figures(self, data: bytes, days: Days) -> Figures:
-        """What lines come to; the last one counts as it stands."""
+        """Numbers and amounts of lines; the last one counts as it stands."""
         found, (first, last) = Figures(), days
         for line in data.splitlines(keepends=True):
             said = self._said.get(line.removesuffix(b"\n"))

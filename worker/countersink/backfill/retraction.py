@@ -25,8 +25,6 @@ from countersink.store.sessions import PatientSession
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""
-_KEYS: Final = 500
-"""Keys in a statement; from 1,000 on MariaDB makes a temporary table of them."""
 Reached = Callable[[str], object]
 
 
@@ -118,7 +116,7 @@ def _delete_empty(session: Session, taken: Amounts) -> None:
     """
     for counter in taken.counters:
         for label, keys in taken.of(counter).items():
-            for part in sql.parts(sorted(map(key_bytes, keys)), _KEYS):
+            for part in sql.parts(sorted(map(key_bytes, keys)), sql.KEYS_PER_STATEMENT):
                 _delete_empty_keys(session, counter, label, part)
 
 
@@ -142,7 +140,7 @@ def _delete_empty_keys(session: Session, counter: str, label: int, keys: Sequenc
     for key, _, amount in rows:
         sums[key] += amount
     gone = [(*bucket, key, slot) for key, slot, _ in rows if not sums[key]]
-    for some in sql.parts(gone, _KEYS):
+    for some in sql.parts(gone, sql.KEYS_PER_STATEMENT):
         # Row by row: another slot may have got one of the cell meanwhile.
         each = "(counter = %s AND bucket = %s AND width = %s AND counter_key = %s AND slot = %s)"
         session.execute(

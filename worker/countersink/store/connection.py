@@ -126,6 +126,12 @@ class Session:
         return True
 
     @property
+    def connection_id(self) -> int:
+        """The connection's number on its server, which that told in its greeting."""
+        driver: Any = self._connection
+        return int(driver.thread_id())
+
+    @property
     def closed(self) -> bool:
         """Whether the connection is known to be gone."""
         return not self._connection.open
@@ -307,8 +313,7 @@ class Session:
             with connect(self.where, database=False) as other:
                 if other.server != self.server:  # behind one name: there the number is another's
                     raise Unavailable("another server answers to this name")
-                driver: Any = self._connection
-                other.execute(f"KILL QUERY {driver.thread_id():d}")
+                other.execute(f"KILL QUERY {self.connection_id:d}")
         except StoreError:
             self.abort()
 

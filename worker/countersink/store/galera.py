@@ -158,9 +158,8 @@ class GaleraSession(Session):
     _reads_all: bool = False
 
     def __post_init__(self) -> None:
-        # Connections of one node have consecutive numbers, which it tells in its greeting.
-        driver: Any = self._connection
-        self.number = driver.thread_id() % FENCES
+        # Connections of one node have consecutive numbers.
+        self.number = self.connection_id % FENCES
 
     @property
     def checked(self) -> bool:

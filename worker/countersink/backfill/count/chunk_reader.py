@@ -1,6 +1,5 @@
-"""Reads a chunk of a content: lines to amounts per bucket and key, hashes of
-visitors, rejected lines (also those whose visitors have no salt any more, or not yet), samples;
-changes no counter.
+"""Reads a chunk of a content: lines to amounts per bucket and key, hashes of visitors, rejected
+lines (also those whose visitors have no salt any more, or not yet), samples; changes no counter.
 
 Cutting looks for the ends of lines alone; lines are read piece by piece as they are cut.
 """
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from countersink.backfill.count.samples import LineSamples, Samples
 from countersink.backfill.formats import Reader
@@ -59,6 +58,11 @@ class Start:
     at: int = 0
     line: int = 1
     newline: int = 0
+
+    @staticmethod
+    def behind(span: Span) -> "Start":
+        """That of the chunk behind one of these bytes."""
+        return Start(at=span.end, line=span.next_line)
 
 
 def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
@@ -134,11 +138,6 @@ class ReadChunk:
     samples: Samples
     members: Members = field(default_factory=dict)
 
-    @property
-    def next(self) -> Start:
-        """Where the next chunk begins."""
-        return Start(at=self.span.end, line=self.span.next_line)
-
     def days(self, scheme: Scheme) -> set[date]:
         """The days that it adds to: of an hour that is in two of them, both."""
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
@@ -147,40 +146,21 @@ class ReadChunk:
 
 
 def read_chunk(
-    spans: SpanReader, start: Start, reader: Reader, bucket: MinuteLabels, **asked: Any
-) -> tuple[ReadChunk | None, bool]:
-    """Read the chunk that begins at ``start``; None: the content has nothing for it. And whether a
-    last line was left, as more of it may come.
-
-    Args:
-        spans: cuts it.
-        asked: as for :func:`read_pieces`.
-
-    Raises:
-        Unreadable: it cannot be read.
-        UnknownZone: a time zone is unknown on this machine.
-    """
-    found = read_pieces(
-        pieces_from(spans, start), start, lambda: spans.span, reader, bucket, **asked
-    )
-    return found, spans.left
-
-
-def read_pieces(
     pieces: Iterable[SpanPiece],
-    start: Start,
     span_of: Callable[[], Span | None],
+    start: Start,
     reader: Reader,
     bucket: MinuteLabels,
     *,
     scope: bytes,
     refused: Refused = NONE_REFUSED,
 ) -> ReadChunk | None:
-    """Read the pieces of a chunk; None: there are none.
+    """Read a chunk; None: the content has nothing for it.
 
     Args:
-        start: where it begins.
+        pieces: it, cut where lines end.
         span_of: its bytes, once all pieces were looked at.
+        start: where it begins.
         reader: of the source, which has seen what stands before.
         bucket: says to which buckets of the counter it adds; with salts where the reader tells
             visitors: lines of a time that has none of them are rejected.

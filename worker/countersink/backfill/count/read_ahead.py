@@ -20,7 +20,6 @@ from countersink.backfill.count.chunk_reader import (
     Start,
     pieces_from,
     read_chunk,
-    read_pieces,
 )
 from countersink.backfill.count.reader_pool import Handed, ReaderPool
 from countersink.backfill.count.samples import NumberedLine, tally_of
@@ -87,9 +86,9 @@ class ReadAhead:
     start: Start
     left: bool = False
     notices: list[str] = field(default_factory=list)
-    _ready: deque[tuple[Start, "Future[tuple[ReadChunk | None, bool]] | Handed"]] = field(
-        default_factory=deque
-    )
+    _ready: deque[tuple[Start, "Future[ReadChunk | None] | Handed"]] = field(default_factory=deque)
+    _spans: SpanReader = field(init=False)
+    """What cuts the chunk that the thread reads."""
     _cut: CutChunk | None = None
     _last: ReadChunk | None = None
     _more_lines: int = 0
@@ -128,11 +127,11 @@ class ReadAhead:
             except ChildKilled:
                 return self._without_processes(start)
         else:
-            self._last, self.left = given.result()
+            self._last, self.left = given.result(), self._spans.left
             if self._last is None or self.left:
                 self._ended = True
             else:
-                self.start = self._last.next
+                self.start = Start.behind(self._last.span)
         if self._last is not None:
             self._size_next(self._last)
         self._hand_out()  # to be read while this one is committed
@@ -151,8 +150,8 @@ class ReadAhead:
     def again(self, refused: Refused) -> ReadChunk:
         """The chunk that was given last once more, without the lines of some cells."""
         assert self._last is not None
-        end = self._last.span.end
-        found, _ = self._submitted(self._last.start, end=end, refused=refused).result()
+        start, span = self._last.start, self._last.span
+        found = self._submitted(self._cutting(start, span.end), start, refused).result()
         assert found is not None
         return found
 
@@ -174,7 +173,8 @@ class ReadAhead:
                 self._pool.start()  # which takes as long as to read some chunks
             if not self._ended:
                 self._by_thread += 1
-                self._ready.append((self.start, self._submitted(self.start)))
+                self._spans = self._cutting(self.start)
+                self._ready.append((self.start, self._submitted(self._spans, self.start)))
             return
         while len(self._ready) < self._pool.jobs:
             self._cut_next()
@@ -187,7 +187,7 @@ class ReadAhead:
             self._ready.append((cut.start, self._pool.hand(read)))
             self.work.watch.jobs = self._pool.jobs
 
-    def _spans(
+    def _cutting(
         self, start: Start, end: int | None = None, *, digested: bool = True, streamed: bool = True
     ) -> SpanReader:
         max_lines = self._more_lines or self.work.pace.max_lines
@@ -205,12 +205,12 @@ class ReadAhead:
         )
 
     def _submitted(
-        self, start: Start, *, end: int | None = None, refused: Refused = NONE_REFUSED
-    ) -> "Future[tuple[ReadChunk | None, bool]]":
+        self, spans: SpanReader, start: Start, refused: Refused = NONE_REFUSED
+    ) -> "Future[ReadChunk | None]":
         at_hand = self.at_hand
         return self._pool.thread.submit(
             read_chunk,
-            *(self._spans(start, end), start, at_hand.reader, self.bucket),
+            *(pieces_from(spans, start), lambda: spans.span, start, at_hand.reader, self.bucket),
             scope=at_hand.wanted.scope,
             refused=refused,
         )
@@ -222,7 +222,7 @@ class ReadAhead:
         reader, start = self.at_hand.reader, self.start
         directives, pieces = reader.directives(start.line), list[SpanPiece]()
         file = self.at_hand.content.plain_file()
-        spans = self._spans(start, digested=file is None, streamed=file is not None)
+        spans = self._cutting(start, digested=file is None, streamed=file is not None)
         try:
             for piece in pieces_from(spans, start):
                 reader.see(piece.line, piece.data[: piece.stop])
@@ -236,7 +236,7 @@ class ReadAhead:
         if span is not None:
             reader.passed(span.start, span.end, span.next_line)
             self._cut = CutChunk(start, span, directives, file, pieces)
-            self.start = Start(at=span.end, line=span.next_line)
+            self.start = Start.behind(span)
 
     def _without_processes(self, start: Start) -> ReadChunk | None:
         """Read the chunk that begins at ``start``, and all behind it, by the thread."""
@@ -264,14 +264,15 @@ def _read_apart(
     reader, start = _reader(recipe, counter, own, head), cut.start
     reader.directed(start.line, cut.directives)
     if cut.file is None:
-        return read_pieces(cut.pieces, start, lambda: cut.span, reader, bucket, scope=scope)
+        return read_chunk(cut.pieces, lambda: cut.span, start, reader, bucket, scope=scope)
     try:
         content = cut.file.open()
     except OSError as error:
         raise ChildKilled from error  # it is of no use here
     with content:
         spans = SpanReader(content, start.at, start.line, quoted=reader.quoted, end=cut.span.end)
-        return read_chunk(spans, start, reader, bucket, scope=scope)[0]
+        pieces = pieces_from(spans, start)
+        return read_chunk(pieces, lambda: spans.span, start, reader, bucket, scope=scope)
 
 
 _reader = lru_cache(maxsize=2)(reader_of)

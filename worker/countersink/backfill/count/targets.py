@@ -107,9 +107,12 @@ class TruthTarget:
         """
         clause = session.dialect.upsert_add("backfill_correction", "should_be")
         for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
+            places = {
+                bucket: f"'{sql.label_text(bucket)}', {sql.width_number(bucket):d}"
+                for bucket in {bucket for _, bucket, _, _ in some}
+            }
             values = ", ".join(
-                f"({self.truth_of:d}, '{sql.label_text(bucket)}', {sql.width_number(bucket):d},"
-                f" X'{key.encode().hex()}', {amount:d})"
+                f"({self.truth_of:d}, {places[bucket]}, X'{key.encode().hex()}', {amount:d})"
                 for _, bucket, key, amount in some
             )
             session.execute(

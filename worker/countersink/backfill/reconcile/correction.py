@@ -41,6 +41,7 @@ from countersink.store.counters.buckets import ONE_DAY, Resolution
 from countersink.store.errors import Conflict
 from countersink.store.sessions import PatientSession, open_tables
 from countersink.store.sql import (
+    KEYS_PER_STATEMENT,
     LABEL,
     insert_rows,
     label_time,
@@ -63,8 +64,6 @@ LISTED: Final = 10_000
 _LONGEST_PAUSE_S: Final = 0.2
 GREATEST: Final = b"\xff" * 255
 """No key is greater."""
-_KEYS: Final = 500
-"""Keys in a statement; from 1,000 on MariaDB makes a temporary table of them."""
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -383,7 +382,7 @@ def _had(
 ) -> Iterator[tuple[int, bytes, int]]:
     """What is in the buckets of a day: label, key and amount; of these keys, or of all."""
     of_day, times = set(labels), sorted(map(label_time, labels))
-    some = [()] if options.delete_missing else parts(sorted(keys), _KEYS)
+    some = [()] if options.delete_missing else parts(sorted(keys), KEYS_PER_STATEMENT)
     for part in some:
         index, among = "PRIMARY", ""
         if part:

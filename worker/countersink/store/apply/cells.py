@@ -100,8 +100,7 @@ class CellWriter:
 
 def slot_of(session: Session) -> int:
     """Where a backfill on this connection adds, so that hardly two wait for each other."""
-    ((number,),) = session.query("SELECT CONNECTION_ID()")
-    return FIRST_SLOT + int(number) % SLOTS
+    return FIRST_SLOT + session.connection_id % SLOTS
 
 
 def add(

@@ -41,6 +41,7 @@ from countersink.store.counters.catalog import Catalog
 from countersink.store.errors import Conflict, RowsMissing
 from countersink.store.sql import (
     EPOCH,
+    KEYS_PER_STATEMENT,
     LABEL,
     datetime_of,
     day_label,
@@ -256,9 +257,6 @@ class _Deciding:
         return rows[0][0]
 
 
-_KEYS_PER_QUERY: Final = 500  # from 1,000 on MariaDB makes a temporary table of them
-
-
 def _missing_keys(
     session: Session, catalog: Catalog, place: Place, keys: Collection[str]
 ) -> list[str]:
@@ -324,7 +322,7 @@ def _there(
 ) -> set[str]:
     """Those of some keys, given as hex digits, that are in rows of some buckets of a counter."""
     there: set[str] = set()
-    for part in parts(sorted(encoded), _KEYS_PER_QUERY):
+    for part in parts(sorted(encoded), KEYS_PER_STATEMENT):
         literals = "', X'".join(part)
         found = session.query(
             f"SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX ({index})"

@@ -200,7 +200,7 @@ def json_getter(input_format: str, name: str) -> Get:
 
 
 def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
-    """What reads the time of a format's objects; it raises ``Malformed`` of what is no request.
+    """The reader of the times of a format's objects; it raises ``Malformed`` of what is no request.
     None: they have none.
 
     Args:
