@@ -14,7 +14,8 @@ from starlette.responses import Response
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.hits import MAX_BEACON_BYTES
 from countersink.web.http.route import Route
-from countersink.web.server.protocol import FREE_BYTES, MAX_HELD
+from countersink.web.server import protocol
+from countersink.web.server.protocol import FREE_BYTES, MAX_HELD, MOST_OVER
 from countersink.web.services import Services
 from tests.support.waiting import eventually
 from tests.web.attacks.crowd import hung_up
@@ -53,6 +54,20 @@ def test_where_there_are_too_many_one_that_does_nothing_makes_room(opened: Web) 
         assert status(late.recv(65_536)) == 200
 
 
+def test_a_client_has_time_to_send_its_request_while_many_connections_are_opened(
+    opened: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "ROOM_AFTER_S", 3_600)
+    with opened.beside(routes=ROUTES, max_connections=5) as web, ExitStack() as stack:
+        slow = stack.enter_context(connected(web.url))
+        many = [stack.enter_context(connected(web.url)) for _ in range(5 + MOST_OVER - 1)]
+        slow.sendall(b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert status(slow.recv(65_536)) == 200
+        assert not any(map(hung_up, many))
+        stack.enter_context(connected(web.url))
+        eventually(lambda: sum(map(hung_up, many)) == 1)
+
+
 def test_bodies_that_do_not_end_and_answers_that_nobody_takes_make_room(opened: Web) -> None:
     request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with (
@@ -67,12 +82,13 @@ def test_bodies_that_do_not_end_and_answers_that_nobody_takes_make_room(opened: 
             each.sendall(form)
 
         def served() -> bool:
-            with connected(web.url) as late:
-                late.sendall(request.replace(b"/read", b"/livez"))
-                said = late.recv(65_536)
-                return bool(said) and status(said) == 200
+            late = stack.enter_context(connected(web.url))
+            late.sendall(request.replace(b"/read", b"/livez"))
+            said = late.recv(65_536)
+            return bool(said) and status(said) == 200
 
         assert served()
+        eventually(lambda: any(map(hung_up, held)))
         assert sum(b" 503 " in said for said in map(_heard, held)) == 1
         # As many as there may be again, of clients that read nothing.
         large = request.replace(b"/read", b"/openapi.json") * 90

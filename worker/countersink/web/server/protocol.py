@@ -42,6 +42,11 @@ SMALL_PARTS: Final = 16_384
 """Chunks of a body, besides one for every :data:`PART_BYTES` of it: each takes as much of the
 processor as some hundred bytes, and nobody else is answered meanwhile."""
 PART_BYTES: Final = 64
+ROOM_AFTER_S: Final = 0.1
+"""After a connection too many has come: the clients of all that came just now can send a request
+till then, and whose request is here keeps its place."""
+MOST_OVER: Final = 128
+"""Connections beyond the limit that may wait for that: half of ``OTHER_FILES``."""
 DROP_S: Final = 0.01
 """Between two reads of what is dropped."""
 _GO_ON: Final = b"HTTP/1.1 100"
@@ -100,13 +105,15 @@ class BoundedProtocol(FramedProtocol):
         self._unsent_since = 0.0  # since when it has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; where there are too many, one whose client does nothing makes room, or this one
-        ends."""
+        """Begin; where there are too many, one whose client does nothing makes room soon."""
         super().connection_made(transport)
         self._answers = AnswerWriter(transport, self.loop, self._hang_up)
         self._since = self.loop.time()
-        if len(self.connections) > self._limits.connections and not self._make_room():
-            self._end(_full())
+        over = len(self.connections) - self._limits.connections
+        if over > MOST_OVER:
+            self._make_room()
+        elif over > 0:
+            self.loop.call_later(ROOM_AFTER_S, self._make_room)
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
@@ -273,19 +280,24 @@ class BoundedProtocol(FramedProtocol):
         """Of the head that has been read, without what separates its parts."""
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
-    def _make_room(self) -> bool:
-        """End the connection that has waited longest for its client; False where all are at work.
+    def _make_room(self) -> None:
+        """Where there are still too many, end the connection that has waited longest for its
+        client, or this one if all others are at work.
 
         So whoever holds connections open, and sends nothing, or no request to its end, or takes no
         answer, keeps nobody out.
         """
-        waiting = [
+        there = [
             each
             for each in self.connections
-            if isinstance(each, BoundedProtocol) and each is not self and each._waits()
+            if isinstance(each, BoundedProtocol) and not each.transport.is_closing()
         ]
+        if len(there) <= self._limits.connections or self.transport.is_closing():
+            return
+        waiting = [each for each in there if each is not self and each._waits()]
         if not waiting:
-            return False
+            self._end(_full())
+            return
         longest = min(waiting, key=BoundedProtocol._waits_since)
         if longest._is_deaf():
             longest.transport.abort()
@@ -293,7 +305,6 @@ class BoundedProtocol(FramedProtocol):
             if longest._received:  # an answer that nobody asked for could be taken for another
                 longest._end(_full())
             longest.transport.close()
-        return True
 
     def _waits(self) -> bool:
         """Whether it is its client's turn: to send a request, or the rest of one, or to take an
