@@ -1,6 +1,7 @@
 """Lines that repeat: no line is left out; a source with many lines of another one is refused."""
 
 import gzip
+import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -8,6 +9,7 @@ from functools import partial
 import pytest
 
 from countersink.backfill.count import samples
+from countersink.backfill.dry_run import FirstSources
 from countersink.backfill.options import BackfillReport
 from countersink.producers.access_log.template import Condition
 from tests.backfill.helpers import (
@@ -96,6 +98,19 @@ def test_a_source_with_many_lines_of_another_is_refused_with_two_ways_out(
     assert (report.state, report.counted) == ("done", len(now)), details(report)
     assert total(logs.url) == len(before) + len(now)
     require_verified(logs.url)
+
+
+def test_a_dry_run_keeps_of_samples_what_a_dict_would() -> None:
+    chance = random.Random(5)
+    kept, expected = FirstSources(), dict[bytes, int]()
+    for _ in range(20_000):
+        # Of few bytes, so that parts of entries are found where others are looked for.
+        sample = bytes(chance.choices(b"\0\1\xff", k=samples.SAMPLE_BYTES))
+        assert kept.get(sample) == expected.get(sample)
+        source = chance.choice((-1, 1, -256, 2**40))
+        kept.add(sample, source)
+        expected.setdefault(sample, source)
+    assert {sample: kept.get(sample) for sample in expected} == expected
 
 
 def test_that_repeats_count_is_remembered_for_the_source(logs: Logs) -> None:

@@ -225,7 +225,7 @@ class ReadAhead:
         spans = self._cutting(start, digested=file is None, streamed=file is not None)
         try:
             for piece in pieces_from(spans, start):
-                reader.see(piece.line, piece.data[: piece.stop])
+                reader.see(piece.line, piece.data, piece.stop)
                 if file is None:
                     pieces.append(piece)
         except BackfillError as error:

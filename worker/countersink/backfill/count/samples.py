@@ -30,7 +30,8 @@ PART: Final = 10
 """if they are this part of its samples: a tenth."""
 NumberedLine = tuple[int, bytes]
 """A line without its newline, behind its number."""
-_SIZE: Final = 8
+SAMPLE_BYTES: Final = 8
+"""Of a sample."""
 _CHOSEN: Final = bytes(byte % ONE_OF == 0 for byte in range(256))
 """For each byte of a checksum 1 if its line is a sample, else 0."""
 
@@ -103,7 +104,7 @@ class LineSamples:
             lines = [one for one in lines if tally_of([one], self._reader, self._bucket).counted]
         digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
         return {
-            digest(one[1] + day_of(one[0]), digest_size=_SIZE, key=key).digest(): one
+            digest(one[1] + day_of(one[0]), digest_size=SAMPLE_BYTES, key=key).digest(): one
             for one in lines
         }
 

@@ -15,12 +15,7 @@ from countersink.backfill.count.read_ahead import ReadAhead
 from countersink.backfill.count.samples import NumberedLine, too_many
 from countersink.backfill.count.sources import Source
 from countersink.backfill.count.task import require_unique, salts_of
-from countersink.backfill.errors import (
-    BackfillError,
-    Overtaken,
-    SourceDiffers,
-    TooManyRejects,
-)
+from countersink.backfill.errors import BackfillError, Overtaken, SourceDiffers, TooManyRejects
 from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts

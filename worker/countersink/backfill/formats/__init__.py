@@ -22,12 +22,7 @@ from countersink.producers.access_log.file import BOM, wide_text
 from countersink.producers.access_log.formats import line_reader
 from countersink.producers.access_log.formats.detection import detect, untold
 from countersink.producers.access_log.formats.json_objects import JSON_FORMATS
-from countersink.producers.access_log.formats.reader import (
-    Keys,
-    LineReader,
-    RecordTally,
-    Rejected,
-)
+from countersink.producers.access_log.formats.reader import Keys, LineReader, RecordTally, Rejected
 from countersink.producers.access_log.formats.records import AmountFormat, JsonLines, is_array
 from countersink.producers.access_log.formats.w3c_log import W3cLog
 from countersink.producers.access_log.times import LIKELY, UNITS, no_day

@@ -28,11 +28,7 @@ from countersink.producers.access_log.formats.reader import (
     Window,
     note_window,
 )
-from countersink.producers.access_log.formats.records import (
-    AmountFormat,
-    RecordRule,
-    shown,
-)
+from countersink.producers.access_log.formats.records import AmountFormat, RecordRule, shown
 from countersink.producers.access_log.line import PERCENT
 from countersink.producers.access_log.lines import LONGEST
 from countersink.producers.access_log.times import Clock

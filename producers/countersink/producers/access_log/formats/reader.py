@@ -162,8 +162,8 @@ class LineReader(Protocol):
     def passed(self, start: int, end: int, next_line: int) -> None:
         """The lines of a span have been counted or seen; the next begins with that line."""
 
-    def see(self, number: int, data: bytes) -> None:
-        """Look at lines from a number on that another reader counts."""
+    def see(self, number: int, data: bytes, stop: int) -> None:
+        """Look at the lines ``data[:stop]`` from a number on, which another reader counts."""
 
     def directives(self, number: int) -> object:
         """Directives in force at a line, for :meth:`directed` of another reader of the same source;
@@ -186,7 +186,7 @@ class Independent:
     def passed(self, start: int, end: int, next_line: int) -> None:
         """Nothing."""
 
-    def see(self, number: int, data: bytes) -> None:
+    def see(self, number: int, data: bytes, stop: int) -> None:
         """Nothing."""
 
     def directives(self, number: int) -> object:

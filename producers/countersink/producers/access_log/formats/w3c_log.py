@@ -102,14 +102,14 @@ class W3cLog:
         place = bisect_left(self._at, number)
         return self._directives[place - 1] if place else Directives()
 
-    def see(self, number: int, data: bytes) -> None:
-        """Note the directives in lines that begin with that number."""
-        for at, line in directives_in(data):
+    def see(self, number: int, data: bytes, stop: int) -> None:
+        """Note the directives in the lines ``data[:stop]`` that begin with that number."""
+        for at, line in directives_in(data[:stop]):
             self._note(number + data.count(b"\n", 0, at), line)
 
     def _see(self, data: bytes) -> None:
         """Note the directives in the lines that come next."""
-        self.see(self._seen_lines + 1, data)
+        self.see(self._seen_lines + 1, data, len(data))
         self._seen += len(data)
         self._seen_lines += data.count(b"\n")
 
