@@ -71,7 +71,7 @@ def test_triggers_of_a_user_who_is_gone_are_found_and_made_anew(orders: App, lim
             orders.run(FILL)
         (one,) = orders.found()
         assert one.problem == "no_definer"
-        assert "limited@% does not exist any more" in one.detail
+        assert "limited@%, who does not exist any more" in one.detail
         assert orders.store.tracked.repair("c").triggers == 3
         orders.run(FILL)
         assert problems(orders) == []
@@ -80,15 +80,12 @@ def test_triggers_of_a_user_who_is_gone_are_found_and_made_anew(orders: App, lim
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_triggers_of_a_user_without_rights_are_found_and_made_anew(
+def test_triggers_of_a_user_without_rights_are_made_anew_by_another(
     orders: App, limited: str
 ) -> None:
     orders.run(f"REVOKE TRIGGER ON {orders.schema}.orders FROM limited@'%'")
     with pytest.raises(Refused, match="TRIGGER command denied"):
         orders.run(FILL)
-    (one,) = orders.found()
-    assert one.problem == "no_definer"
-    assert "GRANT SELECT, TRIGGER" in one.detail
     with Store(limited) as store, pytest.raises(Refused, match="GRANT"):
         store.tracked.repair("c")
     # It has not come as far as to change anything.

@@ -63,8 +63,8 @@ class RowDifference:
         problem: ``row_count``: counter and table differ; ``no_trigger``: a trigger is missing, or
             is not as it was made; ``hidden_trigger``: this user may not see whether they are right;
             ``stray_trigger``: a copy of the table in another database counts here, too;
-            ``no_definer``: who they run as is gone or lacks rights, so that the application's
-            writes fail; ``no_table``: there is no such table, or it cannot be tracked any
+            ``no_definer``: who they run as is gone, so that the application's writes fail;
+            ``no_table``: there is no such table, or it cannot be tracked any
             more; ``no_column``: a column that it is counted by is missing, or has become another
             one; ``not_counted``: its rows were not counted to the end.
         day: the day of the rows; None where it is not about one.
@@ -151,9 +151,11 @@ def _triggers(
         detail = f"the trigger {trigger.name} {_difference(now, table)}"
         yield RowDifference(tracked, "no_trigger", detail)
     for definer in sorted({trigger.definer for trigger in there}):
-        trouble = privileges.trouble_of(session, definer, table.schema, table.name, database)
-        if trouble is not None:
-            detail = f"its triggers run as {definer}, and writes that fire them fail: {trouble}"
+        if privileges.is_gone(session, definer):
+            detail = (
+                f"its triggers run as {definer}, who does not exist any more: writes that fire"
+                " them fail (error 1449)"
+            )
             yield RowDifference(tracked, "no_definer", detail)
 
 
