@@ -6,6 +6,7 @@ import gzip
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import active_children
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill.count import read_ahead
+from countersink.backfill.count import read_ahead, reader_pool
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import Progress
+from countersink.backfill.options import BackfillReport, Progress
 from countersink.backfill.run import backfill
 from tests.backfill.helpers import (
     COUNTER,
@@ -69,6 +70,42 @@ def chunks(logs: Logs) -> int:
 def pids() -> set[int]:
     """Of this process's child processes."""
     return {child.pid for child in active_children() if child.pid is not None}
+
+
+def test_told_to_stop_while_a_child_reads_it_ends(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child's result and the next chunk are more than a pipe holds."""
+    logs.small_chunks(30_000)
+    monkeypatch.setattr(reader_pool, "_LOOK_S", 0)
+    source = logs.write("a.log.gz", gzip.compress(long_log(120_000, keys=50_000)))
+    seen: list[Progress] = []
+    reports: list[BackfillReport] = []
+
+    def add() -> None:
+        reports.append(
+            logs.add(
+                source,
+                on_progress=seen.append,
+                stop=lambda: any(one.lines for one in seen),
+            )
+        )
+
+    thread = threading.Thread(target=add, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [one.state for one in reports] == ["stopped"]
+    assert reports[0].counted == 30_000
+    assert not pids()
+    assert logs.add(source).counted == 90_000
+
+
+def test_told_to_stop_while_a_known_source_is_compared_it_ends(logs: Logs, source: Path) -> None:
+    logs.add(source)
+    seen: list[Progress] = []
+    report = logs.add(source, on_progress=seen.append, stop=lambda: len(seen) > 2)
+    assert report.state == "stopped"
+    assert len(seen) < LINES // CHUNK
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])

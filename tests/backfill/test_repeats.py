@@ -67,6 +67,7 @@ REFUSED: dict[str, tuple[list[bytes], list[bytes]]] = {
     "the last lines": (A, A[-12:]),
     "the last lines and more": (A, A[-12:] + B),
     "the middle of many": (BIG, PART),
+    "few of many": (BIG, BIG[-150:]),
     "all, after a part": (PART, BIG),
     "all, after few": (BIG[500:1500], BIG),
     "merged by time": (A, merged(A, lines_of(0, 60, "b"))),
@@ -173,6 +174,25 @@ def test_a_source_that_is_counted_in_part_goes_on_from_a_later_day(logs: Logs) -
     require_verified(logs.url)
 
 
+def test_what_was_added_to_a_source_is_known_in_another(logs: Logs) -> None:
+    grows = logs.write("before.log", b"".join(lines_of(0, 300)))
+    logs.add(grows)
+    write(grows, b"".join(lines_of(0, 450)))
+    logs.add(grows)
+    refused(logs.add(logs.write("tail.log", b"".join(lines_of(300, 450)))))
+    assert total(logs.url) == 450
+
+
+def test_a_dry_run_refuses_a_source_that_begins_as_one_with_other_options(logs: Logs) -> None:
+    site = b"".join(b"shop.example:80 " + line(f"/{number}") for number in range(50))
+    sources = logs.write("a.log", log("/a", "/b")), logs.write("b.log", log("/a", "/b") + site)
+    for dry_run in True, False:
+        first, second = logs.add(*sources, input_format="auto", dry_run=dry_run).sources
+        assert (first.outcome, second.outcome) == ("counted", "failed")
+        assert "with other options" in second.detail
+    assert total(logs.url) == 2
+
+
 @pytest.mark.parametrize("grows", [True, False])
 def test_lines_that_a_source_repeats_itself_are_other_events(logs: Logs, grows: bool) -> None:
     for number in range(1, 7):
@@ -228,6 +248,9 @@ def test_w3c_lines_whose_day_a_directive_says_are_equal_on_that_day_alone(logs: 
     report = add(logs.write("after.log", log_of("2026-05-14")))
     assert (report.state, report.counted) == ("done", 60), details(report)
     refused(add(logs.write("again.log", log_of("2026-05-15", "2026-05-13"))))
+    report = add(logs.write("both.log", log_of("2026-05-11", "2026-05-12", "2026-05-13")))
+    refused(report)
+    assert "`--from 2026-05-14`" in details(report)
 
 
 def test_only_lines_that_the_filters_leave_in_are_compared(logs: Logs) -> None:

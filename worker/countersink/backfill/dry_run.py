@@ -66,6 +66,7 @@ class Trial(Sources):
         self._rejected = 0
         self._sources: dict[int, Source] = {}
         self._anew: set[int] = set()
+        self._counted: set[int] = set()
         self._chunks: dict[int, list[Chunk]] = {}
         self._samples = FirstSources()
 
@@ -85,6 +86,10 @@ class Trial(Sources):
         if read := self._chunks.get(source):
             return read[-1]
         return None if source < 0 or source in self._anew else super().last(session, source)
+
+    def is_counted(self, session: Session, source: int) -> bool:
+        known = source > 0 and source not in self._anew
+        return source in self._counted or (known and super().is_counted(session, source))
 
     def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
         return self._sources.get(source) or super().read(session, source)
@@ -130,6 +135,8 @@ class Trial(Sources):
                 f"more than {task.max_rejects:,} lines are rejected: it would stop there",
                 found.rejects,
             )
+        if found.counts.counted:
+            self._counted.add(source)
         for sample in found.samples.kept(found.start.at):
             self._samples.add(sample, source)
         amounts = BucketAmounts(task.counter, found.amounts, ahead.catalog)

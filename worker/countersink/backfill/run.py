@@ -150,7 +150,7 @@ class BackfillRun:
         notices += chain.from_iterable(each.notices for each in outcomes)
         if error or state == "stopped":
             notices.append(error or STOPPED)
-        if options.mode == "reconcile" and changed is None:
+        if options.mode == "reconcile" and changed is None and not error:
             notices.append("nothing was corrected, as not all of the sources was read")
         rejected = sum(each.rejected for each in reports) + extra
         notices += rejects.reasons(rejected, work.rejects.first)

@@ -129,7 +129,7 @@ def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
         if others := [number for (number,) in behind]:
             all_of_them = " ".join(map(str, sorted({*numbers, *others}, reverse=True)))
             raise BackfillError(
-                f"backfill {', '.join(map(str, others))} has read on behind it in the same sources:"
+                f"backfill {', '.join(map(str, others))} read on behind it in the same sources:"
                 f" `countersink backfills undo {all_of_them}` takes them back together"
             )
         session.execute(

@@ -126,6 +126,9 @@ class ReadAhead:
                 self._last = given.result(self.work.stop)
             except ChildKilled:
                 return self._without_processes(start)
+            if self._last is None:
+                self._pool.end_processes()  # it was told to stop, and they are still at work
+                return None
         else:
             self._last, self.left = given.result(), self._spans.left
             if self._last is None or self.left:
@@ -157,8 +160,10 @@ class ReadAhead:
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
         """What ``bucket`` says of the minutes of some lines."""
-        tally = self._pool.thread.submit(tally_of, lines, self.at_hand.reader, self.bucket)
-        return set(tally.result().amounts)
+        # One by one: other lines stood between them, which may say their day.
+        reader, bucket = self.at_hand.reader, self.bucket
+        each = self._pool.thread.map(lambda line: tally_of([line], reader, bucket), lines)
+        return {label for tally in each for label in tally.amounts}
 
     @property
     def _pool(self) -> ReaderPool:

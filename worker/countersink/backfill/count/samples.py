@@ -26,6 +26,8 @@ FEW: Final = 2048
 """All lines of a chunk that has no more are samples."""
 LEAST: Final = 8
 """Different known samples of a chunk that are too many,"""
+LEAST_CHOSEN: Final = 3
+"""or of those that are samples in any source,"""
 PART: Final = 10
 """if they are this part of its samples: a tenth."""
 NumberedLine = tuple[int, bytes]
@@ -130,11 +132,11 @@ def too_many(
             are other events.
     """
 
-    def known(some: Collection[bytes]) -> list[bytes]:
+    def known(some: Collection[bytes], least: int) -> list[bytes]:
         found = [sample for sample in some if sample in others]
-        return found if len(found) >= max(LEAST, len(some) / PART) else []
+        return found if len(found) >= max(least, len(some) / PART) else []
 
     # Of another source with many lines only those are known that are chosen in this one, too.
-    found = known(samples.every) or known(samples.chosen)
+    found = known(samples.every, LEAST) or known(samples.chosen, LEAST_CHOSEN)
     lines = Counter(other for sample in found for other in others[sample])
     return found, [other for other, _ in lines.most_common()]

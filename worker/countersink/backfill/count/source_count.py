@@ -1,7 +1,7 @@
 """Counts the new lines of one source; words what is reported of it (``lines of it were counted
 before`` ...)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,8 +22,6 @@ from countersink.backfill.options import SourceReport
 from countersink.backfill.run_state import LineCounts
 from countersink.store.connection import Session
 
-_SETTLINGS: Final = 20
-"""How often others may turn the same source into another one while it is read."""
 _LEFT: Final = (
     "{}: its last line has no newline yet, and waits until it has, as the file may still be written"
     " to: run this again later; an hour after the last write, or from a pipe, it counts as it is"
@@ -109,9 +107,9 @@ class _SourceCount:
             As :func:`countersink.backfill.count.transaction.count_chunk`.
         """
         work, self._at_hand = self._work, at_hand
-        for _ in range(_SETTLINGS):
+        while not work.stop():
             self._settled = settled = work.link.run(
-                work.sources.settle, at_hand.content, at_hand.wanted, work.watch.say
+                work.sources.settle, at_hand.content, at_hand.wanted, self._looking
             )
             self._source, self._ended = settled.source, settled.ended
             self._held_to, self._behind = settled.to, settled.last
@@ -119,7 +117,16 @@ class _SourceCount:
                 return self._read_on()
             except SourceDiffers:
                 continue
-        raise BackfillError("others read files that begin alike all the time: run it again")
+
+    def _looking(self) -> None:
+        """Say how far it is.
+
+        Raises:
+            BackfillError: it was told to stop.
+        """
+        self._work.watch.say()
+        if self._work.stop():
+            raise BackfillError("it was told to stop")
 
     def _read_on(self) -> None:
         """Count what follows what is known of the source that it was found to be.
@@ -133,7 +140,7 @@ class _SourceCount:
                 self._verify(source)
                 continue
             with self._read_ahead(self._start(source)) as ahead:
-                whole = all(self._count(ahead, found) for found in _each(ahead))
+                whole = all(self._count(ahead, found) for found in iter(ahead.next, None))
             self._notices += ahead.notices
             if whole:
                 if ahead.left and not self._work.stop():
@@ -206,7 +213,7 @@ class _SourceCount:
             source,
             self._at_hand.wanted.head,
             (self._held_to, self._behind),
-            work.watch.say,
+            self._looking,
         )
         self._held_to, self._behind = held.to, held.last
         if held.verdict == "older":
@@ -215,11 +222,7 @@ class _SourceCount:
             raise SourceDiffers  # maybe a newer copy, maybe not: that is to be settled
 
     def outcome(
-        self,
-        *,
-        failed: bool = False,
-        detail: str = "",
-        too_many: int | None = None,
+        self, *, failed: bool = False, detail: str = "", too_many: int | None = None
     ) -> SourceOutcome:
         own, settled, known = self._own, self._settled, 0
         if settled is not None:
@@ -249,11 +252,6 @@ class _SourceCount:
         if known and own.lines:
             return f"{known:,} lines of it were counted before"
         return f"all of its {known:,} lines were counted before" if known else ""
-
-
-def _each(ahead: ReadAhead) -> Iterator[ReadChunk]:
-    while (found := ahead.next()) is not None:
-        yield found
 
 
 def _goes_on(source: Source, before: Chunk) -> str:

@@ -190,6 +190,11 @@ class Sources:
         """Delete a source's chunks, of which nothing is counted."""
         chunks.forget(session, source)
 
+    def is_counted(self, session: Session, source: int) -> bool:
+        """Whether anything of a source was counted."""
+        ask = "SELECT 1 FROM backfill_chunk WHERE source = %s AND counted <> 0 LIMIT 1"
+        return bool(session.query(ask, (source,)))
+
     def settle(
         self,
         session: Session,
@@ -234,13 +239,35 @@ class Sources:
                 path=source.path if ended else wanted.path,
                 count_repeats=source.count_repeats or wanted.count_repeats,
             )
-            if _begins_anew(session, source, wanted.recipe):
+            if self._begins_anew(session, source, wanted.recipe):
                 self.forget_chunks(session, source.id)
                 self.save(session, replace(new, read_to=0, lines_to=0))
                 return Settled(source=source.id, to=0)
             if new != source:
                 self.save(session, new)
             return Settled(source=source.id, to=held.to, last=held.last, ended=ended)
+
+    def _begins_anew(self, session: Session, source: Source, recipe: Recipe) -> bool:
+        """Whether a source is to be read by another recipe than before, from its beginning.
+
+        Raises:
+            BackfillError: it is not to be, as something was counted of it.
+        """
+        if source.recipe == recipe:
+            return False
+        if not self.is_counted(session, source.id):
+            return True
+        if recipe.goes_on(source.recipe):
+            return False
+        runs = session.query(
+            "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
+        )
+        undo = f"`countersink backfills undo {' '.join(str(run) for (run,) in runs)}` first"
+        raise BackfillError(
+            f"it was counted as {source.counter} with other options (as {source.path}): then"
+            f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would"
+            f" double it: {undo if runs else 'leave it out'}, or count it under another counter"
+        )
 
     def find(
         self,
@@ -308,33 +335,6 @@ def _rank(one: HeldSource) -> int:
     read of can be.
     """
     return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
-
-
-def _begins_anew(session: Session, source: Source, recipe: Recipe) -> bool:
-    """Whether a source is to be read by another recipe than before, from its beginning.
-
-    Raises:
-        BackfillError: it is not to be, as something was counted of it.
-    """
-    if source.recipe == recipe:
-        return False
-    in_use = session.query(
-        "SELECT 1 FROM backfill_chunk WHERE source = %s AND (counted <> 0 OR amount <> 0) LIMIT 1",
-        (source.id,),
-    )
-    if not in_use:
-        return True
-    if recipe.goes_on(source.recipe):
-        return False
-    runs = session.query(
-        "SELECT DISTINCT run FROM backfill_chunk WHERE source = %s ORDER BY run", (source.id,)
-    )
-    undo = f"`countersink backfills undo {' '.join(str(run) for (run,) in runs)}`"
-    raise BackfillError(
-        f"it was counted as {source.counter} with other options (as {source.path}): then"
-        f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would double"
-        f" it: {undo} first, or count it under another counter"
-    )
 
 
 def _too_short(path: str) -> str:

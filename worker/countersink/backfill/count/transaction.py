@@ -164,9 +164,9 @@ def refuse_repeats(
     others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
     later = f"`--from {day + ONE_DAY}` counts the days from then on; "
     raise BackfillError(
-        f"{len(known):,} of the {len(found.samples.every):,} different lines that were compared are"
-        f" counted already, as lines of {others_named}, the last of them of {day}. Lines"
-        f" {first:,} to {last_line:,} were not counted; what is counted of others stays."
+        f"at least {len(known):,} of {len(found.samples.every):,} different lines that were"
+        f" compared are counted already, as lines of {others_named}, the last of them of {day}."
+        f" Lines {first:,} to {last_line:,} were not counted; what is counted of others stays."
         f" {later if until is None or day < until else ''}`--count-repeats` counts all lines, as"
         " other events"
     )
