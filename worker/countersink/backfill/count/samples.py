@@ -123,20 +123,18 @@ def tally_of(
 
 def too_many(
     samples: Samples, others: Mapping[bytes, Collection[int]]
-) -> tuple[list[bytes], list[int]]:
-    """The known samples of a chunk and the sources that have their lines, that of most lines first;
-    nothing where they are few.
+) -> tuple[list[bytes], int, list[int]]:
+    """The known samples of a chunk, of how many, and the sources that have their lines, that of
+    most lines first; nothing where they are few.
 
     Args:
         others: sample → the other sources that have the line; lines that a source repeats itself
             are other events.
     """
-
-    def known(some: Collection[bytes], least: int) -> list[bytes]:
-        found = [sample for sample in some if sample in others]
-        return found if len(found) >= max(least, len(some) / PART) else []
-
     # Of another source with many lines only those are known that are chosen in this one, too.
-    found = known(samples.every, LEAST) or known(samples.chosen, LEAST_CHOSEN)
-    lines = Counter(other for sample in found for other in others[sample])
-    return found, [other for other, _ in lines.most_common()]
+    for some, least in (samples.every, LEAST), (samples.chosen, LEAST_CHOSEN):
+        found = [sample for sample in some if sample in others]
+        if len(found) >= max(least, len(some) / PART):
+            lines = Counter(other for sample in found for other in others[sample])
+            return found, len(some), [other for other, _ in lines.most_common()]
+    return [], 0, []

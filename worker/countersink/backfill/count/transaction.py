@@ -154,7 +154,7 @@ def refuse_repeats(
     Raises:
         BackfillError: they are.
     """
-    known, sources_of_most = too_many(found.samples, others)
+    known, compared, sources_of_most = too_many(found.samples, others)
     if not known:
         return
     day = _last_day(ahead, [found.samples.every[one] for one in known])
@@ -164,9 +164,9 @@ def refuse_repeats(
     others_named = " and ".join(map(path, sources_of_most[:_NAMED]))
     later = f"`--from {day + ONE_DAY}` counts the days from then on; "
     raise BackfillError(
-        f"at least {len(known):,} of {len(found.samples.every):,} different lines that were"
-        f" compared are counted already, as lines of {others_named}, the last of them of {day}."
-        f" Lines {first:,} to {last_line:,} were not counted; what is counted of others stays."
+        f"{len(known):,} of the {compared:,} different lines that were compared are counted"
+        f" already, as lines of {others_named}, the last of them of {day}. Lines"
+        f" {first:,} to {last_line:,} were not counted; what is counted of others stays."
         f" {later if until is None or day < until else ''}`--count-repeats` counts all lines, as"
         " other events"
     )
