@@ -24,7 +24,7 @@ from countersink.store.counters.settings import (
     is_posted,
     is_used,
 )
-from countersink.store.errors import Conflict, Refused, StoreError, TableChanged, UnknownCounter
+from countersink.store.errors import Conflict, StoreError, TableChanged, UnknownCounter
 from countersink.store.sql import quoted
 from countersink.store.tracked import definitions, privileges, recount, triggers
 from countersink.store.tracked.check import Progress
@@ -251,10 +251,8 @@ def _require_readable(session: Session, table: AppTable, tracked: TrackedTable) 
     """Check that this user, whose the triggers will be, may read the columns that they read."""
     names = _reads(table, tracked)
     columns = ", ".join(map(quoted, names)) or "1"
-    try:
+    with privileges.explaining(session, table.schema, table.name):
         session.query(f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
-    except Refused as error:
-        raise privileges.explained(error, session, table.schema, table.name) from error
 
 
 def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
@@ -311,15 +309,9 @@ def _change(
     make: Sequence[Trigger],
     notice: Notice,
 ) -> None:
-    try:
-        for trigger in drop:
-            place = trigger.schema, trigger.table
-            change(session, trigger.drop, ".".join(place), notice=notice)
-        place = tracked.schema, tracked.table
+    for trigger in drop:
+        with privileges.explaining(session, trigger.schema, trigger.table):
+            change(session, trigger.drop, f"{trigger.schema}.{trigger.table}", notice=notice)
+    with privileges.explaining(session, tracked.schema, tracked.table):
         for each in make:
             change(session, each.create, tracked.name, notice=notice)
-    except StoreError as error:
-        explained = privileges.explained(error, session, *place)
-        if explained is error:
-            raise
-        raise explained from error

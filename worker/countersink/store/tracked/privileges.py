@@ -40,9 +40,9 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
         Refused: they cannot; says what to grant.
     """
     with _without_role(session):
-        with _explaining(session, schema, table):
+        with explaining(session, schema, table):
             session.query(f"SELECT 1 FROM {quoted(schema)}.{quoted(table)} LIMIT 0")
-        with _explaining(session, database, "counter_slot", ("SELECT", "INSERT", "UPDATE")):
+        with explaining(session, database, "counter_slot", ("SELECT", "INSERT", "UPDATE")):
             session.execute(
                 f"INSERT INTO {quoted(database)}.counter_slot SELECT * FROM"
                 f" {quoted(database)}.counter_slot AS t WHERE FALSE"
@@ -65,34 +65,24 @@ def _without_role(session: Session) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining(
+def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
+    """An error within that is about a missing right says what to grant, or to set."""
     try:
         yield
-    except Refused as error:
-        raise explained(error, session, schema, table, needed) from error
-
-
-def explained(
-    error: StoreError,
-    session: Session,
-    schema: str,
-    table: str,
-    needed: Sequence[str] = ("SELECT", "TRIGGER"),
-) -> StoreError:
-    """``error``, or one that says what to grant or to set where that is what it is about."""
-    if error.code == _BINARY_LOG:
-        return Refused(_BINARY_LOG_ADVICE, code=error.code)
-    if error.code in _DENIED:
+    except StoreError as error:
+        if error.code == _BINARY_LOG:
+            raise Refused(_BINARY_LOG_ADVICE, code=error.code) from error
+        if error.code not in _DENIED:
+            raise
         # Without what a general advice would say behind it.
         said, _, _ = str(error).partition(" (error ")
-        return Refused(
+        raise Refused(
             f"triggers on {schema}.{table} need rights of their own, which a role does not give:"
             f" {grant(session, schema, table, needed)}; the server said: {said}",
             code=error.code,
-        )
-    return error
+        ) from error
 
 
 def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
