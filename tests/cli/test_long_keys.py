@@ -13,7 +13,6 @@ from countersink.producers import Increment, Producer
 from countersink.producers.statsd.name_map import read
 from countersink.producers.statsd.options import StatsdOptions
 from countersink.producers.statsd.tally import StatsdTally
-from countersink.reads import Reads
 from countersink.store import Store
 from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.connection import connect
@@ -22,6 +21,7 @@ from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers
 from tests.store.app import open_app
+from tests.support.asking import Asking
 
 # 237 bytes, so that the character after them would begin within what is kept and end beyond it.
 BEGINNING = "/" + "x" * 236
@@ -108,7 +108,7 @@ def test_every_door_counts_a_long_key_under_one_form_by_which_it_is_found(
     )
     assert pending.json["rows"] == [{"key": FORM, "total": total}], pending.err
     with Store(servers.mysql_url) as store, connected(servers.redis_url) as client:
-        found = Reads(store, client).many("views", [KEY, FORM], include_pending=True).value
+        found = Asking(store, client).many("views", [KEY, FORM], include_pending=True).value
     assert found == {KEY: total, FORM: total}
     servers.apply()
     total += read_of_files(servers, tmp_path) + in_transaction(servers)

@@ -148,9 +148,13 @@ def test_all_of_nothing_is_nothing(servers: Servers) -> None:
     assert servers.call("totals", "--all", "--format", "csv").out == "counter,total\r\n"
 
 
-def test_the_document_has_four_members(filled: Servers) -> None:
+LIMITS = ("complete_up_to", "rolled_up_to", "truncated")
+"""What is said of every answer."""
+
+
+def test_the_document_has_five_members(filled: Servers) -> None:
     document = filled.json("totals", "views")
-    assert list(document) == ["counter", "rows", "complete_up_to", "rolled_up_to"]
+    assert list(document) == ["counter", "rows", *LIMITS]
     assert document["counter"] == "views"
 
 

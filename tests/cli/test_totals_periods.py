@@ -127,13 +127,18 @@ def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     assert "2026-11-02" in table.out
     assert table.err == notice
     for options in (["--to", "2026-10-21"], ["--from", "2026-10-20", "--to", "2026-10-21"]):
-        for by in ("day", "hour"):
+        for by, said in (
+            ("day", "The days before 2026-11-01 are rolled up to months: --by month has them."),
+            (
+                "hour",
+                "The hours before 2026-11-01T00:00:00.000Z are rolled up to wider buckets: --by day"
+                " has them.",
+            ),
+        ):
             shown = rolled.call("totals", "clicks", "--by", by, *options)
             assert (shown.status, shown.err) == (0, "")
             first, freshness = shown.out.splitlines()
-            assert first == (
-                "The days before 2026-11-01 are rolled up to months: --by month has them."
-            )
+            assert first == said
             assert freshness.startswith("Complete up to")
         csv = rolled.call("totals", "clicks", *options, "--format", "csv")
         assert (csv.status, csv.out, csv.err) == (0, "day,total\r\n", notice)

@@ -40,5 +40,5 @@ def test_the_tour_goes_as_it_says(servers: Servers, tmp_path: Path) -> None:
 
 def wait_for(web: Web, page_views: int) -> None:
     """Until the tables have them: a line that reads finds what the lines before it have sent."""
-    counters = web.services.reads.counters
-    eventually(lambda: counters().value.get("page_views", 0) == page_views)
+    counters = web.services.store.totals.counters
+    eventually(lambda: counters().get("page_views", 0) == page_views)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.reads import Reads
 from countersink.store import Store
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import queue
+from tests.support.asking import Asking
 from tests.support.examples import MANY
 from tests.worker.running import Running, drain
 
@@ -54,7 +54,7 @@ def test_a_reader_sees_all_that_was_stored_and_no_more_than_was_sent(
 ) -> None:
     redis_client.set(PARTITIONS_KEY, PARTITIONS)
     queue(redis_client, ("views", "/0", 0, 0))
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     # Workers that take entries from each other, so that many come twice.
     options: dict[str, Any] = {
         "claim_idle_ms": 1,
@@ -89,7 +89,7 @@ def test_complete_up_to_holds_for_what_arrived_before_it(
     redis_url: str, redis_client: redis.Redis, mysql_url: str, store: Store
 ) -> None:
     queue(redis_client, ("views", "/", 0, 0))
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     arrivals: list[int] = []
     with Running(redis_url, mysql_url, batch_wait_ms=10, batch_entries=3):
         while "views" not in reads.counters().value:

@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.reads import Reads
 from countersink.reads.overview import Glance
-from countersink.reads.query import COLUMNS, Query, ask
 from countersink.store import Store
 from countersink.store.connection import Session
+from countersink.store.counters import all_counters
 from countersink.store.counters.buckets import Width
 from countersink.store.errors import StoreError
-from countersink.store.totals import many_counters, shapes
+from countersink.store.totals import sums
+from countersink.store.totals.query import COLUMNS, Query, Row
 from countersink.store.totals.selection import KeyMatch, Selection
+from countersink.store.totals.snapshot import MAX_ROWS
 from tests.reads.support import DAYS
 from tests.reads.support import queue as send
 from tests.store.helpers import minute
 from tests.store.width_rows import put_rows, put_scheme
+from tests.support.asking import Asking
 from tests.support.examples import MANY
 
 COUNTERS = 1_200 if MANY else 400
@@ -78,10 +80,10 @@ def fill(session: Session) -> None:
     put(session, months, "month")
 
 
-def told(reads: Reads, query: Query) -> tuple[list[dict[str, object]], date | None, bool]:
+def told(reads: Asking, query: Query) -> tuple[list[Row], date | None, date | None]:
     """What an answer tells."""
-    found = ask(reads, query)
-    return found.rows, found.rolled_up_to, found.days_gone
+    found = reads.ask(query)
+    return found.rows, found.rolled_up_to, found.told_from
 
 
 def narrowed(query: Query, **wanted: Any) -> Query:
@@ -89,7 +91,7 @@ def narrowed(query: Query, **wanted: Any) -> Query:
     return replace(query, selection=replace(query.selection, **wanted))
 
 
-def outcome(reads: Reads, query: Query) -> object:
+def outcome(reads: Asking, query: Query) -> object:
     """The same, or the error."""
     try:
         return told(reads, query)
@@ -102,32 +104,29 @@ def test_what_is_read_together_is_what_each_is_by_itself(
 ) -> None:
     fill(session)
     send(redis_client, ("plain1", "k1", 1, 100), ("berlin", "new", 2, 7), ("queued", "k1", 3, 1))
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     for query, include_pending in product(QUESTIONS, (False, True)):
         asked = replace(query, include_pending=include_pending)
-        names = reads.names(include_pending=include_pending).value
+        names = reads.names(include_pending=include_pending)
         if query.selection.time_zone is not None or query.by == "hour":
             # Of the others it cannot be told, which is an error of all.
             names = [name for name in names if name in ("berlin", "kolkata")]
             asked = narrowed(asked, visible=names.__contains__)
         each = [told(reads, narrowed(asked, counter=name)) for name in names]
-        rows = [
-            {"counter": name, **row}
-            for name, (own, *_) in zip(names, each, strict=True)
-            for row in own
-        ]
+        rows = [(name, *row) for name, (own, *_) in zip(names, each, strict=True) for row in own]
         rolled = max((up_to for _, up_to, _ in each if up_to), default=None)
+        begins = max((begin for *_, begin in each if begin), default=None)
         assert rows, query
-        for most in (many_counters.MAX_ROWS, 7, 1):
+        for most in (MAX_ROWS, 7, 1):
             with monkeypatch.context() as patch:
-                patch.setattr(many_counters, "MAX_ROWS", most)
+                patch.setattr(sums, "MAX_ROWS", most)
                 found = outcome(reads, asked)
-            assert found == (rows, rolled, any(gone for *_, gone in each)), (most, asked)
+            assert found == (rows, rolled, begins), (most, asked)
 
 
 def test_what_cannot_be_told_of_one_cannot_be_told_of_all(store: Store, session: Session) -> None:
     fill(session)
-    reads = Reads(store, None)
+    reads = Asking(store, None)
     query = Query(Selection(), by="hour")
     assert outcome(reads, query) == outcome(reads, narrowed(query, counter="days.tokyo"))
     other = narrowed(query, visible=lambda name: name != "days.tokyo")
@@ -138,15 +137,15 @@ def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
     store: Store, session: Session
 ) -> None:
     fill(session)
-    reads = Reads(store, None)
+    reads = Asking(store, None)
     # Within a month: of `months` that is an error.
     plain = Selection(start=DAYS[0], visible=lambda name: "plain" in name)
     query = Query(plain, by="counter")
-    assert {row["counter"] for row in ask(reads, query).rows} == {f"plain{n}" for n in range(4)}
+    assert {row[0] for row in reads.ask(query).rows} == {f"plain{n}" for n in range(4)}
     for by in COLUMNS:
         if by not in ("hour", "minute"):
-            assert ask(reads, narrowed(replace(query, by=by), start=None)).rolled_up_to is None
-    assert ask(reads, Query(Selection(), by="month")).rolled_up_to == date(2026, 11, 1)
+            assert reads.ask(narrowed(replace(query, by=by), start=None)).rolled_up_to is None
+    assert reads.ask(Query(Selection(), by="month")).rolled_up_to == date(2026, 11, 1)
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -158,7 +157,7 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     put(session, [(name, at(day), "k", 1) for name in names for day in DAYS[:2]])
     for name in names[::40]:
         put_scheme(session, name, "Europe/Berlin")
-    reads = Reads(store, None)
+    reads = Asking(store, None)
 
     def asked() -> int:
         return int(session.query("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
@@ -166,14 +165,14 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     for by in ("day", "month", "key", "total", "counter"):
         query = Query(Selection(start=DAYS[0], keys=None if by == "counter" else ("k",)), by=by)
         before = asked()
-        found = ask(reads, query)
+        found = reads.ask(query)
         assert asked() - before < COUNTERS // 16, by
-        assert len({row.get("counter") for row in found.rows}) == COUNTERS, by
+        assert len({row[0] for row in found.rows}) == COUNTERS, by
 
     def overview() -> int:
         before = asked()
         glance = reads.overview(Glance(limit=COUNTERS, days=3))
-        assert len(glance.value.lines) == COUNTERS
+        assert len(glance.lines) == COUNTERS
         return asked() - before
 
     # The server counts what others ask meanwhile, too.
@@ -189,7 +188,7 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
     breakdowns = [f"{name}#1" for name in names[::7]]
     put(session, [(name, at(DAYS[0]), "k", 1) for name in (*names, *breakdowns)])
     send(redis_client, ("c0505", "k", 0, 1))
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
 
     def pages(**question: Any) -> list[str]:
         found: list[str] = []
@@ -197,7 +196,7 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
             glance = Glance(
                 after=found[-1] if found else "", limit=4, days=0, reverse=reverse, **question
             )
-            page = reads.overview(glance, include_pending=True).value
+            page = reads.overview(glance, include_pending=True)
             found += [line.counter for line in page.lines]
             if not page.more:
                 return found
@@ -211,10 +210,10 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
     whole = [pages(**each) for each in questions]
     assert whole[0] == sorted([*names, "c0505"], reverse=reverse)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes, "NAMES_PER_QUERY", 9)
+        patch.setattr(all_counters, "NAMES_PER_QUERY", 9)
         assert [pages(**each) for each in questions] == whole
-        assert reads.overview(Glance(limit=3)).value.counters is None
-        all_names, seen = reads.today(["c001", "nobody", "c003x"]).value
+        assert reads.overview(Glance(limit=3)).counters is None
+        all_names, seen = reads.today(["c001", "nobody", "c003x"])
         assert all_names is None
         assert [line.counter for line in seen.lines] == ["c001", "c003x"]
     with pytest.raises(ValueError, match="`after`"):
@@ -227,15 +226,15 @@ def test_a_page_by_name_reads_a_part_of_the_index(
 ) -> None:
     names = [f"c{number:04d}" for number in range(4_000)]
     put(session, [(name, at(DAYS[0]), "k", 1) for name in names])
-    monkeypatch.setattr(shapes, "NAMES_PER_QUERY", 50)
-    reads = Reads(store, None)
+    monkeypatch.setattr(all_counters, "NAMES_PER_QUERY", 50)
+    reads = Asking(store, None)
 
     def read() -> int:
         status = session.query("SHOW GLOBAL STATUS LIKE 'Handler\\_read\\_%'")
         return sum(int(value) for _, value in status)
 
     def page() -> list[str]:
-        seen = reads.overview(Glance(after="c2000", limit=5, days=1)).value
+        seen = reads.overview(Glance(after="c2000", limit=5, days=1))
         assert seen.more
         return [line.counter for line in seen.lines]
 
@@ -244,5 +243,5 @@ def test_a_page_by_name_reads_a_part_of_the_index(
     assert page() == names[2001:2006]
     assert read() - before < 2_000
     before = read()
-    assert len(reads.today(names[:3]).value[1].lines) == 3
+    assert len(reads.today(names[:3])[1].lines) == 3
     assert read() - before < 2_000

@@ -3,7 +3,6 @@
 import pytest
 import redis
 
-from countersink.reads import Reads
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.store import Store
 from countersink.store.apply.control import bump, exclusive
@@ -11,6 +10,7 @@ from countersink.store.connection import Session
 from countersink.store.counters.catalog import mark_days
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import DAYS, apply_all, minute_of
+from tests.support.asking import Asking
 from tests.support.traffic import now_ms, send
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -37,7 +37,7 @@ def wait(
 def test_what_was_accepted_before_is_not_pending(
     store: Store, session: Session, redis_client: redis.Redis, mysql_url: str
 ) -> None:
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     now = now_ms(redis_client)
     t0 = now - 60_000
     wait(redis_client, t0 - 1, ("/", 0, 1), ("/", 1, 10))
@@ -58,7 +58,7 @@ def test_what_was_accepted_before_is_not_pending(
 def test_a_day_that_is_reconciled_while_the_queue_is_read(
     store: Store, session: Session, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     now = now_ms(redis_client)
     wait(redis_client, now - 1, ("/", 0, 1))
     read = read_queue
@@ -72,6 +72,6 @@ def test_a_day_that_is_reconciled_while_the_queue_is_read(
             mark(session, now)
         return found
 
-    monkeypatch.setattr("countersink.reads.snapshot.read_queue", read_and_mark)
+    monkeypatch.setattr("countersink.reads.read_queue", read_and_mark)
     found = reads.counters(include_pending=True)
     assert (found.value, times) == ({}, 2)

@@ -6,17 +6,18 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.reads import Reads, pending
+from countersink.reads import ANYTHING, Moment, Reads, pending
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
-from countersink.reads.query import Query, ask
 from countersink.store import Store
 from countersink.store.connection import connect
+from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, apply_all
 from tests.reads.support import queue as send
 from tests.store.width_rows import put_scheme
+from tests.support.asking import Asking
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -30,7 +31,7 @@ def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
         found.append(read(client, folding, bounds))
         return found[-1]
 
-    monkeypatch.setattr("countersink.reads.snapshot.read_queue", counted)
+    monkeypatch.setattr("countersink.reads.read_queue", counted)
     return found
 
 
@@ -62,7 +63,7 @@ def test_a_question_is_answered_as_once_all_is_applied(
         ("only", "/", 1, 7),
     ]
     send(redis_client, *new)
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     questions = [
         replace(query, selection=replace(query.selection, counter=counter))
         for query in ASKED
@@ -71,12 +72,12 @@ def test_a_question_is_answered_as_once_all_is_applied(
     ]
     pending = []
     for number, query in enumerate(questions, 1):
-        pending.append(ask(reads, replace(query, include_pending=True)))
+        pending.append(reads.ask(replace(query, include_pending=True)))
         assert len(times_read) == number
         assert pending[-1].pending == 1
     apply_all(redis_client, mysql_url, acknowledge=True)
     for query, found in zip(questions, pending, strict=True):
-        assert found.rows == ask(reads, query).rows, query
+        assert found.rows == reads.ask(query).rows, query
 
 
 def test_all_reads_are_of_one_moment(
@@ -86,16 +87,17 @@ def test_all_reads_are_of_one_moment(
     apply_all(redis_client, mysql_url, acknowledge=True)
     send(redis_client, ("views", "/", 0, 300), ("clicks", "", 0, 4000))
 
-    def work(reads: Reads) -> list[int]:
-        found = [reads.total("views", include_pending=True).value]
+    def work(moment: Moment) -> list[Any]:
+        def total(counter: str) -> Any:
+            return moment.ask(Query(Selection(counter), by="total")).rows
+
+        found = total("views")
         apply_all(redis_client, mysql_url, acknowledge=True)
         send(redis_client, ("clicks", "", 0, 50_000))
-        found.append(reads.total("clicks", include_pending=True).value)
-        found.append(reads.total("clicks").value)
-        # One of one is the same.
-        return [*found, *reads.together(lambda same: [same.total("views").value])]
+        return [*found, *total("clicks"), *total("views")]
 
-    assert Reads(store, redis_client).together(work) == [301, 4020, 20, 1]
+    with_pending = replace(ANYTHING, include_pending=True)
+    assert Reads(store, redis_client).read(work, with_pending) == [(301,), (4020,), (301,)]
     assert len(times_read) == 1
 
 
@@ -105,8 +107,8 @@ def test_no_more_of_the_queue_is_read_than_may_be(store: Store, redis_client: re
         send(redis_client, ("views", "/", 0, 1), ("views", "/a", 1, 2), partition=partition)
 
     def total(**bounds: Any) -> int:
-        reads = Reads(store, redis_client, Bounds(**bounds))
-        return reads.total("views", include_pending=True).value
+        reads = Asking(store, redis_client, Bounds(**bounds))
+        return int(reads.total("views", include_pending=True).value)
 
     assert total(entries=3, rows=6) == 9
     with pytest.raises(QueueTooLong, match="more than 2 entries"):
@@ -128,5 +130,5 @@ def test_reading_the_queue_ends_between_pages(
         return asked[-1]
 
     with pytest.raises(QueueReadStopped):
-        Reads(store, redis_client, Bounds(stop=stop)).total("views", include_pending=True)
+        Asking(store, redis_client, Bounds(stop=stop)).total("views", include_pending=True)
     assert asked == [False, True]

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.reads import Reads
-from countersink.reads.query import Query, ask
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import NotUnique, Store
 from countersink.store.errors import InexactZone, RolledUp
+from countersink.store.totals import unions
+from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection
-from countersink.store.visitors import answers
+from countersink.store.totals.snapshot import Snapshot
 from countersink.store.visitors.sketch import SketchUnion, Visitors
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
@@ -40,6 +40,7 @@ from tests.reads.test_windows import (
     midnight,
     moment,
 )
+from tests.support.asking import Asking
 from tests.support.examples import MANY, examples
 from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import now_minute, now_ms, send
@@ -165,7 +166,7 @@ class Sighted(Played):
                     assert not self.truly_several(span), asked
         query = Query(Selection("v", **asked), by="key", unique=True)
         try:
-            rows = ask(self.reads, query).rows
+            rows = list(self.reads.ask(query).documents())
         except (NotUnique, InexactZone, RolledUp):
             assert doubtful or self.several(span), asked
             return
@@ -274,7 +275,7 @@ def test_many_members_are_told_by_the_union_of_all_of_them(
     with ground.store.reading() as reading:
         for chosen in (None, "a", "/page", "ä"):
             own = Selection("v", keys=None if chosen is None else (chosen,))
-            union = answers._united(reading, own, lambda view, sketch: None)[None]
+            union = unions._united(Snapshot(reading), own, lambda view, sketch: None)[None]
             events = [one for one in played.seen if chosen in (None, one[0])]
             assert registers(union.sketch()) == registers(sketch_of(played.hashes(events)))
 
@@ -303,7 +304,7 @@ def test_dimensions_tell_different_members_of_their_values(ground: Ground) -> No
         for page, country, member in seen:
             named = {"page": page, "country": country}
             groups[tuple(named[name] for name in by)].add(member)
-        found = ask(Reads(ground.store, ground.client), query).rows
+        found = Asking(ground.store, ground.client).ask(query).documents()
         assert {tuple(row[name] for name in by): row["total"] for row in found} == {
             values: len(own) for values, own in groups.items()
         }

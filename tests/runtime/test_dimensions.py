@@ -11,9 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from countersink.cli.commands import read
-from countersink.reads import query, rows
-from countersink.reads.query import Query
-from countersink.reads.rows import DIMENSIONS
 from countersink.runtime.dimensions import (
     MAX_DIMENSIONS,
     RESERVED,
@@ -26,6 +23,7 @@ from countersink.runtime.dimensions import (
     width,
 )
 from countersink.runtime.limits import cut_key
+from countersink.store.totals.query import COLUMNS, DIMENSIONS, EXPORTED, Query
 from countersink.store.totals.selection import Selection
 from countersink.web.endpoints import totals
 from tests.support.examples import examples
@@ -80,15 +78,16 @@ def test_every_name_that_stands_beside_dimensions_in_an_answer_is_reserved() -> 
     """Else a value of the dimension would be overwritten in JSON, CSV and tables."""
     every = Query(Selection("c"), by=DIMENSIONS, dimensions=(), unique=True).columns
     compared = Query(
-        Selection(None, start=date(2026, 11, 21), end=date(2026, 11, 21)),
+        Selection("c", start=date(2026, 11, 21), end=date(2026, 11, 21)),
         by=DIMENSIONS,
         against_previous=True,
     ).columns
     used = {
+        *Query(Selection(), by="key").columns,
         *every,
         *compared,
-        *chain.from_iterable(query.COLUMNS.values()),
-        *chain.from_iterable(rows.COLUMNS.values()),
+        *chain.from_iterable(COLUMNS.values()),
+        *chain.from_iterable(EXPORTED.values()),
         *totals.ROW_SCHEMAS,
         *read.FIGURES,
         read.CHANGE,

@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.reads import Reads
 from countersink.runtime.dimensions import check_dimensions
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
@@ -21,6 +20,7 @@ from countersink.store.connection import Session
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import applier as new_applier
 from tests.store.helpers import entry
+from tests.support.asking import Asking
 from tests.support.examples import MANY
 from tests.support.traffic import now_minute
 
@@ -83,7 +83,7 @@ class Story:
         assert self.store.totals.total("views") == sum(self.events.values())
         for each in shown.breakdowns:
             # Of a later breakdown, too: Totals refuse what lacks events.
-            found = dict(Reads(self.store, None).by("views", each.dimensions).value)
+            found = dict(Asking(self.store, None).by("views", each.dimensions).value)
             assert {key: amount for key, amount in found.items() if amount} == self.expected(
                 each.dimensions, each.since
             )

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.reads import Reads
 from countersink.reads.frames import frame
 from countersink.schedules.jobs import Context, retention
 from countersink.schedules.jobs.move import PassDone, open_tables
@@ -20,6 +19,7 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.apply import Applier
 from tests.schedules.tables import LABEL, MAX, Tables, label_at, spread
 from tests.store.helpers import entry, minute, together
+from tests.support.asking import Asking
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
@@ -455,7 +455,7 @@ def test_a_series_without_a_start_leaves_nothing_out_unasked(tables: Tables, bou
     run(tables.url)
     with Store(tables.url) as store:
         assert store.totals.total("v") == 40
-        reads = Reads(store, None)
+        reads = Asking(store, None)
         asked: list[Callable[[], object]] = [
             lambda: store.totals.daily("v", end=end),
             lambda: reads.daily("v", end=end),

@@ -11,15 +11,19 @@ import pytest
 from countersink.cli.servers import MySQLServer
 from countersink.store.apply import dead
 from countersink.store.connection import Session, connect
+from countersink.store.counters.all_counters import counter_names
 from countersink.store.migrate import migrate
-from countersink.store.totals import many_counters, series, shapes, sums
-from countersink.store.totals.many_counters import CounterGroup, grouped
+from countersink.store.totals import sums
+from countersink.store.totals.answer import answer
+from countersink.store.totals.query import Query
 from countersink.store.totals.selection import KeyMatch, Selection
+from countersink.store.totals.series import Unit, series
+from countersink.store.totals.snapshot import Snapshot
 from tests.store.helpers import days_of, minute
 from tests.store.width_rows import WidthRow, put_rows, put_scheme
 
 FIRST = date(2026, 1, 1)
-Ask = Callable[[Session], Any]
+Ask = Callable[[Snapshot], Any]
 
 DAYS, KEYS, SLOTS = 20, 40, 2
 DAY = FIRST + timedelta(days=10)
@@ -74,14 +78,22 @@ def _rows_read(session: Session) -> int:
 
 def _cost(session: Session, ask: Ask) -> int:
     before = _rows_read(session)
-    ask(session)
+    ask(Snapshot(session))
     return _rows_read(session) - before
 
 
-def _together(session: Session, ask: Callable[[str], object]) -> None:
-    with grouped(session, ["a", "b", "c"]):
+def _together(snapshot: Snapshot, ask: Callable[[Snapshot, str], object]) -> None:
+    with snapshot.together(["a", "b", "c"]):
         for name in ("a", "b", "c"):
-            ask(name)
+            ask(snapshot, name)
+
+
+def _rows(unit: Unit, snapshot: Snapshot, selection: Selection) -> list[tuple[date, int]]:
+    return series(snapshot, selection, unit, strict=True).rows
+
+
+def _days_of(snapshot: Snapshot, name: str, **wanted: Any) -> list[tuple[date, int]]:
+    return _rows("day", snapshot, Selection(name, **wanted))
 
 
 ONE_DAY = KEYS * SLOTS
@@ -89,10 +101,13 @@ ONE_KEY = DAYS * SLOTS
 ALL = DAYS * KEYS * SLOTS
 
 QUESTIONS: dict[str, tuple[Ask, int]] = {
-    "a day's total": (lambda s: sums.total(s, Selection("b", start=DAY, end=DAY)), ONE_DAY),
-    "three days": (lambda s: series.daily(s, Selection("b", start=DAY, end=LATER)), 3 * ONE_DAY),
+    "a day's total": (
+        lambda s: sums.total(s, Selection("b", start=DAY, end=DAY)),
+        ONE_DAY,
+    ),
+    "three days": (lambda s: _rows("day", s, Selection("b", start=DAY, end=LATER)), 3 * ONE_DAY),
     "one key, all days": (lambda s: sums.total(s, Selection("b", keys=["k07"])), ONE_KEY),
-    "one key's series": (lambda s: series.daily(s, Selection("b", keys=["k07"])), ONE_KEY),
+    "one key's series": (lambda s: _rows("day", s, Selection("b", keys=["k07"])), ONE_KEY),
     "one key, one day": (
         lambda s: sums.total(s, Selection("b", keys=["k07"], start=DAY, end=DAY)),
         SLOTS,
@@ -101,17 +116,20 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
         lambda s: sums.many(s, Selection("b", keys=["k07", "k30"], start=DAY, end=LATER)),
         6 * SLOTS,
     ),
-    "a day's top": (lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY), limit=3), ONE_DAY),
+    "a day's top": (
+        lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY), limit=3),
+        ONE_DAY,
+    ),
     "the counter's total": (lambda s: sums.total(s, Selection("b")), ALL),
     "all counters, one day": (
-        lambda s: many_counters.counters(s, Selection(start=DAY, end=DAY)),
+        lambda s: answer(s, Query(Selection(start=DAY, end=DAY), by="counter")),
         6 * ONE_DAY,
     ),
     "the span": (lambda s: sums.span(s, Selection("b")), 2),
     "a key's span": (lambda s: sums.span(s, Selection("b", keys=["k07"])), 2),
     "an absent key": (lambda s: sums.total(s, Selection("b", keys=["nobody"])), 0),
-    "names": (lambda s: shapes.counter_names(s), 10),
-    "whether it is known": (lambda s: shapes.known_shape(s, "b"), 0),
+    "names": (lambda s: counter_names(s.session), 10),
+    "whether it is known": (lambda s: s.require_known("b"), 0),
     "after a change, a day's total": (
         lambda s: sums.total(s, Selection("b2", start=LATER, end=LATER)),
         ONE_DAY,
@@ -121,7 +139,7 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
         2 * ONE_DAY,  # the day of the change
     ),
     "after a change, one key, all days": (
-        lambda s: series.daily(s, Selection("b2", keys=["k07"])),
+        lambda s: _rows("day", s, Selection("b2", keys=["k07"])),
         ONE_KEY + SLOTS,
     ),
     "after a change, two keys, three days": (
@@ -130,7 +148,7 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
     ),
     "after a change, the span": (lambda s: sums.span(s, Selection("b2")), 4),
     "months too, one key": (
-        lambda s: series.monthly(s, Selection("b1", keys=["k07"])),
+        lambda s: _rows("month", s, Selection("b1", keys=["k07"])),
         ONE_KEY + 2,
     ),
     "months too, the total of one": (
@@ -142,24 +160,28 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
         KEYS + ONE_DAY + KEYS,  # and their sums
     ),
     "after a change, hours": (
-        lambda s: series.hourly(s, Selection("b2", start=LATER, end=LATER)),
+        lambda s: _rows("hour", s, Selection("b2", start=LATER, end=LATER)),
         ONE_DAY,
     ),
     "days behind months": (
-        lambda s: series.daily(s, Selection("b1", start=DAY, end=LATER)),
+        lambda s: _rows("day", s, Selection("b1", start=DAY, end=LATER)),
         3 * ONE_DAY,
     ),
     "whether a month is cut": (
         lambda s: sums.total(s, Selection("b1", start=date(2025, 10, 2), end=date(2025, 10, 3))),
         2,
     ),
-    "how far days are rolled up": (lambda s: shapes.rolled_up_to(s), 10),
+    "how far days are rolled up": (lambda s: s.rolled_up_to(), 10),
     "together, a day of three": (
-        lambda s: _together(s, lambda name: series.daily(s, Selection(name, start=DAY, end=DAY))),
+        lambda s: _together(
+            s, lambda same, name: _rows("day", same, Selection(name, start=DAY, end=DAY))
+        ),
         3 * ONE_DAY,
     ),
     "together, one key of three": (
-        lambda s: _together(s, lambda name: series.daily(s, Selection(name, keys=["k07"]))),
+        lambda s: _together(
+            s, lambda same, name: _rows("day", same, Selection(name, keys=["k07"]))
+        ),
         3 * ONE_KEY,
     ),
     "one key by prefix, all days": (
@@ -167,7 +189,8 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
         ONE_KEY,
     ),
     "a series of two prefixes without a key": (
-        lambda s: series.daily(
+        lambda s: _rows(
+            "day",
             s,
             Selection(
                 "b", keys=KeyMatch(prefix=["k07", "k30"], exclude_keys=["k30"], contains="k")
@@ -186,17 +209,19 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
         10 * SLOTS,
     ),
     "months too, by prefix": (
-        lambda s: series.monthly(s, Selection("b1", keys=KeyMatch(prefix="k07"))),
+        lambda s: _rows("month", s, Selection("b1", keys=KeyMatch(prefix="k07"))),
         ONE_KEY + 2,
     ),
     "together, a prefix of three": (
         lambda s: _together(
-            s, lambda name: series.daily(s, Selection(name, keys=KeyMatch(prefix="k07")))
+            s, lambda same, name: _rows("day", same, Selection(name, keys=KeyMatch(prefix="k07")))
         ),
         3 * ONE_KEY + 2 * DAYS,  # and the sums
     ),
     "together, a day's top of three": (
-        lambda s: _together(s, lambda name: sums.by_key(s, Selection(name, start=DAY, end=DAY))),
+        lambda s: _together(
+            s, lambda same, name: sums.by_key(same, Selection(name, start=DAY, end=DAY))
+        ),
         3 * (ONE_DAY + 2 * KEYS),  # and the sums
     ),
 }
@@ -207,7 +232,7 @@ QUESTIONS: dict[str, tuple[Ask, int]] = {
 def test_a_question_reads_its_range(filled: Session, question: str) -> None:
     """What comes on top: the ends of ranges, the check that the counter exists, the groups."""
     ask, rows = QUESTIONS[question]
-    ask(filled)
+    ask(Snapshot(filled))
     groups = KEYS + DAYS if rows >= ONE_KEY else 0
     assert _cost(filled, ask) <= rows + ONE_KEY + groups + 12
 
@@ -220,7 +245,6 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
         """A session that notes what it is asked."""
 
         dialect = filled.dialect
-        group: CounterGroup | None = None
 
         def query(self, sql: str, args: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
             seen.append((sql, tuple(args)))
@@ -228,8 +252,8 @@ def test_no_query_is_a_full_scan(filled: Session) -> None:
 
     recording: Any = Recording()
     for ask, _ in QUESTIONS.values():
-        ask(recording)
-    series.daily(recording, Selection("b"))
+        ask(Snapshot(recording))
+    _rows("day", Snapshot(recording), Selection("b"))
     checked = 0
     for sql, args in seen:
         for line in _explain(filled, sql, args):

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from countersink.cli.servers import Kind, MySQLServer
-from countersink.reads import Reads
 from countersink.store import Store, replicas
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured, SchemaMismatch, Unavailable
@@ -19,6 +18,7 @@ from tests.cli.command import call, one_sentence
 from tests.reads.support import apply_all, queue
 from tests.store.helpers import beside, together
 from tests.support import galera, group_replication
+from tests.support.asking import Asking
 from tests.support.factories import MySQLFactory
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.waiting import eventually
@@ -104,7 +104,7 @@ def count(pair: ReplicatedPair, redis_client: redis.Redis) -> Count:
 def test_a_replica_answers_and_has_all_that_was_committed(
     store: Store, pair: ReplicatedPair, count: Count, redis_client: redis.Redis
 ) -> None:
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     for _ in range(6):
         before = datetime.now(UTC)
         total = count()
@@ -131,7 +131,7 @@ def test_a_replica_that_does_not_apply_is_not_read_from(
 ) -> None:
     monkeypatch.setattr(replicas, "CATCH_UP_S", 0.2)
     monkeypatch.setattr(replicas, "REST_S", 0.0)
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     for _ in range(3):
         total = count()
         assert reads.total("views").value == total
@@ -180,7 +180,7 @@ def test_what_is_pending_is_told_exactly(
     queue(redis_client, ("views", "/", 0, 5))
     apply_all(redis_client, pair.url, acknowledge=False)  # counted, and still in the queue
     queue(redis_client, ("views", "/", 0, 7))
-    reads = Reads(store, redis_client)
+    reads = Asking(store, redis_client)
     assert reads.total("views", include_pending=True).value == total + 5 + 7
     assert reads.total("views").value == total + 5
 

@@ -4,19 +4,19 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from functools import partial
-from typing import Any
 
 import pytest
 
-from countersink.reads.rows import rows
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
+from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.sums import by_key
 from tests.store.helpers import entry, minute
 from tests.store.width_rows import put_rows, put_scheme
+from tests.support.asking import exported
 from tests.support.oracle import Oracle
 
 KEYS = (
@@ -48,7 +48,12 @@ def test_sql_and_python_pick_the_same(counted: Store) -> None:
         *(KeyMatch(exclude_prefix=[part, "b"]) for part in parts if part),
         *(KeyMatch(prefix=[part, "ü"], keys=["b"], exclude_prefix="a") for part in parts if part),
     ):
-        found = counted.snapshot(partial(by_key, selection=Selection("views", keys=match)))
+        found = counted.snapshot(
+            partial(
+                lambda session, match: by_key(Snapshot(session), Selection("views", keys=match)),
+                match=match,
+            )
+        )
         assert {key for key, _ in found} == {key for key in KEYS if key in match}, match
 
 
@@ -109,16 +114,16 @@ def test_every_question_is_about_the_keys_that_match(
             assert totals.top("c", match=match, n=2) == ranked[:2]
             for by in ("key", "key-day", "key-month", "total"):
                 start = days[0] if by == "key-day" else None  # before it there are months
-                exported = Selection("c", keys=wanted_keys(None, None, match), start=start)
+                chosen = Selection("c", keys=wanted_keys(None, None, match), start=start)
                 found = [
-                    row[-1] for row in store.snapshot(partial(_exported, by=by, wanted=exported))
+                    row[-1] for row in store.snapshot(partial(exported, by=by, selection=chosen))
                 ]
                 cells = counted if by == "key-day" else everything
                 assert sum(found) == sum(wanted(cells, match).values()), (by, match)
 
 
-def _exported(session: Session, by: str, wanted: Selection) -> list[tuple[Any, ...]]:
-    return list(rows(session, by, wanted))
+def _matching(match: KeyMatch, session: Session) -> list[tuple[str, int]]:
+    return by_key(Snapshot(session), Selection("views", keys=match))
 
 
 def test_keys_and_a_match_are_put_together() -> None:

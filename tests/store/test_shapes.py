@@ -1,6 +1,7 @@
 """Months are in the totals, and what cuts through one that has rows is refused."""
 
 from datetime import date
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.errors import RolledUp
 from countersink.store.totals import Totals
-from countersink.store.totals.shapes import rolled_up_to
+from countersink.store.totals.snapshot import Snapshot
 from tests.store.helpers import entry, minute
 from tests.store.width_rows import put_rows, put_scheme
 
@@ -66,7 +67,7 @@ def test_everything_is_counted_and_what_cuts_through_a_month_is_refused(
     assert totals.daily("c", start=date(2025, 12, 30), end=date(2025, 12, 31))[1][1] == 0
     assert totals.span("c") == (january, date(2026, 4, 3))
     assert totals.span("c", key="b") == (february, date(2026, 2, 28))
-    assert totals.rolled_up_to("c") == rolled_up_to(session) == AFTER
+    assert totals.rolled_up_to("c") == _up_to(session) == AFTER
     assert totals.rolled_up_to("other") is None
 
 
@@ -97,16 +98,20 @@ def test_a_month_near_the_end_of_time_is_counted(session: Session, totals: Total
     assert totals.rolled_up_to("c") == date(9999, 12, 1)
 
 
+def _up_to(session: Session, counter: str | None = None, **asked: Any) -> date | None:
+    return Snapshot(session).rolled_up_to(counter, **asked)
+
+
 def test_of_several_counters_the_latest_day_is_told(session: Session) -> None:
     put_scheme(session, "b", "Europe/Berlin", rolled_month=minute(date(2026, 2, 1), -60))
     put_scheme(session, "c", rolled_month=minute(date(2026, 5, 1), 0))
     for name in ("c", "d"):
         put_rows(session, [(name, "day", date(2026, 4, 30), "a", 3)])
-    assert rolled_up_to(session) is None
+    assert _up_to(session) is None
     put_rows(session, [("b", "month", date(2026, 1, 1), "a", 3)])
-    assert rolled_up_to(session) == rolled_up_to(session, "b") == date(2026, 2, 1)
+    assert _up_to(session) == _up_to(session, "b") == date(2026, 2, 1)
     put_rows(session, [("c", "month", date(2026, 1, 1), "a", 3)])
-    assert rolled_up_to(session) == rolled_up_to(session, "c") == date(2026, 5, 1)
-    assert rolled_up_to(session, visible=lambda name: name != "c") == date(2026, 2, 1)
+    assert _up_to(session) == _up_to(session, "c") == date(2026, 5, 1)
+    assert _up_to(session, visible=lambda name: name != "c") == date(2026, 2, 1)
     session.execute("UPDATE counter SET time_zone = 'Mars/Olympus' WHERE name = 'b'")
-    assert rolled_up_to(session, "b") == date(2026, 1, 31)
+    assert _up_to(session, "b") == date(2026, 1, 31)

@@ -14,9 +14,13 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
 from countersink.store.sessions import Pool
-from countersink.store.totals import Totals, many_counters, series, sums
+from countersink.store.totals import Totals, sums
+from countersink.store.totals.answer import answer
+from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection
+from countersink.store.totals.snapshot import Snapshot
 from tests.store.helpers import MAX, entry, minute, rows
+from tests.support.asking import rows_by
 from tests.support.examples import examples
 
 BASE = date(2026, 2, 25)
@@ -42,6 +46,10 @@ def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d"))
                 " VALUES (%s, %s, %s, %s, %s)",
                 (counter, day, key.encode(), slot, part),
             )
+
+
+def _by_counter(session: Session, selection: Selection) -> list[tuple[str, int]]:
+    return answer(Snapshot(session), Query(selection, by="counter")).rows
 
 
 _cells = st.dictionaries(
@@ -82,7 +90,7 @@ def test_every_question_against_brute_force(
         for (day, key), amount in mine.items()
         if (start is None or day >= start) and (end is None or day <= end)
     }
-    found = sums.total(session, Selection("c", keys=chosen, start=start, end=end))
+    found = sums.total(Snapshot(session), Selection("c", keys=chosen, start=start, end=end))
     assert found == sum(within.values())
 
     first = start or min((day for day, _ in mine), default=None)
@@ -95,10 +103,10 @@ def test_every_question_against_brute_force(
         while first <= last:
             expected.append((first, by_day[first]))
             first += timedelta(days=1)
-    assert series.daily(session, Selection("c", keys=chosen, start=start, end=end)) == expected
+    assert rows_by("day", session, Selection("c", keys=chosen, start=start, end=end)) == expected
 
     days = [day for day, _ in mine]
-    assert sums.span(session, Selection("c", keys=chosen)) == (
+    assert sums.span(Snapshot(session), Selection("c", keys=chosen)) == (
         (min(days), max(days)) if days else None
     )
 
@@ -107,8 +115,12 @@ def test_every_question_against_brute_force(
         for (_, key), amount in within.items():
             by_key[key] += amount
         ranked = sorted(by_key.items(), key=lambda pair: (-pair[1], pair[0].encode()))
-        assert sums.by_key(session, Selection("c", start=start, end=end)) == ranked
-        assert sums.by_key(session, Selection("c", start=start, end=end), limit=n) == ranked[:n]
+        wanted = Selection("c", start=start, end=end)
+        assert sums.by_key(Snapshot(session), wanted) == ranked
+        assert (
+            sums.by_key(Snapshot(session), Selection("c", start=start, end=end), limit=n)
+            == ranked[:n]
+        )
         everything = {
             name: sum(
                 amount
@@ -119,10 +131,10 @@ def test_every_question_against_brute_force(
             )
             for name in ("c", "d")
         }
-        assert many_counters.counters(session, Selection(start=start, end=end)) == everything
+        assert dict(_by_counter(session, Selection(start=start, end=end))) == everything
     else:
         asked = {key: sum(a for (_, k), a in within.items() if k == key) for key in chosen}
-        found_many = sums.many(session, Selection("c", keys=chosen, start=start, end=end))
+        found_many = sums.many(Snapshot(session), Selection("c", keys=chosen, start=start, end=end))
         assert found_many == asked
         assert list(found_many) == list(asked)
 

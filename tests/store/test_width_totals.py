@@ -19,8 +19,10 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.errors import InexactZone, Refused, RolledUp
-from countersink.store.totals import Totals, series
+from countersink.store.totals import Totals
 from countersink.store.totals.selection import KeyMatch, Selection
+from countersink.store.totals.series import series
+from countersink.store.totals.snapshot import Snapshot
 from tests.store.helpers import days_of, entry, minute
 from tests.store.width_rows import Put, put_rows, put_scheme
 from tests.support.examples import MANY, examples
@@ -211,7 +213,9 @@ def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
         with pytest.raises(RolledUp, match="no single hours before 2026-11-22 00:00Z") as raised:
             totals.hourly("c", **options)
         assert raised.value.rolled_up_to == date(2026, 11, 22)
-    assert [n for _, n in series.hourly(session, Selection("c", unrolled=True))] == [0] * 12 + [2]
+    told = series(Snapshot(session), Selection("c"), "hour")
+    assert [n for _, n in told.rows] == [0] * 12 + [2]
+    assert told.told_from == datetime(2026, 11, 22, tzinfo=UTC)
     found = totals.hourly("c", start=date(2026, 11, 22))
     assert [n for _, n in found] == [0] * 12 + [2]
     # What comes late is counted by hour, on days that have nothing else.

@@ -17,6 +17,7 @@ from countersink.store.counters.catalog import Scheme
 from countersink.store.errors import InexactZone
 from countersink.store.migrate import migrate
 from countersink.store.totals import Totals
+from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.views import View
 from tests.store.helpers import EPOCH, days_of, entry
 from tests.store.width_rows import put_scheme
@@ -349,7 +350,9 @@ def test_days_that_come_in_two_pieces_do_not_tell_those_of_their_neighbours(
     session: Session,
 ) -> None:
     """Casey went back from 2:00 to 23:00 on 5 March 2010; before, its days were Noumea's."""
-    view = View(Scheme(counter="c", time_zone="Antarctica/Casey"), "Pacific/Noumea")
-    view.require_days(session, [date(2010, 3, 4), date(2010, 2, 1)])
+    view = View(
+        Snapshot(session), Scheme(counter="c", time_zone="Antarctica/Casey"), "Pacific/Noumea"
+    )
+    view.require_days([date(2010, 3, 4), date(2010, 2, 1)])
     with pytest.raises(InexactZone, match="2010-03-04 13:00 UTC"):
-        view.require_days(session, [date(2010, 3, 5)])
+        view.require_days([date(2010, 3, 5)])

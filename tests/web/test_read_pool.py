@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 import requests
 
-from countersink.reads.query import Answer, Query, ask
-from countersink.reads.snapshot import Reads
+from countersink.reads import Reads
 from countersink.store.connection import Session
+from countersink.store.totals.query import Answer, Query
 from countersink.web import read_pool
 from countersink.web.endpoints import totals
 from tests.store.test_cancellation import locked, waiting
@@ -89,12 +89,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """Holds totals of all counters."""
     found = Held()
 
+    ask = Reads.ask
+
     def held_ask(reads: Reads, query: Query) -> Answer:
         if query.selection.counter is None:
             found.hold()
         return ask(reads, query)
 
-    monkeypatch.setattr(totals, "ask", held_ask)
+    monkeypatch.setattr(Reads, "ask", held_ask)
     yield found
     found.go.set()
 

@@ -15,11 +15,11 @@ from random import Random
 import requests
 
 from countersink.producers import Producer
-from countersink.reads import Reads
 from countersink.store import Store
 from countersink.stream.connection import connect
 from tests.faults.scenarios.worker_deaths import POINTS
 from tests.faults.stage import Stage
+from tests.support.asking import Asking
 from tests.support.proxies import Deed
 from tests.support.traffic import FIRST_MINUTE
 from tests.support.waiting import eventually
@@ -112,7 +112,7 @@ def read_beside_killed_workers(stage: Stage, kills: int = 2, rounds: int = 3) ->
         )
         store = stack.enter_context(Store(stage.mysql_url))
         client = stack.enter_context(connect(url))
-        asks = (*_by_reads(Reads(store, client)), *_by_http(web.url))
+        asks = (*_by_reads(Asking(store, client)), *_by_http(web.url))
         readers: list[Reader] = []
 
         def begun() -> int:
@@ -167,18 +167,18 @@ def _book(stage: Stage, readers: list[Reader]) -> None:
             stage.traffic.count(rows)
 
 
-def _by_reads(reads: Reads) -> list[Ask]:
+def _by_reads(reads: Asking) -> list[Ask]:
     def total(key: str) -> int:
-        return reads.total(COUNTER, key=key, include_pending=True).value
+        return int(reads.total(COUNTER, key=key, include_pending=True).value)
 
     def days(key: str) -> int:
         return sum(n for _, n in reads.daily(COUNTER, key=key, include_pending=True).value)
 
     def keys(key: str) -> int:
-        return dict(reads.by_key(COUNTER, include_pending=True).value)[key]
+        return int(dict(reads.by_key(COUNTER, include_pending=True).value)[key])
 
     def many(key: str) -> int:
-        return reads.many(COUNTER, [key], include_pending=True).value[key]
+        return int(reads.many(COUNTER, [key], include_pending=True).value[key])
 
     return [total, days, keys, many]
 

@@ -23,7 +23,7 @@ from countersink.store.connection import Session
 from countersink.store.counters.buckets import NUMBER
 from countersink.store.errors import Conflict
 from countersink.store.sql import day_label
-from countersink.store.visitors import answers
+from countersink.store.totals import unions as module_of_unions
 from countersink.store.visitors import rows as module
 from countersink.store.visitors.sketch import Visitors
 from countersink.stream.decode import decode_payload
@@ -310,7 +310,7 @@ def test_a_part_of_a_row_brings_members_and_counts_nothing(
 def test_what_an_answer_keeps_exactly_is_bounded_over_all_its_groups(
     session: Session, applier: Applier, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_EXACT_IN_ANSWER", 500)
+    monkeypatch.setattr(module_of_unions, "MOST_EXACT_IN_ANSWER", 500)
     members = [f"v{number}" for number in range(200)]
     for key in "abcd":
         applier.apply([seen_entry(session, sightings(f"/{key}", *members))])

@@ -12,8 +12,8 @@ import requests
 
 from countersink.runtime.limits import cut_key
 from countersink.store.connection import Session, connect
+from countersink.store.counters.all_counters import counter_names
 from countersink.store.migrate import migrate
-from countersink.store.totals.shapes import counter_names
 from countersink.web.acknowledgement import StoredWaiters
 from countersink.web.badges import HitNumbers, badge
 from countersink.web.endpoints import hits

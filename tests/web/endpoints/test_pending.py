@@ -11,9 +11,9 @@ import pytest
 import redis
 import requests
 
+from countersink.reads import Reads
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
-from countersink.reads.query import Answer, Query, ask
-from countersink.reads.snapshot import Reads
+from countersink.store.totals.query import Answer, Query
 from countersink.web import read_pool
 from countersink.web.endpoints import totals
 from tests.support.waiting import eventually
@@ -92,7 +92,7 @@ def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPat
         held.hold()
         return read(client, folding, bounds)
 
-    monkeypatch.setattr("countersink.reads.snapshot.read_queue", held_read)
+    monkeypatch.setattr("countersink.reads.read_queue", held_read)
     monkeypatch.setattr(read_pool, "MAX_WAITING", 1)
     send(small)
     limiter = small.services.read_pool.limits["pending"]
@@ -118,11 +118,13 @@ def test_nobody_else_waits_for_those_that_read_totals(
 ) -> None:
     held = Held()
 
+    ask = Reads.ask
+
     def held_ask(reads: Reads, query: Query) -> Answer:
         held.hold()
         return ask(reads, query)
 
-    monkeypatch.setattr(totals, "ask", held_ask)
+    monkeypatch.setattr(Reads, "ask", held_ask)
     with ThreadPoolExecutor(1) as other:
         try:
             answer = other.submit(get, small, "/v1/totals", pending=False)

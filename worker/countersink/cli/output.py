@@ -8,7 +8,7 @@ terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.f
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,6 +16,7 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.errors import Failure, Misuse
+from countersink.runtime.times import iso
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,25 +211,6 @@ def bar(value: int, largest: int) -> str:
     eighths = max(1, round(8 * _BAR * value / largest))
     full, rest = divmod(eighths, 8)
     return _EIGHTHS[8] * full + (_EIGHTHS[rest] if rest else "")
-
-
-def iso(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC to the millisecond, ending in Z; None stays None. What has no time zone is
-    in UTC.
-    """
-    from countersink.reads import formats
-
-    if moment is not None and moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return formats.iso(moment)
-
-
-def iso_ms(ms: int) -> str:
-    """Unix ms as ISO 8601; a number that is no time we can write stays a number."""
-    try:
-        return iso(datetime.fromtimestamp(ms / 1000, UTC)) or ""
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
 
 
 def ago(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Errors of reads: queue too long, read stopped, answer too large; HTTP statuses for them are in
+"""Errors of reads: queue too long, read stopped, total too large; HTTP statuses for them are in
 ``web/read_pool.py``.
 
 ::
@@ -7,7 +7,6 @@
     ├── QueueTooLong       there is more in the queue than is read at once
     └── QueueReadStopped   the read of the queue was told to end before it had all
     ValueError
-    ├── AnswerTooLarge     the answer would have more rows than were wanted
     └── TotalTooLarge      a total that the format of a file does not hold
     CatalogChanged         within this package alone: the queue is to be read again
 """
@@ -21,10 +20,6 @@ class QueueTooLong(StreamError):
 
 class QueueReadStopped(StreamError):
     """The read was told to end before it had all."""
-
-
-class AnswerTooLarge(ValueError):
-    """The answer would have more rows than were wanted at most."""
 
 
 class TotalTooLarge(ValueError):

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from countersink.reads.errors import TotalTooLarge
-from countersink.reads.rows import Value, text
+from countersink.runtime.times import iso
 from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import by_width
 from countersink.store.sql import datetime_of
+from countersink.store.totals.query import Row, documents
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
@@ -41,14 +42,7 @@ CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-
 EVENTS: Final = "countersink_events"
 BALANCE: Final = "countersink_balance"
 COMPLETE: Final = "countersink_events_complete_up_to_timestamp_seconds"
-Rows = Iterable[tuple[Value, ...]]
-
-
-def iso(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC to the millisecond, ending in Z; None stays None."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+Rows = Iterable[Row]
 
 
 def csv_text(
@@ -96,20 +90,15 @@ def csv_bytes(columns: Sequence[str], rows: Rows, *, spreadsheet: bool = False) 
         columns, rows: what is written.
         spreadsheet: text that a spreadsheet would run as a formula gets a ``'`` in front.
     """
-    for part in csv_text(columns, _documents(columns, rows), spreadsheet=spreadsheet):
+    for part in csv_text(columns, documents(columns, rows), spreadsheet=spreadsheet):
         yield part.encode("utf-8", "surrogateescape")
 
 
 def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
     """One JSON object a line, in ASCII, so that every key survives."""
-    each = _documents(columns, rows)
+    each = documents(columns, rows)
     while some := list(islice(each, _AT_ONCE)):
         yield "".join(f"{json.dumps(row)}\n" for row in some).encode()
-
-
-def _documents(columns: Sequence[str], rows: Rows) -> Iterator[dict[str, object]]:
-    for row in rows:
-        yield {column: text(value, column) for column, value in zip(columns, row, strict=True)}
 
 
 def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
@@ -234,7 +223,7 @@ def counter_document(counter: Counter) -> dict[str, object]:
         "most_keys": counter.most_keys,
         "overflown": counter.overflown,
         "app_slots": counter.app_slots,
-        "rolled_up_to": {width: _minute(end) for width, end in counter.rolled_up_to.items()},
+        "rolled_up_to": {width: iso(end, "minutes") for width, end in counter.rolled_up_to.items()},
         "made": counter.made,
         "dimensions": list(counter.dimensions),
         "breakdowns": [
@@ -249,12 +238,7 @@ def breakdown_begins(breakdown: Breakdown) -> str | None:
     """The UTC time from which on a breakdown holds the events; None: it holds all."""
     if not breakdown.since:
         return None
-    return _minute(datetime_of(breakdown.since * 60))
-
-
-def _minute(moment: datetime) -> str:
-    """A UTC time to the minute."""
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='minutes')}Z"
+    return iso(datetime_of(breakdown.since * 60), "minutes")
 
 
 @contextmanager

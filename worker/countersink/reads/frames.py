@@ -9,17 +9,15 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 
 import pandas as pd
 
-from countersink.reads.query import read_by
-from countersink.reads.rows import COLUMNS, columns, rows
 from countersink.store import Store
-from countersink.store.totals.selection import ANY, KeyMatch, Selection, checked_where, wanted_keys
-from countersink.store.totals.shapes import view_of
-from countersink.store.totals.windows import require_whole
+from countersink.store.totals.answer import rows
+from countersink.store.totals.query import EXPORTED, Answer, Query, read_by
+from countersink.store.totals.selection import ANY, KeyMatch, selection_of
+from countersink.store.totals.snapshot import Snapshot
 
 
 def frame(
@@ -54,26 +52,26 @@ def frame(
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
             :class:`countersink.store.totals.Totals`.
     """
-    layout, dimensions = read_by(by, COLUMNS)
+    layout, dimensions = read_by(by, EXPORTED)
     names = [counter] if isinstance(counter, str) else list(counter)
-    shown = columns(layout, dimensions)
-    wanted = Selection(
-        keys=wanted_keys(None, keys, match),
-        start=start,
-        end=end,
-        time_zone=time_zone,
-        where=checked_where(where),
-    )
+    found: list[tuple[object, ...]] = []
+    limits = Answer(())
     with store.reading() as session:
-        if dimensions or wanted.where:
-            for name in names:
-                require_whole(session, view_of(session, replace(wanted, counter=name), dimensions))
-        found = [
-            row
-            for name in names
-            for row in rows(session, layout, replace(wanted, counter=name), dimensions)
-        ]
-    made = pd.DataFrame.from_records(found, columns=list(shown))
+        snapshot = Snapshot(session)
+        for name in names:
+            wanted = selection_of(
+                name,
+                keys=keys,
+                match=match,
+                start=start,
+                end=end,
+                time_zone=time_zone,
+                where=where,
+            )
+            query = Query(wanted, by=layout, dimensions=dimensions, strict=True, streamed=True)
+            limits.columns = query.columns
+            found += [(name, *row) for row in rows(snapshot, query, limits)]
+    made = pd.DataFrame.from_records(found, columns=list(limits.columns))
     for column in ("day", "month"):
         if column in made:
             made[column] = pd.to_datetime(made[column])

@@ -8,23 +8,21 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from countersink.reads.pending import Pending
 from countersink.runtime.limits import is_name
-from countersink.store.connection import Session
 from countersink.store.counters import buckets
+from countersink.store.counters.all_counters import (
+    counter_names,
+    known_names,
+    ledger_totals,
+    names_in_parts,
+    shaped_names,
+)
 from countersink.store.counters.catalog import DEFAULT, Scheme, load
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
 from countersink.store.sql import NOW_MS, day_label, label_time, marks, parts
-from countersink.store.totals import series
-from countersink.store.totals.many_counters import SIZE, grouped, ledger_totals
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.shapes import (
-    counter_names,
-    known_names,
-    names_in_parts,
-    shape,
-    shaped_names,
-)
+from countersink.store.totals.series import series
+from countersink.store.totals.snapshot import SIZE, Snapshot
 
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""
@@ -111,8 +109,8 @@ class Overview:
     more: bool
 
 
-def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance) -> Overview:
-    """Counters with their totals and last days, in the session's snapshot.
+def overview(snapshot: Snapshot, glance: Glance) -> Overview:
+    """Counters with their totals and last days.
 
     Raises:
         StoreError: as any query.
@@ -124,14 +122,14 @@ def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance
     if glance.only is not None:
         page, number = list(glance.only), len(glance.only)
     elif glance.standing is None:
-        page, number = _page_by_name(session, glance, pending)
+        page, number = _page_by_name(snapshot, glance)
     else:
         page, number = _page_by_number(glance.standing, glance)
     more = len(page) > glance.limit
     page = page[: glance.limit]
-    schemes, now = _schemes(session, page)
-    totals = _totals(session, page, pending) if glance.totals else {}
-    days = _days(session, schemes, pending, glance.days, now)
+    schemes, now = _schemes(snapshot, page)
+    totals = _totals(snapshot, page) if glance.totals else {}
+    days = _days(snapshot, schemes, glance.days, now)
     lines = [
         OverviewLine(
             counter=name,
@@ -145,35 +143,33 @@ def overview(session: Session, _: Selection, pending: Pending, *, glance: Glance
     return Overview(lines=lines, counters=number, more=more)
 
 
-def today(
-    session: Session, wanted_by: Selection, pending: Pending, *, wanted: Sequence[str]
-) -> tuple[list[str] | None, Overview]:
+def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
     """All names, where one query brings them, and today's totals of those ``wanted`` that exist.
 
     Raises:
         StoreError: as any query.
     """
-    names, *others = islice(names_in_parts(session, ""), 2)
-    known = known_names(session, wanted)
+    names, *others = islice(names_in_parts(snapshot.session, ""), 2)
+    known = known_names(snapshot.session, wanted)
     glance = Glance(only=known, limit=len(known), days=1, totals=False)
-    seen = overview(session, wanted_by, pending, glance=glance)
+    seen = overview(snapshot, glance)
     return None if others else names, seen
 
 
-def standing(session: Session, _: Selection, pending: Pending, *, by: str) -> Standing:
+def standing(snapshot: Snapshot, by: str) -> Standing:
     """What all counters are sorted by: ``today``, ``total``, or ``change`` as a part of the
     :data:`WEEK` before, which is infinite where that had nothing.
 
     Raises:
         StoreError: as any query.
     """
-    names = sorted({*counter_names(session), *pending.counters})
+    names = counter_names(snapshot.session)
     if by == "total":
-        return {name: (total,) for name, total in _totals(session, names, pending).items()}
-    schemes, now = _schemes(session, names)
+        return {name: (total,) for name, total in _totals(snapshot, names).items()}
+    schemes, now = _schemes(snapshot, names)
     number = 1 if by == "today" else 2 * WEEK + 1
     found: dict[str, tuple[float, ...]] = dict.fromkeys(names, ())
-    for name, days in _days(session, schemes, pending, number, now).items():
+    for name, days in _days(snapshot, schemes, number, now).items():
         if days is None:
             continue
         totals = [total for _, total in days]
@@ -188,19 +184,18 @@ def standing(session: Session, _: Selection, pending: Pending, *, by: str) -> St
     return found
 
 
-def _page_by_name(
-    session: Session, glance: Glance, pending: Pending
-) -> tuple[list[str], int | None]:
+def _page_by_name(snapshot: Snapshot, glance: Glance) -> tuple[list[str], int | None]:
     """The counters after ``after``, at least one more than the page has if there is one, and how
     many there are in all, if one query brings them."""
     if glance.after and not is_name(glance.after):
         raise ValueError("`after` is the name of a counter: `next` of the page before")
+    session, pending = snapshot.session, snapshot.pending.cells
     first, *others = islice(names_in_parts(session, "", reverse=glance.reverse), 2)
     if not others:
-        names = list(filter(glance.fits, {*first, *pending.counters}))
+        names = list(filter(glance.fits, {*first, *pending}))
         page = sorted(filter(glance.is_beyond, names), reverse=glance.reverse)
         return page, len(names)
-    found = list(filter(glance.is_beyond, filter(glance.fits, pending.counters)))
+    found = list(filter(glance.is_beyond, filter(glance.fits, pending)))
     number = 0
     for some in names_in_parts(session, glance.after, reverse=glance.reverse):
         fitting = list(filter(glance.fits, some))
@@ -223,62 +218,51 @@ def _page_by_number(known: Standing, glance: Glance) -> tuple[list[str], int]:
     return page[page.index(glance.after) + 1 :], len(names)
 
 
-def _schemes(session: Session, names: Sequence[str]) -> tuple[dict[str, Scheme], int]:
+def _schemes(snapshot: Snapshot, names: Sequence[str]) -> tuple[dict[str, Scheme], int]:
     """The scheme of each, and the Unix second."""
-    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-    catalog = load(session)
+    ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
+    catalog = load(snapshot.session)
     return {name: catalog.of(name) for name in names}, int(now_ms) // 1000
 
 
-def _totals(session: Session, names: Sequence[str], pending: Pending) -> dict[str, int]:
-    found = ledger_totals(session, names)
-    for name, amount in pending.by_counter().items():
-        if name in found:
-            found[name] += amount
+def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
+    found = ledger_totals(snapshot.session, names)
+    for name in found.keys() & snapshot.pending.cells.keys():
+        found[name] += sum(snapshot.pending.cells[name].values())
     return found
 
 
 def _days(
-    session: Session, schemes: dict[str, Scheme], pending: Pending, number: int, now: int
+    snapshot: Snapshot, schemes: dict[str, Scheme], number: int, now: int
 ) -> dict[str, list[tuple[date, int]] | None]:
     """The last days of each counter; None where they cannot be told."""
     if number == 0:
         return {}
-    shaped = shaped_names(session)
-    added: dict[str, dict[int, int]] = {}
-    for (counter, label, _), amount in pending.cells.items():
-        own = added.setdefault(counter, {})
-        own[label] = own.get(label, 0) + amount
+    shaped = shaped_names(snapshot.session)
     plain = [name for name in schemes if name not in shaped]
     found: dict[str, list[tuple[date, int]] | None] = {}
-    found |= _plain(session, plain, added, _last(number, DEFAULT.time_zone, now))
+    found |= _plain(snapshot, plain, _last(number, DEFAULT.time_zone, now))
     for some in parts(sorted(schemes.keys() & shaped), SIZE):
-        with grouped(session, some):
+        with snapshot.together(some):
             for name in some:
                 try:
                     days = _last(number, schemes[name].known_zone(), now)
-                    found[name] = series.daily(
-                        session,
-                        Selection(name, start=days[0], end=days[-1], known=True),
-                        _within(session, name, days, added.get(name, {})),
-                    )
+                    wanted = Selection(name, start=days[0], end=days[-1])
+                    found[name] = series(snapshot, wanted, "day", strict=True).rows
                 except (InexactZone, RolledUp, UnknownZone):
                     found[name] = None
     return found
 
 
 def _plain(
-    session: Session,
-    names: Iterable[str],
-    added: dict[str, dict[int, int]],
-    days: Sequence[date],
+    snapshot: Snapshot, names: Iterable[str], days: Sequence[date]
 ) -> dict[str, list[tuple[date, int]]]:
     """Of counters that have counted UTC days all the time: many of them in one query."""
     labels = {day_label(day): day for day in days}
     first, last = min(labels), max(labels)
     sums = {name: dict.fromkeys(days, 0) for name in names}
     for some in parts(list(sums), _COUNTERS_PER_QUERY):
-        rows = session.query(
+        rows = snapshot.session.query(
             "SELECT counter, bucket, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
             f" WHERE counter IN ({marks(some)}) AND bucket >= %s AND bucket <= %s"
             " GROUP BY counter, bucket",
@@ -286,21 +270,11 @@ def _plain(
         )
         for name, bucket, amount in rows:
             sums[name][bucket.date()] += int(amount)
-    for name, own in added.items():
-        for label, amount in own.items():
-            if name in sums and label in labels:
+    for name in sums.keys() & snapshot.pending.cells.keys():
+        for (label, _), amount in snapshot.pending.cells[name].items():
+            if label in labels:
                 sums[name][labels[label]] += amount
     return {name: list(own.items()) for name, own in sums.items()}
-
-
-def _within(
-    session: Session, name: str, days: Sequence[date], added: dict[int, int]
-) -> dict[int, int]:
-    """Of amounts by label those of the days."""
-    if not added:
-        return {}
-    ranges = shape(session, name).view(None).ranges(days[0], days[-1]) or ()
-    return {label: amount for label, amount in added.items() if any(label in one for one in ranges)}
 
 
 def _last(number: int, time_zone: str, now: int) -> list[date]:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 import pymysql
 from pymysql.connections import Connection as _DriverConnection
@@ -42,9 +42,6 @@ from countersink.store.errors import (
 from countersink.store.in_app.connection import Done, execute
 from countersink.store.settings import Settings
 from countersink.store.sql import Dialect, parse_version, show
-
-if TYPE_CHECKING:
-    from countersink.store.totals.many_counters import CounterGroup
 
 Result = TypeVar("Result")
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
@@ -98,7 +95,6 @@ class Session:
     Attributes:
         dialect: which server it is.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
-        group: counters that are read together, see :mod:`countersink.store.totals.many_counters`.
         server: what the server calls itself: host and port.
         cluster: UUID of the Galera cluster that it was in at login; empty: it is in none.
         address: by which that cluster knew the server; empty: it did not.
@@ -115,7 +111,6 @@ class Session:
     server: tuple[str, ...]
     keep_until: float = math.inf
     interrupted: bool = False
-    group: "CounterGroup | None" = None
     waiting_since: float | None = None
     cluster: str = ""
     address: str = ""

@@ -37,6 +37,7 @@ data, and the advice by number (``_ADVICE``); the pause before a retry is in ``c
                          a ValueError
 
     SeriesTooLong        a ValueError: a series of more days, hours or months than there may be
+    AnswerTooLarge       a ValueError: the answer would have more rows than were wanted
     TooManyLinks         a ValueError: as many valid links as there may be
     TooManyNotes         a ValueError: as many notes on a counter as there may be
     NoSuchKey            a LookupError: no API key of this id or name
@@ -386,6 +387,10 @@ class TooManyLinks(ValueError):
 
 class TooManyNotes(ValueError):
     """A counter has as many notes as it may have."""
+
+
+class AnswerTooLarge(ValueError):
+    """The answer would have more rows than were wanted at most."""
 
 
 class SeriesTooLong(ValueError):

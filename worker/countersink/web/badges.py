@@ -19,6 +19,8 @@ from typing import Final
 import anyio
 
 from countersink.store.errors import StoreError, UnknownCounter
+from countersink.store.totals.query import Query
+from countersink.store.totals.selection import Selection
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
@@ -171,7 +173,9 @@ class HitNumbers:
         try:
             most = min(MAX_QUEUE, services.options.max_pending_entries)
             pending = queued is not None and queued <= most
-            total = services.reads.total(counter, key=key, include_pending=pending).value
+            selection = Selection(counter, keys=[key])
+            query = Query(selection, by="total", include_pending=pending)
+            ((total,),) = services.reads.ask(query).rows
             return total, pending and not spooled
         except UnknownCounter:
             return 0, queued == 0 and not spooled

@@ -1,5 +1,5 @@
 """``countersink totals``, ``countersink top`` and ``countersink export``: flags with help, table,
-freshness notice and texts; columns are in ``reads/query.py`` and ``reads/rows.py``, file formats in
+freshness notice and texts; columns are in ``store/totals/query.py``, file formats in
 ``reads/formats.py``."""
 
 import sys
@@ -19,10 +19,20 @@ from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.reads.query import COLUMNS, Answer, By, Query, ask, read_by, read_where
-from countersink.reads.rows import COLUMNS as EXPORT_COLUMNS
-from countersink.reads.rows import DIMENSIONS, Value, columns, rows
-from countersink.store import RolledUp, Store, StoreError, UnknownCounter
+from countersink.runtime.times import iso
+from countersink.store import Store, StoreError, UnknownCounter
+from countersink.store.totals.answer import rows
+from countersink.store.totals.query import (
+    COLUMNS,
+    DIMENSIONS,
+    EXPORTED,
+    Answer,
+    By,
+    Query,
+    Row,
+    read_by,
+    read_where,
+)
 from countersink.store.totals.selection import (
     KeyMatch,
     Last,
@@ -30,9 +40,7 @@ from countersink.store.totals.selection import (
     checked_where,
     wanted_keys,
 )
-from countersink.store.totals.series import told_from
-from countersink.store.totals.shapes import view_of
-from countersink.store.totals.windows import lacking
+from countersink.store.totals.snapshot import Snapshot
 from countersink.stream.connection import connect
 
 BY: Final = Checked("by", read_by)
@@ -256,28 +264,42 @@ def _show(
     answer = _ask(query, settings.needed(mysql_url, "mysql"), mysql_read_url, redis_url)
     if answer.unknown_because is not None:
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
-    names = ("counter", "rows", "complete_up_to", "rolled_up_to")
-    document = output.document(answer, names, counter=selection.counter)
-    for name, begins in (("since", answer.since), ("told_from", answer.told_from)):
-        if begins is not None:
-            document[name] = output.iso(begins)
-    if answer.truncated:
-        document["truncated"] = True
-    if answer.window is not None:
-        document["window"] = answer.window.document()
-    csv = (answer.columns, answer.rows)
-    output.write_result(format, document, partial(_print, answer, top), csv=csv)
+    listed = list(answer.documents())
+    document = {"counter": selection.counter, "rows": listed, **answer.limits()}
+    show = partial(_print, answer, listed, by, top)
+    output.write_result(format, document, show, csv=(answer.columns, listed))
+    for limit in _limits(answer, by):
+        if answer.rows or format != "table" or answer.told_from is None:  # else it is all there is
+            progress.say(limit)
+
+
+def _limits(answer: Answer, by: By) -> Iterator[str]:
+    """What limits an answer, in sentences."""
     if answer.told_from is not None:
-        progress.say(_told_from(by, answer.told_from))
+        unit, (wider, option) = by[0].removeprefix("key-"), _WIDER[by[0]]
+        yield (
+            f"the {unit}s before {iso(answer.told_from)} are rolled up to {wider}: --by {option}"
+            " has them"
+        )
     if answer.since is not None:
-        progress.say(_since(answer.since))
-    if answer.days_gone and (answer.rows or format != "table"):
-        progress.say(_gone(answer))
+        yield (
+            f"events from before {iso(answer.since)} are missing: the breakdown that answers this"
+            " was declared then"
+        )
     if answer.truncated:
-        progress.say(
+        yield (
             "what was counted spans too long a time to be shown whole: this is the part with most"
             " days; --from and --to choose another"
         )
+
+
+_WIDER: Final = {
+    "day": ("months", "month"),
+    "key-day": ("months", "key-month"),
+    "hour": ("wider buckets", "day"),
+    "minute": ("wider buckets", "day"),
+}
+"""What rows are rolled up to, and which option shows it, by what they are by."""
 
 
 def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: str | None) -> Answer:
@@ -285,7 +307,7 @@ def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: st
     with Store(mysql_url, read_url=mysql_read_url) as store:
         try:
             with values_checked():
-                return ask(Reads(store, client), query)
+                return Reads(store, client).ask(query)
         except UnknownCounter as error:
             hint = (
                 "" if query.include_pending else "; if it was a moment ago, add --include-pending"
@@ -293,8 +315,8 @@ def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: st
             raise Failure(f"{error}: countersink totals --all lists what was{hint}") from error
 
 
-def _print(answer: Answer, top: int | None) -> None:
-    totals = [total for row in answer.rows if isinstance(total := row["total"], int)]
+def _print(answer: Answer, rows: Sequence[dict[str, Any]], by: By, top: int | None) -> None:
+    totals = [row["total"] for row in rows]
     shown_names = [name for name in answer.columns if name != "estimate"]
     named = [name for name in shown_names if name not in FIGURES]
     charted = bool(named) and len(totals) > 1
@@ -303,10 +325,10 @@ def _print(answer: Answer, top: int | None) -> None:
     shown: list[Sequence[object]] = [
         (
             *(_figure(row, name) for name in shown_names),
-            *((_change(total, row["previous"]),) if compared else ()),
-            output.bar(total, largest) if charted else "",
+            *((_change(row["total"], row["previous"]),) if compared else ()),
+            output.bar(row["total"], largest) if charted else "",
         )
-        for row, total in zip(answer.rows, totals, strict=True)
+        for row in rows
     ]
     if charted and top is None and "estimate" not in answer.columns:  # those are no sum
         rest = ("", "") if compared else ()
@@ -314,9 +336,9 @@ def _print(answer: Answer, top: int | None) -> None:
     if totals:
         columns = [f">{name}" if name in FIGURES else name for name in shown_names]
         output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), " "), shown)
-    elif answer.days_gone:
+    elif answer.told_from is not None:
         # There may well be counts in this range: they are not to be told by the day.
-        sentence = _gone(answer)
+        sentence = next(_limits(answer, by))
         click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
     else:
         click.echo("Nothing was counted in this range.")
@@ -346,33 +368,15 @@ def _change(total: int, previous: int | None) -> str:
     return f"{(total - previous) / abs(previous):+.0%}"
 
 
-def _gone(answer: Answer) -> str:
-    return f"the days before {answer.rolled_up_to} are rolled up to months: --by month has them"
-
-
-def _since(since: datetime) -> str:
-    return (
-        f"events from before {output.iso(since)} are missing: the breakdown that answers this was"
-        " declared then"
-    )
-
-
-def _told_from(by: By, begins: datetime) -> str:
-    return (
-        f"there are no single {by[0]}s before {output.iso(begins)}: they are rolled up to wider"
-        " buckets, which --by day has"
-    )
-
-
 def _freshness(answer: Answer) -> str:
-    known = output.iso(answer.complete_up_to)
+    known = iso(answer.complete_up_to)
     if known is None:
         return "How fresh this is is not known: Redis was not asked, or did not answer."
     included = f", with {answer.pending:,} entries from the queue" if answer.pending else ""
     return f"Complete up to {known}{included}."
 
 
-Rows = Iterator[tuple[Value, ...]]
+Rows = Iterator[Row]
 Write = Callable[[BinaryIO, Sequence[str], Rows], object]
 
 
@@ -381,9 +385,9 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
 @settings.one_off("--all", "everything", is_flag=True, help="Every counter.")
 @settings.one_off(
     "--by",
-    type=Checked("layout", partial(read_by, words=EXPORT_COLUMNS)),
+    type=Checked("layout", partial(read_by, words=EXPORTED)),
     default="key-day",
-    metavar=f"{'|'.join(EXPORT_COLUMNS)}|DIMENSION,…",
+    metavar=f"{'|'.join(EXPORTED)}|DIMENSION,…",
     help="What the rows are; or dimensions of the counters, such as page,country.",
 )
 @chosen_totals
@@ -423,26 +427,17 @@ def export_command(
     client = connect(redis_url, client_name="countersink-export") if redis_url else None
     with Store(settings.needed(mysql_url, "mysql"), read_url=mysql_read_url) as store:
         # Before the snapshot: what was acknowledged by now is in it.
-        known = Reads(store, client).names()
-        names = known.value if everything else list(dict.fromkeys(counters))
-        written = _Rows(store, names, by, replace(selection, unrolled=True))  # and said so
-        with _destination(file) as opened, _told():
-            write(opened, columns(*by), iter(written))
-        gone = None
-        if by[0] in ("day", "hour", "minute", "key-day") and selection.start is None:
-            rolled = [known.rolled_up_to] if everything else map(store.totals.rolled_up_to, names)
-            gone = max((day for day in rolled if day is not None), default=None)
-    for name, since in written.lacking.items():
-        progress.say(f"{name}: {_since(since)}")
-    for name, begins in written.told_from.items():
-        progress.say(f"{name}: {_told_from(by, begins)}")
-    complete = output.iso(known.complete_up_to)
-    fresh = f"complete up to {complete}" if complete else "how fresh it is is not known"
-    progress.say(f"{_number(written.number, 'row')} of {_number(len(names), 'counter')}, {fresh}")
-    if gone is not None:
-        progress.say(
-            f"days before {gone} are rolled up to months: --by month and --by key-month have them"
-        )
+        complete, _ = Reads(store, client).applied_up_to()
+        query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
+        exported = _Exported(query, None if everything else list(dict.fromkeys(counters)))
+        with store.reading() as session, _destination(file) as opened, _told():
+            write(opened, query.columns, exported.rows(Snapshot(session)))
+    for name, limits in exported.limits.items():
+        for limit in _limits(limits, by):
+            progress.say(f"{name}: {limit}")
+    fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
+    number, of = _number(exported.number, "row"), _number(len(exported.limits), "counter")
+    progress.say(f"{number} of {of}, {fresh}")
 
 
 def _number(count: int, what: str) -> str:
@@ -450,43 +445,30 @@ def _number(count: int, what: str) -> str:
 
 
 @dataclass
-class _Rows:
-    """The rows of these counters, read while they are written; ``number`` of them so far.
+class _Exported:
+    """The rows of some counters, read while they are written.
 
     Attributes:
-        lacking: since when the breakdown of a counter that answers holds events, where the range
-            begins before.
-        told_from: the time before which a counter's hours or minutes are rolled up, where the range
-            has no beginning.
+        query: for each.
+        names: theirs; None: all.
+        number: of rows so far.
+        limits: of each counter, by its name.
     """
 
-    store: Store
-    names: Sequence[str]
-    by: By
-    wanted: Selection
+    query: Query
+    names: Sequence[str] | None
     number: int = 0
-    lacking: dict[str, datetime] = field(default_factory=dict)
-    told_from: dict[str, datetime] = field(default_factory=dict)
+    limits: dict[str, Answer] = field(default_factory=dict)
 
-    def __iter__(self) -> Rows:
-        by, dimensions = self.by
-        with self.store.reading() as session:
-            for name in self.names:
-                wanted = replace(self.wanted, counter=name)
-                counted = wanted
-                if dimensions or wanted.where:
-                    view = view_of(session, wanted, dimensions)
-                    counted = view.selection
-                    since = lacking(session, view)
-                    if since is not None:
-                        self.lacking[name] = since
-                if by in ("hour", "minute") and wanted.start is None and wanted.last is None:
-                    told = told_from(session, counted, "hour" if by == "hour" else "minute")
-                    if told is not None:
-                        self.told_from[name] = told
-                for row in rows(session, by, wanted, dimensions):
-                    self.number += 1
-                    yield row
+    def rows(self, snapshot: Snapshot) -> Rows:
+        query = self.query
+        names = snapshot.names(lambda name: True) if self.names is None else self.names
+        for name in names:
+            limits = self.limits[name] = Answer(query.columns)
+            one = replace(query, selection=replace(query.selection, counter=name))
+            for row in rows(snapshot, one, limits):
+                self.number += 1
+                yield name, *row
 
 
 def _export_writer(format: str) -> Write:
@@ -527,8 +509,6 @@ def _told() -> Iterator[None]:
         yield
     except UnknownCounter as error:
         raise Failure(f"{error}: countersink totals --all lists what was") from error
-    except RolledUp as error:
-        raise Failure(f"{error}; --by month and --by key-month have them") from error
     except StoreError:
         raise  # some of them are ValueErrors too
     except ValueError as error:

@@ -12,12 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
 from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.times import iso, iso_ms
 from countersink.store.connection import Session, rerun, rerun_transaction
 from countersink.store.sql import marks, parts
 
@@ -496,17 +497,8 @@ def document(row: DeadRow) -> dict[str, object]:
         "reason": row.reason,
         "detail": row.detail,
         "stream": row.stream,
-        "at": _moment(row.at),
-        "created": f"{row.created.isoformat(timespec='milliseconds')}Z" if row.created else None,
+        "at": iso_ms(row.at),
+        "created": iso(row.created),
         "payload": row.payload.decode("utf-8", "backslashreplace"),
         "truncated": row.truncated,
     }
-
-
-def _moment(ms: int) -> str:
-    """Unix ms as ISO 8601; a number that is no time we can write stays a number."""
-    try:
-        moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

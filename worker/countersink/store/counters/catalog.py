@@ -20,6 +20,7 @@ from datetime import date
 from typing import Any, Final, cast
 
 from countersink.runtime.dimensions import RowKey
+from countersink.runtime.times import iso
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
@@ -550,7 +551,7 @@ _MOST_AHEAD_S: Final = 86_400
 
 
 def _too_far(name: str, begins: int, amount: int) -> str:
-    at = f"{datetime_of(begins).isoformat(timespec='minutes')}Z"
+    at = iso(datetime_of(begins), "minutes")
     return (
         f"{name} has {amount:,} counted ahead, in the bucket of {at}, and a new breakdown would"
         " hold the events from its end on only. If these were counted by mistake, `countersink"

@@ -14,6 +14,7 @@ from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
 from countersink.store.connection import Session
 from countersink.store.counters import breakdowns, buckets, keep_steps
+from countersink.store.counters.all_counters import counter_names
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, counter_of
 from countersink.store.counters.buckets import MAX_MINUTE, NUMBER, Resolution, Width
 from countersink.store.counters.catalog import (
@@ -26,7 +27,6 @@ from countersink.store.counters.catalog import (
 from countersink.store.counters.keep_steps import Steps
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.sql import LABEL, NOW_MS, datetime_of, label_time
-from countersink.store.totals.shapes import counter_names
 from countersink.store.tracked.definitions import refuse_tracked
 from countersink.store.visitors import salts
 

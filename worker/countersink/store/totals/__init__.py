@@ -1,30 +1,26 @@
-"""Totals: sums of what was counted. ``Totals``, for programs: ``total``, ``daily``, ``hourly``,
-``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``, ``span``; the SQL is in
-``sums.py``."""
+"""Totals: sums of what was counted. ``Totals``, for programs: any question (``ask``), and in short
+``total``, ``daily``, ``hourly``, ``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``,
+``span``; how a question is answered is in ``answer.py``, the SQL in ``sums.py``."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
-from functools import partial
-from typing import TypeVar, Unpack
+from typing import Any, Unpack
 
-from countersink.store.connection import Session
 from countersink.store.sessions import Pool
-from countersink.store.totals import many_counters, series, shapes, sums
+from countersink.store.totals import sums
+from countersink.store.totals.answer import answer
+from countersink.store.totals.query import DIMENSIONS, Answer, Query, Row
 from countersink.store.totals.selection import (
     ANY,
     DayRange,
     KeyMatch,
     Selection,
     TotalsQuestion,
-    picked,
     selection_of,
 )
-from countersink.store.totals.shapes import view_of
-from countersink.store.totals.windows import require_whole, settled
-from countersink.store.visitors import answers
+from countersink.store.totals.series import Unit
+from countersink.store.totals.snapshot import Snapshot
 from countersink.store.visitors.sketch import Visitors
-
-T = TypeVar("T")
 
 
 class Totals:
@@ -46,32 +42,47 @@ class Totals:
     rolled up or has no start, is a RolledUp error, whose ``rolled_up_to`` is the first day of which
     everything can still be told.
 
-    No method answers a part of a question: a range that begins before the breakdown that would
-    answer (``where``, :meth:`by`, :meth:`unique_by_dimensions`) is an IncompleteBreakdown error,
-    whose ``since`` says from when on to ask. :class:`countersink.reads.Reads` answers the part, and
-    says ``since`` beside it.
+    :meth:`ask` takes any question and answers what can be told of it, with what limits the answer
+    beside it. The other methods give plain values and are ``strict``: what is told in part is an
+    error. So is a range that begins before the breakdown that would answer (``where``, :meth:`by`,
+    :meth:`unique_by_dimensions`): IncompleteBreakdown, whose ``since`` says from when on to ask.
 
     Thread-safe and fork-safe. Every method raises UnknownCounter for a counter that was neither
     made nor ever counted (but :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`), ValueError
     for a range that ends before it begins and for an unknown time zone, and what
-    :mod:`countersink.store.errors` lists. To ask several questions in one snapshot, call the
-    functions of :mod:`countersink.store.totals.sums` and :mod:`countersink.store.totals.series` on
-    a session.
+    :mod:`countersink.store.errors` lists. To ask several questions in one snapshot, see
+    :class:`countersink.store.totals.snapshot.Snapshot`.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+
+    def ask(self, query: Query) -> Answer:
+        """The answer to any question, of one snapshot.
+
+        Raises:
+            ValueError: it includes what is still in the queue, which
+                :class:`countersink.reads.Reads` reads.
+            StoreError, ValueError: as :func:`countersink.store.totals.answer.answer`.
+        """
+        if query.include_pending:
+            raise ValueError("include_pending needs the queue: ask countersink.reads.Reads")
+        return self._pool.read(lambda session: answer(Snapshot(session), query))
+
+    def _rows(self, selection: Selection, by: str, **rest: Any) -> list[Row]:
+        return self.ask(Query(selection, by=by, strict=True, **rest)).rows
 
     def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
         """The sum over all keys, over one, over several, or over those that match; or, with
         ``where={"country": "DE"}``, over the events with these values of dimensions, as a breakdown
         has counted them (:meth:`by`).
         """
-        return self._ask(sums.total, picked(counter, **asked))
+        ((found,),) = self._rows(selection_of(counter, **asked), "total")
+        return int(found)
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
-        return self._ask(series.daily, picked(counter, **asked))
+        return self._rows(selection_of(counter, **asked), "day")
 
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """(begin of the hour, total) for each hour in order, 0 for hours without counts; at most
@@ -80,23 +91,25 @@ class Totals:
         The begin is aware, with the zone's UTC offset at the time: an hour that clocks repeat is
         there twice. A counter that is counted by day has no hours: InexactZone.
         """
-        return self._ask(series.hourly, picked(counter, **asked))
+        return self._rows(selection_of(counter, **asked), "hour")
 
     def minutely(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """(begin of the minute, total) for each minute in order, 0 for minutes without counts; at
         most 100,000 minutes. The rest as :meth:`hourly`; the counter is counted by minute.
         """
-        return self._ask(series.minutely, picked(counter, **asked))
+        return self._rows(selection_of(counter, **asked), "minute")
 
     def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """(first day of the month, total) for each month in order, 0 for months without counts; of
         the first and the last month what the range holds of them.
         """
-        return self._ask(series.monthly, picked(counter, **asked))
+        return self._rows(selection_of(counter, **asked), "month")
 
     def many(self, counter: str, keys: Iterable[str], **days: Unpack[DayRange]) -> dict[str, int]:
         """The totals of many keys at once, in their order; 0 for those without counts."""
-        return self._ask(sums.many, selection_of(counter, list(keys), **days))
+        wanted = list(keys)
+        found: dict[str, int] = dict(self._rows(selection_of(counter, keys=wanted, **days), "key"))
+        return {key: found[key] for key in wanted}
 
     def top(
         self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[DayRange]
@@ -104,20 +117,19 @@ class Totals:
         """The ``n`` keys with the largest totals, of those that match: (key, total), largest first,
         then by key.
         """
-        return self._ask(partial(sums.by_key, limit=n), selection_of(counter, match, **days))
+        return self._rows(selection_of(counter, match=match, **days), "key", top=n)
 
     def by_key(
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
         """(key, total) for every key of the range that matches, largest first, then by key."""
-        return self._ask(sums.by_key, selection_of(counter, match, **days))
+        return self._rows(selection_of(counter, match=match, **days), "key")
 
     def counters(self, **days: Unpack[DayRange]) -> dict[str, int]:
         """The totals of all counters, by name, each over the days of its own time zone unless one
         is given.
         """
-        wanted = selection_of(None, **days)
-        return self._pool.read(lambda session: many_counters.counters(session, wanted))
+        return dict(self._rows(selection_of(None, **days), "total"))
 
     def by(
         self,
@@ -141,17 +153,9 @@ class Totals:
         Raises:
             UnknownDimension: no breakdown answers; the message names the one to declare.
         """
-        wanted = selection_of(counter, where=where, **days)
-
-        def work(session: Session) -> list[tuple[tuple[str, ...], int]]:
-            view = view_of(session, wanted, dimensions)
-            with view.named():
-                selection = require_whole(session, view)
-                return view.projected(
-                    sums.by_key(session, selection, limit=n if view.whole else None)
-                )[:n]
-
-        return self._pool.read(work)
+        wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
+        rows = self._rows(wanted, DIMENSIONS, dimensions=by, top=n)
+        return [(row[:-1], row[-1]) for row in rows]
 
     def unique(self, counter: str, **asked: Unpack[TotalsQuestion]) -> Visitors:
         """How many different members there are of a counter (``Producer.seen``), of the keys,
@@ -164,15 +168,17 @@ class Totals:
             DamagedSketch: what is stored is not what was written.
             NoSketches: it takes datasketches (``countersink[sketches]``), which is not installed.
         """
-        return self._ask(answers.total, picked(counter, **asked))
+        (row,) = self._rows(selection_of(counter, **asked), "total", unique=True)
+        return Visitors(*row)
 
     def unique_by(
-        self, counter: str, unit: answers.Unit, **asked: Unpack[TotalsQuestion]
+        self, counter: str, unit: Unit, **asked: Unpack[TotalsQuestion]
     ) -> list[tuple[date, Visitors]]:
         """The same for each ``day``, ``hour``, ``minute`` or ``month`` in order, as :meth:`daily`
         and its like have them.
         """
-        return self._ask(partial(answers.by_unit, unit=unit), picked(counter, **asked))
+        rows = self._rows(selection_of(counter, **asked), unit, unique=True)
+        return [(place, Visitors(*found)) for place, *found in rows]
 
     def unique_by_key(
         self, counter: str, *, match: KeyMatch = ANY, n: int | None = None, **days: Unpack[DayRange]
@@ -180,7 +186,8 @@ class Totals:
         """(key, how many different members) of the keys that match and have any, those with most
         first, then by key; or the first ``n``.
         """
-        return self._ask(partial(answers.by_key, limit=n), selection_of(counter, match, **days))
+        rows = self._rows(selection_of(counter, match=match, **days), "key", unique=True, top=n)
+        return [(key, Visitors(*found)) for key, *found in rows]
 
     def unique_by_dimensions(
         self,
@@ -194,25 +201,9 @@ class Totals:
         """(values of these dimensions, how many different members), those with most first, then by
         the values; or the first ``n``. Arguments and errors are those of :meth:`by`.
         """
-        wanted = selection_of(counter, where=where, **days)
-
-        def work(session: Session) -> list[tuple[tuple[str, ...], Visitors]]:
-            view = view_of(session, wanted, dimensions)
-            with view.named():
-                selection = require_whole(session, view)
-                return answers.by_group(session, selection, view.values)[:n]
-
-        return self._pool.read(work)
-
-    def _ask(self, question: Callable[[Session, Selection], T], wanted: Selection) -> T:
-        def work(session: Session) -> T:
-            if not wanted.where:
-                return question(session, settled(session, wanted))
-            view = view_of(session, wanted)
-            with view.named():
-                return question(session, require_whole(session, view))
-
-        return self._pool.read(work)
+        wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
+        rows = self._rows(wanted, DIMENSIONS, dimensions=by, unique=True, top=n)
+        return [(row[: len(by)], Visitors(*row[len(by) :])) for row in rows]
 
     def span(
         self, counter: str, *, key: str | None = None, time_zone: str | None = None
@@ -222,10 +213,10 @@ class Totals:
         Days that are rolled up count from the first day of their month.
         """
         wanted = Selection(counter, keys=None if key is None else [key], time_zone=time_zone)
-        return self._pool.read(lambda session: sums.span(session, wanted))
+        return self._pool.read(lambda session: sums.span(Snapshot(session), wanted))
 
     def rolled_up_to(self, counter: str) -> date | None:
         """The first day of which everything can still be told: those before it are in months; None
         where nothing is.
         """
-        return self._pool.read(lambda session: shapes.rolled_up_to(session, counter))
+        return self._pool.read(lambda session: Snapshot(session).rolled_up_to(counter))

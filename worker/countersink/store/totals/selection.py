@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, TypedDict, Unpack
+from typing import Final, TypedDict
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
@@ -198,12 +198,10 @@ class Last:
     Attributes:
         minutes: of the window; of days 1440 each.
         days: whether they are days.
-        again: the window before it is asked for as well.
     """
 
     minutes: int
     days: bool = False
-    again: bool = False
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":
@@ -248,10 +246,6 @@ class Selection:
             :func:`countersink.store.totals.windows.settled` says which that is.
         time_zone: whose days; None for the counter's own zone.
         where: (dimension, value): only events that have these; instead of ``keys``.
-        unrolled: a series of days, hours or minutes without a start begins behind what is rolled up
-            to wider buckets, and is no RolledUp error.
-        known: the caller has heard of the counter elsewhere, such as in a queue: it is no
-            UnknownCounter.
         visible: where all counters are asked for, tells which of them may be seen.
 
     Raises:
@@ -268,8 +262,6 @@ class Selection:
     last: Last | None = None
     time_zone: str | None = None
     where: tuple[tuple[str, str], ...] = ()
-    unrolled: bool = False
-    known: bool = False
     visible: Callable[[str], bool] = field(default=_all_of_them, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -391,52 +383,31 @@ class TotalsQuestion(DayRange, total=False):
     where: Mapping[str, str] | None
 
 
-def picked(
-    counter: str,
+def selection_of(
+    counter: str | None,
     *,
     key: str | None = None,
     keys: Sequence[str] | None = None,
     match: KeyMatch = ANY,
-    where: Mapping[str, str] | None = None,
-    unrolled: bool = False,
-    **days: Unpack[DayRange],
-) -> Selection:
-    """What is wanted of one counter.
-
-    Raises:
-        ValueError, TypeError: as :func:`wanted_keys` and :class:`Selection`.
-    """
-    chosen = wanted_keys(key, keys, match)
-    return selection_of(counter, chosen, where=where, unrolled=unrolled, **days)
-
-
-def selection_of(
-    counter: str | None,
-    keys: Keys = None,
-    *,
     start: date | None = None,
     end: date | None = None,
     last: str | timedelta | Last | None = None,
     time_zone: str | None = None,
     where: Mapping[str, str] | None = None,
-    unrolled: bool = False,
-    visible: Callable[[str], bool] = _all_of_them,
 ) -> Selection:
-    """What is wanted of one counter, or of all, its window given in any form.
+    """What is wanted of one counter, or of all, as programs say it.
 
     Raises:
-        ValueError, TypeError: as :meth:`Last.of` and :class:`Selection`.
+        ValueError, TypeError: as :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
     """
     return Selection(
         counter,
-        keys=keys,
+        keys=wanted_keys(key, keys, match),
         start=start,
         end=end,
         last=None if last is None else Last.of(last),
         time_zone=time_zone,
         where=checked_where(where),
-        unrolled=unrolled,
-        visible=visible,
     )
 
 

@@ -22,28 +22,30 @@ the primary key (counter, bucket, …) for whole days, ``by_key`` (counter, coun
 single keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from countersink.runtime.limits import key_bytes, key_text
-from countersink.store.connection import Session
+from countersink.runtime.limits import key_bytes, key_text, stored_form
 from countersink.store.counters.buckets import NUMBER, Width
-from countersink.store.sql import LABEL, width_number
+from countersink.store.sql import LABEL, marks, width_number
 from countersink.store.totals.selection import (
     ANY,
+    ChosenKeys,
     KeyMatch,
     Keys,
     Selection,
     chosen_keys,
     picked_keys,
 )
-from countersink.store.totals.shapes import edges, selected, shape
+from countersink.store.totals.snapshot import MAX_ROWS, Snapshot, SumRows
 from countersink.store.totals.views import Ranges, View, condition
 
 _KEYS_PER_QUERY: Final = 500
 """Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
+_RANGES_PER_QUERY: Final = 2_000
+"""Ranges of an index in one query of many counters: counters times keys."""
 
 BUCKETS: Final = "bucket"
 Rows = Iterator[tuple[Any, ...]]
@@ -64,14 +66,14 @@ class Scope:
     width: Width | None = None
 
     @classmethod
-    def of(cls, session: Session, view: View, start: date | None, end: date | None) -> "Scope":
+    def of(cls, view: View, start: date | None, end: date | None) -> "Scope":
         """All of a range of days.
 
         Raises:
             InexactZone: it begins or ends within a bucket.
             RolledUp: it cuts through a month.
         """
-        view.require_range(session, start, end)
+        view.require_range(start, end)
         return cls.within(view, view.ranges(start, end))
 
     @classmethod
@@ -81,44 +83,60 @@ class Scope:
         return cls(view.counter, ranges, next(iter(widths)) if len(widths) == 1 else None)
 
 
-def total(session: Session, selection: Selection) -> int:
+def total(snapshot: Snapshot, selection: Selection) -> int:
     """The sum over all keys, or over those selected."""
-    found = sums(session, _scope(session, selection), selection.keys)
-    return sum(0 if amount is None else int(amount) for (amount,) in found)
+    scope, keys = _scope(snapshot, selection), selection.keys
+    stored = sum(0 if amount is None else int(amount) for (amount,) in sums(snapshot, scope, keys))
+    return stored + sum(amount for _, _, amount in _added(snapshot, scope, keys))
 
 
 def by_key(
-    session: Session, selection: Selection, *, limit: int | None = None
+    snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """(key, total) of the keys selected, largest first, then by key; all of them, or the first
-    ``limit``. Of keys that are named one by one only those with counts.
-
-    Raises:
-        ValueError: also where ``limit`` is not above 0.
+    """(key, total) of the keys that match, largest first, then by key; all of them, or the first
+    ``limit``.
     """
-    if limit is not None and limit < 1:
-        raise ValueError("ask for 1 key or more")
-    scope = _scope(session, selection)
-    keys = selection.keys
-    if keys is not None and not isinstance(keys, KeyMatch):
-        if not keys:
-            return []
-        keys = KeyMatch(keys=keys)
-    return _ranked(session, scope, limit, keys or ANY)
+    scope, keys = _scope(snapshot, selection), selection.keys
+    assert keys is None or isinstance(keys, KeyMatch)
+    added: dict[str, int] = {}
+    for _, key, amount in _added(snapshot, scope, keys):
+        added[key] = added.get(key, 0) + amount
+    # Of the keys that nothing is added to, none beyond the first `limit` can get into the result;
+    # those that something is added to can come from anywhere, also from above.
+    asked = None if limit is None else limit + len(added)
+    totals = dict(_ranked(snapshot, scope, asked, keys or ANY))
+    if asked is not None and len(totals) == asked:
+        beyond = [key for key in added if key not in totals]
+        totals |= _many(snapshot, scope, beyond)
+    if not added:
+        return list(totals.items())
+    for key, amount in added.items():
+        totals[key] = totals.get(key, 0) + amount
+    return sorted(totals.items(), key=lambda pair: (-pair[1], key_bytes(pair[0])))[:limit]
 
 
-def many(session: Session, selection: Selection) -> dict[str, int]:
+def many(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
     """The totals of the keys selected, which are named one by one, in their order; 0 for those
     without counts.
     """
-    wanted = list(selection.named or ())
+    scope, wanted = _scope(snapshot, selection), list(selection.named or ())
+    totals = _many(snapshot, scope, wanted)
+    added: dict[str, int] = {}
+    for _, key, amount in _added(snapshot, scope, wanted):
+        added[key] = added.get(key, 0) + amount
+    for key in totals if added else ():
+        totals[key] += added.get(stored_form(key), 0)
+    return totals
+
+
+def _many(snapshot: Snapshot, scope: Scope, wanted: list[str]) -> dict[str, int]:
     found: dict[bytes, int] = {}
-    for key, amount in sums(session, _scope(session, selection), wanted, "counter_key"):
+    for key, amount in sums(snapshot, scope, wanted, "counter_key"):
         found[bytes(key)] = found.get(bytes(key), 0) + int(amount)
     return {key: found.get(key_bytes(key), 0) for key in wanted}
 
 
-def span(session: Session, selection: Selection) -> tuple[date, date] | None:
+def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
     """The first and the last day that has rows, of the counter or of keys named one by one; None if
     none has, or the counter is unknown. The selection's range has no say in it.
 
@@ -128,69 +146,138 @@ def span(session: Session, selection: Selection) -> tuple[date, date] | None:
         InexactZone: the first or the last bucket lies in more than one day of ``time_zone``.
         RolledUp: there are months, and they are not those of ``time_zone``.
     """
-    view = shape(session, selection.counter).view(selection.time_zone)
+    view = snapshot.view(selection.counter, selection.time_zone)
     days: list[date] = []
-    for label in edges(session, view, selection.named):
+    for label in snapshot.edges(view, selection.named):
         first, last = view.day(label), view.last_day(label)
         if first != last and not view.plain(view.width(label)):
-            view.require_days(session, [last])
+            view.require_days([last])
         days += first, last
     return (min(days), max(days)) if days else None
 
 
-def sums(session: Session, scope: Scope, keys: Keys, group: str = "") -> Rows:
+def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> Rows:
     """SUM(amount), by the expression ``group`` if given, which may repeat."""
-    if session.group is not None and scope.counter in session.group:
-        together = session.group.sums(scope, keys, group)
-        if together is not None:
-            yield from together
-            return
+    chosen = chosen_keys(keys)
+    together = snapshot.shared(
+        (scope.ranges, chosen, group),
+        scope.counter,
+        lambda names: _sums_of(snapshot, names, scope, chosen, group),
+    )
+    if together is not None:
+        yield from together
+        return
     if scope.ranges is not None and not scope.ranges:
         return
     where, args = condition(scope.ranges)
-    for one in picked_keys(chosen_keys(keys), _KEYS_PER_QUERY):
+    for one in picked_keys(chosen, _KEYS_PER_QUERY):
         column, by = grouping(scope, group, ordered=one.ordered)
         grouped = f" GROUP BY {by}" if by else ""
-        yield from session.query(
+        yield from snapshot.session.query(
             f"SELECT {column}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
             f" WHERE counter = %s{where}{one.where}{grouped}",
             (scope.counter, *args, *one.args),
         )
 
 
-def by_label(session: Session, scope: Scope, keys: Keys) -> dict[int, int]:
+def _sums_of(
+    snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
+) -> dict[str, SumRows]:
+    """The same of as many of some counters, from the first on, as are brought at once."""
+    picked = picked_keys(chosen, _RANGES_PER_QUERY)
+    widest = max((one.ranges for one in picked), default=0)
+    complete = names if not widest else names[: max(1, _RANGES_PER_QUERY // widest)]
+    found: dict[str, SumRows] = {name: [] for name in complete}
+    if scope.ranges is not None and not scope.ranges:
+        return found
+    where, args = condition(scope.ranges)
+    for one in picked:
+        if not complete:
+            return {}
+        select, by = grouping(scope, group, ordered=one.ordered)
+        rows = snapshot.session.query(
+            f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
+            f" WHERE counter IN ({marks(complete)}){where}{one.where}"
+            f" GROUP BY counter{by and f', {by}'} ORDER BY counter LIMIT {MAX_ROWS}",
+            (*complete, *args, *one.args),
+        )
+        complete = _complete(complete, rows)
+        for name, *row in rows:
+            found[name].append(tuple(row))
+    return {name: found[name] for name in complete}
+
+
+def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Those of the counters, in order, of which no row is missing."""
+    if len(rows) < MAX_ROWS:
+        return names
+    last = rows[-1][0]
+    return [name for name in names if name < last]
+
+
+def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
     """The sums of the buckets by label."""
     found: dict[int, int] = {}
-    for label, *most, amount in sums(session, scope, keys, BUCKETS):
+    for label, *most, amount in sums(snapshot, scope, keys, BUCKETS):
         if most and most[0] != width_number(int(label)):
-            return _by_label_and_width(session, scope, keys)
+            # Buckets of two widths begin at the same time in the table.
+            found.clear()
+            for each, its_amount in sums(snapshot, scope, keys, LABEL):
+                found[int(each)] = found.get(int(each), 0) + int(its_amount)
+            break
         found[int(label)] = found.get(int(label), 0) + int(amount)
+    for label, _, amount in _added(snapshot, scope, keys):
+        found[label] = found.get(label, 0) + amount
     return found
 
 
-def _by_label_and_width(session: Session, scope: Scope, keys: Keys) -> dict[int, int]:
-    """The same where buckets of two widths begin at the same time in the table."""
-    found: dict[int, int] = {}
-    for label, amount in sums(session, scope, keys, LABEL):
-        found[int(label)] = found.get(int(label), 0) + int(amount)
-    return found
+def _added(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[int, str, int]]:
+    return snapshot.added(scope.counter, scope.ranges, keys)
 
 
 def _ranked(
-    session: Session, scope: Scope, limit: int | None, match: KeyMatch = ANY
+    snapshot: Snapshot, scope: Scope, limit: int | None, match: KeyMatch
 ) -> list[tuple[str, int]]:
     """(key, sum) of the keys that match, largest first, then by key; at most ``limit`` if given."""
-    if session.group is not None and scope.counter in session.group:
-        together = session.group.ranked(scope, limit, match)
-        if together is not None:
-            return [(key_text(key), int(amount)) for key, amount in together]
-    select, values = _by_key(scope, match)
-    sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
-    rows = session.query(sql, (*values, limit) if limit else values)
+    rows = snapshot.shared(
+        (scope.ranges, limit, match),
+        scope.counter,
+        lambda names: _ranked_of(snapshot, names, scope, limit, match),
+    )
+    if rows is None:
+        select, values = _by_key(scope, match)
+        sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
+        rows = list(snapshot.session.query(sql, (*values, limit) if limit else values))
     return [(key_text(key), int(amount)) for key, amount in rows]
 
 
-def keyed(session: Session, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
+def _ranked_of(
+    snapshot: Snapshot, names: list[str], scope: Scope, limit: int | None, match: KeyMatch
+) -> dict[str, SumRows]:
+    where, args = condition(scope.ranges)
+    matching, matched = match.condition()
+    source = (
+        f"counter_slot FORCE INDEX ({match.indexes})"
+        f" WHERE counter IN ({marks(names)}){where}{matching}"
+    )
+    values: tuple[object, ...] = (*names, *args, *matched)
+    first = "" if limit is None else " WHERE place <= %s"
+    rows = snapshot.session.query(
+        "SELECT counter, counter_key, total FROM (SELECT counter, counter_key,"
+        " SUM(amount) AS total, ROW_NUMBER() OVER"
+        " (PARTITION BY counter ORDER BY SUM(amount) DESC, counter_key) AS place"
+        f" FROM {source} GROUP BY counter, counter_key) AS ranks{first}"
+        f" ORDER BY counter, place LIMIT {MAX_ROWS}",
+        values if limit is None else (*values, limit),
+    )
+    found: dict[str, SumRows] = {name: [] for name in _complete(names, rows)}
+    for name, *row in rows:
+        if name in found:
+            found[name].append(tuple(row))
+    return found
+
+
+def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
     """(key, sum) in the order of the keys' bytes, one by one as the server sends them; of all keys,
     of those that match, or of ``keys``, which are not so many.
     """
@@ -199,7 +286,7 @@ def keyed(session: Session, scope: Scope, keys: Keys) -> Iterator[tuple[str, int
             return
         keys = KeyMatch(keys=keys)
     select, values = _by_key(scope, ANY if keys is None else keys)
-    for key, amount in session.stream(f"{select} ORDER BY counter_key", values):
+    for key, amount in snapshot.session.stream(f"{select} ORDER BY counter_key", values):
         yield key_text(key), int(amount)
 
 
@@ -212,7 +299,7 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
     return select, (scope.counter, *args, *matched)
 
 
-def bucket_labels(session: Session, scope: Scope) -> list[int]:
+def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
     """The labels of the buckets that have rows, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
@@ -221,7 +308,7 @@ def bucket_labels(session: Session, scope: Scope) -> list[int]:
     if scope.width is not None:
         # Then the next bucket is looked up, without the rows in between.
         label, by = _label(f"{NUMBER[scope.width]:d}"), "bucket"
-    rows = session.query(
+    rows = snapshot.session.query(
         f"SELECT {label} FROM counter_slot FORCE INDEX (PRIMARY)"
         f" WHERE counter = %s{where} GROUP BY {by} ORDER BY {by}",
         (scope.counter, *args),
@@ -262,6 +349,5 @@ def _label(width: str) -> str:
     return LABEL.replace("width", width)
 
 
-def _scope(session: Session, selection: Selection) -> Scope:
-    view = selected(session, selection).view(selection.time_zone)
-    return Scope.of(session, view, selection.start, selection.end)
+def _scope(snapshot: Snapshot, selection: Selection) -> Scope:
+    return Scope.of(snapshot.selected(selection), selection.start, selection.end)

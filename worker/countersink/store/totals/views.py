@@ -8,18 +8,17 @@ buckets there can be follows from the counter alone. Where there may be finer on
 rows, of any key, that say whether one goes on: it is looked for in the snapshot of the sum.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
-from typing import Final
+from datetime import date, datetime
+from typing import Final, Protocol
 
-from countersink.store.connection import Session
+from countersink.runtime.times import moment_text
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import FINER, MINUTES, NUMBER, Width, is_wider, month_ends
 from countersink.store.counters.catalog import Scheme
 from countersink.store.errors import InexactZone, Refused, RolledUp, StoreError
 from countersink.store.sql import (
-    LABEL,
     datetime_of,
     day_label,
     label_text,
@@ -91,10 +90,21 @@ class Cut:
     day: date | None
 
 
+class Rows(Protocol):
+    """The rows of all counters in one snapshot."""
+
+    def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
+        """The label of one of a counter's rows that a condition, from AND on, picks."""
+
+    def pending_labels(self, counter: str) -> Collection[int]:
+        """The labels of the buckets to which something is to be added."""
+
+
 class View:
     """How the buckets of one counter add up to days, months and hours of a time zone.
 
     Args:
+        rows: in which snapshot.
         scheme: the counter's; with its name, for messages.
         time_zone: whose days, months and hours; None for the counter's own.
 
@@ -102,9 +112,10 @@ class View:
         ValueError: there is no such time zone.
     """
 
-    def __init__(self, scheme: Scheme, time_zone: str | None) -> None:
+    def __init__(self, rows: Rows, scheme: Scheme, time_zone: str | None) -> None:
         if time_zone is not None:
             buckets.zone(time_zone)
+        self._rows = rows
         self.scheme = scheme
         self.counter = scheme.counter
         self.time_zone = time_zone
@@ -184,9 +195,7 @@ class View:
             for width in self.widths
         ]
 
-    def holds(
-        self, session: Session, widths: Iterable[Width], begin: int | None, stop: int | None
-    ) -> bool:
+    def holds(self, widths: Iterable[Width], begin: int | None, stop: int | None) -> bool:
         """Whether buckets of some widths with anything from one Unix second to before another, None
         is open, have rows.
         """
@@ -200,18 +209,19 @@ class View:
                 found.append(replace(one, first=first, until=until))
         where, args = condition([one for one in found if not one.empty])
         # From the end: further back there are wider ones.
-        return row_in(session, self.counter, f"{where} ORDER BY bucket DESC", args) is not None
+        last = self._rows.row_in(self.counter, f"{where} ORDER BY bucket DESC", args)
+        return last is not None
 
-    def require_days(self, session: Session, days: Iterable[date]) -> None:
+    def require_days(self, days: Iterable[date]) -> None:
         """Check that each of these days begins where no bucket goes on.
 
         Raises:
             InexactZone: one does not.
             RolledUp: one lies within a month into which days are rolled up.
         """
-        self._refuse(session, self._cuts_of_days(days))
+        self._refuse(self._cuts_of_days(days))
 
-    def require_series(self, session: Session, days: Sequence[date]) -> None:
+    def require_series(self, days: Sequence[date]) -> None:
         """The same of days that follow each other. Before the first one nothing was counted, so it
         may begin within a bucket; but where clocks bring it back, none may go on.
 
@@ -219,20 +229,15 @@ class View:
             InexactZone, RolledUp: as :meth:`require_days`.
         """
         back = self._cuts_of_days(days[:1], change=1)
-        self._refuse(session, [*back, *self._cuts_of_days(days[1:])])
+        self._refuse([*back, *self._cuts_of_days(days[1:])])
 
-    def require_range(self, session: Session, start: date | None, end: date | None) -> None:
+    def require_range(self, start: date | None, end: date | None) -> None:
         """Check that the range begins and ends where no bucket goes on.
 
         Raises:
             InexactZone, RolledUp: it does not.
         """
-        self._refuse(session, self._cuts_of_range(start, end))
-
-    def cut_by(self, start: date | None, end: date | None) -> dict[int, StoreError]:
-        """The buckets that a range may divide, by label, each with the error for it."""
-        cuts = self._cuts_of_range(start, end)
-        return {label: self._error(one) for one in cuts for label in self._labels_at(one)}
+        self._refuse(self._cuts_of_range(start, end))
 
     def first_day(self, start: date) -> date:
         """The earliest date that events of a range which begins so can have: clocks may go back to
@@ -375,7 +380,7 @@ class View:
         around = ((cut.instant - 1) // 60, cut.instant // 60)
         return {self.scheme.label_in(cut.width, minute) for minute in around}
 
-    def _refuse(self, session: Session, cuts: Iterable[Cut]) -> None:
+    def _refuse(self, cuts: Iterable[Cut]) -> None:
         """Raise the error for what goes on."""
         doubtful: dict[int, Cut] = {}
         for cut in cuts:
@@ -383,9 +388,11 @@ class View:
                 raise self._error(cut)
             for label in self._labels_at(cut):
                 doubtful.setdefault(label, cut)
+        for label in doubtful.keys() & self._rows.pending_labels(self.counter):
+            raise self._error(doubtful[label])
         for part in parts(sorted(doubtful), _LABELS_PER_QUERY):
             where, args = labels_where(part)
-            held = row_in(session, self.counter, f" AND {where}", args)
+            held = self._rows.row_in(self.counter, f" AND {where}", args)
             if held is not None:
                 raise self._error(doubtful[held])
 
@@ -454,11 +461,6 @@ def _next(width: Width, label: int) -> int:
     return label + _LONGEST[width]
 
 
-def moment_text(instant: int) -> str:
-    """Unix seconds for people: ``2026-11-21 08:00Z``."""
-    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
-
-
 def intersected(one: Ranges, other: Ranges) -> Ranges:
     """The buckets that are in both."""
     if one is None or other is None:
@@ -512,18 +514,3 @@ def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
 
 NOTHING: Final = " AND FALSE"
 """The condition of no buckets."""
-
-
-def row_in(session: Session, counter: str, where: str, args: Sequence[object]) -> int | None:
-    """The label of one of a counter's rows that a condition, from AND on, picks; None: none is."""
-    if where.startswith(NOTHING):
-        return None
-    rows = None
-    if session.group is not None and counter in session.group:
-        rows = session.group.row_in(counter, where, tuple(args))
-    if rows is None:
-        rows = session.query(f"{ROW_IN}{where} LIMIT 1", (counter, *args))
-    return int(rows[0][-1]) if rows else None
-
-
-ROW_IN: Final = f"SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from countersink.store.connection import Session
+from countersink.runtime.times import iso
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.store.counters.catalog import Scheme
-from countersink.store.errors import IncompleteBreakdown, InexactZone, RolledUp
+from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
-from countersink.store.totals.shapes import BreakdownView, selected
+from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.views import View
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,8 +40,7 @@ class TimeWindow:
     def document(self) -> dict[str, str]:
         """Both ends as JSON has them: days, or times in UTC."""
         return {
-            name: each.isoformat() if not isinstance(each, datetime) else _text(each)
-            for name, each in (("from", self.start), ("to", self.end))
+            name: iso(each, "minutes") for name, each in (("from", self.start), ("to", self.end))
         }
 
     @property
@@ -57,11 +56,13 @@ class TimeWindow:
         return TimeWindow(start - days, start - ONE_DAY) if start - date.min >= days else None
 
 
-def settled(session: Session, selection: Selection) -> Selection:
+def settled(snapshot: Snapshot, selection: Selection, *, before: bool = False) -> Selection:
     """The selection of one counter, with the range that it means instead of ``last``.
 
     Args:
-        session: in the snapshot that is asked; now is the time of its server.
+        snapshot: that is asked; now is the time of its server.
+        selection: of one counter.
+        before: the window before it is asked for, too.
 
     Raises:
         UnknownCounter: there is no such counter.
@@ -70,32 +71,10 @@ def settled(session: Session, selection: Selection) -> Selection:
     """
     if selection.last is None:
         return selection
-    ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
-    view = selected(session, selection).view(selection.time_zone)
-    window = _last(session, view, selection.last, int(now_ms) // 60_000)
+    ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
+    view = snapshot.selected(selection)
+    window = _last(view, selection.last, int(now_ms) // 60_000, before=before)
     return replace(selection, last=None, start=window.start, end=window.end)
-
-
-def lacking(session: Session, view: BreakdownView) -> datetime | None:
-    """The time from which on a breakdown holds events, if what is asked of it begins before."""
-    return view.lacks(session, settled(session, view.selection).start)
-
-
-def require_whole(session: Session, view: BreakdownView) -> Selection:
-    """The question of a view, settled, if the breakdown holds all events of its range.
-
-    Raises:
-        IncompleteBreakdown: it does not. And as :func:`settled`.
-    """
-    wanted = settled(session, view.selection)
-    since = view.lacks(session, wanted.start)
-    if since is not None:
-        raise IncompleteBreakdown(
-            f"the breakdown {view.breakdown.text} of {view.counter!r} holds the events from"
-            f" {_text(since)} on: ask for a range that begins then or later",
-            since=since,
-        )
-    return wanted
 
 
 def window_of(selection: Selection) -> TimeWindow | None:
@@ -106,7 +85,7 @@ def window_of(selection: Selection) -> TimeWindow | None:
     return TimeWindow(start, end)
 
 
-def _last(session: Session, view: View, last: Last, minute: int) -> TimeWindow:
+def _last(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
     if last.days:
         today = buckets.date_at(view.zone, minute * 60)
         return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
@@ -118,20 +97,18 @@ def _last(session: Session, view: View, last: Last, minute: int) -> TimeWindow:
         for width in (MINUTES[resolution] for resolution in FINER)
         if width >= narrowest and last.minutes % width == 0
     ]
-    if last.again:
+    if before:
         for window in windows:
-            if _tells(session, view, window) and (
-                window.before is None or _tells(session, view, window.before)
-            ):
+            if _tells(view, window) and (window.before is None or _tells(view, window.before)):
                 return window
     # Whoever reads one that is not told is told why not.
-    return next((window for window in windows if _tells(session, view, window)), windows[0])
+    return next((window for window in windows if _tells(view, window)), windows[0])
 
 
-def _tells(session: Session, view: View, window: TimeWindow) -> bool:
+def _tells(view: View, window: TimeWindow) -> bool:
     """Whether a window begins and ends where no bucket goes on."""
     with suppress(InexactZone, RolledUp):
-        view.require_range(session, window.start, window.end)
+        view.require_range(window.start, window.end)
         return True
     return False
 
@@ -151,10 +128,6 @@ def _inexact(scheme: Scheme, last: Last) -> InexactZone:
         f" ask for the last {other}; `countersink counter set {scheme.counter} --resolution"
         f" {answering}` counts so that it can, from now on"
     )
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="minutes").replace("+00:00", "Z")
 
 
 def _time(minute: int) -> datetime:

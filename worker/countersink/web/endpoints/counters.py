@@ -9,9 +9,20 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.reads.formats import counter_document, iso
-from countersink.reads.overview import MAX_DAYS, SORTS, WEEK, Glance, OverviewLine, Standing
+from countersink.reads import ANYTHING
+from countersink.reads.formats import counter_document
+from countersink.reads.overview import (
+    MAX_DAYS,
+    SORTS,
+    WEEK,
+    Glance,
+    OverviewLine,
+    Standing,
+    overview,
+    standing,
+)
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
+from countersink.runtime.times import iso
 from countersink.store.counters.buckets import RESOLUTIONS
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import freshness, json_answer
@@ -105,8 +116,10 @@ def _overview(
     with read_problems():
         if sort != SORTS[0]:
             glance = replace(glance, standing=standings.of(sort))
-        found = services.reads.overview(glance, include_pending=pending)
-    seen = found.value
+        seen, complete = services.reads.read(
+            lambda moment: (overview(moment.snapshot, glance), iso(moment.complete_up_to)),
+            replace(ANYTHING, include_pending=pending),
+        )
     return json_answer(
         request,
         {
@@ -114,8 +127,8 @@ def _overview(
             "counters": seen.counters,
             "next": seen.lines[-1].counter if seen.more else None,
         },
-        {"complete_up_to": iso(found.complete_up_to)},
-        freshness(found.complete_up_to, None),
+        {"complete_up_to": complete},
+        freshness({"complete_up_to": complete}),
         pending=pending,
     )
 
@@ -155,7 +168,7 @@ class Standings:
         began = time.monotonic()
         if began < until:
             return found
-        found = self._reads.standing(by).value
+        found = self._reads.read(lambda moment: standing(moment.snapshot, by))
         ended = time.monotonic()
         self._kept[by] = (ended + min(MOST_S, max(KEPT_S, REST * (ended - began))), found)
         return found

@@ -14,7 +14,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.reads.formats import iso
+from countersink.runtime.times import iso
 from countersink.store import links
 from countersink.store.errors import NoSuchLink, TooManyLinks
 from countersink.store.links import ShareLink

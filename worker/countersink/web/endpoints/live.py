@@ -21,8 +21,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from countersink.reads import Reads
-from countersink.reads.formats import iso
+from countersink.reads.overview import today
 from countersink.runtime.limits import check_counter
+from countersink.runtime.times import iso
 from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
@@ -94,7 +95,7 @@ class SentNumbers:
         visible: how many of them whoever is bound to some patterns may name; by the patterns of all
             who listened when the look began.
         today: by counter its day, in its own time zone, and the total of it; of those wanted.
-        complete_up_to: see :class:`countersink.reads.Read`.
+        complete_up_to: see :class:`countersink.reads.Moment`.
         trouble: a server did not answer: nothing else of it is new.
     """
 
@@ -261,8 +262,9 @@ def look(
     Raises:
         StoreError: MySQL did not do its part.
     """
-    found = reads.today(sorted(wanted))
-    all_names, overview = found.value
+    (all_names, overview), complete = reads.read(
+        lambda moment: (today(moment.snapshot, sorted(wanted)), moment.complete_up_to)
+    )
     names = None if all_names is None else tuple(all_names)
     counted = before.visible if before.names == names else {}
     return SentNumbers(
@@ -272,7 +274,7 @@ def look(
             each: counted[each] if each in counted else _visible(names, each) for each in patterns
         },
         today={line.counter: line.days[-1] for line in overview.lines if line.days},
-        complete_up_to=found.complete_up_to,
+        complete_up_to=complete,
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.reads.formats import iso
+from countersink.runtime.times import iso
 from countersink.store.counters import notes
 from countersink.store.counters.notes import EVERY, DayNote
 from countersink.store.errors import TooManyNotes

@@ -1,6 +1,6 @@
 """``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals`` and
 ``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
-link shows; names of columns: ``reads/query.py``, statuses of errors: ``web/read_pool.py``.
+link shows; names of columns: ``store/totals/query.py``, statuses of errors: ``web/read_pool.py``.
 
 The options, the rows and the errors are those of ``countersink totals``. The same totals, of chosen
 counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
@@ -8,6 +8,7 @@ counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Any, Final
@@ -15,14 +16,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.reads import Reads
-from countersink.reads.formats import CONTENT_TYPE, TotalSample, iso, openmetrics_text
-from countersink.reads.query import COLUMNS, Answer, Query, ask, read_by, read_where
-from countersink.reads.rows import DIMENSIONS
+from countersink.reads import Moment, Reads
+from countersink.reads.formats import CONTENT_TYPE, TotalSample, openmetrics_text
 from countersink.runtime.dimensions import MAX_DIMENSIONS, UNIQUE_COLUMNS
 from countersink.runtime.limits import check_counter
+from countersink.runtime.times import iso
 from countersink.store.counters.buckets import MAX_MONTHS
 from countersink.store.errors import UnknownCounter
+from countersink.store.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
 from countersink.store.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
@@ -218,44 +219,23 @@ def _answer(
     request: Request, services: Services, query: Query, csv: bool, spreadsheet: bool
 ) -> Response:
     with read_problems(without_pending=not query.include_pending):
-        answer = ask(services.reads, query)
-    headers = freshness(
-        answer.complete_up_to,
-        answer.rolled_up_to,
-        since=answer.since,
-        told_from=answer.told_from,
-        truncated=answer.truncated,
-    )
+        answer = services.reads.ask(query)
+    limits, rows = answer.limits(), list(answer.documents())
+    headers = freshness(limits)
     if csv:
         name = f"{query.selection.counter or 'all'}-{query.by}.csv".replace(":", "_")
         return csv_answer(
             request,
             answer.columns,
-            answer.rows,
+            rows,
             headers,
             name=name,
             pending=query.include_pending,
             spreadsheet=spreadsheet,
         )
-    content: dict[str, Any] = {
-        "counter": query.selection.counter,
-        "rows": answer.rows,
-        "rolled_up_to": answer.rolled_up_to and answer.rolled_up_to.isoformat(),
-        "truncated": answer.truncated,
-    }
-    if answer.since is not None:
-        content["since"] = iso(answer.since)
-    if answer.window is not None:
-        content["window"] = answer.window.document()
-    if answer.told_from is not None:
-        content["told_from"] = iso(answer.told_from)
-    return json_answer(
-        request,
-        content,
-        {"complete_up_to": iso(answer.complete_up_to)},
-        headers,
-        pending=query.include_pending,
-    )
+    fresh = {"complete_up_to": limits.pop("complete_up_to")}
+    content = {"counter": query.selection.counter, "rows": rows, **limits}
+    return json_answer(request, content, fresh, headers, pending=query.include_pending)
 
 
 ROW_SCHEMAS: Final = {
@@ -320,9 +300,9 @@ def _document(*columns: str) -> dict[str, Any]:
             },
             "told_from": {
                 "type": "string",
-                "format": "date-time",
-                "description": "Of hours and minutes: before it they are rolled up to wider"
-                " buckets, so that some which were asked for are not in the rows. Only then.",
+                "description": "Of days, hours and minutes: those before it are rolled up to wider"
+                " buckets, so that some which were asked for are not in the rows; a day of days,"
+                " else a time. Only then.",
             },
             "rolled_up_to": {
                 "type": ["string", "null"],
@@ -391,33 +371,38 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
 def _scrape(
     reads: Reads, names: Sequence[str], keys: Sequence[str], top: int | None, pending: bool
 ) -> Response:
-    def asked(same: Reads) -> dict[str, Answer]:
+    query = Query(
+        Selection(keys=keys or None),
+        by="key" if keys or top else "total",
+        top=top,
+        include_pending=pending,
+    )
+
+    def asked(moment: Moment) -> dict[str, Answer]:
         found: dict[str, Answer] = {}
-        by = "key" if keys or top else "total"
-        with same.group(sorted(names)):
+        with moment.snapshot.together(sorted(names)):
             for name in sorted(names):
                 # One that was not counted yet fails no scrape of the others.
                 with suppress(UnknownCounter):
-                    selection = Selection(name, keys=keys or None)
-                    query = Query(selection, by=by, top=top, include_pending=pending)
-                    found[name] = ask(same, query)
+                    selection = replace(query.selection, counter=name)
+                    found[name] = moment.ask(replace(query, selection=selection))
         return found
 
     # All counters are of one moment: the queue is read once for them, and so are their tables.
     with read_problems():
-        found = reads.together(asked, include_pending=pending)
+        found = reads.read(asked, query)
     if not found:
         what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
         error = UnknownCounter(f"nothing was ever counted as {what}")
         raise unknown(error, without_pending=not pending)
     samples: list[TotalSample] = []
     for name in filter(found.__contains__, names):
-        for row in found[name].rows:
-            samples.append(TotalSample(name, row.get("key"), row["total"]))
+        for *key, total in found[name].rows:
+            samples.append(TotalSample(name, key[0] if key else None, total))
     complete = [answer.complete_up_to for answer in found.values()]
     known = [moment for moment in complete if moment is not None]
     up_to = min(known) if len(known) == len(complete) else None
-    headers = {**freshness(up_to, None), "Cache-Control": "private, no-cache"}
+    headers = {**freshness({"complete_up_to": iso(up_to)}), "Cache-Control": "private, no-cache"}
     return Response(
         openmetrics_text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
     )

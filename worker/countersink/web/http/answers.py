@@ -15,7 +15,6 @@ from is packed only if that word is that a page of ours asks.
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from countersink.reads.formats import csv_text, iso
+from countersink.reads.formats import csv_text
 from countersink.web.services import Services
 
 COMPLETE: Final = "Countersink-Complete-Up-To"
@@ -61,22 +60,21 @@ def wants_csv(request: Request, format: str | None) -> bool:
     return CSV in accept and "application/json" not in accept
 
 
-def freshness(
-    complete_up_to: datetime | None,
-    rolled_up_to: date | None,
-    *,
-    since: datetime | None = None,
-    told_from: datetime | None = None,
-    truncated: bool = False,
-) -> dict[str, str]:
-    """The headers that say how fresh and how whole an answer is, in JSON and CSV alike."""
-    headers = {COMPLETE: iso(complete_up_to) or "unknown"}
-    if rolled_up_to is not None:
-        headers[ROLLED_UP] = rolled_up_to.isoformat()
-    for name, begins in ((SINCE, since), (TOLD_FROM, told_from)):
-        if begins is not None:
-            headers[name] = iso(begins) or ""
-    if truncated:
+def freshness(limits: Mapping[str, Any]) -> dict[str, str]:
+    """The headers that say how fresh and how whole an answer is, in JSON and CSV alike.
+
+    Args:
+        limits: as :meth:`countersink.store.totals.query.Answer.limits` has them, or some of them.
+    """
+    headers = {COMPLETE: limits["complete_up_to"] or "unknown"}
+    for header, name in (
+        (ROLLED_UP, "rolled_up_to"),
+        (SINCE, "since"),
+        (TOLD_FROM, "told_from"),
+    ):
+        if limits.get(name) is not None:
+            headers[header] = limits[name]
+    if limits.get("truncated"):
         headers[TRUNCATED] = "true"
     return headers
 

@@ -15,6 +15,7 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
+from countersink.runtime.times import iso
 from countersink.store import Store
 from countersink.store.sequences import Sequences
 from countersink.store.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
@@ -318,7 +319,7 @@ def _print_list(sequences: Sequence[StoredSequence]) -> None:
     output.write_rows(
         ("sequence", ">value", "period", "updated at", "settings"),
         (
-            (one.name, one.value, one.period_start, output.iso(one.updated_at), _settings(one))
+            (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
             for one in sequences
         ),
     )

@@ -12,6 +12,7 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
+from countersink.runtime.times import iso
 from countersink.store import api_keys, links
 from countersink.store.counters.settings import require
 from countersink.store.errors import NoSuchLink, TooManyLinks, UnknownCounter
@@ -181,7 +182,7 @@ def create_link(
     link = f"{url.rstrip('/')}{links.path_of(counter, token)}"
     output.write_result(format, _link_document(made) | {"link": link}, link)
     if format == "text":
-        until = output.iso(made.expires)
+        until = iso(made.expires)
         click.echo(f"Whoever has it sees {counter} until {until}.", err=True)
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from countersink.cli import output, settings
 from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
+from countersink.runtime.times import iso_ms
 from countersink.store import queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session
@@ -101,8 +102,8 @@ def _set_aside(session: Session) -> dict[str, Any]:
                     "stream": loss.stream,
                     "entries": loss.entries or None,
                     "waited": loss.waited,
-                    "since": output.iso_ms(loss.since),
-                    "noticed_at": output.iso_ms(loss.noticed_at),
+                    "since": iso_ms(loss.since),
+                    "noticed_at": iso_ms(loss.noticed_at),
                 }
                 for loss in queue_losses.recent(session)
             ],
@@ -117,7 +118,7 @@ def _typed(fields: dict[str, str]) -> dict[str, Any]:
         if name in _NUMBERS:
             typed[name] = number
         elif name in _TIMES:
-            typed[name] = output.iso_ms(number) if number else None
+            typed[name] = iso_ms(number) if number else None
         elif name == "rate":
             typed["rows_per_second"] = float(text) if text.replace(".", "", 1).isdecimal() else None
         else:
@@ -248,10 +249,10 @@ def queue(client: redis.Redis) -> dict[str, Any]:
     workers = [{"worker": name, **_typed(f)} for name, f in sorted(published.items())]
     oldest = min((each.oldest for each in streams if each.oldest is not None), default=None)
     return {
-        "at": output.iso_ms(now),
+        "at": iso_ms(now),
         "backlog": sum(each.entries or 0 for each in streams),
         "pending": sum(each.pending or 0 for each in streams),
-        "oldest": iso(oldest),
+        "oldest": _iso(oldest),
         "lag_ms": 0 if oldest is None else max(0, now - oldest),
         "rows_per_second": round(sum(one.get("rows_per_second") or 0.0 for one in workers), 1),
         "streams": [each.document() for each in streams],
@@ -315,7 +316,7 @@ class StreamState:
             "node": self.node,
             "entries": self.entries,
             "pending": self.pending,
-            "oldest": iso(self.oldest),
+            "oldest": _iso(self.oldest),
             "bytes": self.bytes,
         }
 
@@ -367,9 +368,9 @@ def _stream(client: redis.Redis, state: StreamState) -> StreamState:
     )
 
 
-def iso(ms: int | None) -> str | None:
+def _iso(ms: int | None) -> str | None:
     """Unix ms as ISO 8601; None stays None."""
-    return None if ms is None else output.iso_ms(ms)
+    return None if ms is None else iso_ms(ms)
 
 
 def _published(client: redis.Redis, away: dict[str, str]) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from rich.text import Text
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
+from countersink.runtime.times import iso
 from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -59,7 +60,7 @@ def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> 
 
 def _row(run: runs.RunRow) -> dict[str, Any]:
     """A run as it is printed."""
-    started, ended = output.iso(run.started_at), output.iso(run.ended_at)
+    started, ended = iso(run.started_at), iso(run.ended_at)
     planned = _second(run.planned_at)
     return output.document(run, COLUMNS, planned=planned, started=started, ended=ended)
 
@@ -79,7 +80,7 @@ def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any
                 job=planned.name,
                 at=None if planned.paused or planned.next_at is None else _second(planned.next_at),
                 last=None if last is None else last.state,
-                ended=None if last is None else output.iso(last.ended_at),
+                ended=None if last is None else iso(last.ended_at),
                 detail=None if last is None else last.detail,
             )
         )

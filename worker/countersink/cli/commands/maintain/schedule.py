@@ -10,6 +10,7 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.commands.maintain.job_runs import next_rows
 from countersink.cli.errors import Failure
+from countersink.runtime.times import iso
 from countersink.schedules import runs
 from countersink.schedules.cron import OFF
 from countersink.store.sessions import open_tables
@@ -37,7 +38,7 @@ def act(mysql_url: str, what: str, job: str) -> dict[str, Any]:
         told = {}
         if what == "run":
             planned = runs.add(session, job)
-            told = {"planned": planned and output.iso(planned.replace(tzinfo=None))}
+            told = {"planned": planned and iso(planned.replace(tzinfo=None))}
         elif what == "pause":
             runs.pause(session, job)
         else:

@@ -15,6 +15,7 @@ from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit
 from countersink.cli.progress import stopped_by_signals
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
+from countersink.runtime.times import iso_ms
 from countersink.stream.connection import connect
 
 COLUMNS: Final = ("segment", "state", "since", ">bytes", ">entries", ">increments", "what")
@@ -103,7 +104,7 @@ _MEMBERS: Final = (
 
 
 def _document(one: SegmentInfo) -> dict[str, Any]:
-    since = None if one.made_ms is None else output.iso_ms(one.made_ms)
+    since = None if one.made_ms is None else iso_ms(one.made_ms)
     path = str(one.path)
     return output.document(one, _MEMBERS, segment=path, since=since, detail=one.unreadable)
 

@@ -13,10 +13,10 @@ they raise, of the same ranges and zones; beside those, each function:
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from countersink.runtime.limits import key_text, text_bytes
 from countersink.store.connection import Session
@@ -25,17 +25,15 @@ from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.buckets import month_of
 from countersink.store.counters.catalog import SaltPeriod
 from countersink.store.errors import DamagedSketch, NotUnique
-from countersink.store.totals import series
 from countersink.store.totals.selection import Selection, chosen_keys, picked_keys
-from countersink.store.totals.shapes import selected
+from countersink.store.totals.series import SECONDS, Unit
+from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.sums import Scope
 from countersink.store.totals.views import View, condition
 from countersink.store.visitors.rows import StoredSketch, number, stored
 from countersink.store.visitors.salts import periods_of
 from countersink.store.visitors.sketch import SketchUnion, Visitors
 
-Unit = Literal["day", "hour", "minute", "month"]
-UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")
 G = TypeVar("G")
 
 MOST_EXACT_IN_ANSWER: Final = 200_000
@@ -45,53 +43,46 @@ _AT_A_TIME: Final = 50
 _PAUSE_S: Final = 0.0001
 
 _KEYS_PER_QUERY: Final = 500
-_LISTS: Final[Mapping[Unit, Callable[[Session, Selection], list[tuple[Any, int]]]]] = {
-    "day": series.daily,
-    "hour": series.hourly,
-    "minute": series.minutely,
-    "month": series.monthly,
-}
-_SECONDS: Final = {"hour": 3600, "minute": 60}
 
 
-def total(session: Session, selection: Selection) -> Visitors:
+def total(snapshot: Snapshot, selection: Selection) -> Visitors:
     """How many different members there are of all keys, or of those selected."""
-    found = _united(session, selection, lambda view, sketch: None)
+    found = _united(snapshot, selection, lambda view, sketch: None)
     return found[None].visitors() if found else Visitors()
 
 
-def by_unit(session: Session, selection: Selection, unit: Unit) -> list[tuple[Any, Visitors]]:
-    """The same for each day, hour, minute or month of the range in order, as the series of totals
-    has them; 0 without members.
+def by_unit(
+    snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
+) -> list[tuple[Any, Visitors]]:
+    """The same for each of these days, hours, minutes or months, which the series of totals has
+    found; 0 without members.
     """
-    # Which there are, and whether buckets add up to them, is what the counts say.
-    places = [place for place, _ in _LISTS[unit](session, selection)]
-    found = _united(session, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
+    found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
 
 
 def by_key(
-    session: Session, selection: Selection, *, limit: int | None = None
+    snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, Visitors]]:
     """(key, how many different members) of the keys that have any, those with most first, then by
     key; all of them, or the first ``limit``.
     """
-    found = by_group(session, selection, lambda key: (key,))
+    found = by_group(snapshot, selection, lambda key: (key,))
     return [(key, visitors) for (key,), visitors in found][:limit]
 
 
 def by_group(
-    session: Session, selection: Selection, group: Callable[[str], tuple[str, ...]]
+    snapshot: Snapshot, selection: Selection, group: Callable[[str], tuple[str, ...]]
 ) -> list[tuple[tuple[str, ...], Visitors]]:
     """The same of keys that belong together, by what ``group`` says of them."""
-    found = _united(session, selection, lambda view, sketch: group(key_text(sketch.key)))
+    found = _united(snapshot, selection, lambda view, sketch: group(key_text(sketch.key)))
     counted = [(name, union.visitors()) for name, union in found.items()]
     counted.sort(key=lambda pair: (-pair[1].total, tuple(map(text_bytes, pair[0]))))
     return counted
 
 
 def _united(
-    session: Session,
+    snapshot: Snapshot,
     selection: Selection,
     group: Callable[[View, StoredSketch], G],
     *,
@@ -101,11 +92,11 @@ def _united(
     """The unions of the selected sketches by group; where they would have too many members
     together, those that grow go on as estimates.
     """
-    view = selected(session, selection).view(selection.time_zone)
-    salts = _Salts(session, view.counter)
+    view = snapshot.selected(selection)
+    salts = _Salts(snapshot.session, view.counter)
     unions: dict[G, SketchUnion] = {}
     exact = 0
-    for place, sketch in enumerate(_sketches(session, selection, view, unit), 1):
+    for place, sketch in enumerate(_sketches(snapshot.session, selection, view, unit), 1):
         if not place % _AT_A_TIME:
             time.sleep(_PAUSE_S)
         name = group(view, sketch)
@@ -130,7 +121,7 @@ def _sketches(
         DamagedSketch: some are missing.
     """
     if unit in (None, "month"):
-        ranges = Scope.of(session, view, selection.start, selection.end).ranges
+        ranges = Scope.of(view, selection.start, selection.end).ranges
     else:
         ranges = view.ranges(selection.start, selection.end)
     if ranges is not None and not ranges:
@@ -156,7 +147,7 @@ def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
     if unit == "month":
         return month_of(view.day(sketch.label))
     begins = view.scheme.starts_at(sketch.label)
-    instant, _ = buckets.hour_at(view.zone, begins, _SECONDS[unit])
+    instant, _ = buckets.hour_at(view.zone, begins, SECONDS[unit])
     return datetime.fromtimestamp(instant, UTC)
 
 

@@ -1,0 +1,331 @@
+"""Answers questions for totals, of one snapshot (``answer``), and rows one by one for files
+(``rows``): settles the window, chooses the breakdown, and says what limits an answer.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import astuple, replace
+from datetime import date
+from typing import TypeVar
+
+from countersink.runtime.limits import key_bytes, text_bytes
+from countersink.runtime.times import iso
+from countersink.store.counters import buckets
+from countersink.store.counters.all_counters import totals_of
+from countersink.store.counters.buckets import month_ends
+from countersink.store.errors import (
+    AnswerTooLarge,
+    IncompleteBreakdown,
+    InexactZone,
+    RolledUp,
+)
+from countersink.store.sql import parts
+from countersink.store.totals import sums, unions
+from countersink.store.totals.breakdown_views import BreakdownView, view_of
+from countersink.store.totals.query import DIMENSIONS, Answer, Query, Row
+from countersink.store.totals.selection import KeyMatch, Selection
+from countersink.store.totals.series import UNITS, series, told_by
+from countersink.store.totals.snapshot import SIZE, Snapshot
+from countersink.store.totals.sums import Scope, bucket_labels, keyed
+from countersink.store.totals.views import View, intersected
+from countersink.store.totals.windows import TimeWindow, settled, window_of
+
+T = TypeVar("T")
+Question = Callable[[Snapshot, Selection], T]
+
+
+def answer(snapshot: Snapshot, query: Query) -> Answer:
+    """The answer to a question.
+
+    All counters are read together: it takes some statements for each 500 of them.
+
+    Raises:
+        UnknownCounter: the counter was neither made nor ever counted, nor is it pending.
+        UnknownDimension: no breakdown unions.
+        InexactZone: the counter's buckets do not add up to what is asked.
+        RolledUp: the range takes a part of a month into which days are rolled up; or the query is
+            ``strict``, and days, hours or minutes are rolled up.
+        IncompleteBreakdown: the query is ``strict``, and its range begins before the breakdown.
+        AnswerTooLarge: more than ``max_rows``.
+        NotUnique, DamagedSketch, NoSketches: as :mod:`countersink.store.totals.unions`.
+        StoreError: MySQL did not do its part.
+        ValueError: there is no such time zone; a series is too long.
+    """
+    selection = query.selection
+    found = Answer(query.columns, pending=snapshot.pending.entries)
+    if selection.counter is not None:
+        name = (selection.counter,) if query.by == "counter" else ()
+        found.rows = [(*name, *row) for row in rows(snapshot, query, found)]
+    elif query.by in ("counter", "total") and _alike(query):
+        found.rows = list(_counters(snapshot, selection).items())
+    else:
+        for some in parts(snapshot.names(selection.visible), SIZE):
+            with snapshot.together(some):
+                for each in some:
+                    one = replace(query, selection=replace(selection, counter=each))
+                    found.rows += [(each, *row) for row in rows(snapshot, one, found)]
+                    if query.by != "counter":  # those are cut afterwards
+                        _check_number(query, found)
+        found.window = None
+    if query.by == "counter":
+        found.rows.sort(key=lambda row: (-row[1], row[0]))
+        found.rows = _largest(query, found, found.rows)
+    _check_number(query, found)
+    found.rolled_up_to = snapshot.rolled_up_to(selection.counter, selection.visible)
+    return found
+
+
+def _counters(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
+    """The totals of all counters that are visible, by name."""
+    totals = dict.fromkeys(snapshot.names(selection.visible), 0)
+    if selection.everything:
+        # All that was ever counted adds up whatever the buckets are.
+        totals |= totals_of(snapshot.session, list(totals))
+        for name in totals.keys() & snapshot.pending.cells.keys():
+            totals[name] += sum(snapshot.pending.cells[name].values())
+        return totals
+    for some in parts(list(totals), SIZE):
+        with snapshot.together(some):
+            for name in some:
+                totals[name] = sums.total(
+                    snapshot, settled(snapshot, replace(selection, counter=name))
+                )
+    return totals
+
+
+def _alike(query: Query) -> bool:
+    """Whether the counters are added up by the same statements."""
+    selection = query.selection
+    return selection.keys is None and selection.last is None and not query.against_previous
+
+
+def _check_number(query: Query, found: Answer) -> None:
+    most = query.max_rows
+    if most is not None and len(found.rows) > most:
+        raise AnswerTooLarge(
+            f"the answer would have more than {most:,} rows: ask for a shorter range, for less at"
+            " once, or with `countersink export`"
+        )
+
+
+def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
+    """The rows of a question of one counter, one by one where it is ``streamed``: nothing else can
+    be asked of the snapshot then until the last row.
+
+    Args:
+        snapshot: that is asked.
+        query: of one counter.
+        limits: what limits the answer goes there.
+
+    Raises:
+        StoreError, ValueError: as :func:`answer`.
+    """
+    asked, view = query.selection, None
+    wanted = asked
+    if query.dimensional:
+        view = view_of(snapshot, asked, query.dimensions)
+        wanted = view.selection
+    with view.named() if view else nullcontext():
+        wanted = settled(snapshot, wanted, before=query.against_previous)
+        window = window_of(wanted)
+        if asked.last is not None:
+            limits.window = window
+        before = window.before if window is not None and query.against_previous else None
+        if view is not None:
+            limits.since = view.lacks(snapshot, wanted.start)
+            if limits.since is not None and query.strict:
+                begins = iso(limits.since, "minutes")
+                raise IncompleteBreakdown(
+                    f"the breakdown {view.breakdown.text} of {view.counter!r} holds the events from"
+                    f" {begins} on: ask for a range that begins then or later",
+                    since=limits.since,
+                )
+            if before is not None and view.lacks(snapshot, before.start) is not None:
+                before = None  # it cannot be told
+        yield from _Rows(snapshot, query, limits, wanted, view, before).found()
+
+
+class _Rows:
+    """The rows of one counter.
+
+    Args:
+        snapshot, query, limits: as of :func:`rows`.
+        wanted: the selection, its window settled, of the breakdown that answers if one does.
+        view: this.
+        before: the window before, if it is asked for and can be told.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        query: Query,
+        limits: Answer,
+        wanted: Selection,
+        view: BreakdownView | None,
+        before: TimeWindow | None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._query = query
+        self._limits = limits
+        self._wanted = wanted
+        self._view = view
+        self._before = before
+
+    def found(self) -> Iterator[Row]:
+        snapshot, query, wanted = self._snapshot, self._query, self._wanted
+        if query.by in UNITS:
+            return self._series()
+        if query.streamed and query.by != "total":
+            return self._streamed()
+        if query.by == DIMENSIONS:
+            return self._by_dimensions()
+        if query.by == "key":
+            return self._by_key()
+        if query.unique:
+            return iter([astuple(unions.total(snapshot, wanted))])
+        previous = () if not query.against_previous else (self._before_this(sums.total, wanted),)
+        return iter([(sums.total(snapshot, wanted), *previous)])
+
+    def _series(self) -> Iterator[Row]:
+        """Of days, hours or minutes where single ones are told, or of months."""
+        snapshot, query, wanted, limits = self._snapshot, self._query, self._wanted, self._limits
+        unit = UNITS[UNITS.index(query.by)]
+        found = series(snapshot, wanted, unit, strict=query.strict)
+        limits.truncated |= found.truncated
+        self._note_told(found.told_from)
+        if not query.unique:
+            return iter(found.rows)
+        places = [place for place, _ in found.rows]
+        united = unions.by_unit(snapshot, wanted, unit, places)
+        return ((place, *astuple(visitors)) for place, visitors in united)
+
+    def _note_told(self, told: date | None) -> None:
+        known = self._limits.told_from
+        if told is not None and (known is None or told > known):
+            self._limits.told_from = told
+
+    @property
+    def _limit(self) -> int | None:
+        """One more than the most, so as to know whether there are more."""
+        return self._query.top or (self._query.most and self._query.most + 1)
+
+    def _by_key(self) -> Iterator[Row]:
+        snapshot, query, wanted = self._snapshot, self._query, self._wanted
+        if query.unique:
+            united = unions.by_key(snapshot, wanted, limit=self._limit)
+            for key, visitors in _largest(query, self._limits, united):
+                yield key, *astuple(visitors)
+            return
+        if wanted.keys is None or isinstance(wanted.keys, KeyMatch):
+            found = sums.by_key(snapshot, wanted, limit=self._limit)
+        else:
+            each = sums.many(snapshot, wanted).items()
+            found = sorted(each, key=lambda pair: (-pair[1], key_bytes(pair[0])))
+        found = _largest(query, self._limits, found)
+        these = replace(wanted, keys=[key for key, _ in found])
+        beside: list[dict[str, int] | None] = []
+        if query.against_previous:
+            beside.append(self._before_this(sums.many, these))
+        beside += [self._beside(sums.many, these, *days) for days in query.also]
+        for key, total in found:
+            others = [None if each is None else each[key] for each in beside]
+            previous = others[: query.against_previous]
+            yield key, total, *previous, *([others[len(previous) :]] if query.also else ())
+
+    def _by_dimensions(self) -> Iterator[Row]:
+        snapshot, query, wanted, view = self._snapshot, self._query, self._wanted, self._view
+        assert view is not None
+        if query.unique:
+            grouped = unions.by_group(snapshot, wanted, view.values)
+            for values, visitors in _largest(query, self._limits, grouped):
+                yield *values, *astuple(visitors)
+            return
+        limit = self._limit if view.whole else None
+        found = view.projected(sums.by_key(snapshot, wanted, limit=limit))
+        # Of all: what has most now may have had none then, under other keys.
+        earlier = self._before_this(sums.by_key, wanted)
+        known = None if earlier is None else dict(view.projected(earlier))
+        for values, total in _largest(query, self._limits, found):
+            previous = None if known is None else known.get(values, 0)
+            yield *values, total, *((previous,) if query.against_previous else ())
+
+    def _before_this(self, question: Question[T], wanted: Selection) -> T | None:
+        before = self._before
+        return None if before is None else self._beside(question, wanted, before.start, before.end)
+
+    def _beside(self, question: Question[T], wanted: Selection, start: date, end: date) -> T | None:
+        """What another range has; None where that cannot be told."""
+        try:
+            return question(self._snapshot, replace(wanted, start=start, end=end))
+        except (RolledUp, InexactZone):
+            return None
+
+    def _streamed(self) -> Iterator[Row]:
+        snapshot, query, wanted, view = self._snapshot, self._query, self._wanted, self._view
+        own = snapshot.selected(wanted)
+        if query.by == "key":
+            yield from keyed(snapshot, Scope.of(own, wanted.start, wanted.end), wanted.keys)
+        elif view is not None:
+            amounts = keyed(snapshot, Scope.of(own, wanted.start, wanted.end), wanted.keys)
+            projected: Iterable[tuple[tuple[str, ...], int]]
+            if view.whole:
+                projected = ((view.values(key), total) for key, total in amounts)
+            else:
+                projected = sorted(view.projected(list(amounts)), key=_values_bytes)
+            for values, total in projected:
+                yield *values, total
+        elif query.by == "key-day":
+            told, begins = told_by(own, wanted, "day", strict=query.strict)
+            self._note_told(begins)
+            if told is not None:
+                scope = Scope.of(own, told.start, told.end)
+                days = sorted({own.day(label) for label in bucket_labels(snapshot, scope)})
+                own.require_days(days)
+                yield from self._by_place(own, scope, told, [(day, day) for day in days])
+        else:
+            scope = Scope.of(own, wanted.start, wanted.end)
+            months = [(month, month_ends(month)) for month in self._months(own)]
+            yield from self._by_place(own, scope, wanted, months)
+
+    def _by_place(
+        self, view: View, whole: Scope, wanted: Selection, places: Sequence[tuple[date, date]]
+    ) -> Iterator[Row]:
+        """(first day, key, total) of each of some ranges of days, as far as ``wanted`` has them.
+
+        Raises:
+            InexactZone, RolledUp: one that the wanted range cuts begins or ends within a bucket.
+        """
+        for first, last in places:
+            begins_before = wanted.start is None or view.first_day(wanted.start) < first
+            ends_behind = wanted.end is None or view.final_day(wanted.end) > last
+            view.require_range(first if begins_before else None, last if ends_behind else None)
+            scope = Scope.within(view, intersected(view.ranges(first, last), whole.ranges))
+            for key, total in keyed(self._snapshot, scope, wanted.keys):
+                yield first, key, total
+
+    def _months(self, view: View) -> list[date]:
+        """The months that can have rows."""
+        wanted = self._wanted
+        span = sums.span(self._snapshot, Selection(view.counter, time_zone=wanted.time_zone))
+        if span is None:
+            return []
+        first, last = span
+        if wanted.start is not None:
+            first = max(first, view.first_day(wanted.start))
+        if wanted.end is not None:
+            last = min(last, view.final_day(wanted.end))
+        return buckets.months(first, last) if first <= last else []
+
+
+def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:
+    """The largest, as many as were asked for."""
+    if query.top is not None:
+        return ordered[: query.top]
+    if query.most is not None and len(ordered) > query.most:
+        limits.truncated = True
+        return ordered[: query.most]
+    return ordered
+
+
+def _values_bytes(row: tuple[tuple[str, ...], int]) -> list[bytes]:
+    return [text_bytes(value) for value in row[0]]
