@@ -126,14 +126,11 @@ def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     table = rolled.call("totals", "clicks")
     assert "2026-11-02" in table.out
     assert table.err == notice
+    first_day, wider = "2026-11-01", "wider buckets: --by day has them"
     for options in (["--to", "2026-10-21"], ["--from", "2026-10-20", "--to", "2026-10-21"]):
         for by, said in (
-            ("day", "The days before 2026-11-01 are rolled up to months: --by month has them."),
-            (
-                "hour",
-                "The hours before 2026-11-01T00:00:00.000Z are rolled up to wider buckets: --by day"
-                " has them.",
-            ),
+            ("day", f"The days before {first_day} are rolled up to months: --by month has them."),
+            ("hour", f"The hours before {first_day}T00:00:00.000Z are rolled up to {wider}."),
         ):
             shown = rolled.call("totals", "clicks", "--by", by, *options)
             assert (shown.status, shown.err) == (0, "")

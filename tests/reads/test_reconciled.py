@@ -72,6 +72,6 @@ def test_a_day_that_is_reconciled_while_the_queue_is_read(
             mark(session, now)
         return found
 
-    monkeypatch.setattr("countersink.reads.read_queue", read_and_mark)
+    monkeypatch.setattr("countersink.reads.pending.read_queue", read_and_mark)
     found = reads.counters(include_pending=True)
     assert (found.value, times) == ({}, 2)

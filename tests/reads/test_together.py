@@ -31,7 +31,7 @@ def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
         found.append(read(client, folding, bounds))
         return found[-1]
 
-    monkeypatch.setattr("countersink.reads.read_queue", counted)
+    monkeypatch.setattr("countersink.reads.pending.read_queue", counted)
     return found
 
 

@@ -19,7 +19,8 @@ from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, OtherWriter, ReadInterrupted, StoreError, Unavailable
-from countersink.store.migrate import migrate, require_schema
+from countersink.store.migrate import migrate
+from countersink.store.sessions import require_schema
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, run

@@ -13,7 +13,8 @@ from countersink.cli.servers import Kind, MySQLServer
 from countersink.store import Store, replicas
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured, SchemaMismatch, Unavailable
-from countersink.store.migrate import migrate, require_schema
+from countersink.store.migrate import migrate
+from countersink.store.sessions import require_schema
 from tests.cli.command import call, one_sentence
 from tests.reads.support import apply_all, queue
 from tests.store.helpers import beside, together

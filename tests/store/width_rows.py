@@ -7,7 +7,7 @@ from datetime import date
 
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import NUMBER, Width
-from countersink.store.sql import datetime_of, insert_rows
+from countersink.store.sql import datetime_of
 
 Put = Callable[..., None]
 """Makes a counter c by :func:`put_scheme`, and counts events of the Unix minutes that are its first
@@ -46,8 +46,7 @@ def put_scheme(
 
 def put_rows(session: Session, rows: Iterable[WidthRow], *, slots: Sequence[int] = (1,)) -> None:
     """Rows of these widths, in each of some slots."""
-    insert_rows(
-        session,
+    session.insert_rows(
         "counter_slot (counter, bucket, counter_key, width, slot, amount)",
         [
             (counter, bucket, key.encode("utf-8", "surrogateescape"), NUMBER[width], slot, amount)

@@ -7,11 +7,11 @@ producer whose own clock is a year off does not count into the wrong year.
 
 import sys
 import time
-from typing import Any, Final
+from typing import Final
 
 import redis
 
-from countersink.stream.connection import cluster_of, mapped
+from countersink.stream.connection import cluster_of, mapped, time_us
 
 
 def offset_ms(client: redis.Redis, key: str | None = None) -> int:
@@ -37,50 +37,6 @@ def _offset_ms(server: redis.Redis) -> int:
     then = time_us(server)
     middle = (before + time.time()) / 2
     return round(then / 1000 - middle * 1000)
-
-
-def time_us(server: redis.Redis) -> int:
-    """The time of one server in Unix µs.
-
-    Raises:
-        redis.RedisError: it did not answer; a cluster's client has to see that before
-            :func:`countersink.stream.connection.mapped` makes ours of it.
-    """
-    reply: Any = server.time()
-    seconds, microseconds = reply
-    return int(seconds) * 1_000_000 + int(microseconds)
-
-
-def earliest_us(client: redis.Redis) -> int:
-    """Redis's time in Unix µs; of a cluster that of the master whose clock is behind all others:
-    whatever is sent from now on, to whichever of them, is sent later than this.
-
-    Raises:
-        StreamError: Redis did not answer; of a cluster, one of the masters did not within a second.
-    """
-    return min(_all_us(client))
-
-
-def latest_us(client: redis.Redis) -> int:
-    """Redis's time in Unix µs; of a cluster that of the master whose clock is ahead of all others:
-    whatever was sent before, to whichever of them, was sent earlier than this.
-
-    Raises:
-        StreamError: see :func:`earliest_us`.
-    """
-    return max(_all_us(client))
-
-
-def _all_us(client: redis.Redis) -> list[int]:
-    cluster = cluster_of(client)
-    with mapped():
-        if cluster is None:
-            return [time_us(client)]
-        times = []
-        for address in cluster.masters():
-            with cluster.asked(address, hasty=True) as node:
-                times.append(time_us(node))
-    return times
 
 
 RELEARN_SECONDS: Final = 300.0

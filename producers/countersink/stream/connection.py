@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 from redis._parsers import _RESP2Parser
@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from countersink.runtime.log import passwords
 from countersink.stream.errors import StreamMisconfigured, translate
-from countersink.stream.sentinel import check_host, sentinel_client
+from countersink.stream.sentinel import sentinel_client
 
 if TYPE_CHECKING:
     from countersink.stream.cluster import ClusterClient
@@ -96,7 +96,7 @@ def connect(
                 if re.fullmatch(r"/?\d*", parts.path) is None:
                     # redis-py would use database 0 without a word.
                     raise _unusable(url, "its path is not the number of a database")
-                check_host(parts.hostname)
+                unquote(parts.hostname or "").encode("idna")  # ValueError: it is no name
             client = redis.Redis.from_url(f"{scheme}://{rest}", **options)
         # Options that no connection has would be found at the first command only.
         pool = client.connection_pool
@@ -187,3 +187,47 @@ def redact(url: str) -> str:
     for begin, end in reversed(passwords(url)):
         url = f"{url[:begin]}***{url[end:]}"
     return url
+
+
+def time_us(server: redis.Redis) -> int:
+    """The time of one server in Unix µs.
+
+    Raises:
+        redis.RedisError: it did not answer; a cluster's client has to see that before
+            :func:`mapped` makes ours of it.
+    """
+    reply: Any = server.time()
+    seconds, microseconds = reply
+    return int(seconds) * 1_000_000 + int(microseconds)
+
+
+def earliest_us(client: redis.Redis) -> int:
+    """Redis's time in Unix µs; of a cluster that of the master whose clock is behind all others:
+    whatever is sent from now on, to whichever of them, is sent later than this.
+
+    Raises:
+        StreamError: Redis did not answer; of a cluster, one of the masters did not within a second.
+    """
+    return min(_all_us(client))
+
+
+def latest_us(client: redis.Redis) -> int:
+    """Redis's time in Unix µs; of a cluster that of the master whose clock is ahead of all others:
+    whatever was sent before, to whichever of them, was sent earlier than this.
+
+    Raises:
+        StreamError: see :func:`earliest_us`.
+    """
+    return max(_all_us(client))
+
+
+def _all_us(client: redis.Redis) -> list[int]:
+    cluster = cluster_of(client)
+    with mapped():
+        if cluster is None:
+            return [time_us(client)]
+        times = []
+        for address in cluster.masters():
+            with cluster.asked(address, hasty=True) as node:
+                times.append(time_us(node))
+    return times

@@ -291,21 +291,12 @@ def split_hosts(rest: str, scheme: str, of: str, port: int, example: str) -> Hos
     return HostsUrl(userinfo + at, tuple(filter(None, addresses)), path, query)
 
 
-def check_host(host: str | None) -> None:
-    """Refuse what can be no name of a host, before it is looked up.
-
-    Raises:
-        ValueError: a part of it is empty, or longer than 63 bytes.
-    """
-    unquote(host or "").encode("idna")
-
-
 def _address(text: str, default: int) -> tuple[str, int] | None:
     """A host and its port; None if it is none."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
-        check_host(host)
+        unquote(host or "").encode("idna")  # empty parts, and those of more than 63 bytes
     except ValueError:
         return None
     # urlsplit takes an empty port for none.

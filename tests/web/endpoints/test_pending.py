@@ -15,7 +15,6 @@ from countersink.reads import Reads
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.store.totals.query import Answer, Query
 from countersink.web import read_pool
-from countersink.web.endpoints import totals
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
@@ -92,7 +91,7 @@ def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPat
         held.hold()
         return read(client, folding, bounds)
 
-    monkeypatch.setattr("countersink.reads.read_queue", held_read)
+    monkeypatch.setattr("countersink.reads.pending.read_queue", held_read)
     monkeypatch.setattr(read_pool, "MAX_WAITING", 1)
     send(small)
     limiter = small.services.read_pool.limits["pending"]

@@ -21,7 +21,7 @@ from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import Control, bump, exclusive, read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters.catalog import unmark_days
-from countersink.store.sessions import PatientSession
+from countersink.store.sessions import KeptSession
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""
@@ -173,7 +173,7 @@ def take_corrections_back(
         StoreError: MySQL did not do its part. What was taken back is taken back.
     """
     ranges = cells = amount = 0
-    with PatientSession(connect, stop, attempts=1) as keeper:
+    with KeptSession(connect, stop, attempts=1) as keeper:
         keeper.run(targets.discard_truth, run)
         counter, number = keeper.run(_size, run)
         of = -(-number // ROWS)

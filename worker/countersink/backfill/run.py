@@ -47,7 +47,7 @@ from countersink.store.connection import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import Catalog, load
 from countersink.store.errors import StoreError
-from countersink.store.sessions import PatientSession, open_tables
+from countersink.store.sessions import KeptSession, open_tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class BackfillRun:
         """
         with (
             contextlib.suppress(StoreError, BackfillError),
-            PatientSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
+            KeptSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
         ):
             link.run(run_state.end, self.work.task.run, "failed", why)
             link.run(clear, self.work.options.counter)
@@ -253,7 +253,7 @@ def working(
     """
     with (
         rejects.RejectsFile(options.rejects, found) as file,
-        PatientSession(partial(open_tables, mysql_url), stop).open() as link,
+        KeptSession(partial(open_tables, mysql_url), stop).open() as link,
         ReaderPool(options.jobs) as pool,
     ):
         target, catalog = CounterTarget(), link.run(load)

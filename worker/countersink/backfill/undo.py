@@ -24,7 +24,7 @@ from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
 from countersink.store import sql
 from countersink.store.connection import Session, rerun
 from countersink.store.counters.catalog import load_scheme, marked_days
-from countersink.store.sessions import PatientSession, open_tables
+from countersink.store.sessions import KeptSession, open_tables
 
 _PAGE: Final = 100
 
@@ -77,7 +77,7 @@ def undo(
             again goes on.
     """
 
-    with PatientSession(partial(open_tables, mysql_url), stop).open() as link:
+    with KeptSession(partial(open_tables, mysql_url), stop).open() as link:
         begun, *_ = found = link.run(_begin, sorted({*runs}))
         reached("begun")
         if begun.mode == "reconcile":
@@ -154,7 +154,7 @@ def _refuse(run: Run) -> None:
 
 
 def _take_back(
-    link: PatientSession,
+    link: KeptSession,
     runs: Sequence[Run],
     on_progress: Callable[[int, int], object],
     stop: Callable[[], bool],

@@ -41,7 +41,7 @@ from countersink.store.errors import (
 )
 from countersink.store.in_app.connection import Done, execute
 from countersink.store.settings import Settings
-from countersink.store.sql import Dialect, parse_version, show
+from countersink.store.sql import Dialect, is_galera, marks, parse_version, parts, show
 
 Result = TypeVar("Result")
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
@@ -181,6 +181,22 @@ class Session:
                     driver._result.unbuffered_active = False
                 driver.connection = None
                 self.close(hard=True)
+
+    def insert_rows(
+        self, into: str, rows: Sequence[Sequence[object]], size: int, clause: str = ""
+    ) -> None:
+        """INSERT rows, so many in a statement; in a transaction.
+
+        Args:
+            into: the table and, in brackets, its columns.
+            rows: their values.
+            size: how many in a statement.
+            clause: what follows the values.
+        """
+        for part in parts(rows, size):
+            values = ", ".join([f"({marks(part[0])})"] * len(part))
+            args = [value for row in part for value in row]
+            self.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
 
     def literal(self, text: str) -> str:
         """``text`` as a quoted SQL literal, by the driver, for statements built in bulk."""
@@ -460,7 +476,7 @@ def _log_in(
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
     of = connection, dialect, _SNAPSHOT_ISOLATION in found, settings, server
-    if not clustered or not hosts.is_galera(found):
+    if not clustered or not is_galera(found):
         return Session(*of)
     from countersink.store import galera  # noqa: PLC0415  # only where it is needed
 
@@ -590,7 +606,7 @@ def _pin(found: dict[str, str]) -> str:
     ]
     if _SNAPSHOT_ISOLATION in found:
         pins.append(f"{_SNAPSHOT_ISOLATION} = OFF")
-    if hosts.is_galera(found):
+    if is_galera(found):
         # With dirty reads no read waits for what the cluster has committed.
         pins.append("wsrep_dirty_reads = OFF")
     if found.get(_CONSISTENCY) == "EVENTUAL":

@@ -24,6 +24,7 @@ from countersink.store.errors import (
     translate,
 )
 from countersink.store.settings import Settings
+from countersink.store.sql import is_on
 
 SLOW_S: Final = 1.0
 """A host that fails after more than so many seconds was silent."""
@@ -83,16 +84,6 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     return ""
 
 
-def is_galera(variables: Mapping[str, str]) -> bool:
-    """Whether a server is a node of Galera.
-
-    Args:
-        variables: those of :data:`GALERA` that it has.
-    """
-    provider = variables.get("wsrep_provider", "none")
-    return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
-
-
 SEVERAL_PRIMARIES: Final = (
     "a member of a group with several primaries: row locks do not reach the others, so set"
     " single-primary mode (SELECT group_replication_switch_to_single_primary_mode())"
@@ -121,11 +112,6 @@ def _members(ask: Ask) -> Sequence[tuple[Any, ...]]:
             " GRANT SELECT ON performance_schema.replication_group_members",
             code=NO_RIGHT,
         ) from error
-
-
-def is_on(value: str) -> bool:
-    """Whether a variable is on; NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's ways to say so."""
-    return value.upper() not in ("OFF", "0")
 
 
 def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:

@@ -17,13 +17,13 @@ from typing import Final
 
 from countersink.store.connection import Session, connect, rerun
 from countersink.store.errors import (
-    NO_SUCH_TABLE,
     UNKNOWN_DATABASE,
     Conflict,
     Misconfigured,
     Refused,
     SchemaMismatch,
 )
+from countersink.store.sessions import MIGRATION, known_version, require_schema, schema_version
 from countersink.store.settings import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0
@@ -72,16 +72,11 @@ def migrations() -> tuple[Migration, ...]:
     """All migrations that this program knows, in order."""
     found = []
     for file in resources.files("countersink.store").iterdir():
-        named = re.fullmatch(r"(?:(\d{4})_)?(\w+)\.sql", file.name)
+        named = MIGRATION.fullmatch(file.name)
         if named:
             statements = split_statements(file.read_text("utf-8"))
             found.append(Migration(int(named[1] or 1), named[2], statements))
     return tuple(sorted(found, key=lambda migration: migration.version))
-
-
-def known_version() -> int:
-    """The schema's version that this program works with."""
-    return migrations()[-1].version
 
 
 def split_statements(sql: str) -> tuple[str, ...]:
@@ -95,37 +90,6 @@ def identity(session: Session) -> str:
     were made. The same by whatever name the server is reached."""
     made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
     return " ".join(map(str, made[0]))
-
-
-def schema_version(session: Session) -> int:
-    """The version of the tables; 0 where there are none."""
-    try:
-        rows = session.query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
-    except SchemaMismatch as error:
-        if error.code != NO_SUCH_TABLE:
-            raise
-        return 0
-    return int(rows[0][0])
-
-
-def require_schema(session: Session) -> None:
-    """Check that the tables are of the version that this program knows.
-
-    Raises:
-        SchemaMismatch: older (run ``countersink migrate``) or newer (upgrade countersink).
-    """
-    found, known = schema_version(session), known_version()
-    if found > known:
-        raise SchemaMismatch(
-            f"the tables have version {found}, this countersink knows up to {known}:"
-            " upgrade countersink",
-            newer=True,
-        )
-    if found < known:
-        what = f"the tables have version {found}" if found else "there are no tables yet"
-        raise SchemaMismatch(
-            f"{what}, this countersink needs version {known}: run `countersink migrate`"
-        )
 
 
 def migrate(where: Settings | str) -> list[str]:

@@ -1,14 +1,17 @@
-"""Sessions kept and opened again: idle pool of readers (how many), waiting while the database
-is away (``PATIENCE_S``, pauses), short time-outs, and cancelling reads."""
+"""Sessions kept and opened again: that of one thread (``KeptSession``: waiting while the database
+is away, ``PATIENCE_S``, pauses), those shared by threads (``Pool``: how many idle ones), short
+time-outs, the check of the tables' version, and cancelling reads."""
 
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from countersink.store.connection import (
@@ -20,6 +23,7 @@ from countersink.store.connection import (
     rerun,
 )
 from countersink.store.errors import (
+    NO_SUCH_TABLE,
     Conflict,
     Misconfigured,
     ReadInterrupted,
@@ -27,7 +31,6 @@ from countersink.store.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from countersink.store.migrate import require_schema
 from countersink.store.settings import Settings
 
 PATIENCE_S: Final = 60.0
@@ -66,20 +69,79 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
     return session
 
 
+MIGRATION: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
+"""Names of the files of migrations: ``schema.sql`` is version 1, others are ``NNNN_name.sql``."""
+
+
+@cache
+def known_version() -> int:
+    """The schema's version that this program works with."""
+    names = (MIGRATION.fullmatch(file.name) for file in files("countersink.store").iterdir())
+    return max(int(name[1] or 1) for name in names if name)
+
+
+def schema_version(session: Session) -> int:
+    """The version of the tables; 0 where there are none."""
+    try:
+        rows = session.query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
+    except SchemaMismatch as error:
+        if error.code != NO_SUCH_TABLE:
+            raise
+        return 0
+    return int(rows[0][0])
+
+
+def require_schema(session: Session) -> None:
+    """Check that the tables are of the version that this program knows.
+
+    Raises:
+        SchemaMismatch: older (run ``countersink migrate``) or newer (upgrade countersink).
+    """
+    found, known = schema_version(session), known_version()
+    if found > known:
+        raise SchemaMismatch(
+            f"the tables have version {found}, this countersink knows up to {known}:"
+            " upgrade countersink",
+            newer=True,
+        )
+    if found < known:
+        what = f"the tables have version {found}" if found else "there are no tables yet"
+        raise SchemaMismatch(
+            f"{what}, this countersink needs version {known}: run `countersink migrate`"
+        )
+
+
 class KeptSession:
     """A session that is opened when it is needed, and again after it was lost, or not used for
-    long. For one thread, but for :meth:`abort`.
+    long. A context manager; for one thread, but for :meth:`abort`.
 
     Args:
         connect: opens one.
+        stop: asked while the server is away; true: :meth:`run` waits no longer.
+        attempts: how often :meth:`run` tries what meets another transaction.
         idle_seconds: the server ends the session, with its locks, after so many idle seconds.
     """
 
-    def __init__(self, connect: Connect, *, idle_seconds: int = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        stop: Callable[[], bool] = lambda: False,
+        *,
+        attempts: int = PATIENT_ATTEMPTS,
+        idle_seconds: int = IDLE_SECONDS,
+    ) -> None:
         self._connect = connect
+        self._stop = stop
+        self._attempts = attempts
         self._idle_seconds = idle_seconds
         self._used_at = 0.0
         self._session: Session | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __call__(self) -> Session:
         """The session. To be asked for anew for each transaction.
@@ -94,6 +156,44 @@ class KeptSession:
         if self._session is None or self._session.closed:
             self._session = self._connect()
         return self._session
+
+    def open(self) -> Self:
+        """Connect, without patience.
+
+        Raises:
+            StoreError: it cannot be.
+        """
+        self()
+        return self
+
+    def run(
+        self,
+        work: Callable[Concatenate[Session, Params], Result],
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> Result:
+        """What ``work`` returns, given the session and ``args``; it is run again where another
+        transaction was in the way or the server was lost: so it must look first what it has done
+        already.
+
+        Raises:
+            Conflict: others were in the way at each attempt.
+            Unavailable: the server has been away for :data:`PATIENCE_S`.
+            StoreError, and whatever ``work`` raises.
+        """
+        deadline: float | None = None
+        pause = _PAUSE_S
+        while True:
+            try:
+                return rerun(partial(work, self(), *args, **kwargs), attempts=self._attempts)
+            except Unavailable:
+                self.close()
+                now = time.monotonic()
+                deadline = now + PATIENCE_S if deadline is None else deadline
+                if now >= deadline or self._stop():
+                    raise
+                time.sleep(pause)
+                pause = min(2.0 * pause, _LONGEST_PAUSE_S)
 
     def used(self) -> None:
         """Note that a transaction has ended which may have taken long."""
@@ -110,76 +210,6 @@ class KeptSession:
         session, self._session = self._session, None
         if session is not None:
             session.close(hard=hard)
-
-
-class PatientSession:
-    """Runs work on a session, and again where another transaction was in the way or the server was
-    lost: so the work must look first what it has done already. A context manager; for one thread.
-
-    Args:
-        connect: opens a session.
-        stop: asked while the server is away; true: wait no longer.
-        attempts: how often to try what meets another transaction.
-    """
-
-    def __init__(
-        self,
-        connect: Connect,
-        stop: Callable[[], bool] = lambda: False,
-        *,
-        attempts: int = PATIENT_ATTEMPTS,
-    ) -> None:
-        self._session = KeptSession(connect)
-        self._stop = stop
-        self._attempts = attempts
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the session; it can be used again."""
-        self._session.close()
-
-    def open(self) -> Self:
-        """Connect, without patience.
-
-        Raises:
-            StoreError: it cannot be.
-        """
-        self._session()
-        return self
-
-    def run(
-        self,
-        work: Callable[Concatenate[Session, Params], Result],
-        *args: Params.args,
-        **kwargs: Params.kwargs,
-    ) -> Result:
-        """What ``work`` returns, given the session and ``args``.
-
-        Raises:
-            Conflict: others were in the way at each attempt.
-            Unavailable: the server has been away for :data:`PATIENCE_S`.
-            StoreError, and whatever ``work`` raises.
-        """
-        deadline: float | None = None
-        pause = _PAUSE_S
-        while True:
-            try:
-                return rerun(
-                    partial(work, self._session(), *args, **kwargs), attempts=self._attempts
-                )
-            except Unavailable:
-                self._session.close()
-                now = time.monotonic()
-                deadline = now + PATIENCE_S if deadline is None else deadline
-                if now >= deadline or self._stop():
-                    raise
-                time.sleep(pause)
-                pause = min(2.0 * pause, _LONGEST_PAUSE_S)
 
 
 def brief_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) -> KeptSession:
@@ -213,7 +243,15 @@ _FRESH_SECONDS: Final = IDLE_SECONDS / 2
 """A session idle for longer is not trusted: the server is about to end it."""
 
 
-class SharedSessions:
+def _is_fresh(session: Session, idle: float) -> bool:
+    if idle >= _FRESH_SECONDS:
+        return False
+    # Of several hosts another one may take writes by now: what was counted there is missing here,
+    # and who only reads gets no error.
+    return session.keep_until == math.inf or session.takes_writes()
+
+
+class Pool:
     """Sessions shared by threads, some of which are kept between two uses; a forked child makes its
     own.
 
@@ -224,16 +262,16 @@ class SharedSessions:
     """
 
     def __init__(
-        self, connect: Connect, keep: int, usable: Callable[[Session, float], bool]
+        self,
+        connect: Connect,
+        keep: int = _KEEP,
+        usable: Callable[[Session, float], bool] = _is_fresh,
     ) -> None:
         self._connect = connect
         self._most = keep
         self._usable = usable
         self._kept: list[tuple[float, Session]] = []
         self._forget()
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     @contextmanager
     def lent(self) -> Iterator[Session]:
@@ -242,69 +280,11 @@ class SharedSessions:
         Raises:
             StoreError: there is none, and none can be made: nothing was sent.
         """
-        session = self.take() or self._connect()
+        session = self._take() or self._connect()
         try:
             yield session
         finally:
-            self.give_back(session)
-
-    def take(self) -> Session | None:
-        """Of the kept sessions the one that was used last, if it is usable; others are closed."""
-        self._check_fork()
-        while True:
-            with self._lock:
-                if not self._kept:
-                    return None
-                since, session = self._kept.pop()
-            now = time.monotonic()
-            if now < session.keep_until and self._usable(session, now - since):
-                return session
-            session.close()
-
-    def give_back(self, session: Session) -> None:
-        """Keep a session, if there is room for one more and it is not closed."""
-        if session.closed:
-            return
-        self._check_fork()
-        with self._lock:
-            if len(self._kept) < self._most:
-                self._kept.append((time.monotonic(), session))
-                return
-        session.close()
-
-    def close(self) -> None:
-        """Close the kept sessions. Others can be given back."""
-        self._check_fork()
-        with self._lock:
-            kept, self._kept = self._kept, []
-        for _, session in kept:
-            session.close()
-
-    def _check_fork(self) -> None:
-        """In a forked child forget the parent's sessions, and the lock a thread may have held."""
-        if self._pid != os.getpid():
-            self._forget()
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._kept = []
-        self._pid = os.getpid()
-
-
-def _is_fresh(session: Session, idle: float) -> bool:
-    if idle >= _FRESH_SECONDS:
-        return False
-    # Of several hosts another one may take writes by now: what was counted there is missing here,
-    # and who only reads gets no error.
-    return session.keep_until == math.inf or session.takes_writes()
-
-
-class Pool:
-    """Sessions for reading, shared by threads; a forked child makes its own."""
-
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self._sessions = SharedSessions(connect, _KEEP, _is_fresh)
+            self._give_back(session)
 
     def read(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work`` in one snapshot of the database.
@@ -325,19 +305,23 @@ class Pool:
         Raises:
             ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
         """
-        kept = self._sessions.take()
+        kept = self._take()
         if kept is not None:
             try:
-                return self._run(kept, first, work)
+                return self._read(kept, first, work)
             except Unavailable:
                 kept.close(hard=True)
-        return self._run(self._connect(), first, work)
+        return self._read(self._connect(), first, work)
 
     def close(self) -> None:
         """Close the kept sessions. The pool can be used again."""
-        self._sessions.close()
+        self._check_fork()
+        with self._lock:
+            kept, self._kept = self._kept, []
+        for _, session in kept:
+            session.close()
 
-    def _run(
+    def _read(
         self,
         session: Session,
         first: Callable[[Session], None],
@@ -354,12 +338,44 @@ class Pool:
         finally:
             self._give_back(session)
 
+    def _take(self) -> Session | None:
+        """Of the kept sessions the one that was used last, if it is usable; others are closed."""
+        self._check_fork()
+        while True:
+            with self._lock:
+                if not self._kept:
+                    return None
+                since, session = self._kept.pop()
+            now = time.monotonic()
+            if now < session.keep_until and self._usable(session, now - since):
+                return session
+            session.close()
+
     def _give_back(self, session: Session) -> None:
-        # What was interrupted is not kept: the server may still have it in mind.
+        """Keep a session, if there is room for one more and it is not closed; nor is one that was
+        interrupted: the server may still have it in mind.
+        """
+        if session.closed:
+            return
         if session.interrupted:
             session.close(hard=True)
-        else:
-            self._sessions.give_back(session)
+            return
+        self._check_fork()
+        with self._lock:
+            if len(self._kept) < self._most:
+                self._kept.append((time.monotonic(), session))
+                return
+        session.close()
+
+    def _check_fork(self) -> None:
+        """In a forked child forget the parent's sessions, and the lock a thread may have held."""
+        if self._pid != os.getpid():
+            self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._kept = []
+        self._pid = os.getpid()
 
 
 _AGAIN_S: Final = 0.1

@@ -8,15 +8,12 @@ and buckets through the driver's own quoting, so nothing can be read as SQL.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from countersink.store.errors import Refused
-
-if TYPE_CHECKING:
-    from countersink.store.connection import Session
 
 # Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
@@ -57,24 +54,6 @@ def parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 def marks(values: Sequence[object]) -> str:
     """Placeholders for ``values``."""
     return ", ".join(["%s"] * len(values))
-
-
-def insert_rows(
-    session: "Session", into: str, rows: Sequence[Sequence[object]], size: int, clause: str = ""
-) -> None:
-    """INSERT rows, so many in a statement.
-
-    Args:
-        session: in a transaction.
-        into: the table and, in brackets, its columns.
-        rows: their values.
-        size: how many in a statement.
-        clause: what follows the values.
-    """
-    for part in parts(rows, size):
-        values = ", ".join([f"({marks(part[0])})"] * len(part))
-        args = [value for row in part for value in row]
-        session.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
 
 
 _DAY: Final = 4
@@ -146,14 +125,19 @@ def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
     return terms[0] if len(terms) == 1 else f"(({') OR ('.join(terms)}))", values
 
 
-def head(session: "Session", counter: str, bucket: int) -> str:
+def head(literal: Callable[[str], str], counter: str, bucket: int) -> str:
     """The first part of a cell's literal, up to its key's hex digits; the caller closes it, and
     goes on with the number of the bucket's width.
+
+    Args:
+        literal: quotes a text, as the session's does.
+        counter: of the cell.
+        bucket: the label of its bucket.
 
     Raises:
         OverflowError: the bucket's label is beyond the year 9999.
     """
-    return f"({session.literal(counter)}, '{label_text(bucket)}', X'"
+    return f"({literal(counter)}, '{label_text(bucket)}', X'"
 
 
 MINIMUM: Final = {"mariadb": (10, 6, 0), "mysql": (8, 0, 19)}
@@ -223,3 +207,18 @@ def parse_version(text: str) -> Dialect:
         least = ".".join(map(str, MINIMUM[name]))
         raise Refused(f"the server is {dialect}; countersink needs {_NAMES[name]} {least} or newer")
     return dialect
+
+
+def is_galera(variables: Mapping[str, str]) -> bool:
+    """Whether a server is a node of Galera.
+
+    Args:
+        variables: those of :data:`countersink.store.hosts.GALERA` that it has.
+    """
+    provider = variables.get("wsrep_provider", "none")
+    return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
+
+
+def is_on(value: str) -> bool:
+    """Whether a variable is on; NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's ways to say so."""
+    return value.upper() not in ("OFF", "0")

@@ -227,7 +227,7 @@ class Store:
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
         """As :meth:`snapshot`, maybe on a replica, which has all that was committed before."""
-        return (self._replicas or self._pool).read(work)
+        return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:

@@ -22,8 +22,7 @@ from countersink.store.apply.apply import Applied, Applier
 from countersink.store.connection import Session
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
-from countersink.store.migrate import require_schema
-from countersink.store.sessions import BRIEF_READ_TIMEOUT_S, open_tables, passes
+from countersink.store.sessions import BRIEF_READ_TIMEOUT_S, open_tables, passes, require_schema
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError

@@ -19,8 +19,7 @@ from countersink.store.apply import dead
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.store.verify import Verified, open_session, verify
-from countersink.stream.clock import earliest_us
-from countersink.stream.connection import connect
+from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
 from countersink.stream.progress import first_arrived, samples

@@ -153,7 +153,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
     """Add what moves where it goes, by key, which is returned as well."""
     label = part.bucket if part.to is None else part.to.label
-    head = sql.head(session, part.counter, label)
+    head = sql.head(session.literal, part.counter, label)
     tail = f"', {width_number(label):d}, {COMPACTED:d}, "
     into = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
     clause = session.dialect.upsert_add("counter_slot", "amount")
@@ -315,7 +315,7 @@ class Mover:
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
         if rows < 1:
             raise ValueError(f"{rows} rows per transaction: at least 1 is needed")
-        self._session = sessions.PatientSession(connect, lambda: pace.stopped, attempts=1)
+        self._session = sessions.KeptSession(connect, lambda: pace.stopped, attempts=1)
         self._pace = pace
         self._rows = self._size = rows
         self.done = PassDone()

@@ -17,8 +17,7 @@ from countersink.store.apply import dead, guards, key_caps
 from countersink.store.connection import LOCK_WAIT, Session, rerun
 from countersink.store.sessions import open_tables
 from countersink.stream import progress
-from countersink.stream.clock import earliest_us
-from countersink.stream.connection import connect
+from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import stream_keys
 

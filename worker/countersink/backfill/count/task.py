@@ -28,7 +28,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import MAX_MINUTE
 from countersink.store.counters.catalog import Catalog, Scheme, load
-from countersink.store.sessions import PatientSession
+from countersink.store.sessions import KeptSession
 from countersink.store.visitors.salts import kept_of
 
 FEWEST: Final = 1_000
@@ -214,7 +214,7 @@ class Work:
 
     mysql_url: str = field(repr=False)
     options: BackfillOptions
-    link: PatientSession
+    link: KeptSession
     task: Task
     sources: Sources
     pool: ReaderPool

@@ -27,10 +27,10 @@ from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import mark_days
-from countersink.store.sessions import PatientSession
+from countersink.store.sessions import KeptSession
 from countersink.store.sql import parts
-from countersink.stream.clock import latest_us
 from countersink.stream.connection import connect as connect_redis
+from countersink.stream.connection import latest_us
 from countersink.stream.entry import ends
 from countersink.stream.names import stream_keys
 from countersink.stream.progress import order
@@ -168,7 +168,7 @@ def correct(
     finished = True
     gone: dict[str, list[date]] = {}
     connect = connect_for(mysql_url)
-    with PatientSession(connect, stop, attempts=1) as keeper:
+    with KeptSession(connect, stop, attempts=1) as keeper:
         buckets = keeper.run(DayBuckets.read, options.counter, resolution)
         days, notices = keeper.run(choose, buckets, options, t0)
         for notice in notices:
@@ -177,7 +177,7 @@ def correct(
         for part in parts(days, _MARKS_AT_ONCE):
             keeper.run(_mark, run, options.counter, t0, part)
     # On a session of its own, which waits for locks as correcting does, not as marking has.
-    with PatientSession(connect, stop, attempts=1) as keeper:
+    with KeptSession(connect, stop, attempts=1) as keeper:
         work = Correction(run, options.counter, resolution, options.delete_missing)
         if not options.delete_missing:
             days = keeper.run(correction.said_of, run, days)

@@ -39,11 +39,10 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session
 from countersink.store.counters.buckets import ONE_DAY, Resolution
 from countersink.store.errors import Conflict
-from countersink.store.sessions import PatientSession, open_tables
+from countersink.store.sessions import KeptSession, open_tables
 from countersink.store.sql import (
     KEYS_PER_STATEMENT,
     LABEL,
-    insert_rows,
     label_time,
     labels_where,
     marks,
@@ -219,8 +218,7 @@ class Correction:
         )
 
     def _write_down(self, session: Session, found: list[KeyDifference]) -> None:
-        insert_rows(
-            session,
+        session.insert_rows(
             "backfill_correction (run, bucket, width, counter_key, had, should_be)",
             [
                 (
@@ -266,7 +264,7 @@ def said_of(session: Session, run: int, chosen: Iterable[date]) -> list[date]:
 
 
 def correct_day(
-    keeper: PatientSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
+    keeper: KeptSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
 ) -> bool:
     """Set all keys of a day; False where it was told to stop.
 

@@ -62,7 +62,7 @@ class Applier:
 
     Args:
         connect: a URL, or how to get a session (READ COMMITTED) whose tables were checked, as by
-            :func:`countersink.store.migrate.require_schema`.
+            :func:`countersink.store.sessions.require_schema`.
         slot: where to add; affects speed only. May be changed between two batches.
         reached: called with each of :data:`POINTS`.
         pause: how to wait before a rerun, in seconds.

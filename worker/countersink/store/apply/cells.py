@@ -92,7 +92,7 @@ class CellWriter:
         """What comes before the hex digits of a key in a cell's literal, and behind them."""
         found = self._ends.get((counter, bucket))
         if found is None:
-            head = sql.head(self._session, counter, bucket)
+            head = sql.head(self._session.literal, counter, bucket)
             found = head, f"', {sql.width_number(bucket):d}, {self.slot:d}, "
             self._ends[counter, bucket] = found
         return found

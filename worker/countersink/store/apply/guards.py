@@ -10,7 +10,7 @@ from typing import Final
 from countersink.store.apply.control import EXCLUSIVE_ATTEMPTS, Control, exclusive, read_control
 from countersink.store.connection import Session, rerun
 from countersink.store.errors import Refused
-from countersink.store.sql import insert_rows, marks, parts
+from countersink.store.sql import marks, parts
 
 IDS_PER_STATEMENT: Final = 1000
 MAX_CLOCK_DIFFERENCE_MS: Final = 300_000
@@ -51,7 +51,7 @@ def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Cont
     # known as old.
     least = max(control.now, control.watermark)
     guards = [(entry_id, min(max(at, least), _MAX_BIGINT)) for entry_id, at in sorted(entries)]
-    insert_rows(session, "applied_entry (entry_id, keep_from)", guards, IDS_PER_STATEMENT)
+    session.insert_rows("applied_entry (entry_id, keep_from)", guards, IDS_PER_STATEMENT)
 
 
 def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:

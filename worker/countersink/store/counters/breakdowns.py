@@ -22,7 +22,6 @@ from countersink.runtime.dimensions import (
     check_name,
     part,
 )
-from countersink.runtime.limits import is_name
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
 from countersink.store.sql import datetime_of, unix_seconds
@@ -150,11 +149,6 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
             f"{counter!r} has no dimension {name!r} ({has}): declare it with `countersink counter"
             f" set {counter} --dimensions {','.join([*dimensions, name])}`"
         )
-
-
-def is_stored(name: str) -> bool:
-    """Whether rows can be of this counter: one that has a name, or a breakdown of one."""
-    return is_name(name) or is_breakdown(name)
 
 
 def is_breakdown(name: str) -> bool:

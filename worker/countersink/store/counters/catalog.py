@@ -31,7 +31,6 @@ from countersink.store.sql import (
     LABEL,
     datetime_of,
     day_label,
-    insert_rows,
     marks,
     parts,
     unix_seconds,
@@ -491,7 +490,7 @@ def mark_days(
     rows = [(counter, day, run, sent_before) for day in sorted(days)]
     into = "reconciled_day (counter, day, run, sent_before)"
     keep = " ON DUPLICATE KEY UPDATE run = reconciled_day.run"
-    insert_rows(session, into, rows, _ROWS_PER_STATEMENT, keep)
+    session.insert_rows(into, rows, _ROWS_PER_STATEMENT, keep)
 
 
 def unmark_days(session: Session, counter: str, run: int) -> int:

@@ -27,7 +27,7 @@ from zlib import crc32
 
 from countersink.store.connection import Session
 from countersink.store.in_app.connection import FIRST_OWN, AppConnection, execute, own_slot
-from countersink.store.sql import insert_rows, label_text, width_number
+from countersink.store.sql import label_text, width_number
 
 BucketSum = tuple[str, int, int, int]
 """(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
@@ -131,7 +131,7 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
     ]
     into = "counter_ledger (counter, slot, amount, checksum)"
     clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum")
-    insert_rows(session, into, rows, _ROWS_PER_STATEMENT, clause)
+    session.insert_rows(into, rows, _ROWS_PER_STATEMENT, clause)
 
 
 def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:

@@ -20,7 +20,7 @@ from countersink.store.errors import (
 from countersink.store.in_app.connection import AppConnection, as_one, execute, query
 from countersink.store.sequences.options import ValueRequest
 from countersink.store.sequences.records import ADDED, add, hand_out
-from countersink.store.sessions import SharedSessions
+from countersink.store.sessions import Pool
 
 NOT_BEGUN: Final = frozenset(
     {
@@ -43,7 +43,7 @@ PING_AFTER: Final = 10.0
 the server may have forgotten it without a word."""
 
 
-def take(sessions: SharedSessions, table: str, name: bytes, asked: ValueRequest) -> range:
+def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
     """The values asked for, on a session of ours, at READ COMMITTED; a Conflict has done nothing.
 
     Raises:
@@ -101,13 +101,13 @@ def _leaves_it_open(error: StoreError) -> bool:
     return not error.code  # not the server's answer: the driver could not make sense of it
 
 
-def handing_sessions(connect: Connect) -> SharedSessions:
+def handing_sessions(connect: Connect) -> Pool:
     """Sessions that hand out values.
 
     A value whose reply is lost is lost. That must not happen to whoever merely comes back after a
     while, so a connection that the server has ended meanwhile is found out before anything is sent.
     """
-    return SharedSessions(connect, KEEP, _is_alive)
+    return Pool(connect, KEEP, _is_alive)
 
 
 def _is_alive(session: Session, idle: float) -> bool:

@@ -54,10 +54,14 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     selection = query.selection
     found = Answer(query.columns, pending=snapshot.pending.entries)
     if selection.counter is not None:
-        name = (selection.counter,) if query.by == "counter" else ()
-        found.rows = [(*name, *row) for row in rows(snapshot, query, found)]
-    elif query.by in ("counter", "total") and _alike(query):
-        found.rows = list(_counters(snapshot, selection).items())
+        shown = (selection.counter,) if query.by == "counter" else ()
+        found.rows = [(*shown, *row) for row in rows(snapshot, query, found)]
+    elif query.by in ("counter", "total") and selection.everything and selection.keys is None:
+        # All that was ever counted adds up whatever the buckets are.
+        totals = totals_of(snapshot.session, snapshot.names(selection.visible))
+        for name in totals.keys() & snapshot.pending.cells.keys():
+            totals[name] += sum(snapshot.pending.cells[name].values())
+        found.rows = list(totals.items())
     else:
         for some in parts(snapshot.names(selection.visible), SIZE):
             with snapshot.together(some):
@@ -73,30 +77,6 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
     _check_number(query, found)
     found.rolled_up_to = snapshot.rolled_up_to(selection.counter, selection.visible)
     return found
-
-
-def _counters(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
-    """The totals of all counters that are visible, by name."""
-    totals = dict.fromkeys(snapshot.names(selection.visible), 0)
-    if selection.everything:
-        # All that was ever counted adds up whatever the buckets are.
-        totals |= totals_of(snapshot.session, list(totals))
-        for name in totals.keys() & snapshot.pending.cells.keys():
-            totals[name] += sum(snapshot.pending.cells[name].values())
-        return totals
-    for some in parts(list(totals), SIZE):
-        with snapshot.together(some):
-            for name in some:
-                totals[name] = sums.total(
-                    snapshot, settled(snapshot, replace(selection, counter=name))
-                )
-    return totals
-
-
-def _alike(query: Query) -> bool:
-    """Whether the counters are added up by the same statements."""
-    selection = query.selection
-    return selection.keys is None and selection.last is None and not query.against_previous
 
 
 def _check_number(query: Query, found: Answer) -> None:
@@ -126,11 +106,13 @@ def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
         view = view_of(snapshot, asked, query.dimensions)
         wanted = view.selection
     with view.named() if view else nullcontext():
-        wanted = settled(snapshot, wanted, before=query.against_previous)
-        window = window_of(wanted)
+        before: TimeWindow | None = None
         if asked.last is not None:
-            limits.window = window
-        before = window.before if window is not None and query.against_previous else None
+            wanted = settled(snapshot, wanted, asked.last, before=query.against_previous)
+            limits.window = window_of(wanted)
+        if query.against_previous:
+            window = window_of(wanted)
+            before = window and window.before
         if view is not None:
             limits.since = view.lacks(snapshot, wanted.start)
             if limits.since is not None and query.strict:

@@ -417,7 +417,9 @@ def checked_where(where: Mapping[str, str] | None) -> tuple[tuple[str, str], ...
     Raises:
         TypeError, ValueError: a name or a value cannot be.
     """
-    checked = check_dimensions(where or {})
+    if not where:
+        return ()
+    checked = check_dimensions(where)
     return () if isinstance(checked, str) else checked
 
 

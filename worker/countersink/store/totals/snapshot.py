@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
-from countersink.runtime.limits import key_bytes, stored_form
+from countersink.runtime.limits import is_name, key_bytes, stored_form
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.all_counters import counter_names
-from countersink.store.counters.breakdowns import is_stored
+from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.buckets import NUMBER, is_wider
 from countersink.store.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.store.errors import UnknownCounter, UnknownZone
@@ -92,7 +92,7 @@ class Snapshot:
     def shape(self, counter: str | None) -> Shape:
         """What is known of a counter; also of one that is not known."""
         # The column would take 'c ' for 'c': it is compared with blanks added at the end.
-        name = counter if counter is not None and is_stored(counter) else ""
+        name = counter if counter and (is_name(counter) or is_breakdown(counter)) else ""
         if name not in self._shapes:
             group = self._group
             names = group.names if group is not None and name in group.places else [name]

@@ -56,12 +56,15 @@ class TimeWindow:
         return TimeWindow(start - days, start - ONE_DAY) if start - date.min >= days else None
 
 
-def settled(snapshot: Snapshot, selection: Selection, *, before: bool = False) -> Selection:
-    """The selection of one counter, with the range that it means instead of ``last``.
+def settled(
+    snapshot: Snapshot, selection: Selection, last: Last, *, before: bool = False
+) -> Selection:
+    """The selection of one counter, with the range that its ``last`` means instead.
 
     Args:
         snapshot: that is asked; now is the time of its server.
         selection: of one counter.
+        last: its window.
         before: the window before it is asked for, too.
 
     Raises:
@@ -69,11 +72,9 @@ def settled(snapshot: Snapshot, selection: Selection, *, before: bool = False) -
         InexactZone: its buckets do not make up such a window.
         Refused: this machine does not know its time zone, and days are asked for.
     """
-    if selection.last is None:
-        return selection
     ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
     view = snapshot.selected(selection)
-    window = _last(view, selection.last, int(now_ms) // 60_000, before=before)
+    window = _last(view, last, int(now_ms) // 60_000, before=before)
     return replace(selection, last=None, start=window.start, end=window.end)
 
 

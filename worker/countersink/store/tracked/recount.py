@@ -225,7 +225,7 @@ def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> 
             values = []
             for (label, key), amount in some:
                 if label not in heads:
-                    heads[label] = sql.head(session, counter, label)
+                    heads[label] = sql.head(session.literal, counter, label)
                 values.append(f"{heads[label]}{key.hex()}', {DAY:d}, 0, {amount:d})")
             session.execute(
                 "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"

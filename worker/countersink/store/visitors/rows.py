@@ -346,7 +346,7 @@ class _SketchWriter:
     def add(self, counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) -> None:
         """Write one, now or with others."""
         crc = checksum(counter, bucket, key, slot, sketch)
-        head = sql.head(self._session, counter, bucket)
+        head = sql.head(self._session.literal, counter, bucket)
         place = f"{key.hex()}', {width_number(bucket):d}, {slot:d}"
         literal = f"{head}{place}, X'{sketch.hex()}', {crc:d})"
         if self._size + len(literal) > STATEMENT_BYTES:

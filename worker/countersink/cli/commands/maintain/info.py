@@ -21,8 +21,7 @@ from countersink.runtime.times import iso_ms
 from countersink.store import queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session
-from countersink.stream.clock import time_us
-from countersink.stream.connection import cluster_of, connect, mapped
+from countersink.stream.connection import cluster_of, connect, mapped, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (
     GROUP,

@@ -11,9 +11,9 @@ from countersink.store import galera, hosts, queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.migrate import known_version, require_schema, schema_version
+from countersink.store.sessions import known_version, require_schema, schema_version
 from countersink.store.settings import Settings
-from countersink.store.sql import NOW_MS, show
+from countersink.store.sql import NOW_MS, is_galera, is_on, show
 
 _NAMED: Final = 5
 """Counters that a line names."""
@@ -114,7 +114,7 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
             with connect(host, database=False) as session:
                 variables = _variables(session, (*hosts.VARIABLES, "server_uuid", "server_uid"))
                 why_not = hosts.why_not(variables, session.query)
-                if hosts.is_galera(variables):
+                if is_galera(variables):
                     why_not = galera.look(session).trouble
                 cluster = _cluster(session, variables)
         except StoreError as error:
@@ -125,7 +125,7 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
         if why_not:
             yield check.ok(f"not used: {why_not}")
             continue
-        if hosts.is_galera(variables):
+        if is_galera(variables):
             yield check.ok("a Galera node that is Synced")
         else:
             yield check.ok("not used: takes writes, but is not the first" if writers else "used")
@@ -140,7 +140,7 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
     """What the server shares with those that hold the same rows, by themselves."""
-    if hosts.is_galera(variables):
+    if is_galera(variables):
         return _status(session, "wsrep_cluster_state_uuid")["wsrep_cluster_state_uuid"]
     # The same server may be in the URL by two of its names.
     number = session.query("SELECT @@server_id")[0][0]
@@ -159,7 +159,7 @@ def _variables(session: Session, wanted: Sequence[str] = _VARIABLES) -> dict[str
 
 def _writable(variables: dict[str, str]) -> Finding:
     for name in hosts.READ_ONLY:
-        if hosts.is_on(variables.get(name, "OFF")):
+        if is_on(variables.get(name, "OFF")):
             return DoctorCheck("mysql writable").fail(
                 f"{name} is {variables[name]}: a replica?",
                 "point COUNTERSINK_MYSQL_URL at the primary",
