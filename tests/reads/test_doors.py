@@ -102,11 +102,11 @@ class Site:
         store.set("days", time_zone=zone, keep=chance.choice((None, "day=40d")))
         self.counters["days"] = Counted("days", zone)
         self.counters["plain"] = Counted("plain")
-        dimensions = {"dimensions": ["page", "country"]}
+        names = ["page", "country"]
         both = ["page,country", "country"]
-        store.set("visits", resolution="hour", breakdowns=both, **dimensions)
+        store.set("visits", resolution="hour", breakdowns=both, dimensions=names)
         self.counters["visits"] = Counted("visits", since=0)
-        store.set("late", resolution="hour", **dimensions)
+        store.set("late", resolution="hour", dimensions=names)
         store.set("seen", resolution="minute", salt_days=0)
         self.counters["seen"] = Counted("seen", unique=True)
         self._send("late", self._events("late", 20, 9 * DAY, ahead=0))
@@ -143,7 +143,7 @@ class Site:
         rows: list[Any] = []
         for each in events:
             key = check_dimensions(each.values) if each.values else each.key
-            row = (name, key, each.minute, each.amount)
+            row: tuple[Any, ...] = (name, key, each.minute, each.amount)
             if each.member:
                 salt, number = self._salt(name)
                 member = blake2b(each.member.encode(), digest_size=8, key=salt).digest()
@@ -214,10 +214,10 @@ class Site:
             end = begin + chance.choice((1, 3, 24)) * width
             moments = [datetime.fromtimestamp(each * 60, UTC) for each in (begin, end)]
             return {"start": moments[0], "end": moments[1]}
-        start = datetime.fromtimestamp(first * 60, UTC).date()
-        end = start + timedelta(days=chance.choice((0, 1, 6, 40)))
+        day = datetime.fromtimestamp(first * 60, UTC).date()
+        last = day + timedelta(days=chance.choice((0, 1, 6, 40)))
         chosen = chance.choice(("start", "end", "both", "both"))
-        days = {"start": start, "end": end}
+        days = {"start": day, "end": last}
         return days if chosen == "both" else {chosen: days[chosen]}
 
     # Doors
@@ -389,7 +389,9 @@ class Site:
             begin = max(begin or 0, counted.since)
         keys = wanted_keys(None, None, KeyMatch(**asked.get("match", {})))
         told = answer.told_from
-        if by in ("day", "hour", "minute") and told is not None and asked["counter"]:
+        if told is not None and asked["counter"] is None:  # the latest of all counters
+            told = self.by_python({**asked, "counter": counted.name}).told_from
+        if by in ("day", "hour", "minute") and told is not None:
             instant = int(told.timestamp()) // 60 if isinstance(told, datetime) else None
             begin = max(begin or 0, midnight(told, zone) if instant is None else instant)
         sums: Counter[tuple[Any, ...]] = Counter()

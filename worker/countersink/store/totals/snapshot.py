@@ -37,13 +37,14 @@ SIZE: Final = 500
 """Counters that are read together, at most."""
 MAX_ROWS: Final = 100_000
 """Rows that one query brings at most. A counter that has more by itself is asked by itself."""
-ROW_IN: Final = f"SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+ROW_IN: Final = (
+    f"SELECT counter, {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
+)
 _MONTH: Final = NUMBER["month"]
 _CONDITIONS_PER_QUERY: Final = 2_000
 
 SumRows = list[tuple[Any, ...]]
 Ask = Callable[[list[str]], dict[str, SumRows]]
-"""The rows of as many of some counters, from the first on, as are brought at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,19 +228,21 @@ class Snapshot:
         finally:
             self._group = before
 
-    def shared(self, question: object, counter: str, ask: Ask) -> SumRows | None:
-        """The rows of a counter for a question that the others of its group will ask, too; None:
-        ask for this counter by itself.
+    def shared(self, question: object, counter: str, ask: Ask) -> SumRows:
+        """The rows of a counter for a question that the others of its group will ask, too.
+
+        Args:
+            question: which; the same for all that are asked together.
+            counter: whose rows.
+            ask: finds the rows of as many of some counters, from the first on, as are brought at
+                once; of one alone all.
         """
         group = self._group
         if group is None or counter not in group.places:
-            return None
+            return ask([counter])[counter]
         taken = group.taken.setdefault(question, set())
-        if counter in taken:
-            return None
-        taken.add(counter)
         found = group.found.setdefault(question, {})
-        if counter not in found:
+        if counter not in taken and counter not in found:
             own = self.shape(counter).scheme
             found |= ask(
                 [counter]
@@ -249,7 +252,8 @@ class Snapshot:
                     if other not in taken and other not in found and self.shape(other).scheme == own
                 ]
             )
-        return found.pop(counter, None)
+        taken.add(counter)
+        return found.pop(counter) if counter in found else ask([counter])[counter]
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
         """The label of one of a counter's rows that a condition, from AND on, picks; None: none
@@ -260,18 +264,15 @@ class Snapshot:
 
         def ask(names: list[str]) -> dict[str, SumRows]:
             some = names[: max(1, _CONDITIONS_PER_QUERY // (1 + len(args)))]
-            one = ROW_IN.replace("SELECT", "SELECT counter,", 1)
             found: dict[str, SumRows] = {name: [] for name in some}
             for name, label in self.session.query(
-                " UNION ALL ".join([f"({one}{where} LIMIT 1)"] * len(some)),
+                " UNION ALL ".join([f"({ROW_IN}{where} LIMIT 1)"] * len(some)),
                 [value for each in some for value in (each, *args)],
             ):
                 found[name].append((label,))
             return found
 
         rows = self.shared((where, tuple(args)), counter, ask)
-        if rows is None:
-            rows = list(self.session.query(f"{ROW_IN}{where} LIMIT 1", (counter, *args)))
         return int(rows[0][0]) if rows else None
 
 

@@ -48,7 +48,6 @@ _RANGES_PER_QUERY: Final = 2_000
 """Ranges of an index in one query of many counters: counters times keys."""
 
 BUCKETS: Final = "bucket"
-Rows = Iterator[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,41 +155,28 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
     return (min(days), max(days)) if days else None
 
 
-def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> Rows:
+def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRows:
     """SUM(amount), by the expression ``group`` if given, which may repeat."""
     chosen = chosen_keys(keys)
-    together = snapshot.shared(
+    return snapshot.shared(
         (scope.ranges, chosen, group),
         scope.counter,
         lambda names: _sums_of(snapshot, names, scope, chosen, group),
     )
-    if together is not None:
-        yield from together
-        return
-    if scope.ranges is not None and not scope.ranges:
-        return
-    where, args = condition(scope.ranges)
-    for one in picked_keys(chosen, _KEYS_PER_QUERY):
-        column, by = grouping(scope, group, ordered=one.ordered)
-        grouped = f" GROUP BY {by}" if by else ""
-        yield from snapshot.session.query(
-            f"SELECT {column}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
-            f" WHERE counter = %s{where}{one.where}{grouped}",
-            (scope.counter, *args, *one.args),
-        )
 
 
 def _sums_of(
     snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
 ) -> dict[str, SumRows]:
     """The same of as many of some counters, from the first on, as are brought at once."""
-    picked = picked_keys(chosen, _RANGES_PER_QUERY)
+    picked = picked_keys(chosen, _KEYS_PER_QUERY)
     widest = max((one.ranges for one in picked), default=0)
     complete = names if not widest else names[: max(1, _RANGES_PER_QUERY // widest)]
     found: dict[str, SumRows] = {name: [] for name in complete}
     if scope.ranges is not None and not scope.ranges:
         return found
     where, args = condition(scope.ranges)
+    limit = f" ORDER BY counter LIMIT {MAX_ROWS}" if len(complete) > 1 else ""
     for one in picked:
         if not complete:
             return {}
@@ -198,7 +184,7 @@ def _sums_of(
         rows = snapshot.session.query(
             f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
             f" WHERE counter IN ({marks(complete)}){where}{one.where}"
-            f" GROUP BY counter{by and f', {by}'} ORDER BY counter LIMIT {MAX_ROWS}",
+            f" GROUP BY counter{by and f', {by}'}{limit}",
             (*complete, *args, *one.args),
         )
         complete = _complete(complete, rows)
@@ -209,7 +195,7 @@ def _sums_of(
 
 def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
     """Those of the counters, in order, of which no row is missing."""
-    if len(rows) < MAX_ROWS:
+    if len(rows) < MAX_ROWS or len(names) == 1:
         return names
     last = rows[-1][0]
     return [name for name in names if name < last]
@@ -244,16 +230,16 @@ def _ranked(
         scope.counter,
         lambda names: _ranked_of(snapshot, names, scope, limit, match),
     )
-    if rows is None:
-        select, values = _by_key(scope, match)
-        sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
-        rows = list(snapshot.session.query(sql, (*values, limit) if limit else values))
     return [(key_text(key), int(amount)) for key, amount in rows]
 
 
 def _ranked_of(
     snapshot: Snapshot, names: list[str], scope: Scope, limit: int | None, match: KeyMatch
 ) -> dict[str, SumRows]:
+    if len(names) == 1:
+        select, own = _by_key(scope, match)
+        sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
+        return {names[0]: snapshot.session.query(sql, (*own, limit) if limit else own)}
     where, args = condition(scope.ranges)
     matching, matched = match.condition()
     source = (
