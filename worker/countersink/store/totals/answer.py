@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import date
 from typing import TypeVar
 
@@ -127,34 +127,26 @@ def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
         yield from _Rows(snapshot, query, limits, wanted, view, before).found()
 
 
+@dataclass(frozen=True, slots=True)
 class _Rows:
     """The rows of one counter.
 
-    Args:
+    Attributes:
         snapshot, query, limits: as of :func:`rows`.
         wanted: the selection, its window settled, of the breakdown that answers if one does.
         view: this.
         before: the window before, if it is asked for and can be told.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        query: Query,
-        limits: Answer,
-        wanted: Selection,
-        view: BreakdownView | None,
-        before: TimeWindow | None,
-    ) -> None:
-        self._snapshot = snapshot
-        self._query = query
-        self._limits = limits
-        self._wanted = wanted
-        self._view = view
-        self._before = before
+    snapshot: Snapshot
+    query: Query
+    limits: Answer
+    wanted: Selection
+    view: BreakdownView | None
+    before: TimeWindow | None
 
     def found(self) -> Iterator[Row]:
-        snapshot, query, wanted = self._snapshot, self._query, self._wanted
+        snapshot, query, wanted = self.snapshot, self.query, self.wanted
         if query.by in UNITS:
             return self._series()
         if query.streamed and query.by != "total":
@@ -170,7 +162,7 @@ class _Rows:
 
     def _series(self) -> Iterator[Row]:
         """Of days, hours or minutes where single ones are told, or of months."""
-        snapshot, query, wanted, limits = self._snapshot, self._query, self._wanted, self._limits
+        snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = UNITS[UNITS.index(query.by)]
         found = series(snapshot, wanted, unit, strict=query.strict)
         limits.truncated |= found.truncated
@@ -182,20 +174,20 @@ class _Rows:
         return ((place, *astuple(visitors)) for place, visitors in united)
 
     def _note_told(self, told: date | None) -> None:
-        known = self._limits.told_from
+        known = self.limits.told_from
         if told is not None and (known is None or told > known):
-            self._limits.told_from = told
+            self.limits.told_from = told
 
     @property
     def _limit(self) -> int | None:
         """One more than the most, so as to know whether there are more."""
-        return self._query.top or (self._query.most and self._query.most + 1)
+        return self.query.top or (self.query.most and self.query.most + 1)
 
     def _by_key(self) -> Iterator[Row]:
-        snapshot, query, wanted = self._snapshot, self._query, self._wanted
+        snapshot, query, wanted = self.snapshot, self.query, self.wanted
         if query.unique:
             united = unions.by_key(snapshot, wanted, limit=self._limit)
-            for key, visitors in _largest(query, self._limits, united):
+            for key, visitors in _largest(query, self.limits, united):
                 yield key, *astuple(visitors)
             return
         if wanted.keys is None or isinstance(wanted.keys, KeyMatch):
@@ -203,7 +195,7 @@ class _Rows:
         else:
             each = sums.many(snapshot, wanted).items()
             found = sorted(each, key=lambda pair: (-pair[1], key_bytes(pair[0])))
-        found = _largest(query, self._limits, found)
+        found = _largest(query, self.limits, found)
         these = replace(wanted, keys=[key for key, _ in found])
         beside: list[dict[str, int] | None] = []
         if query.against_previous:
@@ -215,11 +207,11 @@ class _Rows:
             yield key, total, *previous, *([others[len(previous) :]] if query.also else ())
 
     def _by_dimensions(self) -> Iterator[Row]:
-        snapshot, query, wanted, view = self._snapshot, self._query, self._wanted, self._view
+        snapshot, query, wanted, view = self.snapshot, self.query, self.wanted, self.view
         assert view is not None
         if query.unique:
             grouped = unions.by_group(snapshot, wanted, view.values)
-            for values, visitors in _largest(query, self._limits, grouped):
+            for values, visitors in _largest(query, self.limits, grouped):
                 yield *values, *astuple(visitors)
             return
         limit = self._limit if view.whole else None
@@ -227,23 +219,23 @@ class _Rows:
         # Of all: what has most now may have had none then, under other keys.
         earlier = self._before_this(sums.by_key, wanted)
         known = None if earlier is None else dict(view.projected(earlier))
-        for values, total in _largest(query, self._limits, found):
+        for values, total in _largest(query, self.limits, found):
             previous = None if known is None else known.get(values, 0)
             yield *values, total, *((previous,) if query.against_previous else ())
 
     def _before_this(self, question: Question[T], wanted: Selection) -> T | None:
-        before = self._before
+        before = self.before
         return None if before is None else self._beside(question, wanted, before.start, before.end)
 
     def _beside(self, question: Question[T], wanted: Selection, start: date, end: date) -> T | None:
         """What another range has; None where that cannot be told."""
         try:
-            return question(self._snapshot, replace(wanted, start=start, end=end))
+            return question(self.snapshot, replace(wanted, start=start, end=end))
         except (RolledUp, InexactZone):
             return None
 
     def _streamed(self) -> Iterator[Row]:
-        snapshot, query, wanted, view = self._snapshot, self._query, self._wanted, self._view
+        snapshot, query, wanted, view = self.snapshot, self.query, self.wanted, self.view
         own = snapshot.selected(wanted)
         if query.by == "key":
             yield from keyed(snapshot, Scope.of(own, wanted.start, wanted.end), wanted.keys)
@@ -282,13 +274,13 @@ class _Rows:
             ends_behind = wanted.end is None or view.final_day(wanted.end) > last
             view.require_range(first if begins_before else None, last if ends_behind else None)
             scope = Scope.within(view, intersected(view.ranges(first, last), whole.ranges))
-            for key, total in keyed(self._snapshot, scope, wanted.keys):
+            for key, total in keyed(self.snapshot, scope, wanted.keys):
                 yield first, key, total
 
     def _months(self, view: View) -> list[date]:
         """The months that can have rows."""
-        wanted = self._wanted
-        span = sums.span(self._snapshot, Selection(view.counter, time_zone=wanted.time_zone))
+        wanted = self.wanted
+        span = sums.span(self.snapshot, Selection(view.counter, time_zone=wanted.time_zone))
         if span is None:
             return []
         first, last = span

@@ -6,7 +6,7 @@ import { Chart } from "./chart.js";
 import { controls, title } from "./controls.js";
 import { amount, announce, h, paced, put, text } from "./dom.js";
 import { filters } from "./filters.js";
-import { plus, ratios, whole } from "./format.js";
+import { MEMBERS, plus, ratios, whole } from "./format.js";
 import { hourMap } from "./hours.js";
 import { keys } from "./keys.js";
 import { lastHour, trending } from "./recent.js";
@@ -223,7 +223,7 @@ export function counterView(app, counter, query) {
     lines.hidden = !many;
     if (many) legend(lines, wanted, found, written);
     sumFigure.hidden = wanted.range === "all";
-    text(sumName, found.toldFrom ? "Hours shown" : wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${chosenRange}`);
+    text(sumName, found.toldFrom ? `${MEMBERS[by]} shown` : wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${chosenRange}`);
     amount(sum, whole(found.sum));
     text(sumNote, many ? "" : compared(found, written));
     put(note, remarks(wanted, found, useful, partial, written));

@@ -13,6 +13,9 @@ const RANGE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short",
 const MONTH = new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
 const MONTH_SHORT = new Intl.DateTimeFormat("en-GB", { month: "short", timeZone: "UTC" });
 
+/** What a series is of, as a sentence begins. */
+export const MEMBERS = { minute: "Minutes", hour: "Hours", day: "Days", month: "Months" };
+
 /** "1,234,567". Beyond 2^53 the page knows a number to about 16 digits only, and says so: "≈ …". */
 export const whole = (n) => (n === null || n === undefined ? "–" : `${Math.abs(n) > Number.MAX_SAFE_INTEGER ? "≈ " : ""}${WHOLE.format(n)}`);
 export const short = (n) => (Math.abs(n) < 1e15 ? SHORT.format(n) : n.toExponential(1).replace("e+", "e"));

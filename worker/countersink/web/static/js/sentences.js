@@ -5,7 +5,7 @@
 import { MOST_BARS } from "./chart.js";
 import { title } from "./controls.js";
 import { h } from "./dom.js";
-import { age, between, change, label, labelIn, whole } from "./format.js";
+import { MEMBERS, age, between, change, label, labelIn, whole } from "./format.js";
 import { visible } from "./names.js";
 
 /** How the other period compares, of an unfinished day only what both have. `found`: of series.js. */
@@ -30,8 +30,11 @@ export function counting({ resolution, time_zone: zone, keep, rolled_up_to: roll
 export const tooWide = (counter, { resolution }, what, finer) =>
   h("p", { class: "soft" }, `This counter is counted by ${resolution}, so its ${what} are not known. From now on it can be counted by ${finer}: `, h("code", null, `countersink counter set ${counter} --resolution ${finer}`));
 
-/** From when on there are single hours or minutes, where older ones were asked for. */
-export const toldFrom = (by, iso, zone) => `${by === "minute" ? "Minutes" : "Hours"} before ${label(by, labelIn(zone, new Date(iso)))} are in wider buckets by now, and left out. `;
+/** From when on there are single days, hours or minutes, where older ones were asked for. */
+export function toldFrom(by, iso, zone) {
+  const begin = by === "day" ? iso : labelIn(zone, new Date(iso));
+  return `${MEMBERS[by]} before ${label(by, begin)} are in ${by === "day" ? "months" : "wider buckets"} by now, and left out. `;
+}
 
 /** How many different visitors there are; the bounds of an estimate are its title, and are read out. */
 export function differentVisitors({ total, estimate, low, high }, days = "") {
@@ -69,7 +72,6 @@ export function remarks(wanted, found, useful, partial, written) {
     useful && unpaired(by, useful),
     wanted.zone && `Days of ${visible(wanted.shownZone)}. `,
     partial !== null && `${by === "month" ? "This month" : "Today"} is not over. `,
-    found.rolledUpTo && by !== "month" && "Older days are in months by now. ",
     found.toldFrom && toldFrom(by, found.toldFrom, wanted.shownZone),
     wanted.each && wanted.filter.key.length > wanted.lines.length && `Of ${wanted.filter.key.length} keys, the first ${wanted.lines.length} have a line. `,
     wanted.ratio && values.includes(null) && `Where ${title(wanted.lines[wanted.ratio === "ab" ? 1 : 0])} is 0, there is no ratio. `,

@@ -2,7 +2,7 @@
 // month (`MANY`, `FEW`), what an unfinished day is compared with, ratios.
 
 import { ApiError, counterPath, get } from "./api.js";
-import { timeIn } from "./format.js";
+import { MEMBERS, timeIn } from "./format.js";
 import { aligned } from "./comparison.js";
 import { picked } from "./range.js";
 
@@ -57,7 +57,7 @@ async function all(wanted, by, { from = null, to = null }, signal) {
     if (line.labels.length === labels.length) return line;
     const places = new Map(line.labels.map((label, i) => [label, i]));
     // Before its first and after its last day nothing was counted, unless that is rolled up by now.
-    const rolled = (label) => (line.rolledUpTo && by !== "month" && label < line.rolledUpTo) || (line.toldFrom && Date.parse(label) < Date.parse(line.toldFrom));
+    const rolled = (label) => line.toldFrom && Date.parse(label) < Date.parse(line.toldFrom);
     const nothing = (label) => (line.trouble || rolled(label) ? null : 0);
     return { ...line, values: labels.map((label) => (places.has(label) ? line.values[places.get(label)] : nothing(label))) };
   });
@@ -76,7 +76,7 @@ async function one(wanted, line, by, range, signal) {
 async function compared(wanted, signal) {
   try {
     const found = await all(wanted, wanted.by, wanted.before, signal);
-    if (found.lines.some((line) => line.toldFrom)) return { trouble: "Hours of the other period are in wider buckets by now." };
+    if (found.lines.some((line) => line.toldFrom)) return { trouble: `${MEMBERS[wanted.by]} of the other period are in ${wanted.by === "day" ? "months" : "wider buckets"} by now.` };
     return found;
   } catch (error) {
     if (error.status !== 422) throw error;
