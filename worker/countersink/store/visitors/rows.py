@@ -6,14 +6,13 @@ that one is locked by whoever writes, moves or deletes it. Its column ``sketched
 is one, so that a sketch that was deleted is missed. All statements are of the caller's transaction.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from countersink.runtime.dead_letter import RowRefusal
-from countersink.runtime.limits import key_text
-from countersink.store import sql
+from countersink.runtime.limits import key_text, text_bytes
 from countersink.store.connection import Session
 from countersink.store.errors import DamagedSketch, NoSketches, RefusedMembers
 from countersink.store.sql import COMPACTED, LABEL, label_time, marks, parts, width_number
@@ -22,12 +21,15 @@ from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 CellPlace = tuple[str, int, str]
 """(counter, label of the bucket, key) of a cell."""
 
-STATEMENT_BYTES: Final = 1_000_000
-"""Bytes of a statement that writes sketches, at most."""
-
 _KEYS_PER_QUERY: Final = 200
+"""Keys, and sketches of some 4 KB, in a statement."""
 _BUCKET: Final = itemgetter(0, 1)
 _ROWS: Final = "visitor_slot FORCE INDEX (PRIMARY)"
+_COLUMNS: Final = f"{LABEL}, counter_key, slot, sketch, checksum"
+_REST: Final = ": `countersink verify` shows what else is wrong"
+
+_RowPlace = tuple[str, int, bytes]
+"""(counter, label of the bucket, key) of a row in a slot."""
 
 
 def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]) -> None:
@@ -42,32 +44,22 @@ def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[byte
         RefusedMembers: those of some cells cannot be united: all such cells, and why not.
         StoreError: as any statement; what was written before is to be rolled back.
     """
-    failed: dict[CellPlace, RowRefusal] = {}
-    if not members:
-        return
-    writer = _SketchWriter(session)
-    # The order of code points is the order of their UTF-8 bytes.
-    for (counter, bucket), group in groupby(sorted(members), _BUCKET):
-        for part in parts(list(group), _KEYS_PER_QUERY):
-            keys = [key.encode() for _, _, key in part]
-            there = _read(session, counter, bucket, slot, keys)
-            lost = _begin(session, counter, bucket, slot, [key for key in keys if key not in there])
-            for place in part:
-                key = place[2].encode()
-                union = SketchUnion(MOST_EXACT)
-                try:
-                    if key in lost:
-                        raise _missing(counter, bucket, key)
-                    if key in there:
-                        _add(union, (counter, bucket, key, slot), *there[key])
-                    for hashes in members[place]:
-                        union.add_hashes(hashes)
-                    writer.add(counter, bucket, key, slot, union.sketch())
-                except (DamagedSketch, NoSketches) as error:
-                    failed[place] = RowRefusal(error.reason, str(error))
+    encoded = {(*place[:2], text_bytes(place[2])): hashes for place, hashes in members.items()}
+
+    def union_of(place: _RowPlace) -> SketchUnion:
+        union = SketchUnion(MOST_EXACT)
+        for hashes in encoded[place]:
+            union.add_hashes(hashes)
+        return union
+
+    failed = _write(session, slot, list(encoded), union_of)
     if failed:
-        raise RefusedMembers(failed)
-    writer.flush()
+        raise RefusedMembers(
+            {
+                (counter, bucket, key_text(key)): RowRefusal(error.reason, str(error))
+                for (counter, bucket, key), error in failed.items()
+            }
+        )
 
 
 def move(
@@ -101,35 +93,22 @@ def move(
     if not any(sketches.values()):
         return
     left = dict(sketches)
-    unions: dict[tuple[int, bytes], SketchUnion] = {}
-    for found, key, slot, sketch, crc in session.query(
-        f"SELECT {LABEL}, counter_key, slot, sketch, checksum FROM {_ROWS} WHERE {where}{slots}"
-        " FOR UPDATE NOWAIT",
-        args,
+    unions: dict[_RowPlace, SketchUnion] = {}
+    for found in session.query(
+        f"SELECT {_COLUMNS} FROM {_ROWS} WHERE {where}{slots} FOR UPDATE NOWAIT", args
     ):
-        label, own = int(found), bytes(key)
-        left[label, own] = left.get((label, own), 0) - 1
-        union = unions.setdefault((label if to is None else to, own), SketchUnion(MOST_EXACT))
-        _add(union, (counter, label, own, int(slot)), sketch, crc)
+        one = StoredSketch(counter, *found)
+        place = one.label, one.key
+        left[place] = left.get(place, 0) - 1
+        bucket = one.label if to is None else to
+        one.add_to(unions.setdefault((counter, bucket, one.key), SketchUnion(MOST_EXACT)))
     for (label, own), number in left.items():
         if number > 0:
-            raise _missing(counter, label, own)
-    deleted = f"DELETE visitor_slot FROM {_ROWS} WHERE {where}{slots}"
-    session.execute(deleted, args)
-    writer = _SketchWriter(session)
-    for bucket, group in groupby(sorted(unions), itemgetter(0)):
-        for part in parts([key for _, key in group], _KEYS_PER_QUERY):
-            there = _read(session, counter, bucket, COMPACTED, part, " FOR UPDATE")
-            new = [key for key in part if key not in there]
-            lost = _begin(session, counter, bucket, COMPACTED, new)
-            for key in part:
-                if key in lost:
-                    raise _missing(counter, bucket, key)
-                union = unions[bucket, key]
-                if key in there:
-                    _add(union, (counter, bucket, key, COMPACTED), *there[key])
-                writer.add(counter, bucket, key, COMPACTED, union.sketch())
-    writer.flush()
+            raise _damaged("missing", counter, label, own)
+    session.execute(f"DELETE visitor_slot FROM {_ROWS} WHERE {where}{slots}", args)
+    failed = _write(session, COMPACTED, list(unions), unions.__getitem__, " FOR UPDATE")
+    for error in failed.values():
+        raise error
 
 
 def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, int]]) -> None:
@@ -185,27 +164,27 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
     beside no row of the counter, or is missing, in the snapshot of the caller.
     """
     same = "USING (counter, bucket, counter_key, width, slot) WHERE counter = %s"
-    for label, key, slot, sketch, crc, alone in session.stream(
-        f"SELECT {LABEL}, counter_key, slot, sketch, checksum, t.counter IS NULL"
-        f" FROM visitor_slot FORCE INDEX (PRIMARY) LEFT JOIN counter_slot AS t {same}",
+    for *found, alone in session.stream(
+        f"SELECT {_COLUMNS}, t.counter IS NULL FROM {_ROWS} LEFT JOIN counter_slot AS t {same}",
         (counter,),
     ):
+        one = StoredSketch(counter, *found)
         try:
-            _add(SketchUnion(), (counter, label, bytes(key), slot), sketch, crc)
+            one.add_to(SketchUnion())
         except DamagedSketch as error:
-            yield label, str(error).partition(": `countersink verify`")[0]
+            yield one.label, str(error).partition(_REST)[0]
         except NoSketches:
             pass  # its checksum was right
         if alone:
-            where = f"{key_text(bytes(key))!r} in the bucket {label_time(label)}"
-            yield label, f"a sketch of {where} lies beside no row of counter_slot"
+            where = f"{key_text(one.key)!r} in the bucket {label_time(one.label)}"
+            yield one.label, f"a sketch of {where} lies beside no row of counter_slot"
     for label, key in session.stream(
         f"SELECT {LABEL}, counter_key FROM counter_slot FORCE INDEX (PRIMARY)"
         f" LEFT JOIN visitor_slot AS s FORCE INDEX (PRIMARY) {same}"
         " AND sketched AND s.counter IS NULL",
         (counter,),
     ):
-        yield label, str(_missing(counter, label, bytes(key))).partition(": `countersink")[0]
+        yield label, str(_damaged("missing", counter, label, key)).partition(_REST)[0]
 
 
 def number(session: Session, counter: str, where: str, args: Sequence[object], by: str) -> int:
@@ -229,26 +208,22 @@ def stored(
         where: from AND on, and ``args``.
         by: indexes that the server may choose from.
     """
-    for label, key, slot, sketch, crc in session.stream(
-        f"SELECT {LABEL}, counter_key, slot, sketch, checksum FROM visitor_slot"
-        f" FORCE INDEX ({by}) WHERE counter = %s{where}",
+    for row in session.stream(
+        f"SELECT {_COLUMNS} FROM visitor_slot FORCE INDEX ({by}) WHERE counter = %s{where}",
         (counter, *args),
     ):
-        yield StoredSketch(label, bytes(key), (counter, slot, sketch, crc))
+        yield StoredSketch(counter, *row)
 
 
 class StoredSketch(NamedTuple):
-    """A sketch as it was read.
+    """A sketch as it was read: :data:`_COLUMNS`."""
 
-    Attributes:
-        label: of its bucket.
-        key: its key.
-        rest: counter, slot, sketch and checksum.
-    """
-
+    counter: str
     label: int
     key: bytes
-    rest: tuple[str, int, bytes, int]
+    slot: int
+    sketch: bytes
+    checksum: int
 
     def add_to(self, union: SketchUnion) -> None:
         """Unite it with others.
@@ -257,106 +232,82 @@ class StoredSketch(NamedTuple):
             DamagedSketch: it is not as it was written; names its counter, bucket and key.
             NoSketches: it takes datasketches, which is not installed.
         """
-        counter, slot, sketch, crc = self.rest
-        _add(union, (counter, self.label, self.key, slot), sketch, crc)
+        counter, label, key, slot, sketch, crc = self
+        why = ""
+        if checksum(counter, label, key, slot, sketch) == crc:
+            try:
+                union.add(sketch)
+                return
+            except DamagedSketch as error:
+                why = f" ({error})"
+        raise _damaged(f"not what was written{why}", counter, label, key)
 
 
-def _begin(
-    session: Session, counter: str, bucket: int, slot: int, keys: Sequence[bytes]
-) -> set[bytes]:
-    """Note on rows that they get their first sketch; the keys of those that had one, which is not
-    there.
+def _write(
+    session: Session,
+    slot: int,
+    places: Sequence[_RowPlace],
+    union_of: Callable[[_RowPlace], SketchUnion],
+    lock: str = "",
+) -> dict[_RowPlace, DamagedSketch | NoSketches]:
+    """Unite members with the sketches of rows of one slot; those rows whose members cannot be
+    united, and why not.
     """
-    if not keys:
+    failed: dict[_RowPlace, DamagedSketch | NoSketches] = {}
+    into = "visitor_slot (counter, bucket, counter_key, width, slot, sketch, checksum)"
+    clause = session.dialect.upsert_set("sketch", "checksum")
+    for (counter, bucket), group in groupby(sorted(places), _BUCKET):
+        for part in parts(list(group), _KEYS_PER_QUERY):
+            where, args = _place(slot, part)
+            found = session.query(f"SELECT {_COLUMNS} FROM {_ROWS} WHERE {where}{lock}", args)
+            there = {one.key: one for one in (StoredSketch(counter, *row) for row in found)}
+            new = [place for place in part if place[2] not in there]
+            lost = _begin(session, slot, new)
+            rows: list[tuple[object, ...]] = []
+            at, width = label_time(bucket), width_number(bucket)
+            for place in part:
+                key = place[2]
+                try:
+                    if key in lost:
+                        raise _damaged("missing", *place)
+                    union = union_of(place)
+                    if key in there:
+                        there[key].add_to(union)
+                    sketch = union.sketch()
+                    crc = checksum(counter, bucket, key, slot, sketch)
+                    rows.append((counter, at, key, width, slot, sketch, crc))
+                except (DamagedSketch, NoSketches) as error:
+                    failed[place] = error
+            session.insert_rows(into, rows, _KEYS_PER_QUERY, clause)
+    return failed
+
+
+def _begin(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[bytes]:
+    """Note on rows of a bucket that they get their first sketch; the keys of those that had one,
+    which is not there.
+    """
+    if not places:
         return set()
     rows = "counter_slot FORCE INDEX (PRIMARY)"
-    where, args = _place(counter, bucket, slot, keys)
+    where, args = _place(slot, places)
     # Locking, as what is, not what a snapshot shows.
     found = session.query(
         f"SELECT counter_key FROM {rows} WHERE {where} AND sketched FOR UPDATE", args
     )
     session.execute(f"UPDATE {rows} SET sketched = 1 WHERE {where}", args)
-    return {bytes(key) for (key,) in found}
+    return {key for (key,) in found}
 
 
-def _missing(counter: str, bucket: int, key: bytes) -> DamagedSketch:
-    """Of a row whose sketch is not there."""
-    return DamagedSketch(
-        f"the different members of {counter!r}, {key_text(key)!r} in the bucket"
-        f" {label_time(bucket)} are missing: `countersink verify` shows what else is wrong"
-    )
-
-
-def _read(
-    session: Session,
-    counter: str,
-    bucket: int,
-    slot: int,
-    keys: Sequence[bytes],
-    lock: str = "",
-) -> dict[bytes, tuple[bytes, int]]:
-    """The sketches, and their checksums, of keys of a bucket."""
-    where, args = _place(counter, bucket, slot, keys)
-    found = session.query(
-        f"SELECT counter_key, sketch, checksum FROM {_ROWS} WHERE {where}{lock}", args
-    )
-    return {bytes(key): (bytes(sketch), int(crc)) for key, sketch, crc in found}
-
-
-def _place(counter: str, bucket: int, slot: int, keys: Sequence[bytes]) -> tuple[str, list[object]]:
-    """The condition for the rows of keys in one slot of a bucket, and the values for it."""
-    where = f"counter_key IN ({marks(keys)}) AND width = {width_number(bucket):d}"
-    args = [counter, label_time(bucket), *keys]
+def _place(slot: int, places: Sequence[_RowPlace]) -> tuple[str, list[object]]:
+    """The condition for rows in one slot of a bucket, and the values for it."""
+    counter, bucket, _ = places[0]
+    where = f"counter_key IN ({marks(places)}) AND width = {width_number(bucket):d}"
+    args = [counter, label_time(bucket), *(key for _, _, key in places)]
     return f"counter = %s AND bucket = %s AND {where} AND slot = {slot:d}", args
 
 
-def _add(union: SketchUnion, place: tuple[str, int, bytes, int], sketch: bytes, crc: int) -> None:
-    """Unite with the sketch of a row, if it is what was written.
-
-    Raises:
-        DamagedSketch: it is not; names its place.
-        NoSketches: it takes datasketches, which is not installed.
-    """
-    counter, bucket, key, slot = place
-    why = ""
-    if checksum(counter, bucket, key, slot, sketch) == crc:
-        try:
-            union.add(sketch)
-            return
-        except DamagedSketch as error:
-            why = f" ({error})"
-    raise DamagedSketch(
+def _damaged(what: str, counter: str, bucket: int, key: bytes) -> DamagedSketch:
+    return DamagedSketch(
         f"the different members of {counter!r}, {key_text(key)!r} in the bucket"
-        f" {label_time(bucket)} are not what was written{why}: `countersink verify` shows what else"
-        " is wrong"
+        f" {label_time(bucket)} are {what}{_REST}"
     )
-
-
-class _SketchWriter:
-    """Writes sketches, several in a statement. For one transaction."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        columns = "counter, bucket, counter_key, width, slot, sketch, checksum"
-        self._begin = f"INSERT INTO visitor_slot ({columns}) VALUES "
-        self._end = session.dialect.upsert_set("sketch", "checksum")
-        self._literals: list[str] = []
-        self._size = 0
-
-    def add(self, counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) -> None:
-        """Write one, now or with others."""
-        crc = checksum(counter, bucket, key, slot, sketch)
-        head = sql.head(self._session.literal, counter, bucket)
-        place = f"{key.hex()}', {width_number(bucket):d}, {slot:d}"
-        literal = f"{head}{place}, X'{sketch.hex()}', {crc:d})"
-        if self._size + len(literal) > STATEMENT_BYTES:
-            self.flush()
-        self._literals.append(literal)
-        self._size += len(literal) + 2
-
-    def flush(self) -> None:
-        """Write what is left."""
-        if self._literals:
-            self._session.execute(f"{self._begin}{', '.join(self._literals)}{self._end}")
-        self._literals.clear()
-        self._size = 0

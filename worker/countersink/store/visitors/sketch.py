@@ -12,11 +12,8 @@ that was never merged in another way, which depends on the order of its members.
 """
 
 import struct
-from array import array
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -31,16 +28,10 @@ MOST_EXACT: Final = 256
 MOST_UNITED: Final = 100_000
 """Members up to which a union of exact sketches is exact: some 9 MB."""
 LG_K: Final = 13
-HASH_BYTES: Final = 8
 INSTALL: Final = "install the extra: pip install 'countersink[sketches]'"
 
 _EXACT: Final = b"\x01"
 _HLL: Final = b"\x02"
-_REGISTERS: Final = 1 << LG_K
-_MODE_BYTE: Final = 7
-_SORTED_AT: Final = {0: 8, 1: 12, 2: 40 + _REGISTERS // 2}
-"""Where the coupons begin of an HLL that is a list (0) or a set (1) of them, and what does not fit
-the four bits of its register of one that is an array (2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +59,7 @@ class SketchUnion:
     def __init__(self, most: int = MOST_UNITED) -> None:
         self._most = most
         self._hashes: set[int] = set()
-        self._estimated: hll_sketch | None = None  # takes hashes that are not kept
-        self._merged: hll_union | None = None
+        self._estimated: hll_union | None = None
 
     @property
     def exact(self) -> int:
@@ -77,49 +67,46 @@ class SketchUnion:
         return len(self._hashes)
 
     def add(self, sketch: bytes) -> None:
-        """Unite with a sketch.
+        """Unite with a sketch, whose checksum is right: the library trusts the numbers in it.
 
         Raises:
             DamagedSketch: these bytes are none; the union is as it was.
             NoSketches: it takes datasketches, which is not installed.
         """
-        if sketch[:1] == _EXACT:
-            self._take(_exact_hashes(sketch))
-        else:
-            part = _hll(sketch)
-            self.estimate()
-            if self._merged is None:
-                self._merged = _new_union()
-            self._merged.update(part)
+        kind, rest = sketch[:1], sketch[1:]
+        try:
+            if kind == _EXACT:
+                self.add_hashes(rest)
+            elif kind == _HLL:
+                part = _module().hll_sketch.deserialize(rest)
+                self.estimate().update(part)
+            else:
+                raise ValueError(f"it begins with {kind.hex() or 'nothing'}, not with 01 or 02")
+        except (ValueError, IndexError, RuntimeError, MemoryError, struct.error) as error:
+            raise DamagedSketch(f"these bytes are no sketch: {error}") from error
 
     def add_hashes(self, hashes: bytes) -> None:
         """Unite with hashes of 8 bytes, in any order.
 
         Raises:
-            ValueError: no whole number of hashes.
+            struct.error: no whole number of hashes.
             NoSketches: as :meth:`estimate`.
         """
-        self._take(_numbers(hashes))
-
-    def _take(self, hashes: "array[int]") -> None:
-        if self._estimated is not None:
-            deque(map(self._estimated.update, hashes), maxlen=0)
-            return
-        self._hashes.update(hashes)
-        if len(self._hashes) > self._most:
+        self._hashes.update(struct.unpack(f">{len(hashes) // 8}Q", hashes))
+        if self._estimated is not None or len(self._hashes) > self._most:
             self.estimate()
 
-    def estimate(self) -> None:
+    def estimate(self) -> "hll_union":
         """Go on as an HLL, which takes some KB however many members there are.
 
         Raises:
             NoSketches: it takes datasketches, which is not installed.
         """
         if self._estimated is None:
-            hll = _module()
-            self._estimated = hll.hll_sketch(LG_K, hll.HLL_4)
-            deque(map(self._estimated.update, self._hashes), maxlen=0)
-            self._hashes = set()
+            self._estimated = _module().hll_union(LG_K)
+        deque(map(self._estimated.update, self._hashes), maxlen=0)
+        self._hashes.clear()
+        return self._estimated
 
     def sketch(self) -> bytes:
         """The union as a sketch to be stored.
@@ -128,8 +115,9 @@ class SketchUnion:
             NoSketches: it takes datasketches, which is not installed.
         """
         if self._estimated is None and len(self._hashes) <= MOST_EXACT:
-            return _EXACT + _bytes_of(sorted(self._hashes))
-        return _HLL + _image(self._result())
+            return _EXACT + struct.pack(f">{len(self._hashes)}Q", *sorted(self._hashes))
+        image: bytes = self._result().serialize_compact()
+        return _HLL + image
 
     def visitors(self) -> Visitors:
         """How many members there are.
@@ -146,16 +134,11 @@ class SketchUnion:
 
     def _result(self) -> "hll_sketch":
         """The union as an HLL whose estimate does not depend on the order in which it came."""
-        self.estimate()
         hll = _module()
-        both = _new_union()
-        both.update(self._estimated)
-        if self._merged is not None:
-            both.update(self._merged.get_result(hll.HLL_8))
         # Small ones become an array member by member, which only merging with itself makes one of
         # no order.
-        found = both.get_result(hll.HLL_8)
-        merged = _new_union()
+        found = self.estimate().get_result(hll.HLL_8)
+        merged = hll.hll_union(LG_K)
         for _ in range(2):
             merged.update(found)
         return merged.get_result(hll.HLL_4)
@@ -174,62 +157,6 @@ def checksum(counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) ->
     """
     place = f"{counter}\0{bucket}\0{slot}\0{len(key)}\0"
     return crc32(sketch, crc32(key, crc32(place.encode())))
-
-
-def _exact_hashes(sketch: bytes) -> "array[int]":
-    if len(sketch) % HASH_BYTES != 1 or len(sketch) > 1 + MOST_EXACT * HASH_BYTES:
-        raise DamagedSketch(f"{len(sketch):,} bytes are no set of up to {MOST_EXACT} hashes")
-    found = _numbers(sketch[1:])
-    if any(left >= right for left, right in pairwise(found)):
-        raise DamagedSketch("the hashes of a set are not in order")
-    return found
-
-
-def _numbers(hashes: bytes) -> "array[int]":
-    found = array("Q")
-    found.frombytes(hashes)
-    if _LITTLE_ENDIAN:
-        found.byteswap()
-    return found
-
-
-def _bytes_of(numbers: Iterable[int]) -> bytes:
-    found = array("Q", numbers)
-    if _LITTLE_ENDIAN:
-        found.byteswap()
-    return found.tobytes()
-
-
-_LITTLE_ENDIAN: Final = array("Q", [1]).tobytes()[0] == 1
-
-
-def _hll(sketch: bytes) -> "hll_sketch":
-    """The HLL of a sketch of that kind. The library trusts its numbers: let it read only what is
-    as it was written, by its checksum.
-    """
-    if sketch[:1] != _HLL:
-        raise DamagedSketch(
-            f"a sketch begins with 01 or 02, not with {sketch[:1].hex() or 'nothing'}"
-        )
-    hll = _module()
-    try:
-        return hll.hll_sketch.deserialize(sketch[1:])
-    except (ValueError, IndexError, RuntimeError, MemoryError) as error:
-        raise DamagedSketch(f"these bytes are no HLL: {error}") from error
-
-
-def _image(found: "hll_sketch") -> bytes:
-    """The bytes of an HLL: coupons, and the exceptions of an array, which the library writes in any
-    order, are sorted.
-    """
-    image: bytes = found.serialize_compact()
-    at = _SORTED_AT[image[_MODE_BYTE] & 3]
-    values = struct.unpack(f"<{(len(image) - at) // 4}I", image[at:])
-    return image[:at] + struct.pack(f"<{len(values)}I", *sorted(values))
-
-
-def _new_union() -> "hll_union":
-    return _module().hll_union(LG_K)
 
 
 def _module() -> Any:
