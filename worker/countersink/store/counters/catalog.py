@@ -203,13 +203,11 @@ class SaltPeriod:
     """When events happened whose members are hashed with a salt.
 
     Attributes:
-        number: of the salt.
         counter: whose.
         begins: the first Unix minute.
         ends: the one after the last; None: it has no end.
     """
 
-    number: int
     counter: str
     begins: int
     ends: int | None

@@ -8,6 +8,7 @@ ever. Once a salt is forgotten, nobody can find out who is in the sketches that 
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import date
 from typing import Final
 
@@ -105,39 +106,35 @@ def keep(session: Session) -> dict[str, list[Salt]]:
     Raises:
         StoreError: as any statement.
     """
-    minute = _now(session)
-    periods: dict[str, int | None] = {
-        name: int(ends) if ends is not None else None
-        for name, ends in session.query(
-            "SELECT name, IF(COUNT(number) > COUNT(ends), NULL, COALESCE(MAX(ends), %s))"
-            " FROM counter LEFT JOIN visitor_salt ON visitor_salt.counter = name"
-            " WHERE salt_days IS NOT NULL GROUP BY name",
-            (BEGINNING,),
-        )
-    }
-    for name, ends in periods.items():
-        # Once a day: while the last one ends later, tomorrow's end is not lacking yet.
-        if ends is not None and ends < minute + _DAY_MINUTES:
-            _make_alone(session, name)
-    where, args = "GREATEST(ends, made) < %s AND salt IS NOT NULL", (minute - KEPT_MINUTES,)
-    if session.query(f"SELECT 1 FROM visitor_salt WHERE {where} LIMIT 1", args):
-        session.execute(f"UPDATE visitor_salt SET salt = NULL WHERE {where}", args)
+    minute = read_control(session, lock="").now // 60_000
+    # Once a day: while the last one ends later, tomorrow's end is not lacking yet.
+    for (name,) in session.query(
+        "SELECT name FROM counter LEFT JOIN visitor_salt ON visitor_salt.counter = name"
+        " WHERE salt_days IS NOT NULL GROUP BY name"
+        " HAVING COUNT(number) = COUNT(ends) AND COALESCE(MAX(ends), %s) < %s",
+        (BEGINNING, minute + _DAY_MINUTES),
+    ):
+        _make_alone(session, name)
+    session.execute(
+        "UPDATE visitor_salt SET salt = NULL WHERE GREATEST(ends, made) < %s AND salt IS NOT NULL",
+        (minute - KEPT_MINUTES,),
+    )
     published: dict[str, list[Salt]] = {}
-    for name, number, begins, ends, salt in session.query(
+    for name, *salt in session.query(
         "SELECT counter, number, begins, ends, salt FROM visitor_salt"
         " JOIN counter ON name = counter"
         " WHERE salt IS NOT NULL AND salt_days IS NOT NULL ORDER BY counter, begins"
     ):
-        published.setdefault(name, []).append(Salt(number, begins, ends, bytes(salt)))
+        published.setdefault(name, []).append(Salt(*salt))
     return published
 
 
 def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
     """When the salts of a counter were, are and will be in use, the earliest first."""
     return [
-        SaltPeriod(int(number), counter, int(begins), None if ends is None else int(ends))
-        for number, begins, ends in session.query(
-            "SELECT number, begins, ends FROM visitor_salt WHERE counter = %s ORDER BY begins",
+        SaltPeriod(*period)
+        for period in session.query(
+            "SELECT counter, begins, ends FROM visitor_salt WHERE counter = %s ORDER BY begins",
             (counter,),
         )
     ]
@@ -146,8 +143,8 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def kept_of(session: Session, counter: str) -> tuple[Salt, ...]:
     """The salts of a counter that are not forgotten, the earliest first."""
     return tuple(
-        Salt(number, begins, ends, bytes(salt))
-        for number, begins, ends, salt in session.query(
+        Salt(*salt)
+        for salt in session.query(
             "SELECT number, begins, ends, salt FROM visitor_salt"
             " WHERE counter = %s AND salt IS NOT NULL ORDER BY begins",
             (counter,),
@@ -165,21 +162,19 @@ def known_periods(
     """
     found = catalog.salts
     for part in parts(sorted(set(numbers) - found.keys()), _NUMBERS_PER_QUERY):
-        for number, counter, begins, ends in session.query(
+        for number, *period in session.query(
             "SELECT number, counter, begins, ends FROM visitor_salt"
             f" WHERE number IN ({marks(part)})",
-            tuple(part),
+            part,
         ):
-            found[int(number)] = SaltPeriod(
-                int(number), counter, int(begins), None if ends is None else int(ends)
-            )
+            found[number] = SaltPeriod(*period)
     return found
 
 
 def _make_alone(session: Session, counter: str) -> None:
     """Make what a counter lacks, while no other worker does."""
     with session.transaction():
-        read_control(session)  # its lock keeps the counter as it is
+        control = read_control(session)  # its lock keeps the counter as it is
         # The salts there are, not the counter's row: a worker's user may not change that one. Where
         # there is none, the first one that two make is the same row, which one of them fails at.
         session.query("SELECT number FROM visitor_salt WHERE counter = %s FOR UPDATE", (counter,))
@@ -187,10 +182,9 @@ def _make_alone(session: Session, counter: str) -> None:
             "SELECT salt_days FROM counter WHERE name = %s AND salt_days IS NOT NULL", (counter,)
         )
         for (days,) in rows:
-            try:
-                _make(session, counter, int(days), _now(session))
-            except Refused:
-                pass  # a time zone that is unknown here; where it is known another worker makes it
+            # Where its time zone is unknown, another worker makes it that knows it.
+            with suppress(Refused):
+                _make(session, counter, days, control.now // 60_000)
 
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
@@ -220,7 +214,3 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
 def _midnight_after(zone: str, day: date, days: int) -> int:
     """The Unix minute at which a day begins that is so many days after another one."""
     return buckets.day_begins(zone, day + days * buckets.ONE_DAY) // 60
-
-
-def _now(session: Session) -> int:
-    return read_control(session, lock="").now // 60_000
