@@ -202,19 +202,3 @@ def test_what_was_counted_for_tomorrow_is_waited_for(store: Store, applier: Appl
     count(applier, PAGE[:1], 7, tomorrow + 60)
     changed = store.counters.set("views", breakdowns=["country"])
     assert changed.breakdowns[0].since == tomorrow + 1440
-
-
-@pytest.mark.parametrize("label", ["2150-01-01 00:00:07", "2150-01-01 11:13:00"])
-def test_rows_by_hand_that_are_in_no_bucket_keep_no_breakdown_from_beginning(
-    store: Store, session: Session, applier: Applier, label: str
-) -> None:
-    """Verify names them."""
-    store.counters.set("views", dimensions=["country"])
-    count(applier, PAGE[:1], 7)
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('views', %s, '', 1, 5)",
-        (label,),
-    )
-    changed = store.counters.set("views", breakdowns=["country"])
-    assert 0 < changed.breakdowns[0].since < LATEST

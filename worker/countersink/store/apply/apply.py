@@ -111,8 +111,9 @@ class Applier:
         return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
-        """Close the connection; the next :meth:`apply` makes a new one."""
+        """Close the connection, and forget the catalog; the next :meth:`apply` has new ones."""
         self._session.close()
+        self._catalog = None
 
     def abort(self) -> None:
         """Break the connection, from any thread: a waiting :meth:`apply` raises Unavailable."""

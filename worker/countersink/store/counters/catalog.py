@@ -130,10 +130,6 @@ class Scheme:
 
 
 DEFAULT: Final = Scheme()
-OUTDATED: Final = -1
-"""A version that the catalog never has in the database."""
-
-
 ZONE_STAYS: Final = "UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
 """SQL: a time zone that was fixed later than that stays. Applications fix it anew every five."""
 KEPT_UNSENT_MS: Final = 90 * 86_400_000
@@ -160,12 +156,10 @@ Marks = Mapping[str, Mapping[date, Mark]]
 MOST_REMEMBERED: Final = 200_000
 """Keys that are remembered at once, of all days together: some 30 MB, 70 MB of the longest."""
 
-_NONE: Final[Set[str]] = frozenset()
-
 
 class KeyMemory:
-    """Keys by (counter, day), up to :data:`MOST_REMEMBERED`; days that were asked for longest ago
-    go first.
+    """Keys by (counter, day), up to :data:`MOST_REMEMBERED`; all of them are forgotten when there
+    would be more.
 
     To forget a key is always safe.
     """
@@ -177,25 +171,15 @@ class KeyMemory:
 
     def of(self, counter: str, day: date) -> Set[str]:
         """The keys that are remembered of a day."""
-        place = counter, day
-        found = self._keys.pop(place, None)
-        if found is None:
-            return _NONE
-        self._keys[place] = found
-        return found
+        return self._keys.get((counter, day), frozenset())
 
     def add(self, counter: str, day: date, keys: Collection[str]) -> None:
-        """Remember keys of a day, as many of them as there is room for."""
-        if not keys:
-            return
-        own = self._keys.pop((counter, day), set())
-        self._held -= len(own)
-        while self._keys and self._held + len(own) + len(keys) > self._most:
-            self._held -= len(self._keys.pop(next(iter(self._keys))))
-        if len(own) + len(keys) <= self._most:
-            own.update(keys)
-        self._held += len(own)
-        self._keys[counter, day] = own
+        """Remember keys of a day."""
+        self._held += len(keys)
+        if self._held > self._most:
+            self._keys.clear()
+            self._held = len(keys)
+        self._keys.setdefault((counter, day), set()).update(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,17 +252,10 @@ class Catalog:
         """The label of the bucket in which an event at a Unix minute is counted.
 
         Raises:
-            UnknownZone: the version is outdated from then on.
+            UnknownZone: this machine does not know its time zone.
         """
         scheme = self._schemes.get(counter)
-        if scheme is None:
-            return minute // 1440 * 86_400 + _DAY
-        try:
-            return scheme.label(minute)
-        except UnknownZone:
-            # Whoever keeps these must read them again: the row may be put right by hand meanwhile.
-            self.version = OUTDATED
-            raise
+        return minute // 1440 * 86_400 + _DAY if scheme is None else scheme.label(minute)
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
         """Whether a breakdown holds the events of one of its counter's buckets: it begins at a
@@ -307,11 +284,7 @@ class Catalog:
             LookupError: there is no such width.
             ValueError, OverflowError: there is no such day.
         """
-        try:
-            return self.of(counter).local_day(label)
-        except UnknownZone:
-            self.version = OUTDATED
-            raise
+        return self.of(counter).local_day(label)
 
     def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
         """The mark that keeps an event at a Unix minute from being counted; None: it is counted.
@@ -357,10 +330,10 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
         read_schemes(session),
         frozenset(name for (name,) in tracked),
         load_marks(session, watermark=None if old_marks else control.watermark),
-        {name: int(most) for name, most, _ in set_ones if most is not None},
+        {name: most for name, most, _ in set_ones if most is not None},
         control.max_keys,
         read_dimensioned(session),
-        {name: int(days) for name, _, days in set_ones if days is not None},
+        {name: days for name, _, days in set_ones if days is not None},
     )
 
 
@@ -447,7 +420,7 @@ def load_marks(session: Session, *, watermark: int | None = None) -> dict[str, d
         " ORDER BY sent_before, run",
         args,
     ):
-        found.setdefault(counter, {})[day] = Mark(int(sent_before), int(run))
+        found.setdefault(counter, {})[day] = Mark(sent_before, run)
     return found
 
 
@@ -477,7 +450,7 @@ def last_reconciles(
             f" AND day IN ({marks(part)}) AND run > %s GROUP BY day",
             (counter, *part, later_than),
         )
-        found |= {day: int(run) for day, run in rows}
+        found |= rows
     return found
 
 
@@ -511,47 +484,32 @@ def next_midnight(session: Session, name: str, now_ms: int) -> int:
         ValueError: something is counted more than a day ahead; the message names the bucket.
         UnknownZone: this machine does not know the counter's time zone.
     """
-    since = -(-(now_ms + _NOTICE_MS) // 60_000)
     scheme = load_scheme(session, name)
-    tomorrow = buckets.date_at(scheme.known_zone(), now_ms // 1000) + buckets.ONE_DAY
-    midnight = buckets.day_begins(scheme.known_zone(), tomorrow)
-    ahead = min(midnight, day_label(tomorrow)) // 60 * 60 - 1
-    # The key of events with dimensions. A share lock, so that open transactions of applications
-    # which have counted ahead are waited for.
-    amounts: dict[int, int] = {}
-    for label, key, amount in session.query(
-        f"SELECT {LABEL}, counter_key, amount FROM counter_slot FORCE INDEX (PRIMARY)"
-        " WHERE counter = %s AND bucket > %s ORDER BY counter, bucket LOCK IN SHARE MODE",
+    now, zone = now_ms // 1000, scheme.known_zone()
+    since = -(-(now_ms + _NOTICE_MS) // 60_000)
+    tomorrow = buckets.date_at(zone, now) + buckets.ONE_DAY
+    ahead = min(buckets.day_begins(zone, tomorrow), day_label(tomorrow)) // 60 * 60 - 1
+    # The key of events with dimensions; buckets of 0 hold nothing that a breakdown would lack. A
+    # share lock, so that open transactions of applications which have counted ahead are waited for.
+    for label, amount in session.query(
+        f"SELECT {LABEL}, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s AND bucket > %s AND counter_key = ''"
+        " GROUP BY bucket, width HAVING SUM(amount) <> 0 ORDER BY bucket LOCK IN SHARE MODE",
         (name, datetime_of(ahead)),
     ):
-        if not key:
-            amounts[int(label)] = amounts.get(int(label), 0) + int(amount)
-    # Buckets of 0 hold nothing that a breakdown would lack.
-    for label, amount in ((label, amount) for label, amount in amounts.items() if amount):
-        try:
-            begins, ends = scheme.starts_at(label), scheme.ends_at(label)
-            if scheme.label_in(buckets.width_of(label), begins // 60) != label:
-                continue  # no bucket: verify says so
-        except LookupError:
-            continue  # no bucket either
-        if begins > now_ms // 1000 + _MOST_AHEAD_S:
-            raise ValueError(_too_far(name, begins, int(amount)))
-        if begins > now_ms // 1000:
-            since = max(since, ends // 60)
-    zone = scheme.known_zone()
-    day = buckets.date_at(zone, since * 60 - 1)
-    return max(0, -(-buckets.day_begins(zone, day + buckets.ONE_DAY) // 60))
+        begins = scheme.starts_at(label)
+        if begins > now + _MOST_AHEAD_S:
+            at = iso(datetime_of(begins), "minutes")
+            raise ValueError(
+                f"{name} has {amount:,} counted ahead, in the bucket of {at}, and a new breakdown"
+                " would hold the events from its end on only. If these were counted by mistake,"
+                f" `countersink increment {name} --at {at} --amount {-amount}` takes them back, or"
+                " `countersink backfills undo` where a backfill counted them; then declare the"
+                " breakdown"
+            )
+        since = max(since, scheme.ends_at(label) // 60)
+    return scheme.first_minute(buckets.date_at(zone, since * 60 - 1) + buckets.ONE_DAY)
 
 
 _MOST_AHEAD_S: Final = 86_400
 """Seconds ahead at which something may be counted that a new breakdown begins behind."""
-
-
-def _too_far(name: str, begins: int, amount: int) -> str:
-    at = iso(datetime_of(begins), "minutes")
-    return (
-        f"{name} has {amount:,} counted ahead, in the bucket of {at}, and a new breakdown would"
-        " hold the events from its end on only. If these were counted by mistake, `countersink"
-        f" increment {name} --at {at} --amount {-amount}` takes them back, or `countersink"
-        " backfills undo` where a backfill counted them; then declare the breakdown"
-    )
