@@ -145,7 +145,7 @@ def test_what_was_deleted_halfway_is_no_source_to_go_on_with(logs: Logs, deletin
         connect(logs.url, isolation="REPEATABLE READ") as dying,
         pytest.raises(_Killed),
     ):
-        delete_counter(dying, COUNTER, reached=die_at(3))
+        delete_counter(dying, COUNTER, reached=die_at(4))
     assert 0 < logs.query("SELECT COUNT(*) FROM backfill_chunk")[0][0] < 5
     report = logs.add(source)
     assert (report.state, report.counted) == ("failed", 0)

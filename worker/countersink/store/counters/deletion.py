@@ -13,7 +13,6 @@ until one transaction finds all that is left: retention may move rows to where t
 What backfills of the counter wrote down goes first, and with it they end.
 """
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from typing import Final, TypeVar
 from countersink.runtime.limits import key_bytes
 from countersink.store import links
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
-from countersink.store.connection import Session
+from countersink.store.connection import Session, rerun
 from countersink.store.counters import deletion_sql
-from countersink.store.counters.breakdowns import is_breakdown, names_of
+from countersink.store.counters.breakdowns import names_of
 from countersink.store.counters.catalog import ZONE_STAYS, load
 from countersink.store.counters.deletion_sql import Deleted as Deleted
 from countersink.store.errors import Conflict
@@ -41,11 +40,13 @@ MOST: Final = 50_000
 ATTEMPTS: Final = 20
 """How often in a row to try what others hold, for a second each."""
 
-_LONGEST_PAUSE: Final = 0.2
+_REST_OF_BUCKET: Final = "counter = %s AND bucket = %s AND counter_key >= %s"
+_BUCKETS_BEHIND: Final = "counter = %s AND bucket > %s"
 _ABOUT_A_COUNTER: Final = (
     "counter_ledger",
     "counter_keys",
     "day_note",
+    "reconciled_day",
     "visitor_salt",
 )
 """Tables in which something is left of a counter when its rows are gone."""
@@ -56,125 +57,88 @@ _TOMBSTONE: Final = (
     " app_slots = DEFAULT(app_slots), dimensions = NULL, salt_days = NULL"
 )
 """Time zone and resolution stay: applications may go on counting by them for a minute."""
-_PASSES: Final = 20
 
 Reached = Callable[[str], object]
 Result = TypeVar("Result")
 
 
-class _Faster(Exception):
-    """More than :data:`MOST` rows are left."""
-
-
-class _Backfilled(Exception):
-    """A backfill has begun, and added something, since its predecessors were ended."""
+class _Meanwhile(Exception):
+    """What came while a counter was deleted, so that it stays; says what to do."""
 
 
 @dataclass(slots=True)
 class _Deleting:
-    """One deletion. ``reached``, ``pause`` and ``attempts`` are those of :func:`delete_key`."""
+    """One deletion. ``reached`` and ``pause`` are those of :func:`delete_key`."""
 
     session: Session
     counter: str
     reached: Reached
     pause: Callable[[float], object]
-    attempts: int
     size: int
-
-    def key_once(self, key: bytes) -> tuple[Deleted, bool]:
-        """Delete a key's rows in order, not turning back to what is counted meanwhile; also whether
-        it took several transactions: between two of them retention may have moved rows to a wider
-        bucket, which begins where this has been.
-        """
-        deleted, several = Deleted(), False
-        after: datetime | None = None
-        while True:
-            place = (self.session, self.counter, key, after)
-            page, after = self._next(partial(deletion_sql.delete_buckets, *place))
-            deleted += page
-            if after is None:
-                return deleted, several
-            several = True
 
     def backfills(self) -> None:
         """End the counter's backfills, and delete what they wrote down."""
-        session, counter = self.session, self.counter
-        self._next(lambda _: deletion_sql.end_runs(session, counter))
-        for run in deletion_sql.runs_with_corrections(session, counter):
-            while self._next(partial(deletion_sql.delete_corrections, session, counter, run)):
-                pass
-        for source in deletion_sql.sources(session, counter):
-            while self._next(partial(deletion_sql.delete_chunks, session, counter, source)):
+        place = self.session, self.counter
+        self.next(lambda _: deletion_sql.end_runs(*place))
+        for delete in (deletion_sql.delete_corrections, deletion_sql.delete_chunks):
+            while self.next(partial(delete, *place)):
                 pass
 
     def once_through(self, most: int) -> Deleted:
         """Delete the counter's rows in order, about ``most`` of them."""
         deleted = Deleted()
-        last: deletion_sql.Position | None = None
-        inside = False
+        where, args = "counter = %s", tuple[object, ...]((self.counter,))
         while deleted.rows < most:
-            # First the rest of the bucket, then those after it: each is one range of the index.
-            where, args = "counter = %s", tuple[object, ...]((self.counter,))
-            if last is not None and inside:
-                where, args = f"{where} AND bucket = %s AND counter_key >= %s", (*args, *last)
-            elif last is not None:
-                where, args = f"{where} AND bucket > %s", (*args, last[0])
-            delete = partial(deletion_sql.delete_rows, self.session, where, args)
-            page, at = self._next(delete)
+            page, last = self.next(partial(deletion_sql.delete_rows, self.session, where, args))
             deleted += page
-            if at is None and not inside:
+            # First the rest of the bucket, then those after it: each is one range of the index.
+            if last is not None:
+                where, args = _REST_OF_BUCKET, (self.counter, *last)
+            elif where == _REST_OF_BUCKET:
+                where, args = _BUCKETS_BEHIND, args[:2]
+            else:
                 break
-            last, inside = at or last, at is not None
         return deleted
 
-    def finish_alone(self) -> Deleted:
+    def finish(self) -> Deleted:
         """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
-        for _ in range(_PASSES):
-            try:
-                return self._finish_alone()
-            except _Backfilled:
-                self.backfills()
-        raise Conflict(f"{self.counter} is backfilled again and again: stop that first")
-
-    def _finish_alone(self) -> Deleted:
         try:
-            return exclusive(self.session, self._finish, attempts=self.attempts, pause=self.pause)
-        except _Faster:
-            raise Conflict(
-                f"{self.counter} is counted faster than it can be deleted (more than {MOST:,} rows"
-                " came meanwhile): stop its producers, and run this again"
-            ) from None
+            return exclusive(self.session, self._finish, attempts=ATTEMPTS, pause=self.pause)
+        except _Meanwhile as error:
+            raise Conflict(f"{self.counter} {error}") from None
         except Conflict as error:
             raise self._held(error) from error
 
     def _finish(self, control: Control) -> Deleted:
-        refuse_tracked(self.session, self.counter)
-        if not deletion_sql.finish(self.session, self.counter):
-            raise _Backfilled
-        if names_of(self.session, self.counter):
-            raise Conflict(f"{self.counter} has got breakdowns meanwhile: run this again")
-        if deletion_sql.rows_left(self.session, self.counter, MOST + 1) > MOST:
-            raise _Faster
+        place = self.session, self.counter
+        refuse_tracked(*place)
+        deletion_sql.end_runs(*place)
+        for delete in (deletion_sql.delete_corrections, deletion_sql.delete_chunks):
+            while delete(*place, ROWS):
+                pass
+        if names_of(*place):
+            raise _Meanwhile("has got breakdowns meanwhile: run this again")
+        if deletion_sql.rows_left(*place, MOST + 1) > MOST:
+            raise _Meanwhile(
+                f"is counted faster than it can be deleted (more than {MOST:,} rows came"
+                " meanwhile): stop its producers, and run this again"
+            )
         deleted, page = Deleted(), Deleted(ROWS)
         while page.rows == ROWS:
             page, _ = deletion_sql.delete_rows(
                 self.session, "counter = %s", (self.counter,), ROWS, " NOWAIT"
             )
             deleted += page
-        for place in _ABOUT_A_COUNTER:
-            self.session.execute(f"DELETE FROM {place} WHERE counter = %s", (self.counter,))
-        links.delete_of(self.session, self.counter)
-        if is_breakdown(self.counter):
-            # Applications may go on counting in it for a minute: its row stays until it is deleted
-            # once more.
-            old = f"DELETE FROM counter WHERE name = %s AND zone_fixed < {ZONE_STAYS}"
-            self.session.execute(old, (self.counter,))
-            self.session.execute(
-                "UPDATE counter SET created = NULL, dimensions = NULL,"
-                " zone_fixed = COALESCE(zone_fixed, UTC_TIMESTAMP(3)) WHERE name = %s",
-                (self.counter,),
-            )
-        else:
+        for table in _ABOUT_A_COUNTER:
+            self.session.execute(f"DELETE FROM {table} WHERE counter = %s", (self.counter,))
+        links.delete_of(*place)
+        # Applications may go on counting in a breakdown for a minute: its row stays until it is
+        # deleted once more.
+        old = (
+            "DELETE FROM counter WHERE name = %s AND breakdown_of IS NOT NULL"
+            f" AND zone_fixed < {ZONE_STAYS}"
+        )
+        if not self.session.execute(old, (self.counter,)):
             self.session.execute(_TOMBSTONE, (self.counter,))
         bump(self.session)
         self.reached("before_commit")
@@ -187,23 +151,23 @@ class _Deleting:
             code=error.code,
         )
 
-    def _next(self, delete: Callable[[int], Result]) -> Result:
-        """One transaction, which is given how many rows to delete."""
-        for attempt in range(1, self.attempts + 1):
-            size = self.size
-            try:
-                with self.session.transaction():
-                    done = delete(size)
-                    self.reached("before_commit")
-            except Conflict as error:
-                if attempt == self.attempts:
-                    raise self._held(error) from error
-                self.size = 1
-                self.pause(random.uniform(0.0, _LONGEST_PAUSE))
-            else:
-                self.size = min(ROWS, 4 * size)
-                return done
-        raise AssertionError("there is at least one attempt")
+    def next(self, delete: Callable[[int], Result]) -> Result:
+        """One transaction, which is given how many rows to delete; row by row where others hold
+        some.
+        """
+
+        def attempt() -> Result:
+            size, self.size = self.size, 1
+            with self.session.transaction():
+                done = delete(size)
+                self.reached("before_commit")
+            self.size = min(ROWS, 4 * size)
+            return done
+
+        try:
+            return rerun(attempt, attempts=ATTEMPTS, pause=self.pause)
+        except Conflict as error:
+            raise self._held(error) from error
 
 
 def delete_key(
@@ -213,7 +177,6 @@ def delete_key(
     *,
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
-    attempts: int = ATTEMPTS,
 ) -> Deleted:
     """Delete one key of a counter, in all its buckets.
 
@@ -223,23 +186,27 @@ def delete_key(
         key: the key.
         reached: called before each COMMIT; for tests that kill the process there.
         pause: how to wait where others hold rows, in seconds.
-        attempts: how often in a row to try that, a second each.
 
     Raises:
         Conflict: others held rows all the time; what was deleted is deleted, and it can go on.
     """
-    deleting = _Deleting(session, counter, reached, pause, attempts, ROWS)
+    deleting = _Deleting(session, counter, reached, pause, ROWS)
     wanted = key_bytes(key)
     deleted = Deleted()
+    after: datetime | None = None
     with short_waits(session):
-        for _ in range(_PASSES):
-            found, several = deleting.key_once(wanted)
-            deleted += found
-            if not several:
+        while True:
+            first = after is None
+            place = session, counter, wanted, after
+            page, after = deleting.next(partial(deletion_sql.delete_buckets, *place))
+            deleted += page
+            # Between two transactions retention may have moved rows to a wider bucket, which begins
+            # where this has been.
+            if first and after is None:
                 break
     if load(session).cap(counter) is not None:
         # Let everybody look anew which keys the days of counters have that have a cap.
-        exclusive(session, lambda control: bump(session), attempts=attempts)
+        exclusive(session, lambda control: bump(session), attempts=ATTEMPTS)
     return deleted
 
 
@@ -249,7 +216,6 @@ def delete_counter(
     *,
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
-    attempts: int = ATTEMPTS,
 ) -> Deleted:
     """Delete a counter: rows, ledger, settings, and what its backfills wrote down, but for the list
     of their runs. As :func:`delete_key`.
@@ -257,14 +223,14 @@ def delete_counter(
     Raises:
         Conflict: as there; or it is counted faster than it can be deleted.
     """
-    deleting = _Deleting(session, counter, reached, pause, attempts, ROWS)
+    deleting = _Deleting(session, counter, reached, pause, ROWS)
     deleted = Deleted()
     with short_waits(session):
         deleting.backfills()
-        there = deletion_sql.rows_left(session, counter)
-        for _ in range(_PASSES):
-            deleted += deleting.once_through(there)
-            before, there = there, deletion_sql.rows_left(session, counter)
-            if there <= FEW or there >= before:
+        left = deletion_sql.rows_left(session, counter)
+        while True:
+            deleted += deleting.once_through(left)
+            before, left = left, deletion_sql.rows_left(session, counter)
+            if not FEW < left < before:
                 break
-    return deleted + deleting.finish_alone()
+    return deleted + deleting.finish()

@@ -66,14 +66,11 @@ def delete_rows(
         size: how many.
         wait: `` NOWAIT``, or nothing.
     """
-    rows = [
-        (int(amount), int(label), bytes(key), int(slot))
-        for amount, label, key, slot in session.query(
-            f"SELECT amount, {LABEL}, counter_key, slot FROM counter_slot FORCE INDEX (PRIMARY)"
-            f" WHERE {where} ORDER BY {_ORDER} LIMIT %s FOR UPDATE{wait}",
-            (*args, size),
-        )
-    ]
+    rows: list[tuple[int, int, bytes, int]] = session.query(
+        f"SELECT amount, {LABEL}, counter_key, slot FROM counter_slot FORCE INDEX (PRIMARY)"
+        f" WHERE {where} ORDER BY {_ORDER} LIMIT %s FOR UPDATE{wait}",
+        (*args, size),
+    )
     if not rows:
         return Deleted(), None
     session.execute(
@@ -136,15 +133,12 @@ def delete_buckets(
 
 def _post(session: Session, gone: BucketSums) -> None:
     """Post that rows are gone, as they were found."""
-    taken = [(counter, -posting) for counter, posting in gone.postings().items()]
-    if any(posting != Posting() for _, posting in taken):
-        post(session, 0, taken)
+    post(session, 0, [(counter, -posting) for counter, posting in gone.postings().items()])
 
 
 _ROWS_PER_CHUNK: Final = 200
 """A chunk takes about as long as so many rows: its journal is long, as what its lines are known
 by is."""
-_REASON: Final = "its counter was deleted"
 _OF_CHUNKS: Final = ("backfill_journal", "backfill_chunk", "backfill_sample")
 
 
@@ -152,54 +146,47 @@ def end_runs(session: Session, counter: str) -> None:
     """Let no run of a counter commit anything more."""
     session.execute(
         "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
-        " error = COALESCE(error, %s), rejects = NULL"
+        " error = COALESCE(error, 'its counter was deleted'), rejects = NULL"
         " WHERE counter = %s AND state NOT IN ('undone', 'deleted')",
-        (_REASON, counter),
+        (counter,),
     )
 
 
-def runs_with_corrections(session: Session, counter: str) -> list[int]:
-    """The runs of a counter that may have corrections, or what their sources say."""
-    return [
-        int(run)
-        for (run,) in session.query(
-            "SELECT id FROM backfill_run WHERE counter = %s AND mode <> 'add' ORDER BY id",
-            (counter,),
-        )
-    ]
-
-
-def sources(session: Session, counter: str) -> list[int]:
-    """The sources of a counter."""
-    found = session.query(
-        "SELECT id FROM backfill_source WHERE counter = %s ORDER BY id", (counter,)
-    )
-    return [int(source) for (source,) in found]
-
-
-def delete_corrections(session: Session, counter: str, run: int, size: int) -> bool:
-    """Delete the first ``size`` corrections of a run, with what its sources say of other keys;
-    whether there may be more.
+def delete_corrections(session: Session, counter: str, size: int) -> bool:
+    """Delete the first ``size`` corrections of one of the counter's runs, with what its sources say
+    of other keys; whether there may be more.
     """
+    found = session.query(
+        "SELECT run FROM backfill_run JOIN backfill_correction ON run = id"
+        " WHERE counter = %s LIMIT 1",
+        (counter,),
+    )
+    if not found:
+        return False
+    ((run,),) = found
     rows = session.query(
         "SELECT COALESCE(should_be - had, 0) FROM backfill_correction WHERE run = %s"
         " ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",
         (run, size),
     )
-    if rows:
-        session.execute(
-            "DELETE FROM backfill_correction WHERE run = %s"
-            " ORDER BY bucket, width, counter_key LIMIT %s",
-            (run, len(rows)),
-        )
-        _to_slot_0(session, counter, sum(int(amount) for (amount,) in rows))
-    return len(rows) == size
+    session.execute(
+        "DELETE FROM backfill_correction WHERE run = %s"
+        " ORDER BY bucket, width, counter_key LIMIT %s",
+        (run, len(rows)),
+    )
+    _to_slot_0(session, counter, sum(amount for (amount,) in rows))
+    return True
 
 
-def delete_chunks(session: Session, counter: str, source: int, size: int) -> bool:
-    """Delete the last chunks of a source, and, when it has none left, the source; whether it is
-    still there.
+def delete_chunks(session: Session, counter: str, size: int) -> bool:
+    """Delete the last chunks of one of the counter's sources, and, when it has none left, the
+    source; whether there may be more.
     """
+    ((source,),) = session.query(
+        "SELECT MIN(id) FROM backfill_source WHERE counter = %s", (counter,)
+    )
+    if source is None:
+        return False
     # First of all, as everybody who reads on in it does.
     found = session.query(
         "SELECT truth_of FROM backfill_source WHERE id = %s FOR UPDATE", (source,)
@@ -213,7 +200,7 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
     )
     if not chunks:
         session.execute("DELETE FROM backfill_source WHERE id = %s", (source,))
-        return False
+        return True
     start_at, first_line, _ = chunks[-1]
     for table in _OF_CHUNKS:
         session.execute(
@@ -225,27 +212,11 @@ def delete_chunks(session: Session, counter: str, source: int, size: int) -> boo
         (start_at, first_line - 1, bytes(32), source),
     )
     if not found[0][0]:
-        _to_slot_0(session, counter, sum(int(amount) for _, _, amount in chunks))
+        _to_slot_0(session, counter, sum(amount for _, _, amount in chunks))
     return True
 
 
-def finish(session: Session, counter: str) -> bool:
-    """Delete the marks of a counter's reconciles; whether nothing else is left. To be run while
-    nobody is counting.
-    """
-    end_runs(session, counter)
-    session.execute("DELETE FROM reconciled_day WHERE counter = %s", (counter,))
-    ((left,),) = session.query(
-        "SELECT EXISTS (SELECT 1 FROM backfill_source AS s JOIN backfill_chunk AS c"
-        " ON c.source = s.id WHERE s.counter = %s) OR EXISTS (SELECT 1 FROM backfill_run AS r"
-        " JOIN backfill_correction AS d ON d.run = r.id WHERE r.counter = %s)",
-        (counter, counter),
-    )
-    return not left
-
-
 def _to_slot_0(session: Session, counter: str, amount: int) -> None:
-    if amount:
-        # From one row of the ledger to another: the checksums, which are their sums, stay.
-        post(session, 0, [(counter, Posting(amount))])
-        post(session, FIRST_SLOT, [(counter, Posting(-amount))])
+    # From one row of the ledger to another: the checksums, which are their sums, stay.
+    post(session, 0, [(counter, Posting(amount))])
+    post(session, FIRST_SLOT, [(counter, Posting(-amount))])
