@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 from typing import Final, TypeVar
 
 from countersink.runtime.dimensions import (
@@ -22,6 +21,7 @@ from countersink.runtime.dimensions import (
     check_name,
     part,
 )
+from countersink.store.apply.control import bump
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
 from countersink.store.sql import datetime_of, unix_seconds
@@ -158,8 +158,7 @@ def is_breakdown(name: str) -> bool:
 
 def counter_of(name: str) -> str:
     """The counter that a breakdown breaks down; any other name itself."""
-    found = _STORED.fullmatch(name)
-    return name if found is None else found[1]
+    return name.partition("#")[0]
 
 
 def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
@@ -213,25 +212,20 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
     """Counters that have dimensions, or one; in the transaction or snapshot of the caller."""
     one, args = ("", ()) if counter is None else (" AND %s IN (name, breakdown_of)", (counter,))
     own: dict[str, tuple[str, ...]] = {}
-    breakdowns: dict[str, list[tuple[int, Breakdown]]] = {}
+    breakdowns: dict[str, list[Breakdown]] = {}
     for name, names, of, since in session.query(
         "SELECT name, dimensions, breakdown_of, since FROM counter"
-        f" WHERE dimensions IS NOT NULL{one}",
+        f" WHERE dimensions IS NOT NULL{one} ORDER BY LENGTH(name), name",
         args,
     ):
         dimensions = tuple(names.split(","))
         if of is None:
             own[name] = dimensions
-        elif is_breakdown(name) and counter_of(name) == of:
+        else:
             begun = 0 if since is None else unix_seconds(since) // 60
-            number = int(name.rpartition("#")[2])
-            breakdowns.setdefault(of, []).append((number, Breakdown(name, dimensions, begun)))
+            breakdowns.setdefault(of, []).append(Breakdown(name, dimensions, begun))
     return {
-        name: Dimensioned(
-            name,
-            dimensions,
-            tuple(each for _, each in sorted(breakdowns.get(name, ()), key=itemgetter(0))),
-        )
+        name: Dimensioned(name, dimensions, tuple(breakdowns.get(name, ())))
         for name, dimensions in own.items()
     }
 
@@ -261,16 +255,7 @@ def remove_all(session: Session, counter: str) -> None:
     counts.
     """
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
-
-
-def refuse_empty_key(session: Session, counter: str, key: str) -> None:
-    """Check that a key is not that of the events which breakdowns hold too.
-
-    Raises:
-        ValueError: it is.
-    """
-    if key == "" and names_of(session, counter):
-        raise empty_key(counter)
+    bump(session)
 
 
 def declare(
@@ -279,9 +264,9 @@ def declare(
     dimensions: tuple[str, ...] | None,
     breakdowns: tuple[tuple[str, ...], ...] | None,
     since: int,
-) -> bool:
-    """Declare dimensions and breakdowns of a counter, which has its row; whether anything changed.
-    Breakdowns that are not named any more are removed.
+) -> None:
+    """Declare dimensions and breakdowns of a counter, which has its row. Breakdowns that are not
+    named any more are removed.
 
     Args:
         session: in a transaction in which nobody counts.
@@ -297,17 +282,14 @@ def declare(
     names = before.dimensions if dimensions is None else dimensions
     wanted = tuple(there) if breakdowns is None else breakdowns
     _check(counter, names, wanted)
-    if names != before.dimensions:
-        session.execute(
-            "UPDATE counter SET dimensions = %s WHERE name = %s",
-            (",".join(names) or None, counter),
-        )
+    session.execute(
+        "UPDATE counter SET dimensions = %s WHERE name = %s", (",".join(names) or None, counter)
+    )
     for gone in there.keys() - set(wanted):
         session.execute("UPDATE counter SET dimensions = NULL WHERE name = %s", (there[gone].name,))
     new = [each for each in wanted if each not in there]
     if new:
         _add(session, counter, new, since)
-    return names != before.dimensions or set(wanted) != set(there)
 
 
 def _check(counter: str, names: Sequence[str], breakdowns: Iterable[tuple[str, ...]]) -> None:
@@ -327,8 +309,7 @@ def _check(counter: str, names: Sequence[str], breakdowns: Iterable[tuple[str, .
 
 def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: int) -> None:
     ((last,),) = session.query("SELECT last_breakdown FROM counter WHERE name = %s", (counter,))
-    numbers = (int(name.rpartition("#")[2]) for name in names_of(session, counter))
-    last = max([int(last or 0), *numbers])
+    last = last or 0
     if last + len(new) > MAX_NUMBER:
         raise ValueError(
             f"{counter} has had {last} breakdowns, and there is no room for {len(new)} more: at"
@@ -365,8 +346,11 @@ def names_of(session: Session, counter: str) -> list[str]:
     return [name for (name,) in found]
 
 
-def copy_settings(session: Session, counter: str, breakdown: str) -> None:
-    """Give a breakdown the settings of its counter; how far retention is with it stays as it is."""
-    (values,) = session.query(f"SELECT {_COPIED} FROM counter WHERE name = %s", (counter,))
-    assignments = ", ".join(f"{column} = %s" for column in _COPIED.split(", "))
-    session.execute(f"UPDATE counter SET {assignments} WHERE name = %s", (*values, breakdown))
+def copy_settings(session: Session, counter: str) -> None:
+    """Give a counter's breakdowns its settings; how far retention is with them stays as it is."""
+    copied = ", ".join(f"own.{column} = whole.{column}" for column in _COPIED.split(", "))
+    session.execute(
+        "UPDATE counter AS own JOIN counter AS whole ON whole.name = own.breakdown_of"
+        f" SET {copied} WHERE whole.name = %s",
+        (counter,),
+    )

@@ -6,13 +6,12 @@ from functools import partial
 from typing import TypeVar
 
 from countersink.store.apply import key_caps
-from countersink.store.apply.control import Control, bump, exclusive
+from countersink.store.apply.control import Control, bump, exclusive, read_control
 from countersink.store.connection import Connect, Session
 from countersink.store.counters import breakdowns as declared
 from countersink.store.counters import buckets, deletion, keep_steps, settings
 from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
-from countersink.store.counters.catalog import load
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.settings import Counter, MaxKeys, SettingsChange
 from countersink.store.errors import Conflict
@@ -148,23 +147,23 @@ class Counters:
             settings.require(session, name)
             if key is None:
                 if declared.names_of(session, name):
-                    self._alone(partial(_remove_breakdowns, name=name))
+                    self._alone(lambda session, control: declared.remove_all(session, name))
                 self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
-            declared.refuse_empty_key(session, name, key)
+            if key == "" and declared.names_of(session, name):
+                raise declared.empty_key(name)
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:
         """Whether rows of counters that were neither made nor counted before are refused."""
-        return self._pool.read(lambda session: load(session).strict)
+        return self._pool.read(lambda session: read_control(session, lock="").strict)
 
     def set_strict(self, on: bool) -> None:
         """From now on refuse rows of unknown counters (they become dead letters), or take them."""
 
         def switch(session: Session, control: Control) -> None:
-            if control.strict != bool(on):
-                session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
-                bump(session)
+            session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
+            bump(session)
 
         self._alone(switch)
 
@@ -172,7 +171,7 @@ class Counters:
         """The most keys that a day may have, of counters without a cap of their own; None: any
         number.
         """
-        return self._pool.read(lambda session: load(session).default_cap)
+        return self._pool.read(lambda session: read_control(session, lock="").max_keys)
 
     def set_max_keys(self, max_keys: int | None) -> None:
         """Set that number, from now on and for days that have keys already too; None: no cap.
@@ -183,12 +182,10 @@ class Counters:
         wanted = settings.check_max_keys(max_keys)
 
         def switch(session: Session, control: Control) -> None:
-            before = load(session).default_cap
-            if before != wanted:
-                session.execute("UPDATE control SET max_keys = %s WHERE id = 1", (wanted,))
-                if before is None:
-                    key_caps.count_anew(session)
-                bump(session)
+            session.execute("UPDATE control SET max_keys = %s WHERE id = 1", (wanted,))
+            if control.max_keys is None:
+                key_caps.count_anew(session)
+            bump(session)
 
         self._alone(switch)
 
@@ -206,14 +203,3 @@ class Counters:
 
     def __repr__(self) -> str:
         return "Counters()"
-
-
-def _remove_breakdowns(session: Session, control: Control, *, name: str) -> bool:
-    """Let nothing be counted in a counter's breakdowns any more, while nobody is counting; whether
-    there are any to be deleted.
-    """
-    there = declared.names_of(session, name)
-    declared.remove_all(session, name)
-    if there:
-        bump(session)
-    return bool(there)

@@ -123,6 +123,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
         max_keys, app_slots, steps = made.get(each, _NOT_MADE)
         scheme = catalog.of(each)
         declared = catalog.dimensioned.get(each, Dimensioned(each, ()))
+        over = 0
+        with suppress(Refused):  # its time zone is unknown here
+            over = overflown[each, buckets.date_at(scheme.known_zone(), minute * 60)]
         found.append(
             Counter(
                 name=each,
@@ -134,7 +137,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 },
                 max_keys=max_keys,
                 most_keys=catalog.cap(each),
-                overflown=overflown[each, _today(scheme, minute)] if overflown else 0,
+                overflown=over,
                 app_slots=app_slots,
                 made=each in made,
                 dimensions=declared.dimensions,
@@ -143,14 +146,6 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
             )
         )
     return found
-
-
-def _today(scheme: Scheme, minute: int) -> date:
-    """The date in a counter's time zone; where that is unknown here, in UTC."""
-    try:
-        return buckets.date_at(scheme.known_zone(), minute * 60)
-    except Refused:
-        return buckets.date_at("UTC", minute * 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,51 +174,41 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     """
     refuse_tracked(session, wanted.name)
     name = wanted.name
-    changed = _set_options(session, wanted)
-    changed |= _set_scheme(session, wanted, control.now)
+    _set_options(session, wanted)
+    _set_scheme(session, wanted, control.now)
     _check_steps(session, name, control.now)
     if wanted.salt_days is not None:
-        changed |= salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
+        salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
     salts.check_months(session, name)
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         since = next_midnight(session, name, control.now) if _may_be_counted(session, name) else 0
-        changed |= breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
-    if changed:
-        for each in breakdowns.names_of(session, name):
-            breakdowns.copy_settings(session, name, each)
-        bump(session)
+        breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
+    breakdowns.copy_settings(session, name)
+    bump(session)
     return read(session, name)[0]
 
 
-def _set_options(session: Session, wanted: SettingsChange) -> bool:
-    """Make the row of ``counter`` as asked for; whether that changed anything."""
-    session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (wanted.name,))
-    ((*before, created),) = session.query(
-        "SELECT max_keys, app_slots, keep_steps, created FROM counter WHERE name = %s FOR UPDATE",
-        (wanted.name,),
+def _set_options(session: Session, wanted: SettingsChange) -> None:
+    """Make the row of ``counter`` as asked for."""
+    name = wanted.name
+    session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (name,))
+    ((before, slots, keep),) = session.query(
+        "SELECT max_keys, app_slots, keep_steps FROM counter WHERE name = %s FOR UPDATE", (name,)
     )
-    after = [
-        before[0] if wanted.max_keys is None else wanted.max_keys[0],
-        before[1] if wanted.app_slots is None else wanted.app_slots,
-        before[2]
-        if wanted.keep is None
-        else (keep_steps.text_of(wanted.keep) if wanted.keep else None),
-    ]
-    if created is not None and after == before:
-        return False
+    most = before if wanted.max_keys is None else wanted.max_keys[0]
+    if wanted.keep is not None:
+        keep = keep_steps.text_of(wanted.keep) if wanted.keep else None
     session.execute(
         "UPDATE counter SET max_keys = %s, app_slots = %s, keep_steps = %s,"
         " created = COALESCE(created, UTC_TIMESTAMP(3)) WHERE name = %s",
-        (*after, wanted.name),
+        (most, wanted.app_slots or slots, keep, name),
     )
-    if before[0] is None and after[0] is not None:
-        broken_down = breakdowns.names_of(session, wanted.name)
-        key_caps.count_anew(session, [wanted.name, *broken_down])
-    return True
+    if before is None and most is not None:
+        key_caps.count_anew(session, [name, *breakdowns.names_of(session, name)])
 
 
-def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> bool:
-    """Set time zone and resolution as asked for; whether that changed anything.
+def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
+    """Set time zone and resolution as asked for.
 
     Raises:
         ValueError: it may not be.
@@ -233,7 +218,7 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> bool:
     zone = wanted.time_zone or before.time_zone
     resolution = wanted.resolution or before.resolution
     if (zone, resolution) == (before.time_zone, before.resolution):
-        return False
+        return
     _check_hours(zone, resolution, now_ms // 60_000)
     if zone != before.time_zone:
         _check_zone(session, before)
@@ -247,7 +232,6 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> bool:
         "UPDATE counter SET time_zone = %s, resolution = %s WHERE name = %s",
         (zone, resolution, name),
     )
-    return True
 
 
 def _check_zone(session: Session, scheme: Scheme) -> None:

@@ -48,9 +48,8 @@ def check_salt_days(days: int) -> int:
     return days
 
 
-def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
-    """Have the salts of a counter, which has its row, last so long from now on; whether that is
-    another time than before.
+def set_days(session: Session, counter: str, days: int, minute: int) -> None:
+    """Have the salts of a counter, which has its row, last so long from now on.
 
     Args:
         session: in a transaction in which nobody counts.
@@ -60,7 +59,7 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
     """
     ((before,),) = session.query("SELECT salt_days FROM counter WHERE name = %s", (counter,))
     if before == days:
-        return False
+        return
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
     endless = "counter = %s AND ends IS NULL"
     found = session.query(f"SELECT begins FROM visitor_salt WHERE {endless}", (counter,))
@@ -73,7 +72,6 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> bool:
             (_midnight_after(zone, day, 1), counter),
         )
     _make(session, counter, days, minute)
-    return True
 
 
 def check_months(session: Session, counter: str) -> None:
