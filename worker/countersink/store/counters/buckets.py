@@ -8,10 +8,12 @@ the midnight of the local date, for months that of their first day, for the othe
 So a label alone says from when to when a bucket is, in a time zone.
 """
 
+from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -115,8 +117,7 @@ def ends_at(time_zone: str, label: int) -> int:
     """
     start, width = label - width_number(label), width_of(label)
     if width == "month":
-        days = monthrange(*_date(start // _DAY).timetuple()[:2])[1]
-        return _day_begins(time_zone, start // _DAY + days)
+        return _day_begins(time_zone, start // _DAY + month_ends(own_date(label)).day)
     if width == "day":
         return _day_begins(time_zone, start // _DAY + 1)
     return start + MINUTES[width] * 60
@@ -146,10 +147,8 @@ def day_begins(time_zone: str, day: date) -> int:
         return begins
     # Midnight was left out, or came twice: clocks were changed around it.
     first = begins // 60 - _LONGEST_GAP
-    for minute in range(first, first + 2 * _LONGEST_GAP):
-        if date_at(time_zone, minute * 60) >= day:
-            return minute * 60
-    return begins
+    minutes = range(first, first + 2 * _LONGEST_GAP)
+    return next((at * 60 for at in minutes if date_at(time_zone, at * 60) >= day), begins)
 
 
 @lru_cache(maxsize=65_536)
@@ -212,15 +211,10 @@ def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
     begins = day_begins(time_zone, day)
     if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
         return (begins,)
-    changes = []
-    before = False
-    first = begins // 60 - _AROUND // 60
-    for minute in range(first, first + 2 * _AROUND // 60):
-        reached = date_at(time_zone, minute * 60) >= day
-        if reached != before:
-            changes.append(minute * 60)
-            before = reached
-    return tuple(changes) or (begins,)
+    instants = range(begins // 60 * 60 - _AROUND, begins + _AROUND, 60)
+    reached = [False, *(date_at(time_zone, each) >= day for each in instants)]
+    changes = zip(instants, pairwise(reached), strict=True)
+    return tuple(each for each, (one, other) in changes if one != other) or (begins,)
 
 
 def in_one_day(time_zone: str, begin: int, end: int) -> bool:
@@ -240,21 +234,15 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
     Either may be a time: a range begins at it, or ends before it.
     """
-    since: list[Interval] = [(None, None)]
-    if isinstance(start, datetime):
-        since = [(unix(start), None)]
-    elif start is not None:
-        reached = [*date_changes(time_zone, start), None]
-        since = list(zip(reached[::2], reached[1::2], strict=True))
-    until: list[Interval] = [(None, None)]
-    if isinstance(end, datetime):
-        until = [(None, unix(end))]
-    elif end is not None and (following := after(end)) is not None:
-        passed = [None, *date_changes(time_zone, following)]
-        until = list(zip(passed[::2], passed[1::2], strict=True))
+    reached: list[int | None] = [None, None]
+    passed: list[int | None] = [None, None]
+    if start is not None:
+        reached = [*edges(time_zone, start), None]
+    if (beyond := following(end)) is not None:
+        passed = [None, *edges(time_zone, beyond)]
     found = []
-    for begin, stop in since:
-        for other_begin, other_stop in until:
+    for begin, stop in zip(reached[::2], reached[1::2], strict=True):
+        for other_begin, other_stop in zip(passed[::2], passed[1::2], strict=True):
             low = later(begin, other_begin)
             high = earlier(stop, other_stop)
             if low is None or high is None or low < high:
@@ -262,14 +250,21 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
     return found
 
 
+def edges(time_zone: str, edge: date) -> tuple[int, ...]:
+    """The instants at which local time reaches a day, or a time, is before it again, and so on."""
+    return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
+
+
 def unix(moment: datetime) -> int:
     """Unix seconds of an aware time."""
     return (moment - _ZERO) // timedelta(seconds=1)
 
 
-def after(day: date) -> date | None:
-    """The next day; None after the last one that can be written."""
-    return None if day == date.max else day + ONE_DAY
+def following(end: date | None) -> date | None:
+    """The day, or the time, that a range ends before; None: it has no end that can be written."""
+    if end is None or isinstance(end, datetime):
+        return end
+    return None if end == date.max else end + ONE_DAY
 
 
 def later(one: int | None, other: int | None) -> int | None:
@@ -297,14 +292,15 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def hour_at(time_zone: str, instant: int, width: int = 3600) -> tuple[int, int]:
+def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
     """The local hour of an instant, or what has another width: (when it begins, its UTC offset),
     all in seconds.
     """
-    return _hour(instant, offset_at(time_zone, instant), width)
+    offset = offset_at(time_zone, instant)
+    return (instant + offset) // width * width - offset, offset
 
 
-def hours(time_zone: str, begin: int, end: int, width: int = 3600) -> Iterator[tuple[int, int]]:
+def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
     """The local hours of [begin, end) in order, as :func:`hour_at` has them.
 
     An hour that clocks repeat comes twice, with another offset; one that they leave out does not
@@ -312,7 +308,7 @@ def hours(time_zone: str, begin: int, end: int, width: int = 3600) -> Iterator[t
     each only a part has been.
     """
     for first, stop, offset in offsets(time_zone, begin, end):
-        hour, _ = _hour(first, offset, width)
+        hour, _ = hour_at(time_zone, first, width)
         for instant in range(hour, stop, width):
             yield instant, offset
 
@@ -334,7 +330,7 @@ def months(first: date, last: date) -> list[date]:
     Raises:
         SeriesTooLong: there are more than :data:`MAX_MONTHS`.
     """
-    begin, end = _month_number(first), _month_number(last)
+    begin, end = (day.year * 12 + day.month - 1 for day in (first, last))
     whole_days = MAX_MONTHS // 12 * 365
     require_length(end - begin + 1, "months", first, last, most=MAX_MONTHS, whole_days=whole_days)
     return [date(number // 12, number % 12 + 1, 1) for number in range(begin, end + 1)]
@@ -388,25 +384,12 @@ def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
     for low in range(begin, begin + _DAY, _STEP):
         after = offset_at(time_zone, low + _STEP)
         if after != before:
-            found.append((_change(time_zone, low, low + _STEP, before), after))
+            found.append((_change(time_zone, low, before), after))
             before = after
     return tuple(found)
 
 
-def _change(time_zone: str, low: int, high: int, before: int) -> int:
-    """The first second in (low, high] at which the offset is not ``before`` any more."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if offset_at(time_zone, middle) == before:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _hour(instant: int, offset: int, width: int) -> tuple[int, int]:
-    return (instant + offset) // width * width - offset, offset
-
-
-def _month_number(day: date) -> int:
-    return day.year * 12 + day.month - 1
+def _change(time_zone: str, low: int, before: int) -> int:
+    """The first second of a step at which the offset is not ``before`` any more, or its end."""
+    step = range(low, low + _STEP)
+    return low + bisect_left(step, True, key=lambda at: offset_at(time_zone, at) != before)

@@ -28,7 +28,7 @@ from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.sums import Scope, by_label
-from countersink.store.totals.views import View, following
+from countersink.store.totals.views import View
 
 Unit = Literal["day", "hour", "minute", "month"]
 UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")
@@ -102,7 +102,7 @@ def told_by(
     rolled = None if unit == "month" else _rolled(view, selection, unit)
     if rolled is None:
         return selection, None
-    until, start, end = rolled[0], selection.start, following(selection.end)
+    until, start, end = rolled[0], selection.start, buckets.following(selection.end)
     gone = end is not None and min(view.instants(end)) <= until
     if not gone and start is not None and min(view.instants(start)) >= until:
         return selection, None
@@ -128,7 +128,7 @@ def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] |
     """Up to which Unix second buckets are rolled up to wider ones than these, and to which; None:
     none of the range are, so that its zeros are exact.
     """
-    start, end = selection.start, following(selection.end)
+    start, end = selection.start, buckets.following(selection.end)
     begin = None if start is None else min(view.instants(start))
     stop = None if end is None else max(view.instants(end))
     found: tuple[int, Width] | None = None

@@ -256,9 +256,9 @@ class View:
             return end
         instant = buckets.unix(end)
         day = buckets.date_at(self.zone, instant - 60)
-        following = day + buckets.ONE_DAY
-        reached = buckets.date_changes(self.zone, following)[::2]
-        return following if any(each < instant for each in reached) else day
+        after = day + buckets.ONE_DAY
+        reached = buckets.date_changes(self.zone, after)[::2]
+        return after if any(each < instant for each in reached) else day
 
     def day_from(self, instant: int) -> date:
         """The first date of which nothing is before an instant."""
@@ -267,9 +267,7 @@ class View:
 
     def instants(self, edge: date) -> tuple[int, ...]:
         """Unix seconds at which a day begins, or that a time is."""
-        if isinstance(edge, datetime):
-            return (buckets.unix(edge),)
-        return buckets.date_changes(self.zone, edge)
+        return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
         """Whether whatever was counted from the bucket of an instant on is in such buckets."""
@@ -321,7 +319,7 @@ class View:
     ) -> list[tuple[int | None, int | None]]:
         """[first, until) of the labels whose buckets are of these days."""
         if self.plain(width) and not isinstance(start, datetime) and not isinstance(end, datetime):
-            return [(_label_from(width, start), _label_from(width, following(end)))]
+            return [(_label_from(width, start), _label_from(width, buckets.following(end)))]
         return [
             (self._first_label(width, begin), self._first_label(width, stop))
             for begin, stop in buckets.intervals(self.zone, start, end)
@@ -354,7 +352,7 @@ class View:
                         yield Cut(width, instant, day)
 
     def _cuts_of_range(self, start: date | None, end: date | None) -> Iterator[Cut]:
-        edges = [each for each in (start, following(end)) if each is not None]
+        edges = [each for each in (start, buckets.following(end)) if each is not None]
         yield from self._cuts_of_days(each for each in edges if not isinstance(each, datetime))
         for moment in edges:
             if isinstance(moment, datetime):
@@ -436,11 +434,6 @@ class View:
             f" {month} on would be cut",
             rolled_up_to=since,
         )
-
-
-def following(end: date | None) -> date | None:
-    """Before which day, or time, a range ends; None: it has no end."""
-    return end if end is None or isinstance(end, datetime) else buckets.after(end)
 
 
 def _label_from(width: Width, day: date | None) -> int | None:
