@@ -150,7 +150,7 @@ def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, 
         StoreError: as any query.
     """
     names, *others = islice(names_in_parts(snapshot.session, ""), 2)
-    known = known_names(snapshot.session, wanted)
+    known = sorted(known_names(snapshot.session, wanted))
     glance = Glance(only=known, limit=len(known), days=1, totals=False)
     seen = overview(snapshot, glance)
     return None if others else names, seen

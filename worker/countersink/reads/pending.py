@@ -19,9 +19,10 @@ from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooL
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import stored_form
 from countersink.store import Store
-from countersink.store.apply import guards, refusals
+from countersink.store.apply import guards
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
+from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.catalog import Catalog, accepted, load
 from countersink.store.errors import Conflict
 from countersink.store.totals.answer import answer
@@ -250,7 +251,7 @@ def settle(session: Session, queue: Queue, catalog: Catalog) -> Pending:
     left = [entry for name, entry in young.items() if name not in applied]
     counters = {counter for entry in left for counter in entry.counters} - catalog.tracked
     if control.strict:
-        counters = refusals.known(session, counters)
+        counters = known_names(session, counters)
     cells: dict[str, dict[tuple[int, str], int]] = {name: {} for name in counters}
     for entry in left:
         for (counter, label, key), amount in entry.cells.items():

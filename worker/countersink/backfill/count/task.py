@@ -23,13 +23,13 @@ from countersink.backfill.rejects import RejectsFile
 from countersink.backfill.run_state import LineCounts, printable
 from countersink.runtime.members import Salt
 from countersink.runtime.pace import pause
-from countersink.store.apply import refusals
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
+from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.buckets import MAX_MINUTE
 from countersink.store.counters.catalog import Catalog, Scheme, load
 from countersink.store.sessions import KeptSession
-from countersink.store.visitors.salts import kept_of
+from countersink.store.visitors.salts import kept
 
 FEWEST: Final = 1_000
 """Lines of a chunk, however slow it is to go."""
@@ -85,7 +85,7 @@ def refuse(session: Session, catalog: Catalog, counter: str) -> None:
             f" count under another name, or `countersink untrack {counter}` first"
         )
     if catalog.strict and counter not in catalog.known:
-        if not refusals.known(session, [counter]):
+        if not known_names(session, [counter]):
             raise BackfillError(
                 f"no counter is called {counter!r}, and only known ones are counted here:"
                 f" `countersink counter set {counter}` makes it"
@@ -110,7 +110,7 @@ def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...]
     """The salts for the visitors of a counter, read after the catalog by which it is counted, as
     their periods change with it; None: the recipe has no visitors.
     """
-    return kept_of(session, counter) if recipe.visitor else None
+    return tuple(kept(session).get(counter, ())) if recipe.visitor else None
 
 
 class LineRate:

@@ -21,10 +21,10 @@ from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import RowName
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import Session
+from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.catalog import Catalog, SaltPeriod, accepted
 from countersink.store.errors import UnknownDimension
-from countersink.store.sql import marks, parts
 from countersink.store.visitors import salts
 
 _KEY: Final = itemgetter(2)
@@ -230,7 +230,7 @@ def _not_counted(
     refused = {name: _tracked(name) for name in names & catalog.tracked}
     if catalog.strict:
         doubtful = {name for name in names - catalog.tracked - catalog.known if is_name(name)}
-        unknown = doubtful - known(session, doubtful)
+        unknown = doubtful - known_names(session, doubtful)
         catalog.known |= doubtful - unknown
         refused |= {name: _unknown(name) for name in unknown}
     return refused
@@ -250,23 +250,3 @@ def _unknown(counter: str) -> RowRefusal:
         f"no counter is called {counter!r}, and only known ones are counted here:"
         f" `countersink counter set {counter}`, then `countersink dead retry`",
     )
-
-
-_NAMES_PER_QUERY: Final = 500
-
-
-def known(session: Session, names: Iterable[str]) -> set[str]:
-    """Which of these counters are known, so that rows of theirs are counted in strict mode."""
-    found: set[str] = set()
-    ordered = sorted(names)
-    for part in parts(ordered, _NAMES_PER_QUERY):
-        rows = session.query(
-            f"SELECT name FROM counter WHERE created IS NOT NULL AND name IN ({marks(part)})"
-            f" UNION SELECT counter FROM counter_ledger WHERE counter IN ({marks(part)})"
-            # The row count of a tracked table, which is not in the ledger.
-            " UNION SELECT counter FROM counter_slot FORCE INDEX (PRIMARY)"
-            f" WHERE counter IN ({marks(part)}) GROUP BY counter",
-            (*part, *part, *part),
-        )
-        found.update(name for (name,) in rows)
-    return found

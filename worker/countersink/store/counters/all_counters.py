@@ -3,7 +3,7 @@
 day (``shaped_names``); all that was ever counted, by the rows or by the ledger.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from countersink.store.connection import Session
@@ -59,15 +59,18 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
         ((after,),) = found[-1:]
 
 
-def known_names(session: Session, wanted: Sequence[str]) -> list[str]:
-    """Those of ``wanted``, valid names, that were made or counted, in order."""
-    if not wanted:
-        return []
-    each = [
-        f"SELECT {name} FROM {table} WHERE {name} IN ({marks(wanted)}){_MADE.get(table, '')}"
-        for table, name in _NAMED
-    ]
-    return sorted(name for (name,) in session.query(" UNION ".join(each), [*wanted] * len(each)))
+def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
+    """Those of ``wanted``, valid names, that were made or counted."""
+    known: set[str] = set()
+    for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
+        each = [
+            f"SELECT {name} FROM {table} WHERE {name} IN ({marks(part)}){_MADE.get(table, '')}"
+            f" GROUP BY {name}"
+            for table, name in _NAMED
+        ]
+        found = session.query(" UNION ".join(each), [*part] * len(each))
+        known.update(name for (name,) in found)
+    return known
 
 
 def shaped_names(session: Session) -> set[str]:
@@ -91,10 +94,9 @@ def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
     Triggers post nothing, so the rows of tracked tables' counters are added up.
     """
     beside = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
-    totals = dict.fromkeys(names, 0)
-    totals |= totals_of(session, [name for name in names if name in beside])
     plain = [name for name in names if name not in beside]
-    return totals | _by_counter(session, "counter_ledger", plain)
+    found = totals_of(session, [name for name in names if name in beside])
+    return dict.fromkeys(names, 0) | found | _by_counter(session, "counter_ledger", plain)
 
 
 def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str, int]:

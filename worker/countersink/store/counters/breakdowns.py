@@ -66,8 +66,6 @@ class Breakdown:
         :func:`countersink.runtime.dimensions.composite`, which would look at each value anew.
         """
         count = len(self.dimensions)
-        if count == 1:
-            return _part(values.get(self.dimensions[0], ""), 1)
         return SEPARATOR.join([_part(values.get(name, ""), count) for name in self.dimensions])
 
     @property
@@ -243,11 +241,7 @@ def removed(session: Session, counter: str) -> list[str]:
     """The names of a counter's breakdowns that were removed, and are to be deleted, or were deleted
     a moment ago, when applications may still have counted in them.
     """
-    found = session.query(
-        "SELECT name FROM counter WHERE breakdown_of = %s AND dimensions IS NULL ORDER BY name",
-        (counter,),
-    )
-    return [name for (name,) in found]
+    return names_of(session, counter, "dimensions IS NULL")
 
 
 def remove_all(session: Session, counter: str) -> None:
@@ -281,7 +275,18 @@ def declare(
     there = {each.dimensions: each for each in before.breakdowns}
     names = before.dimensions if dimensions is None else dimensions
     wanted = tuple(there) if breakdowns is None else breakdowns
-    _check(counter, names, wanted)
+    if names and len(counter) > MAX_LENGTH:
+        raise ValueError(
+            f"{counter} has {len(counter)} characters, and a counter with dimensions at most"
+            f" {MAX_LENGTH}: count under a shorter name"
+        )
+    for each in wanted:
+        for name in each:
+            if name not in names:
+                raise ValueError(
+                    f"the breakdown {','.join(each)} needs the dimension {name}: declare it as well"
+                    " (--dimensions), or remove the breakdown (--breakdowns)"
+                )
     session.execute(
         "UPDATE counter SET dimensions = %s WHERE name = %s", (",".join(names) or None, counter)
     )
@@ -290,21 +295,6 @@ def declare(
     new = [each for each in wanted if each not in there]
     if new:
         _add(session, counter, new, since)
-
-
-def _check(counter: str, names: Sequence[str], breakdowns: Iterable[tuple[str, ...]]) -> None:
-    if names and len(counter) > MAX_LENGTH:
-        raise ValueError(
-            f"{counter} has {len(counter)} characters, and a counter with dimensions at most"
-            f" {MAX_LENGTH}: count under a shorter name"
-        )
-    for each in breakdowns:
-        for name in each:
-            if name not in names:
-                raise ValueError(
-                    f"the breakdown {','.join(each)} needs the dimension {name}: declare it as well"
-                    " (--dimensions), or remove the breakdown (--breakdowns)"
-                )
 
 
 def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: int) -> None:
@@ -337,10 +327,10 @@ _COPIED: Final = (
 )
 
 
-def names_of(session: Session, counter: str) -> list[str]:
+def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
     """The names of all of a counter's breakdowns, those that are being deleted included."""
     found = session.query(
-        "SELECT name FROM counter WHERE breakdown_of = %s AND created IS NOT NULL ORDER BY name",
+        f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
         (counter,),
     )
     return [name for (name,) in found]

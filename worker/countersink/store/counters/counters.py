@@ -200,6 +200,3 @@ class Counters:
                     " try again",
                     code=error.code,
                 ) from error
-
-    def __repr__(self) -> str:
-        return "Counters()"

@@ -76,12 +76,14 @@ class _Deleting:
     pause: Callable[[float], object]
     size: int
 
-    def backfills(self) -> None:
-        """End the counter's backfills, and delete what they wrote down."""
+    def end_backfills(self, run: Callable[[Callable[[int], object]], object]) -> None:
+        """End the counter's backfills, and delete what they wrote down; ``run`` is given pieces of
+        the work, as :meth:`next`.
+        """
         place = self.session, self.counter
-        self.next(lambda _: deletion_sql.end_runs(*place))
+        run(lambda _: deletion_sql.end_runs(*place))
         for delete in (deletion_sql.delete_corrections, deletion_sql.delete_chunks):
-            while self.next(partial(delete, *place)):
+            while run(partial(delete, *place)):
                 pass
 
     def once_through(self, most: int) -> Deleted:
@@ -112,10 +114,7 @@ class _Deleting:
     def _finish(self, control: Control) -> Deleted:
         place = self.session, self.counter
         refuse_tracked(*place)
-        deletion_sql.end_runs(*place)
-        for delete in (deletion_sql.delete_corrections, deletion_sql.delete_chunks):
-            while delete(*place, ROWS):
-                pass
+        self.end_backfills(lambda work: work(ROWS))
         if names_of(*place):
             raise _Meanwhile("has got breakdowns meanwhile: run this again")
         if deletion_sql.rows_left(*place, MOST + 1) > MOST:
@@ -226,7 +225,7 @@ def delete_counter(
     deleting = _Deleting(session, counter, reached, pause, ROWS)
     deleted = Deleted()
     with short_waits(session):
-        deleting.backfills()
+        deleting.end_backfills(deleting.next)
         left = deletion_sql.rows_left(session, counter)
         while True:
             deleted += deleting.once_through(left)

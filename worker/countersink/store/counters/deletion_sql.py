@@ -43,13 +43,12 @@ class Deleted:
         return Deleted(self.rows + other.rows, self.amount + other.amount)
 
 
-def rows_left(session: Session, counter: str, most: int | None = None) -> int:
+def rows_left(session: Session, counter: str, most: int = 2**63 - 1) -> int:
     """How many rows a counter has; a scan of them, which ends after ``most``."""
-    end = "" if most is None else f" LIMIT {most:d}"
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" WHERE counter = %s{end}) AS there",
-        (counter,),
+        " WHERE counter = %s LIMIT %s) AS there",
+        (counter, most),
     )
     return int(number)
 

@@ -85,15 +85,10 @@ def notes(
     """The notes on the days of a range, both ends included, in order; those on all counters after
     that on one.
     """
-    terms = f"counter IN ({marks(counters)})"
-    values: list[object] = [*counters]
-    for bound, day in ((">=", start), ("<=", end)):
-        if day is not None:
-            terms += f" AND day {bound} %s"
-            values.append(day)
     rows = session.query(
-        f"SELECT counter, day, note, author, changed FROM day_note WHERE {terms}"
+        "SELECT counter, day, note, author, changed FROM day_note"
+        f" WHERE counter IN ({marks(counters)}) AND day BETWEEN %s AND %s"
         " ORDER BY day, counter DESC",
-        tuple(values),
+        (*counters, start or date.min, end or date.max),
     )
     return [DayNote(*row) for row in rows]

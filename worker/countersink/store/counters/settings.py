@@ -16,7 +16,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import breakdowns, buckets, keep_steps
 from countersink.store.counters.all_counters import counter_names
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, counter_of
-from countersink.store.counters.buckets import MAX_MINUTE, NUMBER, Resolution, Width
+from countersink.store.counters.buckets import NUMBER, Resolution, Width
 from countersink.store.counters.catalog import (
     ZONE_STAYS,
     Scheme,
@@ -106,14 +106,12 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
     minute = int(now_ms) // 60_000
     catalog = load(session)
     where, args = ("", ()) if name is None else (" AND name = %s", (name,))
-    made = {
-        row[0]: row[1:]
-        for row in session.query(
-            "SELECT name, max_keys, app_slots, keep_steps FROM counter"
-            f" WHERE created IS NOT NULL{where}",
-            args,
-        )
-    }
+    rows = session.query(
+        "SELECT name, max_keys, app_slots, keep_steps FROM counter"
+        f" WHERE created IS NOT NULL{where}",
+        args,
+    )
+    made = {each: own for each, *own in rows}
     overflown: Counts[tuple[str, date]] = Counts()
     for (each, label), amount in key_caps.overflown_lately(session, name).items():
         with suppress(Refused, LookupError):  # verify tells of the latter
@@ -176,10 +174,9 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     name = wanted.name
     _set_options(session, wanted)
     _set_scheme(session, wanted, control.now)
-    _check_steps(session, name, control.now)
     if wanted.salt_days is not None:
         salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
-    salts.check_months(session, name)
+    _check_steps(session, name, control.now)
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         since = next_midnight(session, name, control.now) if _may_be_counted(session, name) else 0
         breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
@@ -219,7 +216,7 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
     resolution = wanted.resolution or before.resolution
     if (zone, resolution) == (before.time_zone, before.resolution):
         return
-    _check_hours(zone, resolution, now_ms // 60_000)
+    _check_hours(zone, resolution, now_ms // 1000)
     if zone != before.time_zone:
         _check_zone(session, before)
     if resolution != before.resolution and _may_be_counted(session, name):
@@ -295,12 +292,15 @@ def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
 
 
 def _check_steps(session: Session, name: str, now_ms: int) -> None:
-    """Check that the steps of a counter begin with a width in which it has buckets.
+    """Check that the steps of a counter begin with a width in which it has buckets, and make no
+    months of days with several salts.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not, or do.
     """
-    ((text,),) = session.query("SELECT keep_steps FROM counter WHERE name = %s", (name,))
+    ((text, days),) = session.query(
+        "SELECT keep_steps, salt_days FROM counter WHERE name = %s", (name,)
+    )
     steps, scheme = keep_steps.stored(text), load_scheme(session, name)
     finest = scheme.widths[0]
     if steps and NUMBER[steps[0][0]] < NUMBER[finest]:
@@ -309,9 +309,16 @@ def _check_steps(session: Session, name: str, now_ms: int) -> None:
             f" there is no {steps[0][0]} to keep: leave it out of --keep, or choose it with"
             " --resolution"
         )
+    if days and "month" in keep_steps.targets(steps):
+        raise ValueError(
+            f"{name} cannot both roll up days to months (--keep {text})"
+            f" and renew its salts (--salt-days {days}): a month would unite"
+            " members that were hashed with several salts; keep its days (--keep without day), or"
+            " one salt (--unique)"
+        )
     if "hour" in keep_steps.targets(steps):
         instead = "name quarter instead of hour in --keep, or leave hour out"
-        _check_hours(scheme.time_zone, "hour", now_ms // 60_000, instead)
+        _check_hours(scheme.time_zone, "hour", now_ms // 1000, instead)
 
 
 MAX_APP_SLOTS: Final = 256
@@ -321,8 +328,8 @@ MaxKeys = int | Literal["none"]
 MOST_MAX_KEYS: Final = 100_000_000
 _APP_MINUTES: Final = 2
 """Minutes for which applications may go on counting by what was changed, and one more."""
-_LOOK_AHEAD: Final = 2 * 365 * 1440
-"""Minutes from its begin on in which a zone's UTC offsets are looked at."""
+_LOOK_AHEAD_S: Final = 2 * 365 * 86_400
+"""Seconds from its begin on in which a zone's UTC offsets are looked at."""
 
 
 def check_name(counter: str) -> str:
@@ -384,11 +391,9 @@ def _check_hours(
     buckets.zone(time_zone)
     if width != "hour":
         return
-    for minute in range(since, min(since + _LOOK_AHEAD, MAX_MINUTE + 1), 1440):
-        offset = buckets.offset_at(time_zone, minute * 60)
+    for begin, _, offset in buckets.offsets(time_zone, since, since + _LOOK_AHEAD_S):
         if offset % 3600:
             raise ValueError(
                 f"{time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"
-                f" {label_time(minute * 60):%Y-%m-%d}), so hours do not add up to its days:"
-                f" {instead}"
+                f" {datetime_of(begin):%Y-%m-%d}), so hours do not add up to its days: {instead}"
             )

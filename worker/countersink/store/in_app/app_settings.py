@@ -28,8 +28,8 @@ from typing import Final
 
 from countersink.runtime.limits import minute_of
 from countersink.store.apply.control import read_control
-from countersink.store.apply.refusals import known
 from countersink.store.connection import Connect, Session, rerun
+from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.store.counters.catalog import Catalog, read_schemes
 from countersink.store.errors import UnknownCounter
@@ -177,7 +177,7 @@ def _read(
     """The settings in one snapshot; None where the time zone is to be fixed first."""
     refuse_tracked(session, counter)
     control = read_control(session, lock="")
-    if control.strict and not known(session, (counter,)):
+    if control.strict and not known_names(session, (counter,)):
         raise UnknownCounter(
             f"no counter is called {counter!r}, and only known ones are counted here:"
             f" `countersink counter set {counter}` makes it"

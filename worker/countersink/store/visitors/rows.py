@@ -120,7 +120,7 @@ def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, in
         counter: its name.
         places: (bucket's label, key, slot).
     """
-    if not places or not any_of(session, counter):
+    if not session.query(f"SELECT 1 FROM {_ROWS} WHERE counter = %s LIMIT 1", (counter,)):
         return
     one = "(counter = %s AND bucket = %s AND counter_key = %s AND width = %s AND slot = %s)"
     for part in parts(places, _KEYS_PER_QUERY):
@@ -141,11 +141,6 @@ def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
     rows = "visitor_slot FORCE INDEX (by_key)"
     if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):
         session.execute(f"DELETE visitor_slot FROM {rows} WHERE {where}", args)
-
-
-def any_of(session: Session, counter: str) -> bool:
-    """Whether a counter has sketches."""
-    return bool(session.query(f"SELECT 1 FROM {_ROWS} WHERE counter = %s LIMIT 1", (counter,)))
 
 
 def sketched(session: Session) -> list[str]:

@@ -74,26 +74,6 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
     _make(session, counter, days, minute)
 
 
-def check_months(session: Session, counter: str) -> None:
-    """Check that the settings of a counter do not make months of days with several salts.
-
-    Raises:
-        ValueError: they do.
-    """
-    found = session.query(
-        "SELECT keep_steps, salt_days FROM counter WHERE name = %s"
-        " AND keep_steps LIKE '%%day=%%' AND salt_days > 0",
-        (counter,),
-    )
-    for steps, days in found:
-        raise ValueError(
-            f"{counter} cannot both roll up days to months (--keep {steps})"
-            f" and renew its salts (--salt-days {days}): a month would unite"
-            " members that were hashed with several salts; keep its days (--keep without day), or"
-            " one salt (--unique)"
-        )
-
-
 def keep(session: Session) -> dict[str, list[Salt]]:
     """Where a salt will be lacking within a day, make those until the end of tomorrow, and forget
     those that are not needed any more; those to be published, by counter.
@@ -117,14 +97,18 @@ def keep(session: Session) -> dict[str, list[Salt]]:
         "UPDATE visitor_salt SET salt = NULL WHERE GREATEST(ends, made) < %s AND salt IS NOT NULL",
         (minute - KEPT_MINUTES,),
     )
-    published: dict[str, list[Salt]] = {}
+    return kept(session)
+
+
+def kept(session: Session) -> dict[str, list[Salt]]:
+    """The salts that are not forgotten by counter, the earliest first."""
+    found: dict[str, list[Salt]] = {}
     for name, *salt in session.query(
         "SELECT counter, number, begins, ends, salt FROM visitor_salt"
-        " JOIN counter ON name = counter"
-        " WHERE salt IS NOT NULL AND salt_days IS NOT NULL ORDER BY counter, begins"
+        " WHERE salt IS NOT NULL ORDER BY counter, begins"
     ):
-        published.setdefault(name, []).append(Salt(*salt))
-    return published
+        found.setdefault(name, []).append(Salt(*salt))
+    return found
 
 
 def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
@@ -136,18 +120,6 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
             (counter,),
         )
     ]
-
-
-def kept_of(session: Session, counter: str) -> tuple[Salt, ...]:
-    """The salts of a counter that are not forgotten, the earliest first."""
-    return tuple(
-        Salt(*salt)
-        for salt in session.query(
-            "SELECT number, begins, ends, salt FROM visitor_salt"
-            " WHERE counter = %s AND salt IS NOT NULL ORDER BY begins",
-            (counter,),
-        )
-    )
 
 
 def known_periods(
