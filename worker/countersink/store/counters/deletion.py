@@ -122,12 +122,9 @@ class _Deleting:
                 f"is counted faster than it can be deleted (more than {MOST:,} rows came"
                 " meanwhile): stop its producers, and run this again"
             )
-        deleted, page = Deleted(), Deleted(ROWS)
-        while page.rows == ROWS:
-            page, _ = deletion_sql.delete_rows(
-                self.session, "counter = %s", (self.counter,), ROWS, " NOWAIT"
-            )
-            deleted += page
+        deleted, _ = deletion_sql.delete_rows(
+            self.session, "counter = %s", (self.counter,), deletion_sql.EVERYTHING, " NOWAIT"
+        )
         for table in _ABOUT_A_COUNTER:
             self.session.execute(f"DELETE FROM {table} WHERE counter = %s", (self.counter,))
         links.delete_of(*place)

@@ -24,6 +24,9 @@ from countersink.store.visitors import rows as sketches
 Position = tuple[datetime, bytes]
 """The bucket and the key of a row."""
 
+EVERYTHING: Final = 2**31 - 1
+"""As a number of rows: all there are."""
+
 _ORDER: Final = "bucket, counter_key, width, slot"
 
 
@@ -43,7 +46,7 @@ class Deleted:
         return Deleted(self.rows + other.rows, self.amount + other.amount)
 
 
-def rows_left(session: Session, counter: str, most: int = 2**63 - 1) -> int:
+def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
     """How many rows a counter has; a scan of them, which ends after ``most``."""
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"

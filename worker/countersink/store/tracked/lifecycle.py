@@ -17,7 +17,7 @@ from typing import Final
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
 from countersink.store.counters.catalog import ZONE_STAYS
-from countersink.store.counters.deletion_sql import delete_rows
+from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.store.counters.settings import (
     check_app_slots,
     check_name,
@@ -279,7 +279,7 @@ def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
         return True
     if triggers.existing(session, tracked):
         return False
-    delete_rows(session, "counter = %s", (tracked.counter,), recount.EVERYTHING)
+    delete_rows(session, "counter = %s", (tracked.counter,), EVERYTHING)
     session.execute("DELETE FROM counter_ledger WHERE counter = %s", (tracked.counter,))
     definitions.delete(session, tracked.counter)
     bump(session)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from countersink.store import sql
 from countersink.store.connection import Connect, Session, rerun, rerun_transaction
-from countersink.store.counters.deletion_sql import delete_rows
+from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.store.errors import Conflict, Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
 from countersink.store.tracked.check import Cell, Progress, differences
@@ -35,8 +35,6 @@ _TURN_ATTEMPTS: Final = 3
 ROWS: Final = 1000
 """Rows per transaction."""
 _FROM_A_KEY: Final = "counter = %s AND bucket = %s AND counter_key >= %s"
-EVERYTHING: Final = 2**31 - 1
-"""As a number of rows: all there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
