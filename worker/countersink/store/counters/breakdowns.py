@@ -293,8 +293,7 @@ def declare(
     for gone in there.keys() - set(wanted):
         session.execute("UPDATE counter SET dimensions = NULL WHERE name = %s", (there[gone].name,))
     new = [each for each in wanted if each not in there]
-    if new:
-        _add(session, counter, new, since)
+    _add(session, counter, new, since)
 
 
 def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: int) -> None:

@@ -445,12 +445,11 @@ def last_reconciles(
     """
     found: dict[date, int] = {}
     for part in parts(sorted(set(days)), _ROWS_PER_STATEMENT):
-        rows = session.query(
+        found |= session.query(
             "SELECT day, MAX(run) FROM reconciled_day WHERE counter = %s"
             f" AND day IN ({marks(part)}) AND run > %s GROUP BY day",
             (counter, *part, later_than),
         )
-        found |= rows
     return found
 
 

@@ -57,9 +57,6 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
         days: 0 for ever.
         minute: now, in Unix minutes.
     """
-    ((before,),) = session.query("SELECT salt_days FROM counter WHERE name = %s", (counter,))
-    if before == days:
-        return
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
     endless = "counter = %s AND ends IS NULL"
     found = session.query(f"SELECT begins FROM visitor_salt WHERE {endless}", (counter,))
