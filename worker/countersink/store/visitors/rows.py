@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import key_text, text_bytes
+from countersink.store import sql
 from countersink.store.connection import Session
 from countersink.store.errors import DamagedSketch, NoSketches, RefusedMembers
 from countersink.store.sql import COMPACTED, LABEL, label_time, marks, parts, width_number
@@ -258,8 +259,9 @@ def _write(
             there = {one.key: one for one in (StoredSketch(counter, *row) for row in found)}
             new = [place for place in part if place[2] not in there]
             lost = _begin(session, slot, new)
-            rows: list[tuple[object, ...]] = []
-            at, width = label_time(bucket), width_number(bucket)
+            literals: list[str] = []
+            head = sql.head(session.literal, counter, bucket)
+            tail = f"', {width_number(bucket):d}, {slot:d}, X'"
             for place in part:
                 key = place[2]
                 try:
@@ -270,10 +272,11 @@ def _write(
                         there[key].add_to(union)
                     sketch = union.sketch()
                     crc = checksum(counter, bucket, key, slot, sketch)
-                    rows.append((counter, at, key, width, slot, sketch, crc))
+                    literals.append(f"{head}{key.hex()}{tail}{sketch.hex()}', {crc:d})")
                 except (DamagedSketch, NoSketches) as error:
                     failed[place] = error
-            session.insert_rows(into, rows, _KEYS_PER_QUERY, clause)
+            if literals:
+                session.execute(f"INSERT INTO {into} VALUES {', '.join(literals)}{clause}")
     return failed
 
 
