@@ -1,7 +1,8 @@
 """The list of all counters with totals and last days: sorting (``SORTS``), paging, search, and at
 most how many days (``MAX_DAYS``)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import islice
@@ -15,11 +16,9 @@ from countersink.store.counters.all_counters import (
     known_names,
     ledger_totals,
     names_in_parts,
-    shaped_names,
 )
-from countersink.store.counters.catalog import DEFAULT, Scheme, load
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
-from countersink.store.sql import NOW_MS, day_label, label_time, marks, parts
+from countersink.store.sql import NOW_MS, parts
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.series import series
 from countersink.store.totals.snapshot import SIZE, Snapshot
@@ -31,7 +30,6 @@ WEEK: Final = 7
 over, is left out."""
 SORTS: Final = ("counter", "today", "total", "change")
 """What counters may be sorted by: their names, or a number of :func:`standing`."""
-_COUNTERS_PER_QUERY: Final = 200
 
 Standing = Mapping[str, tuple[float, ...]]
 """By what all counters are sorted, larger ones first; empty for those that do not have it."""
@@ -127,18 +125,19 @@ def overview(snapshot: Snapshot, glance: Glance) -> Overview:
         page, number = _page_by_number(glance.standing, glance)
     more = len(page) > glance.limit
     page = page[: glance.limit]
-    schemes, now = _schemes(snapshot, page)
     totals = _totals(snapshot, page) if glance.totals else {}
-    days = _days(snapshot, schemes, glance.days, now)
+    days = _days(snapshot, page, glance.days)
+    with snapshot.together(sorted(page)):
+        schemes = [snapshot.shape(name).scheme for name in page]
     lines = [
         OverviewLine(
             counter=name,
-            time_zone=schemes[name].time_zone,
-            resolution=schemes[name].resolution,
+            time_zone=scheme.time_zone,
+            resolution=scheme.resolution,
             total=totals.get(name),
-            days=days.get(name),
+            days=days[name],
         )
-        for name in page
+        for name, scheme in zip(page, schemes, strict=True)
     ]
     return Overview(lines=lines, counters=number, more=more)
 
@@ -166,10 +165,9 @@ def standing(snapshot: Snapshot, by: str) -> Standing:
     names = counter_names(snapshot.session)
     if by == "total":
         return {name: (total,) for name, total in _totals(snapshot, names).items()}
-    schemes, now = _schemes(snapshot, names)
     number = 1 if by == "today" else 2 * WEEK + 1
     found: dict[str, tuple[float, ...]] = dict.fromkeys(names, ())
-    for name, days in _days(snapshot, schemes, number, now).items():
+    for name, days in _days(snapshot, names, number).items():
         if days is None:
             continue
         totals = [total for _, total in days]
@@ -218,13 +216,6 @@ def _page_by_number(known: Standing, glance: Glance) -> tuple[list[str], int]:
     return page[page.index(glance.after) + 1 :], len(names)
 
 
-def _schemes(snapshot: Snapshot, names: Sequence[str]) -> tuple[dict[str, Scheme], int]:
-    """The scheme of each, and the Unix second."""
-    ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
-    catalog = load(snapshot.session)
-    return {name: catalog.of(name) for name in names}, int(now_ms) // 1000
-
-
 def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
     found = ledger_totals(snapshot.session, names)
     for name in found.keys() & snapshot.pending.cells.keys():
@@ -233,50 +224,17 @@ def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
 
 
 def _days(
-    snapshot: Snapshot, schemes: dict[str, Scheme], number: int, now: int
+    snapshot: Snapshot, names: Sequence[str], number: int
 ) -> dict[str, list[tuple[date, int]] | None]:
-    """The last days of each counter; None where they cannot be told."""
-    if number == 0:
-        return {}
-    shaped = shaped_names(snapshot.session)
-    plain = [name for name in schemes if name not in shaped]
-    found: dict[str, list[tuple[date, int]] | None] = {}
-    found |= _plain(snapshot, plain, _last(number, DEFAULT.time_zone, now))
-    for some in parts(sorted(schemes.keys() & shaped), SIZE):
+    """The last days of each counter; None where they cannot be told, or none are asked for."""
+    ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
+    found: dict[str, list[tuple[date, int]] | None] = dict.fromkeys(names)
+    for some in parts(sorted(names) if number else [], SIZE):
         with snapshot.together(some):
             for name in some:
-                try:
-                    days = _last(number, schemes[name].known_zone(), now)
-                    wanted = Selection(name, start=days[0], end=days[-1])
+                with suppress(InexactZone, RolledUp, UnknownZone):
+                    zone = snapshot.shape(name).scheme.known_zone()
+                    today = buckets.date_at(zone, int(now_ms) // 1000)
+                    wanted = Selection(name, start=today - timedelta(days=number - 1), end=today)
                     found[name] = series(snapshot, wanted, "day", strict=True).rows
-                except (InexactZone, RolledUp, UnknownZone):
-                    found[name] = None
     return found
-
-
-def _plain(
-    snapshot: Snapshot, names: Iterable[str], days: Sequence[date]
-) -> dict[str, list[tuple[date, int]]]:
-    """Of counters that have counted UTC days all the time: many of them in one query."""
-    labels = {day_label(day): day for day in days}
-    first, last = min(labels), max(labels)
-    sums = {name: dict.fromkeys(days, 0) for name in names}
-    for some in parts(list(sums), _COUNTERS_PER_QUERY):
-        rows = snapshot.session.query(
-            "SELECT counter, bucket, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
-            f" WHERE counter IN ({marks(some)}) AND bucket >= %s AND bucket <= %s"
-            " GROUP BY counter, bucket",
-            (*some, label_time(first), label_time(last)),
-        )
-        for name, bucket, amount in rows:
-            sums[name][bucket.date()] += int(amount)
-    for name in sums.keys() & snapshot.pending.cells.keys():
-        for (label, _), amount in snapshot.pending.cells[name].items():
-            if label in labels:
-                sums[name][labels[label]] += amount
-    return {name: list(own.items()) for name, own in sums.items()}
-
-
-def _last(number: int, time_zone: str, now: int) -> list[date]:
-    today = buckets.date_at(time_zone, now)
-    return [today - timedelta(days=back) for back in reversed(range(number))]

@@ -1,6 +1,6 @@
 """All counters with few statements: the names of those that were made or counted
-(``counter_names``), in parts (``NAMES_PER_QUERY``); those whose rows do not simply add up by UTC
-day (``shaped_names``); all that was ever counted, by the rows or by the ledger.
+(``counter_names``), in parts (``NAMES_PER_QUERY``), and all that was ever counted, by the rows or
+by the ledger.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,6 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.counters.catalog import SCHEME_COLUMNS
 from countersink.store.sql import marks, parts
 
 NAMES_PER_QUERY: Final = 10_000
@@ -71,16 +70,6 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
         found = session.query(" UNION ".join(each), [*part] * len(each))
         known.update(name for (name,) in found)
     return known
-
-
-def shaped_names(session: Session) -> set[str]:
-    """The counters whose rows do not simply add up by UTC day."""
-    _, _, *times = SCHEME_COLUMNS.split(", ")
-    found = session.query(
-        "SELECT name FROM counter WHERE time_zone <> 'UTC' OR resolution <> 'day'"
-        f" OR COALESCE({', '.join(times)}) IS NOT NULL"
-    )
-    return {name for (name,) in found}
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
