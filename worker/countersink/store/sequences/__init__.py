@@ -9,9 +9,8 @@ its options, and a row per period. Whoever hands out a value locks the base row.
 import builtins
 from collections.abc import Callable
 from datetime import date, datetime
-from enum import Enum
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import TypeVar, Unpack
 
 from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.errors import Conflict
@@ -19,19 +18,18 @@ from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
 from countersink.store.sequences.allocator import (
     HANDING_IDLE_SECONDS,
-    handing_sessions,
+    KEEP,
+    is_alive,
     take,
     take_in,
 )
 from countersink.store.sequences.options import (
-    PeriodLength,
+    OptionChanges,
     SequenceOptions,
     ValueRequest,
-    block_size,
     check_changes,
     name_bytes,
     number,
-    step_number,
 )
 from countersink.store.sequences.records import CHANGE_LOCK_WAIT, TABLE, Period, Sequence
 from countersink.store.sessions import Pool
@@ -40,24 +38,13 @@ from countersink.store.sql import quoted
 __all__ = [
     "CHANGE_LOCK_WAIT",
     "HANDING_IDLE_SECONDS",
-    "UNCHANGED",
     "Period",
     "Sequence",
     "SequenceOptions",
     "Sequences",
-    "Unchanged",
 ]
 
 Result = TypeVar("Result")
-
-
-class _Unchanged(Enum):
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Final = _Unchanged.UNCHANGED
-"""For :meth:`Sequences.configure`: leave an option as it is."""
-Unchanged = Literal[_Unchanged.UNCHANGED]
 
 
 class Sequences:
@@ -84,8 +71,10 @@ class Sequences:
         self, connect: Connect, connect_to_change: Connect, pool: Pool, database: str
     ) -> None:
         self._table = f"{quoted(database)}.{TABLE}"
-        self._handing_out = handing_sessions(connect)
-        self._changing = handing_sessions(connect_to_change)
+        # A value whose reply is lost is lost. So that a connection that the server has ended costs
+        # none, it is found out before anything is sent.
+        self._handing_out = Pool(connect, KEEP, is_alive)
+        self._changing = Pool(connect_to_change, KEEP, is_alive)
         self._pool = pool
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
@@ -108,7 +97,7 @@ class Sequences:
             Conflict: an application's transaction held the sequence for too long; nothing was
                 handed out.
         """
-        return self._take(name, _asked(step, start))[-1]
+        return self._take(name, ValueRequest(step, start))[-1]
 
     def next_block(
         self, name: str, n: int, step: int | None = None, *, start: int | None = None
@@ -122,8 +111,7 @@ class Sequences:
         Raises:
             as :meth:`next`; ValueError also for ``n`` below 1.
         """
-        asked = _asked(step, start, block_size(n, None if step is None else step_number(step)))
-        return self._take(name, asked)
+        return self._take(name, ValueRequest(step, start, n))
 
     def next_in(
         self,
@@ -155,7 +143,8 @@ class Sequences:
             SequenceExhausted: as :meth:`next`; the transaction is still open.
             Refused: the sequence's time zone is unknown on this machine.
         """
-        return take_in(connection, self._table, name_bytes(name), _asked(step, start))[-1]
+        asked = ValueRequest(step, start)
+        return take_in(connection, self._table, name_bytes(name), asked)[-1]
 
     def peek(self, name: str, *, period: date | None = None) -> int | None:
         """The last value handed out, which is not taken by that; None if there is none.
@@ -169,8 +158,7 @@ class Sequences:
         """
         if period is not None and (not isinstance(period, date) or isinstance(period, datetime)):
             raise TypeError(f"a period is a date in it, not {type(period).__name__}")
-        encoded = name_bytes(name)
-        return self._pool.read(lambda session: records.peek(session, encoded, period))
+        return self._pool.read(partial(records.peek, name=name_bytes(name), day=period))
 
     def set(self, name: str, value: int) -> None:
         """Let ``value`` be the last one of the current period: the next one is a step further.
@@ -178,8 +166,8 @@ class Sequences:
         Raises:
             ValueError: it is beyond the sequence's limits.
         """
-        encoded, checked = name_bytes(name), number(value, "a value")
-        self._change(lambda at: records.set_value(at, encoded, checked))
+        checked = number(value, "a value")
+        self._change(partial(records.set_value, name=name_bytes(name), value=checked))
 
     def reset(self, name: str) -> int | None:
         """Begin the current period again: the next value is the start.
@@ -187,8 +175,7 @@ class Sequences:
         Returns:
             the last value that it had; None if it had none.
         """
-        encoded = name_bytes(name)
-        return self._change(lambda session: records.reset(session, encoded))
+        return self._change(partial(records.reset, name=name_bytes(name)))
 
     def reset_all(self) -> int:
         """Reset every sequence, one after another; how many had a value.
@@ -199,18 +186,7 @@ class Sequences:
         with self._changing.lent() as session:
             return records.reset_all(session)
 
-    def configure(
-        self,
-        name: str,
-        *,
-        start: int | Unchanged | None = UNCHANGED,
-        step: int | Unchanged | None = UNCHANGED,
-        minimum: int | Unchanged | None = UNCHANGED,
-        maximum: int | Unchanged | None = UNCHANGED,
-        cycle: bool | Unchanged | None = UNCHANGED,
-        period: PeriodLength | Unchanged | None = UNCHANGED,
-        time_zone: str | Unchanged | None = UNCHANGED,
-    ) -> Sequence:
+    def configure(self, name: str, **options: Unpack[OptionChanges]) -> Sequence:
         """Make a sequence, or change what is given of one; what is not given stays.
 
         Nobody goes by the old options once this has returned. None stands for the default.
@@ -235,35 +211,20 @@ class Sequences:
                 the sequence has handed out values; or limits that its value is beyond.
             Conflict: applications' transactions held the sequence all the time; nothing changed.
         """
-        given = {
-            "start": start,
-            "step": step,
-            "minimum": minimum,
-            "maximum": maximum,
-            "cycle": cycle,
-            "period": period,
-            "time_zone": time_zone,
-        }
-        checked = check_changes(
-            {option: value for option, value in given.items() if value is not UNCHANGED}
-        )
-        encoded = name_bytes(name)
-        return self._change(lambda session: records.configure(session, encoded, checked))
+        changes = check_changes(options)
+        return self._change(partial(records.configure, name=name_bytes(name), changes=changes))
 
     def periods(self, name: str) -> "builtins.list[Period]":
         """What the sequence came to in each period that it was used in, the earliest first."""
-        encoded = name_bytes(name)
-        return self._pool.read(lambda session: records.periods(session, encoded))
+        return self._pool.read(partial(records.periods, name=name_bytes(name)))
 
     def total(self, name: str) -> int:
         """The sum of the last values of all periods; 0 where there is none."""
-        encoded = name_bytes(name)
-        return self._pool.read(lambda session: records.total(session, encoded))
+        return self._pool.read(partial(records.total, name=name_bytes(name)))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
         """The sequences whose names begin with ``prefix``, by name, compared byte by byte."""
-        encoded = name_bytes(prefix)
-        return self._pool.read(lambda session: records.read_all(session, encoded))
+        return self._pool.read(partial(records.read_all, prefix=name_bytes(prefix)))
 
     def delete(self, name: str) -> bool:
         """Delete a sequence, its options and all its periods; False if there was none.
@@ -271,8 +232,7 @@ class Sequences:
         Raises:
             Conflict: applications' transactions held it all the time; nothing was deleted.
         """
-        encoded = name_bytes(name)
-        return self._change(lambda session: records.delete(session, encoded))
+        return self._change(partial(records.delete, name=name_bytes(name)))
 
     def close(self) -> None:
         """Close the connections. More are made when they are needed."""
@@ -295,11 +255,3 @@ class Sequences:
 
     def __repr__(self) -> str:
         return "Sequences()"
-
-
-def _asked(step: int | None, start: int | None, n: int = 1) -> ValueRequest:
-    return ValueRequest(
-        None if step is None else step_number(step),
-        None if start is None else number(start, "a start"),
-        n,
-    )

@@ -6,7 +6,7 @@ One statement does where there are no periods; a first value, and others, take a
 from functools import partial
 from typing import Final
 
-from countersink.store.connection import Connect, Session
+from countersink.store.connection import Session
 from countersink.store.errors import (
     HELD,
     Conflict,
@@ -101,15 +101,6 @@ def _leaves_it_open(error: StoreError) -> bool:
     return not error.code  # not the server's answer: the driver could not make sense of it
 
 
-def handing_sessions(connect: Connect) -> Pool:
-    """Sessions that hand out values.
-
-    A value whose reply is lost is lost. That must not happen to whoever merely comes back after a
-    while, so a connection that the server has ended meanwhile is found out before anything is sent.
-    """
-    return Pool(connect, KEEP, _is_alive)
-
-
-def _is_alive(session: Session, idle: float) -> bool:
-    """Whether it was alive a moment ago."""
+def is_alive(session: Session, idle: float) -> bool:
+    """Whether a session that was idle for so many seconds was alive a moment ago."""
     return (idle < PING_AFTER and session.silent()) or session.answers()

@@ -7,7 +7,7 @@ A period is known by its first day, a local date; the column ``period`` holds th
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date, timedelta
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.store.counters import buckets
 from countersink.store.errors import SequenceExhausted, UnknownZone
@@ -81,6 +81,18 @@ class SequenceOptions:
         return least <= value <= most
 
 
+class OptionChanges(TypedDict, total=False):
+    """New values of some options; None: the default."""
+
+    start: int | None
+    step: int | None
+    minimum: int | None
+    maximum: int | None
+    cycle: bool | None
+    period: PeriodLength | None
+    time_zone: str | None
+
+
 DEFAULTS: Final = SequenceOptions()
 FIELDS: Final = tuple(field.name for field in fields(SequenceOptions))
 
@@ -93,11 +105,25 @@ class ValueRequest:
         step: None: the configured one.
         start: the first value, where there is none yet; None: the configured one, else the step.
         n: how many values.
+
+    Raises:
+        TypeError, ValueError: as :func:`number`; or a step of 0, or no value at all, or a block
+            wider than 64 bits.
     """
 
     step: int | None = None
     start: int | None = None
     n: int = 1
+
+    def __post_init__(self) -> None:
+        if self.start is not None:
+            number(self.start, "a start")
+        if number(self.n, "the size of a block") < 1:
+            raise ValueError(f"a block has at least 1 value, not {self.n}")
+        if self.step is None:
+            return
+        if not MIN_VALUE <= self.n * step_number(self.step) <= MAX_VALUE:
+            raise ValueError(f"{self.n} values that are {self.step} apart do not fit into 64 bits")
 
 
 def next_values(
@@ -136,28 +162,26 @@ def check_changes(changes: Mapping[str, object]) -> dict[str, Any]:
     Raises:
         TypeError, ValueError: one that can never be.
     """
-    checked: dict[str, Any] = {}
-    for field, value in changes.items():
-        if value is None:
-            checked[field] = getattr(DEFAULTS, field)
-        elif field == "period":
-            if value not in PERIODS:
-                raise ValueError(f"period {value!r}: one of {', '.join(PERIODS)}")
-            checked[field] = value
-        elif field == "time_zone":
-            if not isinstance(value, str):
-                raise TypeError(f"a time zone is a str, not {type(value).__name__}")
-            buckets.zone(value)
-            checked[field] = value
-        elif field == "cycle":
-            if not isinstance(value, bool):
-                raise TypeError(f"cycle is True or False, not {value!r}")
-            checked[field] = value
-        elif field == "step":
-            checked[field] = step_number(cast(int, value))
-        else:
-            checked[field] = number(cast(int, value), field)
-    return checked
+    return {
+        field: getattr(DEFAULTS, field) if value is None else _option(field, value)
+        for field, value in changes.items()
+    }
+
+
+def _option(field: str, value: Any) -> Any:
+    if field == "step":
+        return step_number(value)
+    if field in ("start", "minimum", "maximum"):
+        return number(value, field)
+    if field == "period" and value not in PERIODS:
+        raise ValueError(f"period {value!r}: one of {', '.join(PERIODS)}")
+    if field == "time_zone":
+        if not isinstance(value, str):
+            raise TypeError(f"a time zone is a str, not {type(value).__name__}")
+        buckets.zone(value)
+    if field == "cycle" and not isinstance(value, bool):
+        raise TypeError(f"cycle is True or False, not {value!r}")
+    return value
 
 
 def changed(before: SequenceOptions, changes: Mapping[str, Any]) -> SequenceOptions:
@@ -235,16 +259,3 @@ def step_number(step: int) -> int:
     if number(step, "a step") == 0:
         raise ValueError("a step of 0 would hand out the same value again: give another one")
     return int(step)
-
-
-def block_size(n: int, step: int | None) -> int:
-    """``n``, if there can be a block of so many values.
-
-    Raises:
-        TypeError, ValueError: as :func:`number`; or less than 1; or a block wider than 64 bits.
-    """
-    if number(n, "the size of a block") < 1:
-        raise ValueError(f"a block has at least 1 value, not {n}")
-    if step is not None and not MIN_VALUE <= n * step <= MAX_VALUE:
-        raise ValueError(f"{n} values that are {step} apart do not fit into 64 bits")
-    return int(n)

@@ -16,7 +16,7 @@ connections: names are hex literals, and numbers are of 64 bits.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final
@@ -27,6 +27,7 @@ from countersink.store.sequences.options import (
     ALL_TIME,
     DEFAULTS,
     FIELDS,
+    MAX_NAME_BYTES,
     MAX_VALUE,
     MIN_VALUE,
     SequenceOptions,
@@ -36,6 +37,7 @@ from countersink.store.sequences.options import (
     name_text,
     next_values,
 )
+from countersink.store.sql import marks
 
 Execute = Callable[[str], object]
 Query = Callable[[str], list[tuple[Any, ...]]]
@@ -195,11 +197,7 @@ def read_all(session: Session, prefix: bytes) -> list[Sequence]:
     Raises:
         UnknownZone: a time zone is unknown on this machine.
     """
-    if not prefix:
-        return _read(session, "TRUE", ())
-    # UTF-8 has no byte 255, so the last one can grow.
-    behind = prefix[:-1] + bytes([prefix[-1] + 1])
-    return _read(session, "name >= %s AND name < %s", (prefix, behind))
+    return _read(session, prefix, prefix + b"\xff" * MAX_NAME_BYTES)
 
 
 def set_value(session: Session, name: bytes, value: int) -> None:
@@ -274,14 +272,13 @@ def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequ
                 f"the sequence {name_text(name)!r} stands at {value}, which is not within"
                 f" {limits(after)}: set or reset it first"
             )
-    options = [getattr(after, each) for each in FIELDS]
     kept = [
-        None if option == getattr(DEFAULTS, each) else option
-        for each, option in zip(FIELDS, options, strict=True)
+        None if option == default else option
+        for option, default in zip(astuple(after), astuple(DEFAULTS), strict=True)
     ]
     assignments = ", ".join(f"{column} = %s" for column in _COLUMNS)
     session.execute(f"UPDATE sequence SET {assignments} WHERE {_at(name, ALL_TIME)}", kept)
-    return _read(session, "name = %s", (name,))[0]
+    return _read(session, name, name)[0]
 
 
 def delete(session: Session, name: bytes) -> bool:
@@ -290,28 +287,30 @@ def delete(session: Session, name: bytes) -> bool:
     return session.execute("DELETE FROM sequence WHERE name = %s", (name,)) > 0
 
 
-def _read(session: Session, where: str, args: tuple[bytes, ...]) -> list[Sequence]:
+def _read(session: Session, first: bytes, last: bytes) -> list[Sequence]:
+    """The sequences of a range of names, both ends included."""
+    within = "FROM sequence WHERE name BETWEEN %s AND %s AND period"
     rows = session.query(
-        f"SELECT name, {_BASE} FROM sequence WHERE period = %s AND {where} ORDER BY name",
-        (ALL_TIME, *args),
+        f"SELECT name, {_BASE} {within} = %s ORDER BY name", (first, last, ALL_TIME)
     )
-    bases = [(bytes(name), _Base.of(*row)) for name, *row in rows]
-    starts = [base.options.period_at(base.seconds) for _, base in bases]
-    found = {(name, ALL_TIME): (base.value, base.updated_at) for name, base in bases}
-    for period in {*starts} - {ALL_TIME}:
-        rows = session.query(
-            f"SELECT name, value, updated_at FROM sequence WHERE period = %s AND {where}",
-            (period, *args),
-        )
-        found |= {(bytes(name), period): (value, updated) for name, value, updated in rows}
+    bases = {bytes(name): _Base.of(*row) for name, *row in rows}
+    current = {name: base.options.period_at(base.seconds) for name, base in bases.items()}
+    periods = list({ALL_TIME, *current.values()})
+    rows = session.query(
+        f"SELECT name, period, value, updated_at {within} IN ({marks(periods)})",
+        (first, last, *periods),
+    )
+    values = {
+        (bytes(name), period.date()): (value, updated) for name, period, value, updated in rows
+    }
     listed = []
-    for (name, base), period in zip(bases, starts, strict=True):
-        value, updated = found.get((name, period), (None, None))
+    for name, base in bases.items():
+        value, updated = values.get((name, current[name]), (None, None))
         listed.append(
             Sequence(
                 name=name_text(name),
                 value=value,
-                period_start=_start(period),
+                period_start=_start(current[name]),
                 updated_at=None if updated is None else _aware(updated),
                 options=base.options,
             )
@@ -348,8 +347,7 @@ def _read_value(
 def _locked_or_made(session: Session, name: bytes) -> _Base:
     session.execute(f"{_made(TABLE, name)} name = name")  # where it is there, it is locked alone
     base = _read_base(session.query, name, _LOCK)
-    if base is None:
-        raise Conflict("the base row, which was just made or locked, is not there")
+    assert base is not None
     return base
 
 
