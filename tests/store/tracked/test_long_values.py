@@ -85,6 +85,18 @@ def test_what_can_be_told_of_long_values_is_and_the_rest_refused(app: App) -> No
     assert app.found() == []
 
 
+def test_a_null_that_ends_a_cut_key_is_not_told_from_other_values(app: App) -> None:
+    app.run(
+        "CREATE TABLE users (id INT PRIMARY KEY, name VARCHAR(255) CHARACTER SET utf8mb4,"
+        " state VARCHAR(9) CHARACTER SET utf8mb4, rest VARCHAR(20) CHARACTER SET utf8mb4)"
+    )
+    insert = "INSERT INTO users VALUES (1, %s, NULL, 'abcdefghijklmnopqrst')"
+    app.session.execute(insert, ("x" * 235,))
+    app.track("users", counter="u", by=["name", "state", "rest"])
+    with pytest.raises(ValueError, match="too long for a key, which is cut"):
+        app.store.row_count(f"{app.schema}.users", state=None)
+
+
 @examples(few=30, many=100)
 @given(st.lists(st.none() | st.text(alphabet="a|\\é😀", max_size=300), min_size=1, max_size=3))
 def test_the_values_that_a_cut_key_still_tells(values: list[str | None]) -> None:

@@ -53,7 +53,7 @@ def test_the_longest_value_of_a_column_that_is_taken_fits_a_key(app: App) -> Non
     app.session.execute(f"INSERT INTO orders VALUES (1, {marks})", list(LONGEST.values()))
     table = read_table(app.session, app.schema, "orders", "")
     for number, kind in enumerate(LONGEST):
-        (column,) = table.by_columns([f"c{number}"])
+        (column,), _ = table.counted_by([f"c{number}"], None)
         ((length,),) = app.session.query(f"SELECT LENGTH({key_sql([column])}) FROM orders")
         assert length <= widest(column) <= 255, kind
     app.track("orders", counter="c", by=["c0"])

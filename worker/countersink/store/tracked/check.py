@@ -23,7 +23,7 @@ from countersink.store.sql import LABEL, label_text, label_time, quoted, width_n
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import is_day, key_sql, label_of_number, number_sql
-from countersink.store.tracked.table import AppTable, require_columns
+from countersink.store.tracked.table import AppTable
 from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
 from countersink.store.tracked.triggers import InstalledTrigger
 
@@ -124,7 +124,7 @@ def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     except ValueError as error:
         return [RowDifference(tracked, "no_table", f"{error}"), *strays]
     try:
-        require_columns(table, tracked)
+        table.counted_by(tracked.by, tracked.day)
     except ValueError as error:
         detail = f"{error}{_failing(session, tracked, table)}"
         return [RowDifference(tracked, "no_column", detail), *strays]
@@ -312,7 +312,7 @@ def _in_table(
     session: Session, tracked: TrackedTable, table: AppTable
 ) -> Iterator[list[tuple[Any, ...]]]:
     """(number of the day, key, rows) of parts of the table, by ranges of its primary key."""
-    by, day = table.counted_by(tracked)
+    by, day = table.counted_by(tracked.by, tracked.day)
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
     values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
     select = f"SELECT {values}, COUNT(*) FROM {source}"

@@ -43,13 +43,10 @@ class Exactly:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """The value is equal to a text, given as hex digits of its UTF-8, in the column's own character
-    set and collation.
-    """
+    """The value is equal to a text in the character set and the collation of its column."""
 
-    in_hex: str
-    charset: str
-    collation: str
+    text: str
+    column: Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +56,38 @@ class Number:
     value: Decimal
 
 
-@dataclass(frozen=True, slots=True)
-class Never:
-    """No value of the column is what is asked for."""
-
-
-NEVER: Final = Never()
-Condition = Exactly | Alike | Number | Never | None
+Condition = Exactly | Alike | Number | None
 """What is asked of a column; None: nothing."""
 
 
 def condition(session: Session, column: Column, value: object) -> Condition:
-    """What ``column = value``, or ``column IS NULL``, asks of the keys.
+    """What ``column = value`` asks of the keys. A value that the column cannot hold, such as a time
+    finer than its own, is a text that no key has.
 
     Args:
         session: on the server that the table is on.
         column: one that the table is tracked by.
-        value: None for NULL; an int or bool for integers, BIT and YEAR; an int or Decimal for
-            DECIMAL; a date for DATE; a naive datetime for DATETIME; a timedelta or time for TIME;
-            bytes for BINARY and VARBINARY; else a str.
+        value: an int or bool for integers, BIT and YEAR; an int or Decimal for DECIMAL; a date for
+            DATE; a naive datetime for DATETIME; a timedelta or time for TIME; bytes for BINARY and
+            VARBINARY; else a str.
 
     Raises:
         TypeError: not of such a type. ValueError: the column can hold no such value at all.
     """
-    if value is None:
-        return Exactly(None)
     if column.has_text and isinstance(value, str):
-        return _text(session, column, value)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{value!r} cannot be written as UTF-8") from error
+        if _BYTEWISE.fullmatch(column.collation or ""):
+            return Exactly(str.__str__(value))
+        return Alike(value, column)
     if column.type in INTEGER_TYPES and isinstance(value, int):
         return Exactly(str(int(value)))
     if column.type == "year" and isinstance(value, int):
         return Exactly(f"{_year(value):04d}")
     if column.type == "decimal" and isinstance(value, int | Decimal):
-        number = Decimal(value)
-        return Number(number) if number.is_finite() else NEVER
+        return Number(Decimal(value))
     if column.type in BINARY_TYPES and isinstance(value, bytes | bytearray):
         return Exactly(value.hex().upper())
     if column.type == "date" and isinstance(value, date) and not isinstance(value, datetime):
@@ -134,28 +129,9 @@ class Check:
             return True
         if isinstance(one, Exactly):
             return value == one.text
-        if value is None or isinstance(one, Never):
+        if value is None:
             return False
         return _is(value, one.value) if isinstance(one, Number) else self._known[value]
-
-
-def _text(session: Session, column: Column, value: str) -> Condition:
-    try:
-        in_hex = value.encode().hex()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{value!r} cannot be written as UTF-8") from error
-    charset, collation = column.charset or "utf8mb4", column.collation or "utf8mb4_bin"
-    if _BYTEWISE.fullmatch(collation):
-        return Exactly(str.__str__(value))
-    if charset != "utf8mb4":
-        there_and_back = f"CONVERT(X'{in_hex}' USING utf8mb4)"
-        ((stays,),) = session.query(
-            f"SELECT CAST(CONVERT(CONVERT({there_and_back} USING {charset}) USING utf8mb4)"
-            f" AS BINARY) = CAST({there_and_back} AS BINARY)"
-        )
-        if not stays:
-            return NEVER  # it has a character that the column's character set has not
-    return Alike(in_hex, charset, collation)
 
 
 def _year(value: int) -> int:
@@ -186,9 +162,8 @@ def _time(column: Column, value: time | timedelta) -> Condition:
 
 def _with_fraction(column: Column, text: str, microseconds: int) -> Condition:
     digits = f"{microseconds:06d}"
-    if digits[column.fraction :].strip("0"):
-        return NEVER  # finer than what the column holds
-    return Exactly(f"{text}.{digits[: column.fraction]}" if column.fraction else text)
+    shown = digits[: column.fraction] + digits[column.fraction :].rstrip("0")
+    return Exactly(f"{text}.{shown}" if shown else text)
 
 
 def _own_text(session: Session, column: Column, value: str) -> Condition:
@@ -212,15 +187,15 @@ def _is(text: str, number: Decimal) -> bool:
 
 def _equal(session: Session, texts: Sequence[str], one: Alike) -> list[bool]:
     """Which of these texts the server takes for the one asked for."""
-    wanted = _in_charset(one.in_hex, one.charset)
-    columns = ", ".join(
-        f"{_in_charset(text.encode('utf-8', 'surrogatepass').hex(), one.charset)}"
-        f" COLLATE {one.collation} = {wanted}"
-        for text in texts
-    )
-    (answers,) = session.query(f"SELECT {columns}")
-    return [bool(answer) for answer in answers]
+    wanted = _in_charset(one.text, one.column)
+    alike = f" COLLATE {one.column.collation} = {wanted}"
+    columns = ", ".join(_in_charset(text, one.column) + alike for text in texts)
+    # The column's character set may lack a character of the text: then no value is equal to it.
+    exists = f"CAST(CONVERT({wanted} USING utf8mb4) AS BINARY) = X'{one.text.encode().hex()}'"
+    ((whole, *answers),) = session.query(f"SELECT {exists}, {columns}")
+    return [bool(whole and answer) for answer in answers]
 
 
-def _in_charset(in_hex: str, charset: str) -> str:
-    return f"CONVERT(CONVERT(X'{in_hex}' USING utf8mb4) USING {charset})"
+def _in_charset(text: str, column: Column) -> str:
+    in_hex = text.encode("utf-8", "surrogatepass").hex()
+    return f"CONVERT(CONVERT(X'{in_hex}' USING utf8mb4) USING {column.charset})"

@@ -49,10 +49,12 @@ _BEGINNING: Final = MAX_KEY_BYTES - 1 - DIGEST_DIGITS
 """Bytes of a cut key's beginning, at most; up to 3 fewer where a character would be cut."""
 _CUT: Final = re.compile(rb"(.{235,238})~[0-9a-f]{16}", re.DOTALL)
 _BETWEEN: Final = ", X'7C', "
-_ESCAPED: Final = re.compile(rb"(?:[^\\]|\\[\\|])*", re.DOTALL)
+_PART: Final = re.compile(rb"\|((?:\\.|[^|])*)", re.DOTALL)
+"""A value of a key that begins with a bar."""
+_VALUE: Final = re.compile(rb"(?:[^\\]|\\[\\|])*|\\N", re.DOTALL)
+_ESCAPE: Final = re.compile(rb"\\([\\|]|\Z)")
+"""An escaped byte; a backslash at the end of a cut key is the first half of one."""
 _NULL: Final = b"\\N"
-_BACKSLASH: Final = ord("\\")
-_BAR: Final = ord("|")
 # A column of UCS-2 can hold half a surrogate pair, which MariaDB writes as the three bytes that
 # Python calls surrogatepass.
 _ERRORS: Final = "surrogatepass"
@@ -82,23 +84,16 @@ def decode(key: bytes, columns: int) -> tuple[str | None, ...]:
     Raises:
         ValueError: there are none; the row was not written by a trigger.
     """
-    values: list[str | None] = []
-    for part in _split(key) if columns else [key]:
-        if part == _NULL:
-            values.append(None)
-            continue
-        if not _ESCAPED.fullmatch(part):
-            raise _no_key(key, columns)
-        plain = re.sub(rb"\\(.)", rb"\1", part, flags=re.DOTALL)
-        try:
-            values.append(plain.decode("utf-8", _ERRORS))
-        except UnicodeDecodeError:
-            raise _no_key(key, columns) from None
-    if not columns and not key:
-        return ()
-    if len(values) != columns:
-        raise _no_key(key, columns)
-    return tuple(values)
+    found = _PART.findall(b"|" + key) if key or columns else []
+    try:
+        if len(found) == columns and all(map(_VALUE.fullmatch, found)):
+            return tuple(
+                None if part == _NULL else _ESCAPE.sub(rb"\1", part).decode("utf-8", _ERRORS)
+                for part in found
+            )
+    except UnicodeDecodeError:
+        pass
+    raise ValueError(f"{key!r} is no key of {columns} columns: no trigger has written it")
 
 
 def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
@@ -130,15 +125,12 @@ def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
     match = _CUT.fullmatch(key)
     if match is None:
         return None
-    *whole, begun = _split(match[1])
-    if (len(begun) - len(begun.rstrip(b"\\"))) % 2:
-        begun = begun[:-1]  # of an escape the first byte
+    *whole, begun = _PART.findall(b"|" + match[1])
     try:
-        values = decode(b"|".join(whole), len(whole)) if whole else ()
+        values = decode(b"|".join(whole), len(whole))
     except ValueError:
         return None
-    text = begun.replace(b"\\|", b"|").replace(b"\\\\", b"\\")
-    return values, text.decode("utf-8", "replace")
+    return values, _ESCAPE.sub(rb"\1", begun).decode("utf-8", "replace")
 
 
 def text_sql(column: Column, reference: str) -> str:
@@ -152,8 +144,7 @@ def text_sql(column: Column, reference: str) -> str:
     if column.type in BINARY_TYPES:
         value = f"HEX({value})"
     elif column.type in INTEGER_TYPES:
-        # Without the zeros of ZEROFILL; BIT becomes a number.
-        value = f"CAST({value} AS {'UNSIGNED' if column.unsigned else 'SIGNED'})"
+        value = f"({value} + 0)"  # without the zeros of ZEROFILL; BIT becomes a number
     return f"CAST(CONVERT({value} USING utf8mb4) AS BINARY)"
 
 
@@ -206,20 +197,3 @@ def _part(column: Column, reference: str) -> str:
         # Byte by byte: within a character of several bytes UTF-8 has neither of the two.
         text = f"REPLACE(REPLACE({text}, X'5C', X'5C5C'), X'7C', X'5C7C')"
     return f"COALESCE({text}, X'5C4E')"
-
-
-def _split(key: bytes) -> list[bytes]:
-    """The parts between those ``|`` that no backslash precedes."""
-    parts = [bytearray()]
-    escaped = False
-    for byte in key:
-        if byte == _BAR and not escaped:
-            parts.append(bytearray())
-            continue
-        escaped = byte == _BACKSLASH and not escaped
-        parts[-1].append(byte)
-    return [bytes(part) for part in parts]
-
-
-def _no_key(key: bytes, columns: int) -> ValueError:
-    return ValueError(f"{key!r} is no key of {columns} columns: no trigger has written it")

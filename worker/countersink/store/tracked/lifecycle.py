@@ -30,7 +30,7 @@ from countersink.store.tracked import definitions, privileges, recount, triggers
 from countersink.store.tracked.check import Progress
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.recount import Repaired
-from countersink.store.tracked.table import AppTable, read_table, require_columns
+from countersink.store.tracked.table import AppTable, read_table
 from countersink.store.tracked.triggers import InstalledTrigger, Notice, Trigger, change, changing
 
 _ATTEMPTS: Final = 3
@@ -79,13 +79,13 @@ def make_plan(
     found = read_table(session, *definitions.parse(table, database), database)
     # First: columns that this user may not see are not in the table.
     privileges.require_before(session, found.schema, found.name, database)
-    columns = found.by_columns(by)
+    columns, of_day = found.counted_by(by, day)
     wanted = TrackedTable(
         counter=check_name(counter),
         schema=found.schema,
         table=found.name,
         by=tuple(column.name for column in columns),
-        day=None if day is None else found.day_column(day).name,
+        day=None if of_day is None else of_day.name,
         app_slots=check_app_slots(app_slots),
         triggers=f"countersink_{token_hex(8)}",
         created=datetime.now(UTC),
@@ -257,12 +257,7 @@ def _require_readable(session: Session, table: AppTable, tracked: TrackedTable) 
 
 def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
     again = f"then run `countersink verify {table.schema}.{table.name} --repair`"
-    found = [
-        f"{cascade}: what it deletes or changes fires no trigger; {again}"
-        for cascade in table.cascades
-    ]
-    if table.partitioned:
-        found.append(f"dropping or truncating a partition fires no trigger; {again}")
+    found = [f"{each}; {again}" for each in table.untriggered]
     if table.updates_ignored and not table.primary_key and _reads(table, tracked):
         found.append(
             "it has no primary key, so rows that an UPDATE IGNORE leaves as they were are counted"
@@ -295,7 +290,7 @@ def _look(
 ) -> tuple[AppTable, list[InstalledTrigger], list[Trigger]]:
     """The table, and which triggers to drop and to make so that all run as this user."""
     table = triggers.table_of(session, tracked, database)
-    require_columns(table, tracked)
+    table.counted_by(tracked.by, tracked.day)
     privileges.require_before(session, table.schema, table.name, database)
     ((user,),) = session.query("SELECT CURRENT_USER()")
     should_be = triggers.wanted(tracked, table, database)

@@ -13,16 +13,17 @@ not decide, it cannot be told whether its rows are asked for: that is an error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import date
-from typing import Final
+from typing import Final, NamedTuple
 
+from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.store.connection import Session
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.sql import day_label, label_time, marks, parts
 from countersink.store.totals.selection import check_days
 from countersink.store.tracked import encoding
-from countersink.store.tracked.condition import NEVER, Alike, Check, Condition, Exactly, condition
+from countersink.store.tracked.condition import Alike, Check, Condition, Exactly, condition
 from countersink.store.tracked.definitions import TrackedTable, find, in_words, read_all
 from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, cut_values
 from countersink.store.tracked.table import Column, read_columns
@@ -75,9 +76,7 @@ def row_count(
         raise UnknownCounter(f"no table or counter {table!r} is tracked: countersink track {table}")
     tracked = _choose(found, table, asked, start or end)
     conditions = _conditions(session, tracked, asked)
-    if NEVER in conditions:
-        return 0
-    return _Selection(session, tracked.counter, conditions, Days(start, end)).sum()
+    return _Selection(session, tracked.counter, conditions, start, end).sum()
 
 
 def _check_told_apart(start: date | None, end: date | None) -> None:
@@ -121,15 +120,16 @@ def _conditions(
     session: Session, tracked: TrackedTable, asked: Mapping[str, object]
 ) -> list[Condition]:
     """What is asked of each column of the keys."""
-    if all(value is None for value in asked.values()):
-        return [Exactly(None) if name.lower() in asked else None for name in tracked.by]
-    known = read_columns(session, tracked.schema, tracked.table)
+    known: dict[str, Column] = {}
+    if any(value is not None for value in asked.values()):
+        known = read_columns(session, tracked.schema, tracked.table)
     conditions: list[Condition] = []
     for name in tracked.by:
-        if name.lower() not in asked:
-            conditions.append(None)
+        value = asked.get(name.lower())
+        if value is None:
+            conditions.append(Exactly(None) if name.lower() in asked else None)
         elif name in known:
-            conditions.append(condition(session, known[name], asked[name.lower()]))
+            conditions.append(condition(session, known[name], value))
         else:
             raise Refused(_out_of_sight(name, tracked, known))
     return conditions
@@ -148,43 +148,26 @@ def _out_of_sight(name: str, tracked: TrackedTable, known: Mapping[str, Column])
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Days:
-    """A range of days, both inclusive; None for where they begin or end."""
-
-    start: date | None = None
-    end: date | None = None
-
-    @property
-    def single(self) -> bool:
-        """Whether it is one day."""
-        return self.start is not None and self.start == self.end
-
-    def condition(self) -> tuple[str, tuple[object, ...]]:
-        """The rest of a WHERE clause, from AND on, and its values."""
-        ends = [("=", self.start)] if self.single else [(">=", self.start), ("<=", self.end)]
-        given = [(sign, label_time(day_label(day))) for sign, day in ends if day is not None]
-        where = "".join(f" AND bucket {sign} %s" for sign, _ in given)
-        return where, tuple(moment for _, moment in given)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """Keys from the first on, and before the end; None: to the last."""
+class KeyRange(NamedTuple):
+    """Keys from the first on, and before the end."""
 
     first: bytes
-    end: bytes | None
+    end: bytes
 
-    def condition(self) -> tuple[str, tuple[object, ...]]:
-        """A condition, and its values."""
-        if self.end is None:
-            return "counter_key >= %s", (self.first,)
-        return "counter_key >= %s AND counter_key < %s", (self.first, self.end)
+
+_WITHIN: Final = "counter_key >= %s AND counter_key < %s"
+"""The condition of a range of keys."""
+_ALL_KEYS: Final = KeyRange(b"", b"\xff" * (MAX_KEY_BYTES + 1))
 
 
 class _Selection:
     def __init__(
-        self, session: Session, counter: str, conditions: Sequence[Condition], days: Days
+        self,
+        session: Session,
+        counter: str,
+        conditions: Sequence[Condition],
+        start: date | None,
+        end: date | None,
     ) -> None:
         self._session = session
         self._counter = counter
@@ -192,9 +175,13 @@ class _Selection:
         asked = [place for place, one in enumerate(conditions) if one is not None]
         self._asked = conditions[: asked[-1] + 1] if asked else []
         self._checks = [Check(session, one) for one in self._asked]
-        self._days = days
+        self._single_day = start is not None and start == end
+        ends = [("=", start)] if self._single_day else [(">=", start), ("<=", end)]
+        given = {sign: label_time(day_label(day)) for sign, day in ends if day is not None}
+        self._days = "".join(f" AND bucket {sign} %s" for sign in given)
+        self._moments = tuple(given.values())
         # The keys of one day are together in the primary key, those of several in the other index.
-        self._index = "PRIMARY" if days.single else "by_key"
+        self._index = "PRIMARY" if self._single_day else "by_key"
 
     def sum(self) -> int:
         if not self._asked:
@@ -209,9 +196,8 @@ class _Selection:
             where = f" AND counter_key IN ({marks(some)})"
             total += self._sum(where, tuple(some), self._index)
         for several in parts(ranges, _RANGES_PER_SUM):
-            terms = [one.condition() for one in several]
-            where = " OR ".join(f"({term})" for term, _ in terms)
-            args = tuple(arg for _, own in terms for arg in own)
+            where = " OR ".join([f"({_WITHIN})"] * len(several))
+            args = tuple(end for one in several for end in one)
             total += self._sum(f" AND ({where})", args, self._index)
         return total
 
@@ -229,22 +215,18 @@ class _Selection:
             for key in keys:
                 if key < first:
                     continue  # like the one before
-                values = known.get(key)
+                first = key + b"\0"
+                values = known.get(key)  # None: no trigger has written it, so no row is behind it
                 if (cut := cut_values(key)) is not None:
                     if self._meets_cut(*cut):
                         yield key
-                    first = key + b"\0"
-                    continue
-                if values is None:
-                    first = key + b"\0"  # no trigger has written it: no row is behind it
-                    continue
-                wrong = self._first_wrong(values)
-                if wrong is None:
+                elif values is not None and (wrong := self._first_wrong(values)) is not None:
+                    first = self._behind(key, values, wrong)
+                elif values is not None:
                     found = self._whole(values[: len(self._asked)])
                     yield found
-                    first = key + b"\0" if isinstance(found, bytes) else found.end or b""
-                else:
-                    first = self._behind(key, values, wrong)
+                    if isinstance(found, KeyRange):
+                        first = found.end
             here = KeyRange(first, here.end)
             most = min(2 * most, MOST_ENTRIES) if len(keys) > most // 2 else ENTRIES
 
@@ -265,7 +247,7 @@ class _Selection:
 
     def _beginning_with(self, values: Values) -> KeyRange:
         if not values:
-            return KeyRange(b"", None)
+            return _ALL_KEYS
         begin = encoding.encode(values)
         if len(begin) >= CUT_FROM and self._any_cut(begin[:CUT_FROM]):
             raise _untold()
@@ -311,26 +293,21 @@ class _Selection:
         """The values of those keys that have some."""
         found: dict[bytes, Values] = {}
         for key in keys:
-            if cut_values(key) is not None:
-                continue
-            try:
+            with suppress(ValueError):
                 found[key] = encoding.decode(key, self._columns)
-            except ValueError:
-                continue
         for place, check in enumerate(self._checks):
             check.ask([values[place] for values in found.values()])
         return found
 
     def _keys(self, within: KeyRange, most: int) -> list[bytes]:
         """The keys of the first entries of a range, in order."""
-        where, args = within.condition()
-        days, day = self._days.condition() if self._days.single else ("", ())
+        days, day = (self._days, self._moments) if self._single_day else ("", ())
         rows = self._session.query(
             "SELECT DISTINCT counter_key FROM ("
             f"SELECT counter_key FROM counter_slot FORCE INDEX ({self._index})"
-            f" WHERE counter = %s{days} AND {where} ORDER BY counter_key LIMIT {most:d}"
+            f" WHERE counter = %s{days} AND {_WITHIN} ORDER BY counter_key LIMIT {most:d}"
             ") AS entries",
-            (self._counter, *day, *args),
+            (self._counter, *day, *within),
         )
         return sorted(bytes(key) for (key,) in rows)
 
@@ -338,18 +315,16 @@ class _Selection:
         """Whether a key that begins so was cut."""
         keys = self._session.query(
             "SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX (by_key)"
-            " WHERE counter = %s AND counter_key >= %s AND counter_key < %s"
-            f" AND LENGTH(counter_key) > {CUT_FROM:d}",
+            f" WHERE counter = %s AND {_WITHIN} AND LENGTH(counter_key) > {CUT_FROM:d}",
             (self._counter, begin, begin + b"\xff"),
         )
         return any(cut_values(bytes(key)) is not None for (key,) in keys)
 
     def _sum(self, where: str, args: tuple[object, ...], index: str) -> int:
-        days, own = self._days.condition()
         ((amount,),) = self._session.query(
             f"SELECT SUM(amount) FROM counter_slot FORCE INDEX ({index})"
-            f" WHERE counter = %s{days}{where}",
-            (self._counter, *own, *args),
+            f" WHERE counter = %s{self._days}{where}",
+            (self._counter, *self._moments, *args),
         )
         return int(amount or 0)
 
@@ -357,10 +332,11 @@ class _Selection:
 def _may_begin(one: Condition, begun: str) -> bool:
     """Whether a value that begins so, and is longer, can be what is asked for."""
     if isinstance(one, Exactly):
-        return one.text is not None and one.text.startswith(begun.rstrip("\ufffd"))
+        text = "\\N" if one.text is None else one.text
+        return text.startswith(begun.rstrip("\ufffd"))
     if isinstance(one, Alike):
         # Collations ignore cases, accents and blanks: not that the other is twice as long.
-        return 2 * len(bytes.fromhex(one.in_hex).decode()) >= len(begun)
+        return 2 * len(one.text) >= len(begun)
     return True
 
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from countersink.store.connection import Session
 from countersink.store.migrate import migrations
-from countersink.store.tracked.definitions import TrackedTable
 
 INTEGER_TYPES: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "bit"})
 BINARY_TYPES: Final = frozenset({"binary", "varbinary"})
@@ -22,32 +21,14 @@ OWN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})
 """Types of MariaDB whose values can be written in several ways."""
 _ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | OWN_TEXT
 _ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
-_WIDTHS: Final = {
-    "tinyint": 4,
-    "smallint": 6,
-    "mediumint": 8,
-    "int": 11,
-    "bigint": 20,
-    "bit": 20,
-    "date": 10,
-    "datetime": 19,
-    "time": 10,
-    "year": 4,
-    "uuid": 36,
-    "inet4": 15,
-    "inet6": 45,
-}
-"""Characters of the longest value, without a fraction; all of them ASCII."""
+_SHORT_TYPES: Final = frozenset({"date", "datetime", "time", "year"}) | OWN_TEXT
+_SHORT_BYTES: Final = 45
+"""Bytes of the longest value of these types, an INET6."""
 _CHARACTER_BYTES: Final = {
     "ascii": 2,  # one byte; but a backslash or a bar is written with another one before it
-    "utf8mb4": 4,
-    "utf16": 4,
-    "utf16le": 4,
-    "utf32": 4,
-    "gb18030": 4,
+    **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
 }
-"""Bytes of UTF-8 that a character takes at most in a key."""
-_OTHER_CHARACTER_BYTES: Final = 3
+"""Bytes of UTF-8 that a character takes at most in a key; of other character sets three."""
 _NULL_BYTES: Final = 2
 MAX_WIDTH: Final = 131_072
 """Bytes that the values of a row may take: any VARCHAR can be counted by, no TEXT."""
@@ -66,8 +47,6 @@ class Column:
     Attributes:
         name: as it was created.
         type: such as ``varchar``, in lower case.
-        unsigned: whether an integer has no sign.
-        nullable: whether it can be NULL.
         length: characters of a text, or bytes of a binary value, at most.
         digits: of a number.
         fraction: digits of a time's fraction of a second.
@@ -77,8 +56,6 @@ class Column:
 
     name: str
     type: str
-    unsigned: bool
-    nullable: bool
     length: int
     digits: int
     fraction: int
@@ -111,8 +88,7 @@ class AppTable:
         updates_ignored: whether the server runs AFTER UPDATE triggers also for the rows that an
             UPDATE IGNORE leaves as they were, as MariaDB does.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
-        cascades: its foreign keys by which rows change without a trigger, as sentences.
-        partitioned: whether partitions can be dropped from it.
+        untriggered: sentences on what changes its rows and fires no trigger.
     """
 
     schema: str
@@ -122,8 +98,7 @@ class AppTable:
     primary_key: tuple[Column, ...]
     updates_ignored: bool
     snapshot_isolation: bool
-    cascades: tuple[str, ...]
-    partitioned: bool
+    untriggered: tuple[str, ...]
 
     @property
     def first_key(self) -> Column | None:
@@ -136,8 +111,6 @@ class AppTable:
         Raises:
             ValueError: there is none; says which there are.
         """
-        if name in self.columns:
-            return self.columns[name]
         for own in self.columns.values():
             if own.name.casefold() == name.casefold():
                 return own
@@ -145,22 +118,14 @@ class AppTable:
             f"{self.schema}.{self.name} has no column {name!r}; it has {', '.join(self.columns)}"
         )
 
-    def counted_by(self, tracked: TrackedTable) -> tuple[list[Column], Column | None]:
-        """The columns that make the key of a row's count, and the one that is its day.
+    def counted_by(self, by: Sequence[str], day: str | None) -> tuple[list[Column], Column | None]:
+        """The columns that make the key of a row's count, and the one whose date is its day.
 
         Raises:
-            ValueError: there is none of such a name.
+            ValueError: there is no such column, one comes twice, or their values cannot make a key;
+                or the day's column holds no dates.
         """
-        by = [self.column(name) for name in tracked.by]
-        return by, None if tracked.day is None else self.column(tracked.day)
-
-    def by_columns(self, names: Sequence[str]) -> list[Column]:
-        """The columns whose values make the key.
-
-        Raises:
-            ValueError: there is no such column, one comes twice, or their values cannot make one.
-        """
-        found = [self.column(name) for name in names]
+        found = [self.column(name) for name in by]
         for column in found:
             if found.count(column) > 1:
                 raise ValueError(f"column {column.name} is given twice")
@@ -170,21 +135,13 @@ class AppTable:
                 f"the values may not fit the {MAX_WIDTH:,} bytes that are read of a row ({said}"
                 f" bytes of UTF-8): count by fewer or narrower columns; {_GENERATED}"
             )
-        return found
-
-    def day_column(self, name: str) -> Column:
-        """The column whose date is the day.
-
-        Raises:
-            ValueError: there is none, or it holds no dates.
-        """
-        found = self.column(name)
-        if found.type not in DAY_TYPES:
+        of_day = None if day is None else self.column(day)
+        if of_day is not None and of_day.type not in DAY_TYPES:
             raise ValueError(
-                f"column {found.name} is of type {found.type.upper()}: a day is taken from a DATE,"
-                " DATETIME or TIMESTAMP"
+                f"column {of_day.name} is of type {of_day.type.upper()}: a day is taken from a"
+                " DATE, DATETIME or TIMESTAMP"
             )
-        return found
+        return found, of_day
 
 
 def read_table(session: Session, schema: str, name: str, database: str) -> AppTable:
@@ -203,22 +160,23 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
         raise ValueError(f"{schema}.{name} is the server's own: it cannot have triggers")
     rows = session.query(
         "SELECT table_schema, table_name, table_type, engine, COALESCE(table_rows, 0),"
-        " COALESCE(create_options, '') FROM information_schema.tables"
+        " COALESCE(create_options, ''), @@lower_case_table_names FROM information_schema.tables"
         " WHERE table_schema = %s AND table_name = %s",
         (schema, name),
     )
     # Where names differ by case alone the one that was written; elsewhere the only one.
-    found = next((row for row in rows if row[:2] == (schema, name)), None)
-    if found is None and _folds_case(session):
-        found = rows[0] if rows else None
+    found = next((row for row in rows if row[-1] or row[:2] == (schema, name)), None)
     if found is None:
         raise ValueError(
             f"there is no table {schema}.{name}, or this user has no rights on it (a temporary"
             " table cannot be tracked: it belongs to one connection, and cannot have triggers)"
         )
-    schema, name, kind, engine, estimate, options = found
+    schema, name, kind, engine, estimate, options, _ = found
     _refuse(database, schema, name, kind, engine)
     columns = read_columns(session, schema, name)
+    untriggered = _cascades(session, schema, name)
+    if "partitioned" in options.lower():
+        untriggered.append("dropping or truncating a partition fires no trigger")
     return AppTable(
         schema=schema,
         name=name,
@@ -227,16 +185,15 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
         primary_key=_primary_key(session, schema, name, columns),
         updates_ignored=session.dialect.name == "mariadb",
         snapshot_isolation=session.snapshot_isolation,
-        cascades=_cascades(session, schema, name),
-        partitioned="partitioned" in options.lower(),
+        untriggered=tuple(untriggered),
     )
 
 
 def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]:
     """The columns of a table by name, in their order; none where there is no such table."""
     rows = session.query(
-        "SELECT column_name, data_type, column_type, is_nullable, character_maximum_length,"
-        " numeric_precision, datetime_precision, character_set_name, collation_name"
+        "SELECT column_name, data_type, character_maximum_length, numeric_precision,"
+        " datetime_precision, character_set_name, collation_name"
         " FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
         " ORDER BY ordinal_position",
         (schema, table),
@@ -244,28 +201,15 @@ def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]
     return {
         name: Column(
             name=name,
-            type=_text(type_).lower(),
-            unsigned="unsigned" in _text(full).lower() or _text(type_).lower() == "bit",
-            nullable=nullable == "YES",
+            type=type_.lower(),
             length=int(length or 0),
             digits=int(digits or 0),
             fraction=int(fraction or 0),
             charset=charset,
             collation=collation,
         )
-        for name, type_, full, nullable, length, digits, fraction, charset, collation in rows
+        for name, type_, length, digits, fraction, charset, collation in rows
     }
-
-
-def require_columns(table: AppTable, tracked: TrackedTable) -> None:
-    """Check that a table can be counted as it is.
-
-    Raises:
-        ValueError: a column is gone, or has become one that cannot be counted by; says why.
-    """
-    table.by_columns(tracked.by)
-    if tracked.day is not None:
-        table.day_column(tracked.day)
 
 
 def width(columns: Sequence[Column]) -> int:
@@ -283,26 +227,23 @@ def widest(column: Column) -> int:
     Raises:
         ValueError: it is of a type that cannot be counted by; says what can be done.
     """
-    if column.type in TEXT_TYPES:
-        each = _CHARACTER_BYTES.get(column.charset or "", _OTHER_CHARACTER_BYTES)
-        width = column.length * each
-    elif column.type in BINARY_TYPES:
-        width = 2 * column.length
-    elif column.type == "decimal":
-        width = column.digits + 3  # the sign, the point, and a 0 before it
-    elif column.type in _WIDTHS:
-        width = _WIDTHS[column.type] + (1 + column.fraction if column.fraction else 0)
-    elif column.type == "timestamp":
+    if column.has_text:
+        return max(_CHARACTER_BYTES.get(column.charset or "", 3) * column.length, _NULL_BYTES)
+    if column.type in BINARY_TYPES:
+        return max(2 * column.length, _NULL_BYTES)
+    if column.type in INTEGER_TYPES or column.type == "decimal":
+        return column.digits + 3  # the sign, the point, and a 0 before it
+    if column.type in _SHORT_TYPES:
+        return _SHORT_BYTES
+    if column.type == "timestamp":
         raise ValueError(
             f"column {column.name} is a TIMESTAMP, whose text is another one in each time zone:"
             " take it as the day, or count by a DATETIME column"
         )
-    else:
-        raise ValueError(
-            f"column {column.name} is of type {column.type.upper()}, which has no exact text to"
-            f" count by: {_GENERATED}"
-        )
-    return max(width, _NULL_BYTES if column.nullable else 0)
+    raise ValueError(
+        f"column {column.name} is of type {column.type.upper()}, which has no exact text to count"
+        f" by: {_GENERATED}"
+    )
 
 
 def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None) -> None:
@@ -327,18 +268,9 @@ def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None
 
 @cache
 def _own_tables() -> frozenset[str]:
-    found = {_VERSION_TABLE}
-    for migration in migrations():
-        for statement in migration.statements:
-            made = re.match(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statement)
-            if made:
-                found.add(made[1])
-    return frozenset(found)
-
-
-def _folds_case(session: Session) -> bool:
-    ((folds,),) = session.query("SELECT @@lower_case_table_names")
-    return bool(folds)
+    statements = "\n".join(each for migration in migrations() for each in migration.statements)
+    made = re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statements, re.MULTILINE)
+    return frozenset({_VERSION_TABLE, *made})
 
 
 def _primary_key(
@@ -353,19 +285,17 @@ def _primary_key(
     return tuple(columns[key] for (key,) in rows) if all(row[0] in columns for row in rows) else ()
 
 
-def _cascades(session: Session, schema: str, name: str) -> tuple[str, ...]:
+def _cascades(session: Session, schema: str, name: str) -> list[str]:
+    """Sentences on the foreign keys by which rows change without a trigger."""
     rows = session.query(
         "SELECT constraint_name, referenced_table_name, delete_rule, update_rule"
         " FROM information_schema.referential_constraints"
         " WHERE constraint_schema = %s AND table_name = %s ORDER BY constraint_name",
         (schema, name),
     )
-    return tuple(
-        f"foreign key {constraint} to {parent}: ON DELETE {deleted}, ON UPDATE {updated}"
+    return [
+        f"foreign key {constraint} to {parent}: ON DELETE {deleted}, ON UPDATE {updated}: what it"
+        " deletes or changes fires no trigger"
         for constraint, parent, deleted, updated in rows
         if {deleted, updated} & {"CASCADE", "SET NULL", "SET DEFAULT"}
-    )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    ]

@@ -137,7 +137,7 @@ def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigge
         table: the table.
         database: where the tables of countersink are.
     """
-    by, day = table.counted_by(tracked)
+    by, day = table.counted_by(tracked.by, tracked.day)
     slots = f"{quoted(database)}.counter_slot"
     slot = connection.slot(tracked.app_slots, table.snapshot_isolation)
 
@@ -313,7 +313,7 @@ def change(
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
     """Finds the row that an UPDATE was about if it still is counted where it was."""
-    by, day = table.counted_by(tracked)
+    by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
     )
