@@ -177,7 +177,6 @@ def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "ROWS_PER_QUERY", 3)
-    monkeypatch.setattr(check, "CELLS_PER_QUERY", 2)
     orders.own.execute("UPDATE counter_slot SET amount = amount + 9 WHERE counter = 'c'")
     told = list[tuple[int, int]]()
 

@@ -176,12 +176,11 @@ class TrackedTables:
     def _named(self, table_or_counter: str | None, counter: str | None) -> TrackedTable:
         if (table_or_counter is None) == (counter is None):
             raise TypeError("name a table or a counter, one of them")
-        if counter is not None:
-            return self._of(counter)
-        assert table_or_counter is not None
-        return definitions.find_one(self.list(), table_or_counter, self._database)
+        if table_or_counter is not None:
+            return definitions.find_one(self.list(), table_or_counter, self._database)
+        return self._of(counter)
 
-    def _of(self, counter: str) -> TrackedTable:
+    def _of(self, counter: str | None) -> TrackedTable:
         found = next((each for each in self.list() if each.counter == counter), None)
         if found is None:
             raise UnknownCounter(

@@ -11,7 +11,6 @@ Where that cannot be it is one statement, for which :data:`COUNT_SECONDS` are al
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, Literal
@@ -19,10 +18,10 @@ from typing import Any, Final, Literal
 from countersink.runtime.limits import key_text
 from countersink.store.connection import SQL_MODE, Session, rerun
 from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged, Unavailable
-from countersink.store.sql import LABEL, label_text, label_time, quoted, width_number
+from countersink.store.sql import LABEL, label_time, quoted, width_number
 from countersink.store.tracked import privileges, triggers
-from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.encoding import is_day, key_sql, label_of_number, number_sql
+from countersink.store.tracked.definitions import TrackedTable, read
+from countersink.store.tracked.encoding import key_sql, label_of_number, number_sql
 from countersink.store.tracked.table import AppTable
 from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
 from countersink.store.tracked.triggers import InstalledTrigger
@@ -39,7 +38,6 @@ TABLE_CHANGED: Final = 1412
 """Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
 COUNT_SECONDS: Final = 3600.0
 """Seconds that a server may be silent while rows are counted."""
-CELLS_PER_QUERY: Final = 10_000
 ROWS_PER_QUERY: Final = 100_000
 
 RowProblem = Literal[
@@ -101,18 +99,13 @@ def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
 def _not_in_work(
     session: Session, tracked: TrackedTable, found: list[RowDifference]
 ) -> list[RowDifference]:
-    """What is not just because somebody is tracking, repairing or untracking the table."""
-    where = "FROM tracked_table WHERE counter = %s"
+    """Problems of a tracked table, without those that an operation in progress explains."""
     try:
-        there = session.query(
-            f"SELECT triggers {where} FOR UPDATE NOWAIT",
-            (tracked.counter,),
-        )
-        return found if there == [(tracked.triggers,)] else []
+        there = read(session, tracked.counter, " FOR UPDATE NOWAIT")
+        return found if there is not None and there.triggers == tracked.triggers else []
     except Conflict:
-        in_work: set[RowProblem] = {"no_trigger", "not_counted"}
-        if (None,) in session.query(f"SELECT counted {where}", (tracked.counter,)):
-            in_work.add("row_count")  # the triggers are being changed, and it is counted then
+        # Whoever is at it makes its triggers and counts its rows, or deletes them.
+        in_work = ("no_trigger", "not_counted", "row_count")
         return [one for one in found if one.problem not in in_work]
 
 
@@ -126,7 +119,7 @@ def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     try:
         table.counted_by(tracked.by, tracked.day)
     except ValueError as error:
-        detail = f"{error}{_failing(session, tracked, table)}"
+        detail = f"{error}; if a column is gone, writes that fire its triggers fail: untrack it"
         return [RowDifference(tracked, "no_column", detail), *strays]
     found = [*_triggers(session, tracked, table, database), *strays]
     if tracked.counted is None:
@@ -165,27 +158,11 @@ def _difference(now: InstalledTrigger | None, table: AppTable) -> str:
         return "is missing"
     if now.table != table.name:
         return f"is on {now.table}, which was renamed"
-    gone = _gone(now, table)
-    if gone is not None:
-        return f"goes by column {gone}, which is gone: writes that fire it fail"
-    return "was changed, or a column that it goes by was"
-
-
-def _gone(trigger: InstalledTrigger, table: AppTable) -> str | None:
-    """A column that a trigger goes by and that the table has no more."""
     known = {name.casefold() for name in table.columns}
-    return next((name for name in trigger.columns if name.casefold() not in known), None)
-
-
-def _failing(session: Session, tracked: TrackedTable, table: AppTable) -> str:
-    """What to add where a column is gone that triggers go by, in case they are there."""
-    try:
-        there = triggers.existing(session, tracked)
-    except HiddenTriggers:
-        return ""
-    if any(trigger.table == table.name and _gone(trigger, table) for trigger in there):
-        return "; writes that fire its triggers fail: untrack it"
-    return ""
+    for name in now.columns:
+        if name.casefold() not in known:
+            return f"goes by column {name}, which is gone: writes that fire it fail"
+    return "was changed, or a column that it goes by was"
 
 
 def _strays(session: Session, tracked: TrackedTable) -> Iterator[RowDifference]:
@@ -208,11 +185,6 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
         )
         rows = int(counted) + difference
         detail = f"{int(counted):,} counted, {rows:,} rows"
-        if not is_day(label):
-            detail += (
-                f"; the bucket {label_text(label)} of the width {width_number(label)} is none that"
-                " a trigger writes"
-            )
         if len(found) == MOST - 1 and more > 0:
             detail += f"; and {more:,} more days and keys like this"
         day = label_time(label).date()
@@ -241,71 +213,41 @@ def differences(
         TableChanged: it was truncated or altered meanwhile.
         StoreError: as any query.
     """
-    found = {cell: -amount for cell, amount in in_counter(session, tracked.counter) if amount}
+    counted = session.stream(
+        f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
+        " WHERE counter = %s GROUP BY bucket, counter_key, width",
+        (tracked.counter,),
+    )
+    found = {(label, bytes(key)): -int(amount) for label, key, amount in counted if amount}
     done = 0
     progress(0, table.rows)
-    # Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2.
-    with _told(tracked.name), session.variable("sql_mode", TRIGGER_MODE, SQL_MODE):
-        for part in _in_table(session, tracked, table):
-            for number, key, rows in part:
-                cell = (label_of_number(int(number)), bytes(key))
-                difference = found.get(cell, 0) + int(rows)
-                if difference:
-                    found[cell] = difference
-                else:
-                    found.pop(cell, None)
-                done += int(rows)
-            progress(done, max(done, table.rows))
-    progress(done, done)
-    return found, done
-
-
-@contextmanager
-def _told(table: str) -> Iterator[None]:
-    """What can come between, in words."""
     try:
-        yield
+        # Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2.
+        with session.variable("sql_mode", TRIGGER_MODE, SQL_MODE):
+            for part in _in_table(session, tracked, table):
+                for number, key, rows in part:
+                    cell = (label_of_number(int(number)), bytes(key))
+                    found[cell] = found.get(cell, 0) + int(rows)
+                    if not found[cell]:
+                        del found[cell]
+                    done += int(rows)
+                progress(done, max(done, table.rows))
     except Refused as error:
         if error.code != TABLE_CHANGED:
             raise
         raise TableChanged(
-            f"{table} was truncated or altered while its rows were counted: run this again",
+            f"{tracked.name} was truncated or altered while its rows were counted: run this again",
             code=error.code,
         ) from error
     except Unavailable as error:
         raise Unavailable(
-            f"the connection broke while the rows of {table} were counted, or one answer took"
-            f" longer than {COUNT_SECONDS / 60:.0f} minutes ({error}): nothing was changed; run"
-            " this again",
+            f"the connection broke while the rows of {tracked.name} were counted, or one answer"
+            f" took longer than {COUNT_SECONDS / 60:.0f} minutes ({error}): nothing was changed;"
+            " run this again",
             code=error.code,
         ) from error
-
-
-def in_counter(session: Session, counter: str) -> Iterator[tuple[Cell, int]]:
-    """What the counter holds, in the order of the primary key, some cells at a time."""
-    select = (
-        f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
-        " WHERE counter = %s"
-    )
-    order = "bucket, counter_key, width"
-    end = f" GROUP BY {order} ORDER BY {order} LIMIT {CELLS_PER_QUERY:d}"
-    where, args = "", tuple[object, ...]()
-    inside = False
-    while True:
-        rows = session.query(f"{select}{where}{end}", (counter, *args))
-        for label, key, amount in rows:
-            yield (label, bytes(key)), int(amount)
-        if len(rows) == CELLS_PER_QUERY:
-            # First the rest of the bucket, then those after it: each is one range of the index.
-            last_label, last_key, _ = rows[-1]
-            where = " AND bucket = %s AND counter_key >= %s AND (counter_key > %s OR width > %s)"
-            args = (label_time(last_label), last_key, last_key, width_number(last_label))
-            inside = True
-        elif inside:
-            where, args = " AND bucket > %s", args[:1]
-            inside = False
-        else:
-            return
+    progress(done, done)
+    return found, done
 
 
 def _in_table(
@@ -316,24 +258,21 @@ def _in_table(
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
     values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
     select = f"SELECT {values}, COUNT(*) FROM {source}"
-    where, args = "%s", tuple[object, ...]((1,))
-    if table.first_key is None or not table.first_key.finds_its_place:
-        yield session.query(f"{select} WHERE {where} GROUP BY 1, 2", args)
+    if not table.primary_key or not table.primary_key[0].finds_its_place:
+        yield session.query(f"{select} WHERE %s GROUP BY 1, 2", (1,))
         return
-    column = _plain(f"t.{quoted(table.first_key.name)}")
-    while True:
-        ends = session.query(
-            f"SELECT {column} FROM {source} FORCE INDEX (PRIMARY) WHERE {where}"
-            f" ORDER BY {column} LIMIT 1 OFFSET {ROWS_PER_QUERY - 1:d}",
-            args,
-        )
-        part = f"{select} FORCE INDEX (PRIMARY) WHERE {where}"
-        if not ends:
-            yield session.query(f"{part} GROUP BY 1, 2", args)
-            return
-        last = ends[0][0]
-        yield session.query(f"{part} AND {column} <= %s GROUP BY 1, 2", (*args, last))
-        where, args = f"{column} > %s", (last,)
+    column = _plain(f"t.{quoted(table.primary_key[0].name)}")
+    ordered = "FORCE INDEX (PRIMARY) WHERE"
+    where, args = "%s", tuple[object, ...]((1,))
+    while ends := session.query(
+        f"SELECT {column} FROM {source} {ordered} {where}"
+        f" ORDER BY {column} LIMIT 1 OFFSET {ROWS_PER_QUERY - 1:d}",
+        args,
+    ):
+        part = f"{select} {ordered} {where} AND {column} <= %s GROUP BY 1, 2"
+        yield session.query(part, (*args, *ends[0]))
+        where, args = f"{column} > %s", ends[0]
+    yield session.query(f"{select} {ordered} {where} GROUP BY 1, 2", args)
 
 
 def _plain(sql: str) -> str:

@@ -7,7 +7,7 @@ would make in the table itself.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -40,13 +40,43 @@ class Exactly:
 
     text: str | None
 
+    def meets(self, value: str | None) -> bool:
+        """Whether a value of a key is what is asked for."""
+        return value == self.text
+
 
 @dataclass(frozen=True, slots=True)
 class Alike:
     """The value is equal to a text in the character set and the collation of its column."""
 
-    text: str
+    session: Session
     column: Column
+    text: str
+    _known: dict[str | None, bool] = field(default_factory=lambda: {None: False})
+
+    def ask(self, values: Iterable[str | None]) -> None:
+        """Find out which of these values the server takes for the text.
+
+        Raises:
+            StoreError: as any query.
+        """
+        unknown = [value for value in {*values} - self._known.keys() if value is not None]
+        wanted = self._in_charset(self.text)
+        # The character set may lack a character of the text: then no value is equal to it.
+        exists = f"CAST(CONVERT({wanted} USING utf8mb4) AS BINARY) = X'{self.text.encode().hex()}'"
+        alike = f" COLLATE {self.column.collation} = {wanted}"
+        for some in parts(unknown, _COMPARED):
+            columns = ", ".join(self._in_charset(value) + alike for value in some)
+            ((whole, *answers),) = self.session.query(f"SELECT {exists}, {columns}")
+            self._known.update(zip(some, [bool(whole and each) for each in answers], strict=True))
+
+    def meets(self, value: str | None) -> bool:
+        """Whether a value that was asked about is what is asked for."""
+        return self._known[value]
+
+    def _in_charset(self, text: str) -> str:
+        in_hex = text.encode("utf-8", "surrogatepass").hex()
+        return f"CONVERT(CONVERT(X'{in_hex}' USING utf8mb4) USING {self.column.charset})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +84,13 @@ class Number:
     """The value is this number, however many zeros it is written with."""
 
     value: Decimal
+
+    def meets(self, value: str | None) -> bool:
+        """Whether a value of a key is what is asked for."""
+        try:
+            return value is not None and Decimal(value) == self.value
+        except InvalidOperation:
+            return False  # no trigger has written it
 
 
 Condition = Exactly | Alike | Number | None
@@ -74,14 +111,14 @@ def condition(session: Session, column: Column, value: object) -> Condition:
     Raises:
         TypeError: not of such a type. ValueError: the column can hold no such value at all.
     """
-    if column.has_text and isinstance(value, str):
+    if column.charset is not None and isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"{value!r} cannot be written as UTF-8") from error
         if _BYTEWISE.fullmatch(column.collation or ""):
             return Exactly(str.__str__(value))
-        return Alike(value, column)
+        return Alike(session, column, value)
     if column.type in INTEGER_TYPES and isinstance(value, int):
         return Exactly(str(int(value)))
     if column.type == "year" and isinstance(value, int):
@@ -100,38 +137,6 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         return _own_text(session, column, value)
     wanted = f"of type {column.type.upper()}: give {_GIVEN.get(column.type, 'a str')}"
     raise TypeError(f"column {column.name} is {wanted}, not {type(value).__name__}")
-
-
-@dataclass(slots=True)
-class Check:
-    """Says which values of a column meet a condition."""
-
-    _session: Session
-    _condition: Condition
-    _known: dict[str, bool] = field(default_factory=dict)
-
-    def ask(self, values: Iterable[str | None]) -> None:
-        """Find out about these values, where only the server can tell.
-
-        Raises:
-            StoreError: as any query.
-        """
-        one = self._condition
-        if isinstance(one, Alike):
-            unknown = {value for value in values if value is not None} - self._known.keys()
-            for part in parts(sorted(unknown), _COMPARED):
-                self._known.update(zip(part, _equal(self._session, part, one), strict=True))
-
-    def meets(self, value: str | None) -> bool:
-        """Whether a value that was asked about meets the condition."""
-        one = self._condition
-        if one is None:
-            return True
-        if isinstance(one, Exactly):
-            return value == one.text
-        if value is None:
-            return False
-        return _is(value, one.value) if isinstance(one, Number) else self._known[value]
 
 
 def _year(value: int) -> int:
@@ -176,26 +181,3 @@ def _own_text(session: Session, column: Column, value: str) -> Condition:
     if text is None:
         raise ValueError(f"{value!r} is no {column.type.upper()}, as column {column.name} holds")
     return Exactly(str(text))
-
-
-def _is(text: str, number: Decimal) -> bool:
-    try:
-        return Decimal(text) == number
-    except InvalidOperation:
-        return False  # no trigger has written it
-
-
-def _equal(session: Session, texts: Sequence[str], one: Alike) -> list[bool]:
-    """Which of these texts the server takes for the one asked for."""
-    wanted = _in_charset(one.text, one.column)
-    alike = f" COLLATE {one.column.collation} = {wanted}"
-    columns = ", ".join(_in_charset(text, one.column) + alike for text in texts)
-    # The column's character set may lack a character of the text: then no value is equal to it.
-    exists = f"CAST(CONVERT({wanted} USING utf8mb4) AS BINARY) = X'{one.text.encode().hex()}'"
-    ((whole, *answers),) = session.query(f"SELECT {exists}, {columns}")
-    return [bool(whole and answer) for answer in answers]
-
-
-def _in_charset(text: str, column: Column) -> str:
-    in_hex = text.encode("utf-8", "surrogatepass").hex()
-    return f"CONVERT(CONVERT(X'{in_hex}' USING utf8mb4) USING {column.charset})"

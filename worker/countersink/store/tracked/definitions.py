@@ -92,10 +92,7 @@ def parse(table: str, database: str) -> tuple[str, str]:
 
 def default_counter(table: str) -> str | None:
     """The counter's name for a table, as it was written; None where that cannot be one."""
-    found = _NAME.fullmatch(table)
-    if found is None:
-        return None
-    name = ".".join(_plain(part) for part in found.groups() if part is not None)
+    name = ".".join(map(_plain, re.findall(_PART, table)))
     return name if is_name(name) else None
 
 
@@ -163,14 +160,14 @@ def read_all(session: Session) -> list[TrackedTable]:
     return [_tracked(row) for row in rows]
 
 
-def read_locked(session: Session, counter: str) -> TrackedTable | None:
-    """What a counter tracks, with its row locked until the transaction ends; None for nothing.
+def read(session: Session, counter: str, lock: str = "") -> TrackedTable | None:
+    """What a counter tracks; None for nothing.
 
-    It reads what is there now, and does not begin the transaction's snapshot.
+    With `` FOR UPDATE`` its row is locked until the transaction ends; that reads what is there now,
+    and does not begin the transaction's snapshot.
     """
-    rows = session.query(
-        f"SELECT {_COLUMNS} FROM tracked_table WHERE counter = %s FOR UPDATE", (counter,)
-    )
+    select = f"SELECT {_COLUMNS} FROM tracked_table WHERE counter = %s{lock}"
+    rows = session.query(select, (counter,))
     return _tracked(rows[0]) if rows else None
 
 
@@ -204,11 +201,6 @@ def set_counted(session: Session, counter: str, counted: bool) -> None:
     """Note that the counter is right from now on; or that it is not, or may not be in a moment."""
     now = "UTC_TIMESTAMP(3)" if counted else "NULL"
     session.execute(f"UPDATE tracked_table SET counted = {now} WHERE counter = %s", (counter,))
-
-
-def delete(session: Session, counter: str) -> None:
-    """Delete the row."""
-    session.execute("DELETE FROM tracked_table WHERE counter = %s", (counter,))
 
 
 def _tracked(row: tuple[Any, ...]) -> TrackedTable:

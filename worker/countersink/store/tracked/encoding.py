@@ -26,10 +26,10 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
-from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES, cut_bytes
+from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES
 from countersink.store.counters.buckets import NUMBER
 from countersink.store.sql import day_label, quoted
-from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, Column, width
+from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, TEXT_TYPES, Column, width
 
 NO_DAY: Final = date(1969, 12, 31)
 """The day of rows that have none, or one before 1970."""
@@ -113,11 +113,6 @@ def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
     return _cut_sql(key) if width(columns) > MAX_KEY_BYTES else key
 
 
-def whole_key(values: Sequence[str | None]) -> bytes:
-    """The key of a row with these values as the table has it."""
-    return cut_bytes(encode(values))
-
-
 def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
     """Of a key that was cut: the values that are whole, and the beginning of the next one; None of
     a key that was not.
@@ -131,21 +126,6 @@ def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
     except ValueError:
         return None
     return values, _ESCAPE.sub(rb"\1", begun).decode("utf-8", "replace")
-
-
-def text_sql(column: Column, reference: str) -> str:
-    """A column's value as text, of type binary; NULL for NULL.
-
-    Args:
-        column: what the column is.
-        reference: the column as SQL, quoted.
-    """
-    value = reference
-    if column.type in BINARY_TYPES:
-        value = f"HEX({value})"
-    elif column.type in INTEGER_TYPES:
-        value = f"({value} + 0)"  # without the zeros of ZEROFILL; BIT becomes a number
-    return f"CAST(CONVERT({value} USING utf8mb4) AS BINARY)"
 
 
 def bucket_sql(day: Column | None, prefix: str = "") -> str:
@@ -191,9 +171,14 @@ def _cut_sql(key: str) -> str:
     return f"IF(LENGTH({key}) <= {MAX_KEY_BYTES}, {key}, {cut})"
 
 
-def _part(column: Column, reference: str) -> str:
-    text = text_sql(column, reference)
-    if column.has_text:
+def _part(column: Column, value: str) -> str:
+    """A column's value, which may be NULL, as a part of a key, of type binary."""
+    if column.type in BINARY_TYPES:
+        value = f"HEX({value})"
+    elif column.type in INTEGER_TYPES:
+        value = f"{value} + 0"  # without the zeros of ZEROFILL; BIT becomes a number
+    text = f"CAST(CONVERT({value} USING utf8mb4) AS BINARY)"
+    if column.type in TEXT_TYPES:
         # Byte by byte: within a character of several bytes UTF-8 has neither of the two.
         text = f"REPLACE(REPLACE({text}, X'5C', X'5C5C'), X'7C', X'5C7C')"
     return f"COALESCE({text}, X'5C4E')"

@@ -8,6 +8,7 @@ changes triggers or counts holds that row; see :func:`countersink.store.tracked.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -71,12 +72,12 @@ def make_plan(
     """
     if isinstance(by, str):
         raise TypeError("by is a sequence of str, one for each column")
+    schema, name = definitions.parse(table, database)
     if counter is None:
         counter = definitions.default_counter(table)
-        if counter is None:
-            definitions.parse(table, database)
-            raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
-    found = read_table(session, *definitions.parse(table, database), database)
+    if counter is None:
+        raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
+    found = read_table(session, schema, name, database)
     # First: columns that this user may not see are not in the table.
     privileges.require_before(session, found.schema, found.name, database)
     columns, of_day = found.counted_by(by, day)
@@ -92,12 +93,15 @@ def make_plan(
         counted=None,
     )
     definition = same_or_free(session, wanted)
-    _require_readable(session, found, definition)
+    reads = _reads(found, definition)
+    with privileges.explaining(session, found.schema, found.name):
+        read = ", ".join(map(quoted, reads)) or "1"
+        session.query(f"SELECT {read} FROM {quoted(found.schema)}.{quoted(found.name)} LIMIT 0")
     return Plan(
         definition,
         [trigger.create for trigger in triggers.wanted(definition, found, database)],
         _warnings(found, definition),
-        _reads(found, definition),
+        reads,
     )
 
 
@@ -141,12 +145,15 @@ def count(
             with recount.turn(connect, counter) as (session, tracked):
                 with changing(connect) as changer:
                     recount.same_server(session, changer)
-                    table, drop, make = _look(changer, tracked, database)
-                    if drop or make:
+                    table, changes = _look(changer, tracked, database)
+                    if changes:
                         tracked = recount.uncounted(session, tracked)
-                        table, drop, make = _look(changer, tracked, database)
-                    _change(changer, tracked, drop, make, notice)
-                return recount.recount(session, connect, tracked, table, len(make), progress)
+                        table, changes = _look(changer, tracked, database)
+                    for trigger in changes:
+                        change(changer, trigger, notice)
+                made = sum(isinstance(trigger, Trigger) for trigger in changes)
+                done = recount.recount(session, connect, tracked, table, progress)
+                return replace(done, triggers=made)
         except TableChanged as error:
             if attempt == _ATTEMPTS:
                 raise
@@ -160,36 +167,33 @@ def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
     Raises:
         Conflict: others were in the way all the time; run it again.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            with (
-                recount.turn(connect, tracked.counter) as (held, there),
-                changing(connect) as changer,
-            ):
-                recount.same_server(held, changer)
-                drop = _all(changer, there)
-                recount.uncounted(held, there)
-                _change(changer, there, drop, (), notice)
-                with connect() as session:
-                    recount.same_server(held, session)
-                    recount.empty(session, tracked.counter)
-        except UnknownCounter:
-            return  # somebody else has just done it
-        with connect() as session:
-            if exclusive(session, partial(_let_go, session, tracked)):
-                return
-    raise Conflict(
-        f"somebody else is counting the rows of {tracked.name} all the time: run this again later"
-    )
+    try:
+        with (
+            recount.turn(connect, tracked.counter) as (held, there),
+            changing(connect) as changer,
+        ):
+            recount.same_server(held, changer)
+            drop = _all(changer, there)
+            recount.uncounted(held, there)
+            for trigger in drop:
+                change(changer, trigger, notice)
+            with connect() as session:
+                recount.same_server(held, session)
+                recount.empty(session, tracked.counter)
+    except UnknownCounter:
+        return  # somebody else has just done it
+    with connect() as session:
+        if not exclusive(session, partial(_let_go, session, tracked)):
+            raise Conflict(
+                f"somebody else is counting the rows of {tracked.name}: run this again later"
+            )
 
 
 def withdraw(connect: Connect, tracked: TrackedTable) -> None:
     """Undo :func:`claim` where no trigger was made. Never raises a StoreError."""
-    try:
-        with connect() as session:
-            exclusive(session, partial(_let_go, session, tracked))
-    except StoreError:
-        return  # the row stays, which list shows and untrack deletes
+    # Else the row stays, which list shows and untrack deletes.
+    with suppress(StoreError), connect() as session:
+        exclusive(session, partial(_let_go, session, tracked))
 
 
 def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> TrackedTable:
@@ -199,13 +203,12 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
         ValueError: the counter is something else already.
     """
     counter = wanted.counter
-    for there in definitions.read_all(session):
-        if there.counter != counter:
-            continue
-        if (
-            replace(there, triggers=wanted.triggers, created=wanted.created, counted=wanted.counted)
-            == wanted
-        ):
+    there = definitions.read(session, counter)
+    if there is not None:
+        same = replace(
+            wanted, triggers=there.triggers, created=there.created, counted=there.counted
+        )
+        if there == same:
             return there
         raise ValueError(
             f"{counter} tracks {there.name}{definitions.in_words(there)} on {there.app_slots} slots"
@@ -247,14 +250,6 @@ def _reads(table: AppTable, tracked: TrackedTable) -> list[str]:
     return names
 
 
-def _require_readable(session: Session, table: AppTable, tracked: TrackedTable) -> None:
-    """Check that this user, whose the triggers will be, may read the columns that they read."""
-    names = _reads(table, tracked)
-    columns = ", ".join(map(quoted, names)) or "1"
-    with privileges.explaining(session, table.schema, table.name):
-        session.query(f"SELECT {columns} FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
-
-
 def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
     again = f"then run `countersink verify {table.schema}.{table.name} --repair`"
     found = [f"{each}; {again}" for each in table.untriggered]
@@ -268,15 +263,15 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
 
 def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
     """Delete the row if nothing is left behind it; whether it is gone."""
-    there = definitions.read_locked(session, tracked.counter)
+    there = definitions.read(session, tracked.counter, " FOR UPDATE")
     # While the row is locked nobody makes triggers for it, nor counts.
     if there is None or there.triggers != tracked.triggers:
         return True
     if triggers.existing(session, tracked):
         return False
     delete_rows(session, "counter = %s", (tracked.counter,), EVERYTHING)
-    session.execute("DELETE FROM counter_ledger WHERE counter = %s", (tracked.counter,))
-    definitions.delete(session, tracked.counter)
+    for table in ("counter_ledger", "tracked_table"):
+        session.execute(f"DELETE FROM {table} WHERE counter = %s", (tracked.counter,))
     bump(session)
     return True
 
@@ -287,26 +282,12 @@ def _all(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
 
 def _look(
     session: Session, tracked: TrackedTable, database: str
-) -> tuple[AppTable, list[InstalledTrigger], list[Trigger]]:
-    """The table, and which triggers to drop and to make so that all run as this user."""
+) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
+    """The table, and which triggers to drop, then to make, so that all run as this user."""
     table = triggers.table_of(session, tracked, database)
     table.counted_by(tracked.by, tracked.day)
     privileges.require_before(session, table.schema, table.name, database)
     ((user,),) = session.query("SELECT CURRENT_USER()")
     should_be = triggers.wanted(tracked, table, database)
-    return table, *triggers.split(_all(session, tracked), should_be, user)
-
-
-def _change(
-    session: Session,
-    tracked: TrackedTable,
-    drop: Sequence[InstalledTrigger],
-    make: Sequence[Trigger],
-    notice: Notice,
-) -> None:
-    for trigger in drop:
-        with privileges.explaining(session, trigger.schema, trigger.table):
-            change(session, trigger.drop, f"{trigger.schema}.{trigger.table}", notice=notice)
-    with privileges.explaining(session, tracked.schema, tracked.table):
-        for each in make:
-            change(session, each.create, tracked.name, notice=notice)
+    drop, make = triggers.split(_all(session, tracked), should_be, user)
+    return table, [*drop, *make]

@@ -39,7 +39,12 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
     Raises:
         Refused: they cannot; says what to grant.
     """
-    with _without_role(session):
+    # With no rights but those that a trigger has: on MariaDB none of a role.
+    ((role,),) = session.query("SELECT CURRENT_ROLE()")
+    by_role = role is not None and session.dialect.name == "mariadb"
+    if by_role:
+        session.execute("SET ROLE NONE")
+    try:
         with explaining(session, schema, table):
             session.query(f"SELECT 1 FROM {quoted(schema)}.{quoted(table)} LIMIT 0")
         with explaining(session, database, "counter_slot", ("SELECT", "INSERT", "UPDATE")):
@@ -48,17 +53,6 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
                 f" {quoted(database)}.counter_slot AS t WHERE FALSE"
                 " ON DUPLICATE KEY UPDATE amount = t.amount"
             )
-
-
-@contextmanager
-def _without_role(session: Session) -> Iterator[None]:
-    """With no rights but those that a trigger has: on MariaDB none of a role."""
-    ((role,),) = session.query("SELECT CURRENT_ROLE()")
-    by_role = role is not None and session.dialect.name == "mariadb"
-    if by_role:
-        session.execute("SET ROLE NONE")
-    try:
-        yield
     finally:
         if by_role:
             session.execute(f"SET ROLE {quoted(role)}")

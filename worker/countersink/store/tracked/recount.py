@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from countersink.store import sql
 from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.store.errors import Conflict, Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
+from countersink.store.sql import CELLS_PER_STATEMENT, label_time, parts
 from countersink.store.tracked.check import Cell, Progress, differences
-from countersink.store.tracked.definitions import TrackedTable, read_locked, set_counted
+from countersink.store.tracked.definitions import TrackedTable, read, set_counted
 from countersink.store.tracked.encoding import DAY, LATE_DAY, NO_DAY, is_day
 from countersink.store.tracked.table import AppTable
 
@@ -50,7 +50,7 @@ class Repaired:
     """
 
     tracked: TrackedTable
-    triggers: int
+    triggers: int = 0
     rows: int
     cells: int
     difference: int
@@ -60,7 +60,7 @@ class Repaired:
 def turn(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable]]:
     """Hold a tracked table's row, so that nobody else recounts it or changes its triggers.
 
-    The transaction has no snapshot yet. Commit it, or it is rolled back.
+    The transaction has no snapshot yet. Commit it, or it is rolled back as the session is closed.
 
     Raises:
         UnknownCounter: nothing is tracked as ``counter``.
@@ -68,11 +68,7 @@ def turn(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable
     """
     with connect() as session:
         session.execute("SET SESSION wait_timeout = %s", (IDLE_SECONDS,))
-        tracked = _take(session, counter)
-        try:
-            yield session, tracked
-        finally:
-            session.rollback_or_close()
+        yield session, _take(session, counter)
 
 
 def same_server(turn: Session, other: Session) -> None:
@@ -106,12 +102,7 @@ def uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
 
 
 def recount(
-    session: Session,
-    connect: Connect,
-    tracked: TrackedTable,
-    table: AppTable,
-    made: int,
-    progress: Progress,
+    session: Session, connect: Connect, tracked: TrackedTable, table: AppTable, progress: Progress
 ) -> Repaired:
     """Put a counter right; all triggers of the table are there. It commits the session.
 
@@ -120,7 +111,6 @@ def recount(
         connect: makes the session that writes.
         tracked: how the table is counted.
         table: the table.
-        made: how many of its triggers were made just before.
         progress: told after each part of the table.
 
     Raises:
@@ -135,15 +125,13 @@ def recount(
         (tracked.counter, NO_DAY, LATE_DAY),
     )
     found, rows = differences(session, tracked, table, progress)
-    wrong = {cell: amount for cell, amount in found.items() if is_day(cell[0])}
+    ordered = sorted((cell, amount) for cell, amount in found.items() if is_day(cell[0]))
     with connect() as writer:
         same_server(session, writer)
         try:
-            rerun(partial(_tidy, writer, tracked.counter, foreign))
-            ordered = sorted(wrong.items())
-            for start in range(0, len(ordered), CELLS_PER_COMMIT):
-                part = ordered[start : start + CELLS_PER_COMMIT]
-                rerun(partial(_write, writer, tracked.counter, part))
+            rerun_transaction(writer, partial(_tidy, writer, tracked.counter, foreign))
+            for part in parts(ordered, CELLS_PER_COMMIT):
+                rerun_transaction(writer, partial(_write, writer, tracked.counter, part))
         except Unavailable as error:
             raise Unavailable(
                 f"the connection broke while the count of {tracked.name} was put right ({error}):"
@@ -154,7 +142,6 @@ def recount(
     session.commit()
     return Repaired(
         tracked=tracked,
-        triggers=made,
         rows=rows,
         cells=len(found),
         difference=sum(found.values()),
@@ -201,31 +188,21 @@ def _take(session: Session, counter: str) -> TrackedTable:
 def _locked(session: Session, counter: str) -> TrackedTable | None:
     session.rollback()
     session.begin()
-    return read_locked(session, counter)
+    return read(session, counter, " FOR UPDATE")
 
 
 def _tidy(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
     """Delete what no trigger writes."""
-    with session.transaction():
-        for bucket in foreign:
-            where = "counter = %s AND bucket = %s AND width = %s"
-            delete_rows(session, where, (counter, *bucket), EVERYTHING)
-        # The row says that the counter was counted; the table itself is what it is held against.
-        post(session, 0, [(counter, Posting())])
+    for bucket in foreign:
+        where = "counter = %s AND bucket = %s AND width = %s"
+        delete_rows(session, where, (counter, *bucket), EVERYTHING)
+    # The row says that the counter was counted; the table itself is what it is held against.
+    post(session, 0, [(counter, Posting())])
 
 
 def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:
     """Add differences to slot 0."""
-    with session.transaction():
-        heads: dict[int, str] = {}
-        clause = session.dialect.upsert_add("counter_slot", "amount")
-        for some in sql.parts(part, sql.CELLS_PER_STATEMENT):
-            values = []
-            for (label, key), amount in some:
-                if label not in heads:
-                    heads[label] = sql.head(session.literal, counter, label)
-                values.append(f"{heads[label]}{key.hex()}', {DAY:d}, 0, {amount:d})")
-            session.execute(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-                f" VALUES {', '.join(values)}{clause}"
-            )
+    into = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
+    clause = session.dialect.upsert_add("counter_slot", "amount")
+    rows = [(counter, label_time(label), key, DAY, 0, amount) for (label, key), amount in part]
+    session.insert_rows(into, rows, CELLS_PER_STATEMENT, clause)

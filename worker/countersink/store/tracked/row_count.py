@@ -17,13 +17,13 @@ from contextlib import suppress
 from datetime import date
 from typing import Final, NamedTuple
 
-from countersink.runtime.limits import MAX_KEY_BYTES
+from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 from countersink.store.connection import Session
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.sql import day_label, label_time, marks, parts
 from countersink.store.totals.selection import check_days
 from countersink.store.tracked import encoding
-from countersink.store.tracked.condition import Alike, Check, Condition, Exactly, condition
+from countersink.store.tracked.condition import Alike, Condition, Exactly, condition
 from countersink.store.tracked.definitions import TrackedTable, find, in_words, read_all
 from countersink.store.tracked.encoding import LATE_DAY, NO_DAY, cut_values
 from countersink.store.tracked.table import Column, read_columns
@@ -80,15 +80,15 @@ def row_count(
 
 
 def _check_told_apart(start: date | None, end: date | None) -> None:
+    wrong = None
     if start is not None and not NO_DAY <= start <= LATE_DAY:
+        wrong = f"start on {start}"
+    elif end is not None and not (NO_DAY <= end < LATE_DAY or end == date.max):
+        wrong = f"end on {end}"
+    if wrong is not None:
         raise ValueError(
-            f"no range can start on {start}: days before 1970 are counted as {NO_DAY}, together"
-            f" with rows that have none, and those from {LATE_DAY} on as that day"
-        )
-    if end is not None and not (NO_DAY <= end < LATE_DAY or end == date.max):
-        raise ValueError(
-            f"no range can end on {end}: days before 1970 are counted as {NO_DAY}, together with"
-            f" rows that have none, and those from {LATE_DAY} on as that day"
+            f"no range can {wrong}: days before 1970 are counted as {NO_DAY}, together with rows"
+            f" that have none, and those from {LATE_DAY} on as that day"
         )
 
 
@@ -174,7 +174,6 @@ class _Selection:
         self._columns = len(conditions)
         asked = [place for place, one in enumerate(conditions) if one is not None]
         self._asked = conditions[: asked[-1] + 1] if asked else []
-        self._checks = [Check(session, one) for one in self._asked]
         self._single_day = start is not None and start == end
         ends = [("=", start)] if self._single_day else [(">=", start), ("<=", end)]
         given = {sign: label_time(day_label(day)) for sign, day in ends if day is not None}
@@ -186,18 +185,13 @@ class _Selection:
     def sum(self) -> int:
         if not self._asked:
             return self._sum("", (), "PRIMARY")
-        total, keys, ranges = 0, list[bytes](), list[KeyRange]()
-        for found in self._found():
-            if isinstance(found, KeyRange):
-                ranges.append(found)
-            else:
-                keys.append(found)
-        for some in parts(keys, _KEYS_PER_SUM):
-            where = f" AND counter_key IN ({marks(some)})"
-            total += self._sum(where, tuple(some), self._index)
-        for several in parts(ranges, _RANGES_PER_SUM):
-            where = " OR ".join([f"({_WITHIN})"] * len(several))
-            args = tuple(end for one in several for end in one)
+        total, found = 0, list(self._found())
+        for keys in parts([one for one in found if isinstance(one, bytes)], _KEYS_PER_SUM):
+            where = f" AND counter_key IN ({marks(keys)})"
+            total += self._sum(where, tuple(keys), self._index)
+        for ranges in parts([one for one in found if isinstance(one, KeyRange)], _RANGES_PER_SUM):
+            where = " OR ".join([f"({_WITHIN})"] * len(ranges))
+            args = tuple(end for one in ranges for end in one)
             total += self._sum(f" AND ({where})", args, self._index)
         return total
 
@@ -242,7 +236,7 @@ class _Selection:
     def _whole(self, values: Values) -> bytes | KeyRange:
         """All keys with these values of the columns that are asked for."""
         if len(values) == self._columns:
-            return encoding.whole_key(values)
+            return cut_bytes(encoding.encode(values))
         return self._beginning_with(values)
 
     def _beginning_with(self, values: Values) -> KeyRange:
@@ -256,8 +250,8 @@ class _Selection:
 
     def _first_wrong(self, values: Values) -> int | None:
         """The place of the first value that does not meet its condition."""
-        for place, check in enumerate(self._checks):
-            if not check.meets(values[place]):
+        for place, one in enumerate(self._asked):
+            if one is not None and not one.meets(values[place]):
                 return place
         return None
 
@@ -278,9 +272,10 @@ class _Selection:
         Raises:
             ValueError: it cannot be told.
         """
-        for check, value in zip(self._checks, values, strict=False):
-            check.ask([value])
-            if not check.meets(value):
+        for one, value in zip(self._asked, values, strict=False):
+            if isinstance(one, Alike):
+                one.ask([value])
+            if one is not None and not one.meets(value):
                 return False
         rest = self._asked[len(values) :]
         if rest and not _may_begin(rest[0], begun):
@@ -295,8 +290,9 @@ class _Selection:
         for key in keys:
             with suppress(ValueError):
                 found[key] = encoding.decode(key, self._columns)
-        for place, check in enumerate(self._checks):
-            check.ask([values[place] for values in found.values()])
+        for place, one in enumerate(self._asked):
+            if isinstance(one, Alike):
+                one.ask([values[place] for values in found.values()])
         return found
 
     def _keys(self, within: KeyRange, most: int) -> list[bytes]:

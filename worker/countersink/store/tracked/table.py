@@ -63,14 +63,9 @@ class Column:
     collation: str | None
 
     @property
-    def has_text(self) -> bool:
-        """Whether its values can hold any character."""
-        return self.type in TEXT_TYPES
-
-    @property
     def finds_its_place(self) -> bool:
         """Whether a value that was read, bound again, is in the same place of an index."""
-        if self.has_text:
+        if self.type in TEXT_TYPES:
             return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
         return self.type in _ORDERED_TYPES
 
@@ -99,11 +94,6 @@ class AppTable:
     updates_ignored: bool
     snapshot_isolation: bool
     untriggered: tuple[str, ...]
-
-    @property
-    def first_key(self) -> Column | None:
-        """The first column of the primary key; None where there is none."""
-        return self.primary_key[0] if self.primary_key else None
 
     def column(self, name: str) -> Column:
         """A column by its name, in whatever case.
@@ -227,7 +217,7 @@ def widest(column: Column) -> int:
     Raises:
         ValueError: it is of a type that cannot be counted by; says what can be done.
     """
-    if column.has_text:
+    if column.type in TEXT_TYPES:
         return max(_CHARACTER_BYTES.get(column.charset or "", 3) * column.length, _NULL_BYTES)
     if column.type in BINARY_TYPES:
         return max(2 * column.length, _NULL_BYTES)

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.store.connection import Connect, Session
@@ -123,10 +123,9 @@ class InstalledTrigger:
         )
 
 
-def trigger_names(tracked: TrackedTable) -> dict[Event, str]:
+def trigger_names(tracked: TrackedTable) -> list[str]:
     """The names that its triggers have, or would have."""
-    events: tuple[Event, ...] = ("INSERT", "UPDATE", "DELETE")
-    return {event: f"{tracked.triggers}_{event.lower()}" for event in events}
+    return [f"{tracked.triggers}_{event}" for event in ("insert", "update", "delete")]
 
 
 def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigger]:
@@ -173,9 +172,8 @@ def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigge
             "END IF;\n"
             "END"
         )
-    named = trigger_names(tracked)
     return [
-        Trigger(tracked.schema, tracked.table, named[event], event, body)
+        Trigger(tracked.schema, tracked.table, f"{tracked.triggers}_{event.lower()}", event, body)
         for event, body in bodies.items()
     ]
 
@@ -185,13 +183,12 @@ def existing(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
 
     Raises:
         HiddenTriggers: this user may not see them; says what to grant.
-        Conflict: they are just being changed.
     """
     found = _visible(session, tracked, "trigger_schema = %s")
     # The server leaves out what a user may not see, without a word; by name it says so.
-    for name in set(trigger_names(tracked).values()) - {trigger.name for trigger in found}:
+    for name in {*trigger_names(tracked)} - {trigger.name for trigger in found}:
         try:
-            there = _shown(session, tracked.schema, name) is not None
+            _shown(session, tracked.schema, name)
         except Refused as error:
             if error.code != _HIDDEN:
                 raise
@@ -200,8 +197,6 @@ def existing(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
                 f" {privileges.grant(session, tracked.schema, tracked.table, ('TRIGGER',))}",
                 code=error.code,
             ) from error
-        if there:
-            raise Conflict(f"the triggers of {tracked.name} are just being changed: run this again")
     return found
 
 
@@ -276,28 +271,26 @@ def changing(connect: Connect) -> Iterator[Session]:
         yield session
 
 
-def change(
-    session: Session,
-    statement: str,
-    table: str,
-    *,
-    notice: Notice = quiet,
-) -> None:
-    """Run one statement that needs a table for itself, in short waits.
+def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice) -> None:
+    """Make a trigger, or drop one that is installed: a statement that needs the table for itself,
+    in short waits.
 
     Args:
         session: one of :func:`changing`.
-        statement: makes or drops a trigger.
-        table: which one, for messages.
+        trigger: the trigger.
         notice: is told that it waits.
 
     Raises:
         Conflict: others used the table all the time; says how to find them.
+        Refused: a right is missing; says what to grant.
         StoreError: as any statement.
     """
+    statement = trigger.create if isinstance(trigger, Trigger) else trigger.drop
+    table = f"{trigger.schema}.{trigger.table}"
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            session.execute(statement)
+            with privileges.explaining(session, trigger.schema, trigger.table):
+                session.execute(statement)
             return
         except Conflict as error:
             if attempt == ATTEMPTS:
@@ -329,27 +322,24 @@ def _visible(session: Session, tracked: TrackedTable, where: str) -> list[Instal
     rows = session.query(
         "SELECT trigger_schema, event_object_table, trigger_name, definer"
         f" FROM information_schema.triggers WHERE {where} AND trigger_name IN (%s, %s, %s)",
-        (tracked.schema, *trigger_names(tracked).values()),
+        (tracked.schema, *trigger_names(tracked)),
     )
-    found = []
-    for schema, table, name, definer in rows:
-        # Not action_statement, where MySQL spoils names that have a backquote in them.
-        shown = _shown(session, schema, name)
-        if shown is not None:
-            found.append(InstalledTrigger(schema, table, name, definer, *shown))
-    return found
+    # Not action_statement, where MySQL spoils names that have a backquote in them.
+    return [
+        InstalledTrigger(schema, table, name, definer, sql_mode, statement)
+        for schema, table, name, definer in rows
+        for _, sql_mode, statement, *_ in _shown(session, schema, name)
+    ]
 
 
-def _shown(session: Session, schema: str, name: str) -> tuple[str, str] | None:
-    """The ``sql_mode`` and the statement of a trigger; None where there is none."""
+def _shown(session: Session, schema: str, name: str) -> list[tuple[Any, ...]]:
+    """The row of a trigger (name, ``sql_mode``, statement); no row where there is no trigger."""
     try:
-        rows = session.query(f"SHOW CREATE TRIGGER {quoted(schema)}.{quoted(name)}")
+        return session.query(f"SHOW CREATE TRIGGER {quoted(schema)}.{quoted(name)}")
     except StoreError as error:
-        if error.code in (_NO_SUCH_TRIGGER, _UNKNOWN_DATABASE):
-            return None
-        raise
-    _, sql_mode, statement, *_ = rows[0]
-    return sql_mode, statement
+        if error.code not in (_NO_SUCH_TRIGGER, _UNKNOWN_DATABASE):
+            raise
+        return []
 
 
 def _finding(session: Session, table: str) -> str:
