@@ -58,6 +58,8 @@ def test_the_step_given_goes_before_the_configured_one(sequences: Sequences) -> 
         ({"period": 7}, "period 7"),
         ({"time_zone": "Mars/Olympus"}, "no time zone"),
         ({"time_zone": 1}, "a time zone is a str"),
+        ({"colour": 1}, "unexpected keyword argument 'colour'"),
+        ({"colour": None}, "unexpected keyword argument 'colour'"),
     ],
 )
 def test_options_that_can_never_be(

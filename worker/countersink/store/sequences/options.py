@@ -156,12 +156,13 @@ def next_values(
     )
 
 
-def check_changes(changes: Mapping[str, object]) -> dict[str, Any]:
+def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Values for fields of SequenceOptions, with the default where None was given.
 
     Raises:
-        TypeError, ValueError: one that can never be.
+        TypeError, ValueError: one that can never be, or no such field.
     """
+    replace(DEFAULTS, **changes)  # raises for a name that is no field
     return {
         field: getattr(DEFAULTS, field) if value is None else _option(field, value)
         for field, value in changes.items()
