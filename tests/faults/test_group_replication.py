@@ -300,7 +300,7 @@ def test_the_primary_is_killed_behind_a_router(
         eventually(lambda: leads_to(router, first))
         ours = connect(router.url)
         with ours, pytest.raises(Unavailable, match="read-only"):
-            ours.execute("INSERT INTO lease VALUES ('x', '', 1, 0)")
+            ours.execute("INSERT INTO lease VALUES ('x', '', 0)")
         make_primary(first)
         load.wait_for_more()
         assert group.primary() is first

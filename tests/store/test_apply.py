@@ -274,7 +274,7 @@ def test_the_victim_of_a_deadlock_runs_again(mysql_url: str, session: Session) -
     with connect(mysql_url, lock_wait=20) as rival:
         rival.begin()
         for number in range(200):  # more work to undo than the applier's: so that one is the victim
-            rival.execute("INSERT INTO lease VALUES (%s, '', 1, 0)", (f"x{number}",))
+            rival.execute("INSERT INTO lease VALUES (%s, '', 0)", (f"x{number}",))
         rival.query("SELECT amount FROM counter_ledger WHERE slot = 5 FOR UPDATE")
 
         def take_the_slot_row() -> int:

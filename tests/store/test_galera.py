@@ -291,7 +291,7 @@ def test_a_writer_that_the_others_have_left_out_is_left_whatever_it_says(
     monkeypatch.setattr(hosts, "PATIENCE_S", 0.2)
     with connect(cluster.url(), read_timeout=300.0) as session:
         session.begin()
-        session.execute("INSERT INTO lease VALUES ('frozen', '', 1, 0)")
+        session.execute("INSERT INTO lease VALUES ('frozen', '', 0)")
         first.freeze()
         try:
             with pytest.raises(Unavailable) as raised:
@@ -387,9 +387,7 @@ def test_rows_that_are_missing_are_filled_up(cluster: GaleraCluster) -> None:
         assert isinstance(session, galera.GaleraSession)
         session.number = 255
         session.begin()
-        session.execute(
-            "INSERT INTO lease (name, holder, token, expires_at) VALUES ('z', 'z', 1, 1)"
-        )
+        session.execute("INSERT INTO lease (name, holder, expires_at) VALUES ('z', 'z', 1)")
         session.commit()
         counted = "SELECT COUNT(*), COUNT(DISTINCT node) FROM writer_fence"
         assert session.query(counted) == [(galera.FENCES, 1)]
@@ -531,9 +529,7 @@ def test_statements_outside_a_transaction_are_checked_too(cluster: GaleraCluster
         hand_over(cluster, second)
         eventually(lambda: session.query("SELECT node FROM writer_fence")[0][0] != session.node)  # type: ignore[attr-defined]
         with pytest.raises(Unavailable, match="another Galera node"):
-            session.execute(
-                "INSERT INTO lease (name, holder, token, expires_at) VALUES ('x', 'x', 1, 1)"
-            )
+            session.execute("INSERT INTO lease (name, holder, expires_at) VALUES ('x', 'x', 1)")
         assert session.closed
     with connect(cluster.url(second)) as session:
         assert session.query("SELECT 1 FROM lease WHERE name = 'x'") == []
@@ -798,7 +794,7 @@ def test_the_writer_is_cut_off(cluster: GaleraCluster, monkeypatch: pytest.Monke
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2.0)
     left = connect(cluster.url())
     left.begin()
-    left.execute("INSERT INTO lease (name, holder, token, expires_at) VALUES ('y', 'y', 1, 1)")
+    left.execute("INSERT INTO lease (name, holder, expires_at) VALUES ('y', 'y', 1)")
     first.isolate(True)
     try:
         eventually(lambda: _port(cluster.url()) == second.port, 30.0)

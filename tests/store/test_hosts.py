@@ -155,7 +155,7 @@ def test_a_session_moves_when_its_server_becomes_read_only(
     for server in (first, second):
         migrate(url_of(server.port, database=name))
     kept = KeptSession(partial(connect, url))
-    write = "INSERT INTO lease VALUES ('x', '', 1, 0)"
+    write = "INSERT INTO lease VALUES ('x', '', 0)"
     assert port_of(kept()) == first.port
     run(first, "SET GLOBAL read_only = 1")
     with pytest.raises(Unavailable) as caught:

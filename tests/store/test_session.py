@@ -105,7 +105,7 @@ def test_a_server_that_cuts_off_results_and_chains_transactions(lax_url: str) ->
 def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:
     def fail() -> None:
         with session.transaction():
-            session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+            session.execute("INSERT INTO lease VALUES ('a', '', 0)")
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -117,7 +117,7 @@ def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:
 def test_statements_outside_a_transaction_commit_by_themselves(
     mysql_url: str, session: Session
 ) -> None:
-    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    session.execute("INSERT INTO lease VALUES ('a', '', 0)")
     with connect(mysql_url) as other:
         assert len(other.query("SELECT * FROM lease")) == 1
 
@@ -125,7 +125,7 @@ def test_statements_outside_a_transaction_commit_by_themselves(
 def test_a_snapshot_sees_one_moment(mysql_url: str, session: Session) -> None:
     with connect(mysql_url, isolation="REPEATABLE READ") as reading:
         with reading.transaction(snapshot=True):
-            session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+            session.execute("INSERT INTO lease VALUES ('a', '', 0)")
             assert reading.query("SELECT * FROM lease") == []
         assert len(reading.query("SELECT * FROM lease")) == 1
 
@@ -135,11 +135,11 @@ def test_errors_come_as_ours_and_the_session_stays_usable(session: Session) -> N
         session.query("SELEC 1")
     with pytest.raises(SchemaMismatch):
         session.query("SELECT * FROM nowhere")
-    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    session.execute("INSERT INTO lease VALUES ('a', '', 0)")
     with pytest.raises(DuplicateKey):
-        session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+        session.execute("INSERT INTO lease VALUES ('a', '', 0)")
     with pytest.raises(BadData):
-        session.execute("INSERT INTO lease VALUES (%s, '', 1, 0)", ("n" * 65,))
+        session.execute("INSERT INTO lease VALUES (%s, '', 0)", ("n" * 65,))
     with pytest.raises(StoreError):
         session.query("SELECT %s", (1, 2))
     assert session.query("SELECT 1") == [(1,)]
@@ -178,11 +178,11 @@ def _connected(session: Session, number: int) -> bool:
 def test_an_idle_session_is_ended_by_the_server_with_its_locks(
     mysql_url: str, session: Session
 ) -> None:
-    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0)")
+    session.execute("INSERT INTO lease VALUES ('a', '', 0)")
     with connect(mysql_url, idle_seconds=1) as asleep:
         asleep.begin()
-        asleep.execute("UPDATE lease SET token = 2")
-        assert session.execute("UPDATE lease SET token = 3") == 1  # waits, then gets it
+        asleep.execute("UPDATE lease SET expires_at = 2")
+        assert session.execute("UPDATE lease SET expires_at = 3") == 1  # waits, then gets it
         with pytest.raises(Unavailable):
             asleep.commit()
 
@@ -267,14 +267,14 @@ def test_a_replica_is_unavailable(lax_url: str) -> None:
 def test_a_lock_wait_is_a_conflict_and_the_transaction_is_still_open(
     mysql_url: str, session: Session
 ) -> None:
-    session.execute("INSERT INTO lease VALUES ('a', '', 1, 0), ('b', '', 1, 0)")
+    session.execute("INSERT INTO lease VALUES ('a', '', 0), ('b', '', 0)")
     with connect(mysql_url, lock_wait=1) as waiting:
         session.begin()
-        session.execute("UPDATE lease SET token = 5 WHERE name = 'a'")
+        session.execute("UPDATE lease SET expires_at = 5 WHERE name = 'a'")
         waiting.begin()
-        waiting.execute("UPDATE lease SET token = 6 WHERE name = 'b'")
+        waiting.execute("UPDATE lease SET expires_at = 6 WHERE name = 'b'")
         with pytest.raises(Conflict):
-            waiting.execute("UPDATE lease SET token = 6 WHERE name = 'a'")
+            waiting.execute("UPDATE lease SET expires_at = 6 WHERE name = 'a'")
         waiting.rollback()
         session.commit()
-    assert session.query("SELECT name, token FROM lease") == [("a", 5), ("b", 1)]
+    assert session.query("SELECT name, expires_at FROM lease") == [("a", 5), ("b", 0)]

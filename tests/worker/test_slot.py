@@ -8,7 +8,7 @@ import redis
 from countersink.runtime.log import Log
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
-from countersink.store.lease import acquire
+from countersink.store.lease import take
 from countersink.worker import loop
 from countersink.worker.loop import Slot
 from countersink.worker.report import LOGGER
@@ -55,7 +55,7 @@ def test_a_lost_lease_is_replaced(mysql_url: str) -> None:
     before = held.take()
     with Oracle(mysql_url) as oracle, connect(mysql_url) as session, Records() as records:
         expire(oracle)
-        assert acquire(session, f"slot:{before}", "two", 60.0) is not None
+        assert take(session, before, "two", 60.0)
         after = held.keep()
     assert after != before
     assert records.fields("slot") == [{"consumer": "one", "slot": after, "before": before}]
@@ -78,7 +78,7 @@ def test_a_released_slot_is_free(mysql_url: str) -> None:
     number = held.take()
     held.release()
     with connect(mysql_url) as session:
-        assert acquire(session, f"slot:{number}", "two", 60.0) is not None
+        assert take(session, number, "two", 60.0)
 
 
 def test_a_worker_that_loses_its_slot_goes_on_in_another(

@@ -86,11 +86,10 @@ CREATE TABLE IF NOT EXISTS queue_look (
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Who may do what until when. The token grows with every change of hands and is never reset.
+-- Which process has which slot until when.
 CREATE TABLE IF NOT EXISTS lease (
     name       VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     holder     VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    token      BIGINT UNSIGNED NOT NULL,
     expires_at BIGINT NOT NULL COMMENT 'Unix ms, on the clock of this server',
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -55,7 +55,7 @@ _UPDATES: Final = (
     "UPDATE counter_slot SET amount = amount WHERE FALSE",
     "UPDATE counter_ledger SET amount = amount WHERE FALSE",
     "UPDATE counter_keys SET made = made WHERE FALSE",
-    "UPDATE lease SET token = token WHERE FALSE",
+    "UPDATE lease SET holder = holder WHERE FALSE",
     "UPDATE queue_look SET version = version WHERE FALSE",
     "UPDATE control SET pruned_before = pruned_before WHERE FALSE",
 )
