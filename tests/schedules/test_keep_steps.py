@@ -612,30 +612,6 @@ def test_verify_finds_what_was_changed_in_minutes_and_in_wider_buckets(tables: K
         assert verified(tables.url) == []
 
 
-def test_verify_finds_wider_buckets_of_times_that_were_never_said_to_be_rolled_up(
-    tables: Kept,
-) -> None:
-    tables.keep_minutes()
-    tables.count({("a", now_minute() - 4 * 1440): 1})
-    run(tables.url)
-    tables.run("UPDATE counter SET rolled_hour = '2020-01-01'")
-    (said,) = verified(tables.url)
-    assert said.startswith("no_rollup: 1 rows in buckets such as the hour of")
-
-
-def test_minutes_of_a_counter_that_counts_quarters_are_found(tables: Kept) -> None:
-    tables.store.counters.set("v", resolution="quarter")
-    at = now_minute() // 15 * 15
-    tables.count({("a", at): 1})
-    assert verified(tables.url) == []
-    tables.plant([("v", label("minute", "UTC", at + 1)[:-1] + "2", b"a", 3, 1)])
-    (said,) = verified(tables.url)
-    assert said.startswith("no_bucket: rows of 1 buckets that there cannot be")
-    tables.plant([("v", label("minute", "UTC", at + 1), b"a", 3, 1)])
-    said, other = verified(tables.url)
-    assert other.startswith("no_rollup: 1 rows in buckets such as the minute of")
-
-
 def test_hours_that_begin_at_a_quarter_are_refused_once_minutes_are_hours(tables: Kept) -> None:
     tables.store.counters.set("v", resolution="minute", keep="minute=2h,hour=90d")
     at = now_minute() - 10 * 60

@@ -110,10 +110,6 @@ ROWS = damages(
             ),
             # days a week later
             "UPDATE counter_slot SET bucket = bucket + INTERVAL 7 DAY WHERE counter = 'views'",
-            # a ledger's checksum
-            "UPDATE counter_ledger SET checksum = checksum + 1 WHERE counter = 'views'",
-        ],
-        ("no_bucket", "views", DAY): [
             # a time of day
             slots(f"bucket = '{DAY} 12:00:00'"),
             # minutes that are no quarter
@@ -124,20 +120,20 @@ ROWS = damages(
             slots("width = 7"),
             # a day that is a month
             slots("width = 5"),
+            # a day that is an hour
+            slots("width = 3"),
+            # a ledger's checksum
+            "UPDATE counter_ledger SET checksum = checksum + 1 WHERE counter = 'views'",
         ],
-        # a day that is an hour
-        ("no_rollup", "views", DAY): [slots("width = 3")],
         # a counter renamed
         ("no_ledger", "visits", None): [
             "UPDATE counter_slot SET counter = 'visits' WHERE counter = 'views'"
         ],
-        # an hour that is a quarter
-        ("no_bucket", "hours", DAY): [
-            "UPDATE counter_slot SET bucket = bucket + INTERVAL 15 MINUTE WHERE counter = 'hours'"
-        ],
-        # an hour later
         ("checksum", "hours", None): [
-            "UPDATE counter_slot SET bucket = bucket + INTERVAL 1 HOUR WHERE counter = 'hours'"
+            # an hour that is a quarter
+            "UPDATE counter_slot SET bucket = bucket + INTERVAL 15 MINUTE WHERE counter = 'hours'",
+            # an hour later
+            "UPDATE counter_slot SET bucket = bucket + INTERVAL 1 HOUR WHERE counter = 'hours'",
         ],
         ("sum", "orders", None): [
             # an application's amount raised
@@ -168,11 +164,11 @@ ROWS = damages(
             months("counter_key = '/M'"),
             # a month that is a day again
             months("width = 4"),
+            # a month that begins later
+            months("bucket = '2026-03-02'"),
+            # a month not rolled up
+            months("bucket = '2027-03-01'"),
         ],
-        # a month that begins later
-        ("no_bucket", "old", "2026-03-02"): [months("bucket = '2026-03-02'")],
-        # a month not rolled up
-        ("no_rollup", "old", "2027-03-01"): [months("bucket = '2027-03-01'")],
         # a ledger gone
         ("no_ledger", "views", None): ["DELETE FROM counter_ledger WHERE counter = 'views'"],
     }

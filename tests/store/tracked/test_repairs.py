@@ -59,12 +59,12 @@ BY_HAND = {
     f"{SLOT}'2026-11-21', 'open', 17, -5)": "row_count",
     f"{SLOT}'2026-11-21', 'open', 300, 5), ('c', '2026-11-22', X'FF', 600, 1)": "row_count",
     f"{SLOT}'2026-11-21 00:00:07', 'open', 0, 5)": "row_count",
-    f"{WIDE}8, '2026-11-21', 'open', 300, 0)": "no_bucket",
-    f"{WIDE}3, '2026-11-21', 'open', 300, 0)": "no_rollup",
+    f"{WIDE}8, '2026-11-21', 'open', 300, 2)": "row_count",
+    f"{WIDE}3, '2026-11-21', 'open', 300, 2)": "row_count",
     f"{WIDE}1, '2026-11-21', 'open', 0, 5)": "row_count",
     f"{SLOT}'2026-11-21 12:00:00', 'open', 300, 1)": "row_count",
     f"{SLOT}'1000-01-01', 'open', 0, 9223372036854775807)": "row_count",
-    f"{WIDE}5, '2026-10-01', 'open', 0, 3)": "no_rollup",
+    f"{WIDE}5, '2026-10-01', 'open', 0, 3)": "row_count",
 }
 
 

@@ -29,7 +29,7 @@ from typing import Final
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import breakdowns
-from countersink.store.counters.buckets import MINUTES, Width, date_at, width_of
+from countersink.store.counters.buckets import date_at
 from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme, load, read_schemes
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
@@ -38,7 +38,7 @@ from countersink.store.ledger import backfills
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.sql import LABEL, label_text, label_time, parts, width_number
+from countersink.store.sql import LABEL, label_time, parts
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import TrackedTable, find, read_all
 from countersink.store.visitors.rows import faults, sketched
@@ -226,7 +226,6 @@ def _wrong(
     for part in parts(names, _AT_ONCE):
         for name, sides in read(session, part).items():
             rows += sides.rows
-            differences += _odd_buckets(name, sides)
             if name not in catalog.tracked:
                 differences += _against_ledger(name, sides)
     for part in parts(backfilled, _AT_ONCE):
@@ -250,47 +249,6 @@ def _tracked_as(
             f"no table or counter {table!r} is tracked; --counter verifies any other counter"
         )
     return found
-
-
-def _odd_buckets(name: str, sides: Sides) -> Iterator[Difference]:
-    """Buckets that a counter cannot have."""
-    amounts = sides.held.amount, sides.posted.amount
-    beyond: dict[Width, list[int]] = {}
-    odd = []
-    for label in sorted(sides.buckets):
-        try:
-            width = width_of(label)
-        except LookupError:
-            odd.append(label)
-            continue
-        if not _begins(label, width):
-            odd.append(label)
-        with suppress(Refused):  # a time zone that is unknown here
-            until = sides.scheme.until(width)
-            if until is not None and sides.scheme.starts_at(label) >= until:
-                beyond.setdefault(width, []).append(label)
-    if odd:
-        first = label_time(odd[0])
-        detail = (
-            f"rows of {len(odd):,} buckets that there cannot be, such as {first} of the width"
-            f" {width_number(odd[0])}"
-        )
-        yield Difference(name, "no_bucket", *amounts, detail, day=first.date())
-    for width, labels in beyond.items():
-        detail = (
-            f"{sum(sides.buckets[label] for label in labels):,} rows in buckets such as the {width}"
-            f" of {label_text(labels[0])}, when it was not counted by {width}, and nothing was said"
-            " to be rolled up to that"
-        )
-        day = label_time(labels[0]).date()
-        yield Difference(name, "no_rollup", *amounts, detail, day=day)
-
-
-def _begins(label: int, width: Width) -> bool:
-    """Whether there is a bucket of a width with this label."""
-    if width == "month":
-        return label_time(label).day == 1 and _begins(label, "day")
-    return not (label - width_number(label)) % (MINUTES[width] * 60)
 
 
 def _against_ledger(name: str, sides: Sides) -> Iterator[Difference]:

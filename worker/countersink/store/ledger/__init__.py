@@ -15,8 +15,6 @@ Problem = Literal[
     "sum",
     "checksum",
     "no_ledger",
-    "no_bucket",
-    "no_rollup",
     "breakdown",
     "backfill",
     "sketch",
@@ -31,13 +29,10 @@ class Difference:
         counter: its name.
         problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys,
             buckets or amounts were exchanged; ``no_ledger``: there are rows, though nothing was
-            ever counted; ``no_bucket``: there are rows of no width that there is, or at times at
-            which no bucket of their width begins; ``no_rollup``: there are buckets of a width of
-            times that were never counted in it, nor said to be rolled up to it; ``backfill``: what
-            its backfills wrote down does not fit the ledger, or does not cover what was read of
-            their sources; ``breakdown``: a breakdown holds other sums of some days than the
-            counter; ``sketch``: different members are not what was written, or lie beside no row,
-            or are missing.
+            ever counted; ``backfill``: what its backfills wrote down does not fit the ledger, or
+            does not cover what was read of their sources; ``breakdown``: a breakdown holds other
+            sums of some days than the counter; ``sketch``: different members are not what was
+            written, or lie beside no row, or are missing.
         in_tables: sum of its rows; ``backfill``: what its backfills wrote down;
             ``breakdown``: the breakdown's sum of those days; ``sketch``: how many sketches are
             wrong.

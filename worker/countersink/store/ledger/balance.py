@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Width
-from countersink.store.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.store.ledger import postings
 from countersink.store.ledger.postings import MODULUS, Posting
 from countersink.store.sql import LABEL, marks
@@ -25,16 +23,12 @@ class Sides:
         postings: rows of the ledger.
         held: what the rows hold.
         posted: what was posted.
-        buckets: rows by the label of their bucket.
-        scheme: of the counter.
     """
 
     rows: int = 0
     postings: int = 0
     held: Posting = field(default_factory=Posting)
     posted: Posting = field(default_factory=Posting)
-    buckets: dict[int, int] = field(default_factory=dict)
-    scheme: Scheme = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +104,13 @@ def balance(session: Session, window: CounterWindow) -> Balance:
     where, args = window.where()
     # Each of these is a stretch of a primary key, in whose order it is grouped.
     sides = f"""(SELECT counter, SUM(n) AS n, SUM(posted) AS posted, SUM(amount) AS amount,
-        SUM(checksum) AS checksum, MAX(odd) AS odd, {_LAST_OF_ALL} FROM (
+        SUM(checksum) AS checksum FROM (
         SELECT counter, COUNT(*) AS n, 0 AS posted, SUM(amount) AS amount,
-        {postings.CHECKSUM} AS checksum, MAX({_ODD}) AS odd, {_LAST_OF_ROWS}
+        {postings.CHECKSUM} AS checksum
         FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum), 0, {_NO_LAST}
+        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum)
         FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        ) AS parts GROUP BY counter) AS sides LEFT JOIN counter ON name = sides.counter"""
+        ) AS parts GROUP BY counter) AS sides"""
     every = args * 2
     ((counters, rows, wrong),) = session.query(
         f"SELECT COUNT(*), COALESCE(SUM(n), 0), COALESCE(SUM({_SUSPECTED}), 0) FROM {sides}",
@@ -173,7 +167,6 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
         sides = found[name]
         sides.rows += int(rows)
         sides.held += Posting.of(label, int(amount), int(key_sum))
-        sides.buckets[label] = int(rows)
     for name, rows, amount, checksum in session.query(
         "SELECT counter, COUNT(*), SUM(amount), SUM(checksum) FROM counter_ledger"
         f" WHERE counter {inside} GROUP BY counter",
@@ -181,9 +174,6 @@ def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
     ):
         found[name].postings = int(rows)
         found[name].posted = Posting(int(amount), int(checksum) % MODULUS)
-    for name, scheme in read_schemes(session, names).items():
-        if name in found:
-            found[name].scheme = scheme
     return {name: found[name] for name in names if name in found}
 
 
@@ -191,37 +181,8 @@ _ORDER: Final = {
     "counter_slot": "counter, bucket, counter_key, width, slot",
     "counter_ledger": "counter, slot",
 }
-_ODD: Final = (
-    "CASE width WHEN 1 THEN SECOND(bucket) WHEN 2 THEN TIME_TO_SEC(bucket) MOD 900"
-    " WHEN 3 THEN TIME_TO_SEC(bucket) MOD 3600 WHEN 4 THEN TIME_TO_SEC(bucket)"
-    " WHEN 5 THEN TIME_TO_SEC(bucket) + DAY(bucket) - 1 ELSE 1 END"
-)
-"""0 where a bucket of that width begins."""
-_LAST: Final = {width: f"last_{width}" for width in WIDTHS}
-"""By width the last bucket of a counter."""
-_LAST_OF_ROWS: Final = ", ".join(
-    f"MAX(IF(width = {NUMBER[width]:d}, bucket, NULL)) AS {last}" for width, last in _LAST.items()
-)
-_LAST_OF_ALL: Final = ", ".join(f"MAX({last}) AS {last}" for last in _LAST.values())
-_NO_LAST: Final = ", ".join("NULL" for _ in _LAST)
-
-
-def _beyond(width: Width) -> str:
-    """Finds counters with buckets of a width from times that were never counted in it, nor rolled
-    up to it; and some others, as a local midnight may be 12 hours behind UTC's.
-    """
-    last = _LAST[width]
-    if width in ("day", "month"):
-        last += " + INTERVAL 12 HOUR"
-    ends = [f"counted_{width}"] if width in RESOLUTIONS else []
-    ends += [f"rolled_{width}"] if width != WIDTHS[0] else []
-    before = " AND ".join(f"COALESCE({end} <= {last}, TRUE)" for end in ends)
-    return f"({_LAST[width]} IS NOT NULL AND COALESCE(resolution, 'day') <> '{width}' AND {before})"
-
-
 _TRACKED: Final = "EXISTS (SELECT 1 FROM tracked_table AS t WHERE t.counter = sides.counter)"
 _SUSPECTED: Final = (
-    f"odd > 0 OR {' OR '.join(map(_beyond, WIDTHS))}"
-    f" OR ((posted = 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED})"
+    f"(posted = 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED}"
 )
 """A tracked table is what its counter is held against, not the ledger."""
