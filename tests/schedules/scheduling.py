@@ -52,7 +52,7 @@ class SchedulerAt:
             },
             **options,
         )
-        self.session = brief_session(mysql_url, idle_seconds=600)
+        self.session = brief_session(mysql_url)
         log = Log(LOGGER, process="a-1-x")
         self.planner = Planner(self.session, RunQueue(client), self.options, log)
 

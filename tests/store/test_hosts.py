@@ -434,22 +434,21 @@ def test_a_host_that_answers_after_all_keeps_its_sessions() -> None:
 def test_a_writer_that_refuses_us_serves_others(error: StoreError, taken: bool) -> None:
     settings = Settings.parse(url_of(1, 2))
     one, _ = settings.each_host()
-    former: list[OtherWriter] = []
+    met: list[OtherWriter] = []
 
-    def log_in(host: Settings) -> str:
-        raise error if host == one else OtherWriter("127.0.0.1:1")
-
-    def overtake(host: Settings, met: OtherWriter) -> str:
-        former.append(met)
+    def log_in(host: Settings, former: OtherWriter | None = None) -> str:
+        if former is None:
+            raise error if host == one else OtherWriter("127.0.0.1:1")
+        met.append(former)
         return host.where
 
     if not taken:
         with pytest.raises(Unavailable, match=str(error)):
-            hosts.first_of(settings, log_in, overtake)
-        assert not former
+            hosts.first_of(settings, log_in)
+        assert not met
         return
-    assert hosts.first_of(settings, log_in, overtake) == "127.0.0.1:2"
-    assert former[0].why == f"127.0.0.1:1: {error}"
+    assert hosts.first_of(settings, log_in) == "127.0.0.1:2"
+    assert met[0].why == f"127.0.0.1:1: {error}"
 
 
 @contextmanager

@@ -16,14 +16,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
-from typing import Any, Final, Literal, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 import pymysql
-from pymysql.connections import Connection as _DriverConnection
 from pymysql.constants.FIELD_TYPE import NEWDECIMAL
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
@@ -40,6 +39,7 @@ from countersink.store.errors import (
     translate,
 )
 from countersink.store.in_app.connection import Done, execute
+from countersink.store.in_app.connection import query as query_of
 from countersink.store.settings import Settings
 from countersink.store.sql import Dialect, is_galera, marks, parse_version, parts, show
 
@@ -161,26 +161,22 @@ class Session:
         with self._translated():
             cursor = self._connection.cursor(SSCursor)
             cursor.execute(sql, args or None)
-        whole = False
         try:
             while True:
                 with self._translated():
                     rows = cursor.fetchmany(_AT_ONCE)
                 if not rows:
-                    break
+                    return
                 yield from rows
-            with self._translated():
-                cursor.close()
-            whole = True
-        finally:
-            if not whole:
-                # The driver would read all that is left before it could go on; and, when the cursor
-                # is thrown away, from a connection that is closed by then.
-                driver: Any = cursor
-                if driver._result is not None:
-                    driver._result.unbuffered_active = False
-                driver.connection = None
-                self.close(hard=True)
+        except BaseException:
+            # The driver would read all that is left before it could go on; and, when the cursor
+            # is thrown away, from a connection that is closed by then.
+            driver: Any = cursor
+            if driver._result is not None:
+                driver._result.unbuffered_active = False
+            driver.connection = None
+            self.close(hard=True)
+            raise
 
     def insert_rows(
         self, into: str, rows: Sequence[Sequence[object]], size: int, clause: str = ""
@@ -357,7 +353,16 @@ class Session:
 
 
 class SessionOptions(TypedDict, total=False):
-    """Arguments of :func:`connect` on how a session is."""
+    """Arguments of :func:`connect` on how a session is.
+
+    Attributes:
+        isolation: of every transaction on it.
+        read_timeout: seconds until a silent server counts as gone.
+        lock_wait: seconds a statement waits for a lock.
+        idle_seconds: the server ends the session after so many idle seconds.
+        to_read: nothing will be written on it, so that a node of Galera will do that is not the one
+            which takes writes.
+    """
 
     isolation: Isolation
     read_timeout: float
@@ -367,26 +372,14 @@ class SessionOptions(TypedDict, total=False):
 
 
 def connect(
-    where: Settings | str,
-    *,
-    isolation: Isolation = "READ COMMITTED",
-    database: bool = True,
-    read_timeout: float = READ_TIMEOUT,
-    lock_wait: int = LOCK_WAIT,
-    idle_seconds: int = IDLE_SECONDS,
-    to_read: bool = False,
+    where: Settings | str, *, database: bool = True, **options: Unpack[SessionOptions]
 ) -> Session:
     """Log in and pin the session's settings; of several hosts to the first one that takes writes.
 
     Args:
         where: a URL (see :meth:`Settings.parse`) or what was read from one.
-        isolation: of every transaction on it.
         database: whether to use the URL's database; False where it may not exist yet.
-        read_timeout: seconds until a silent server counts as gone.
-        lock_wait: seconds a statement waits for a lock.
-        idle_seconds: the server ends the session after so many idle seconds.
-        to_read: nothing will be written on it, so that a node of Galera will do that is not the one
-            which takes writes.
+        options: how the session is.
 
     Raises:
         Misconfigured: the URL, or that it names no database.
@@ -397,17 +390,10 @@ def connect(
     settings = Settings.parse(where) if isinstance(where, str) else where
     if database and settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
-    pinned = (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait)
-    log_in = partial(
-        _log_in, database=database, pinned=pinned, read_timeout=read_timeout, to_read=to_read
-    )
+    log_in = partial(_log_in, database=database, **options)
     if not settings.others:
         return log_in(settings)
-    session = hosts.first_of(
-        settings,
-        partial(log_in, to_write=True),
-        lambda host, former: log_in(host, to_write=True, former=former),
-    )
+    session = hosts.first_of(settings, partial(log_in, to_write=True))
     session.keep_until = time.monotonic() + MOVE_S
     _watch.add(session, settings)
     return session
@@ -415,15 +401,8 @@ def connect(
 
 def _probe(host: Settings) -> Session:
     """A session on a host that takes writes, in little time."""
-    pinned = (SQL_MODE, "READ-COMMITTED", IDLE_SECONDS, LOCK_WAIT, LOCK_WAIT)
-    return _log_in(
-        host,
-        database=False,
-        pinned=pinned,
-        read_timeout=hosts.PROBE_S,
-        connect_timeout=hosts.PROBE_S,
-        to_write=True,
-    )
+    limit = hosts.PROBE_S
+    return _log_in(host, database=False, read_timeout=limit, connect_timeout=limit, to_write=True)
 
 
 _watch: Final = hosts.Watch(_probe)
@@ -433,12 +412,14 @@ def _log_in(
     settings: Settings,
     *,
     database: bool,
-    pinned: tuple[object, ...],
-    read_timeout: float,
-    connect_timeout: float | None = None,
-    to_write: bool = False,
-    to_read: bool = False,
     former: OtherWriter | None = None,
+    isolation: Isolation = "READ COMMITTED",
+    read_timeout: float = READ_TIMEOUT,
+    lock_wait: int = LOCK_WAIT,
+    idle_seconds: int = IDLE_SECONDS,
+    to_read: bool = False,
+    to_write: bool = False,
+    connect_timeout: float | None = None,
 ) -> Session:
     """A session on one host; with ``to_write`` Unavailable if the host takes no writes.
 
@@ -447,29 +428,30 @@ def _log_in(
     """
     # Whether a replica has the database means nothing: only who takes writes is asked for it.
     connection = _open(settings, database and not to_write, connect_timeout or CONNECT_TIMEOUT)
+    ask = partial(query_of, connection)
     try:
-        with connection.cursor() as cursor:
-            # First, and by itself: the server's own limit would cut off the answer to what follows.
-            cursor.execute(_NO_LIMIT)
-            found = _ask(cursor, *_ASKED, *(hosts.READ_ONLY if to_write else ()))
-            if to_write and (why_not := hosts.why_not(found, partial(_rows, cursor))):
-                raise Unavailable(why_not)
-            clustered = any(found.get(name, alone) != alone for name, alone in hosts.ALONE.items())
-            if clustered and database and not to_read and hosts.has_several_primaries(found):
-                raise Refused(hosts.SEVERAL_PRIMARIES)
-            dialect = parse_version(found.get("version", ""))
-            cursor.execute(_pin(found), pinned)
+        # First, and by itself: the server's own limit would cut off the answer to what follows.
+        execute(connection, _NO_LIMIT)
+        names = (*_ASKED, *(hosts.READ_ONLY if to_write else ()))
+        found: dict[str, str] = dict(ask(show("VARIABLES", names)))
+        if to_write and (why_not := hosts.why_not(found, ask)):
+            raise Unavailable(why_not)
+        clustered = any(found.get(name, alone) != alone for name, alone in hosts.ALONE.items())
+        if clustered and database and not to_read and hosts.has_several_primaries(found):
+            raise Refused(hosts.SEVERAL_PRIMARIES)
+        if (packet := int(found.get("max_allowed_packet", 0))) < MIN_PACKET:
+            raise Refused(
+                f"the server's max_allowed_packet is {packet:,} bytes: SET GLOBAL"
+                f" max_allowed_packet = {MIN_PACKET}, and in my.cnf"
+            )
+        dialect = parse_version(found.get("version", ""))
+        pinned = (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait)
+        connection.cursor().execute(_pin(found), pinned)
         if to_write and database:
             connection.select_db(settings.database)
     except Exception as error:
         _end(connection)
         raise translate(error) from error
-    if (packet := int(found.get("max_allowed_packet", 0))) < MIN_PACKET:
-        _end(connection)
-        raise Refused(
-            f"the server's max_allowed_packet is {packet:,} bytes: SET GLOBAL max_allowed_packet ="
-            f" {MIN_PACKET}, and in my.cnf"
-        )
     # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
     # work by the long one.
     driver: Any = connection
@@ -484,14 +466,7 @@ def _log_in(
     return galera.opened(session, database and not to_read, to_write or to_read, former)
 
 
-def _ask(cursor: Any, *names: str) -> dict[str, str]:
-    """Those of the server's variables that it has."""
-    return dict(_rows(cursor, show("VARIABLES", names)))
-
-
-def _rows(cursor: Any, sql: str) -> list[tuple[Any, ...]]:
-    cursor.execute(sql)
-    return list(cursor.fetchall())
+_SPARE_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @cache
@@ -519,18 +494,11 @@ def _forget_tls_errors() -> None:
     Python 3.13 leaves it in OpenSSL's queue of the thread, where the next read of any connection
     takes it for its own. What a refused list of ciphers leaves in that queue Python does clear.
     """
-    try:
-        _spare_tls().set_ciphers("NONE")
-    except ssl.SSLError:
-        return
+    with suppress(ssl.SSLError):
+        _SPARE_TLS.set_ciphers("NONE")
 
 
-@cache
-def _spare_tls() -> ssl.SSLContext:
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-class _Connection(_DriverConnection):
+class _Connection(pymysql.connections.Connection):
     """The driver's, but where no TLS option is given all share one context.
 
     The driver makes one for each connection then, and reads all certificates of the machine's

@@ -129,18 +129,14 @@ def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:
     return ""
 
 
-def first_of(
-    settings: Settings,
-    log_in: Callable[[Settings], Opened],
-    overtake: Callable[[Settings, OtherWriter], Opened],
-) -> Opened:
+def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
     """What ``log_in`` returns for the first host, in the URL's order, that takes writes.
 
     Args:
         settings: with several hosts.
         log_in: given the settings of one host; raises Unavailable if it takes no writes,
-            OtherWriter if it could, but another node of its cluster does.
-        overtake: the same for the first one that could, when none does.
+            OtherWriter if it could, but another node of its cluster does; given this error, too, as
+            ``former`` for the first one that could, when none does.
 
     Raises:
         Unavailable: none does; the message names each host and why not.
@@ -172,7 +168,7 @@ def first_of(
                 if not isinstance(error, OtherWriter)
             )
             try:
-                return overtake(host, met)
+                return log_in(host, former=met)
             except StoreError as again:
                 errors[host.where] = again
     reasons = [f"{each.where}: {reason(errors[each.where])}" for each in settings.each_host()]
@@ -223,19 +219,17 @@ def reason(error: StoreError) -> str:
 
 
 class Waiting(Protocol):
-    """A session, as :class:`Watch` sees it."""
+    """A session, as :class:`Watch` sees it.
 
-    @property
-    def where(self) -> Settings:
-        """The host that it is connected to."""
+    Attributes:
+        where: the host that it is connected to.
+        waiting_since: on the monotonic clock: since when it waits for an answer; None: it does not.
+        address: by which its Galera cluster knows the host; empty: there is none.
+    """
 
-    @property
-    def waiting_since(self) -> float | None:
-        """On the monotonic clock: since when it waits for an answer; None: it does not."""
-
-    @property
-    def address(self) -> str:
-        """By which its Galera cluster knows the host; empty: there is none."""
+    where: Settings
+    waiting_since: float | None
+    address: str
 
     def abort(self) -> None:
         """Break the connection, from any thread."""
@@ -280,20 +274,15 @@ class Watch:
                 thread.start()
 
     def _run(self) -> None:
-        try:
-            while True:
-                time.sleep(_LOOK_EVERY_S)
-                with self._lock:
-                    if not self._sessions:
-                        self._thread = None
-                        return
-                    sessions = list(self._sessions.items())
-                self._look(sessions)
-                del sessions
-        except BaseException:
+        while True:
+            time.sleep(_LOOK_EVERY_S)
             with self._lock:
-                self._thread = None  # a bug: the next session has another thread
-            raise
+                if not self._sessions:
+                    self._thread = None
+                    return
+                sessions = list(self._sessions.items())
+            self._look(sessions)
+            del sessions
 
     def _look(self, sessions: Sequence[tuple[Waiting, Settings]]) -> None:
         late = time.monotonic() - PATIENCE_S
@@ -303,15 +292,13 @@ class Watch:
             if since is None or since > late:
                 continue
             if host not in found:
-                found[host] = self._is_due(host) and self._has_moved(settings, session, since)
+                due = time.monotonic() >= self._next.get(host, (0.0, 0.0))[0]
+                found[host] = due and self._has_moved(settings, session, since)
         for session, _ in sessions:
             # All of them: a thread that uses one after the other would wait as long for each.
             if found.get(session.where):
                 session.abort()
         self._next = {host: self._next[host] for host in found if host in self._next}
-
-    def _is_due(self, host: Settings) -> bool:
-        return time.monotonic() >= self._next.get(host, (0.0, 0.0))[0]
 
     def _has_moved(self, settings: Settings, session: Waiting, since: float) -> bool:
         """Whether the host of a session that waits does not take writes, and another one does."""

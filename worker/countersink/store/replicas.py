@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from countersink.store.connection import Connect, Session
@@ -20,7 +21,7 @@ from countersink.store.errors import (
     UnknownZone,
 )
 from countersink.store.migrate import identity
-from countersink.store.sessions import Pool
+from countersink.store.sessions import Pool, Ready
 from countersink.store.settings import Settings
 
 CATCH_UP_S: Final = 1.0
@@ -72,7 +73,7 @@ class ReplicaPool(Pool):
     def __init__(self, writer: Connect, settings: Settings, replica: Open) -> None:
         super().__init__(writer)
         self._replicas = [_Replica(host, replica) for host in settings.each_host()]
-        self._identity: str | None = None
+        self._identity = ""
 
     def read(self, work: Callable[[Session], Result]) -> Result:
         """Run ``work`` in one snapshot of a database that has all that was committed before.
@@ -83,19 +84,10 @@ class ReplicaPool(Pool):
             Misconfigured: a replica has other tables than the writer.
             StoreError: the writer did not do its part.
         """
-        position: _Position | None = None
-        for replica in self._replicas:
-            if not replica.take_turn():
-                continue
-            if position is None:
-                position = self._position()
-            try:
-                return replica.read(work, position, self._own_identity())
-            except UnknownZone:
-                raise  # that is this machine's affair
-            except (_Behind, *_LEFT) as error:
-                replica.rest(error)
-        return super().read(work)
+        try:
+            return self._on_replica(lambda replica, ready: replica.pool.read_after(ready, work))
+        except _Behind:
+            return super().read(work)
 
     def opened(self, replica: Open) -> Session | None:
         """A session of its own, for one long read, on a replica that has all that was committed;
@@ -104,25 +96,20 @@ class ReplicaPool(Pool):
         Raises:
             StoreError: as :meth:`read`.
         """
-        for each in self._replicas:
-            if not each.take_turn():
-                continue
+
+        def opened(found: _Replica, ready: Ready) -> Session:
+            session = replica(found.host)
             try:
-                session = replica(each.host)
-            except _LEFT as error:
-                each.rest(error)
-                continue
-            try:
-                _catch_up(session, each.host, self._position(), self._own_identity())
-            except BaseException as error:
+                ready(session)
+            except BaseException:
                 session.close()
-                if not isinstance(error, (_Behind, *_LEFT)):
-                    raise
-                each.rest(error)
-                continue
-            each.answered()
+                raise
             return session
-        return None
+
+        try:
+            return self._on_replica(opened)
+        except _Behind:
+            return None
 
     def close(self) -> None:
         """Close the kept sessions. The pool can be used again."""
@@ -130,14 +117,31 @@ class ReplicaPool(Pool):
         for replica in self._replicas:
             replica.pool.close()
 
-    def _position(self) -> _Position:
-        """What the writer has committed."""
-        return super().read(_committed)
+    def _on_replica(self, work: Callable[["_Replica", Ready], Result]) -> Result:
+        """What ``work`` returns, given a replica, and what makes a session on it ready.
 
-    def _own_identity(self) -> str:
-        if self._identity is None:
-            self._identity = super().read(identity)
-        return self._identity
+        Raises:
+            _Behind: none of them has all that was committed.
+            Misconfigured, StoreError: as :meth:`read`.
+        """
+        position: _Position | None = None
+        for replica in self._replicas:
+            if not replica.take_turn():
+                continue
+            if position is None:
+                position = super().read(_committed)
+                self._identity = self._identity or super().read(identity)
+            ready = partial(_catch_up, host=replica.host, position=position, own=self._identity)
+            try:
+                found = work(replica, ready)
+            except UnknownZone:
+                raise  # that is this machine's affair
+            except (_Behind, *_LEFT) as error:
+                replica.rest(error)
+            else:
+                replica.answered()
+                return found
+        raise _Behind("there is none")
 
 
 _LEFT: Final = (Unavailable, Refused, SchemaMismatch)
@@ -184,13 +188,6 @@ class _Replica:
         if new:
             LOGGER.warning("the replica %s is not read from: %s", self.host.where, reason)
 
-    def read(self, work: Callable[[Session], Result], position: _Position, own: str) -> Result:
-        found = self.pool.read_after(
-            lambda session: _catch_up(session, self.host, position, own), work
-        )
-        self.answered()
-        return found
-
 
 def _committed(session: Session) -> _Position:
     if session.cluster:
@@ -215,27 +212,34 @@ def _catch_up(session: Session, host: Settings, position: _Position, own: str) -
         StoreError: as any query.
     """
     with session.patience(CATCH_UP_S + _ANSWER_S):
-        if position.cluster and session.cluster == position.cluster:
-            _wait_for_cluster(session)
-        elif not position.gtids:
+        same_cluster = position.cluster and session.cluster == position.cluster
+        if same_cluster:
+            session.execute("SET SESSION wsrep_sync_wait = 1")
+        try:
+            found = identity(session)
+        except (Unavailable, Conflict) as error:
+            if not same_cluster or isinstance(error, ReadInterrupted):
+                raise
+            raise _Behind(f"the node of Galera does not keep up: {error}") from error
+        if found != own:
+            raise Misconfigured(
+                f"COUNTERSINK_MYSQL_READ_URL leads to tables of another installation on"
+                f" {host.where} than COUNTERSINK_MYSQL_URL: name replicas of that database"
+            )
+        if same_cluster:
+            return
+        if not position.gtids:
             raise _Behind(
                 "the server that takes writes keeps no GTIDs that replicas know (log_bin,"
                 " gtid_mode; of Galera wsrep_gtid_mode and log_slave_updates)"
             )
-        else:
-            wait = (
-                "MASTER_GTID_WAIT"
-                if session.dialect.name == "mariadb"
-                else "WAIT_FOR_EXECUTED_GTID_SET"
-            )
-            late = session.query(f"SELECT {wait}(%s, %s)", (position.gtids, CATCH_UP_S))[0][0]
-            if late is None or int(late) != 0:
-                # Of another installation it may be that it never has this position.
-                _check_identity(session, host, own)
-                raise _Behind(f"it has not applied within {CATCH_UP_S:g} s what was committed")
-            if session.dialect.name == "mariadb":
-                _check_origin(session, position.gtids)
-        _check_identity(session, host, own)
+        mariadb = session.dialect.name == "mariadb"
+        wait = "MASTER_GTID_WAIT" if mariadb else "WAIT_FOR_EXECUTED_GTID_SET"
+        late = session.query(f"SELECT {wait}(%s, %s)", (position.gtids, CATCH_UP_S))[0][0]
+        if late is None or int(late) != 0:
+            raise _Behind(f"it has not applied within {CATCH_UP_S:g} s what was committed")
+        if mariadb:
+            _check_origin(session, position.gtids)
 
 
 def _check_origin(session: Session, position: str) -> None:
@@ -257,23 +261,3 @@ def _origins(position: str) -> dict[str, str]:
     """Domain → server id of its last transaction, of a MariaDB position (``0-1-100,1-2-3``)."""
     parts = (each.strip().split("-") for each in position.split(",") if each.strip())
     return {domain: server for domain, server, _ in parts}
-
-
-def _wait_for_cluster(session: Session) -> None:
-    """A read that waits until all that the cluster has committed is applied here."""
-    try:
-        session.execute("SET SESSION wsrep_sync_wait = 1")
-        identity(session)
-    except ReadInterrupted:
-        raise
-    except (Unavailable, Conflict) as error:
-        raise _Behind(f"the node of Galera does not keep up: {error}") from error
-
-
-def _check_identity(session: Session, host: Settings, own: str) -> None:
-    found = identity(session)
-    if found != own:
-        raise Misconfigured(
-            f"COUNTERSINK_MYSQL_READ_URL leads to tables of another installation on {host.where}"
-            " than COUNTERSINK_MYSQL_URL: name replicas of that database"
-        )

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.resources import files
@@ -44,8 +44,13 @@ BRIEF_READ_TIMEOUT_S: Final = 3.0
 BRIEF_LOCK_WAIT_S: Final = 2
 """Seconds that others may hold up such a statement."""
 
+_FRESH_SECONDS: Final = IDLE_SECONDS / 2
+"""A session idle for longer is not trusted: the server is about to end it."""
+
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
+Ready = Callable[[Session], None]
+"""Makes a session ready for a snapshot; raises StoreError where it cannot be."""
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
@@ -119,7 +124,6 @@ class KeptSession:
         connect: opens one.
         stop: asked while the server is away; true: :meth:`run` waits no longer.
         attempts: how often :meth:`run` tries what meets another transaction.
-        idle_seconds: the server ends the session, with its locks, after so many idle seconds.
     """
 
     def __init__(
@@ -128,12 +132,10 @@ class KeptSession:
         stop: Callable[[], bool] = lambda: False,
         *,
         attempts: int = PATIENT_ATTEMPTS,
-        idle_seconds: int = IDLE_SECONDS,
     ) -> None:
         self._connect = connect
         self._stop = stop
         self._attempts = attempts
-        self._idle_seconds = idle_seconds
         self._used_at = 0.0
         self._session: Session | None = None
 
@@ -150,8 +152,8 @@ class KeptSession:
             StoreError: as opening it.
         """
         now = time.monotonic()
-        if now - self._used_at > self._idle_seconds / 2:
-            self.close()  # the server is about to end it, or has
+        if now - self._used_at > _FRESH_SECONDS:
+            self.close()
         self._used_at = now
         if self._session is None or self._session.closed:
             self._session = self._connect()
@@ -212,17 +214,16 @@ class KeptSession:
             session.close(hard=hard)
 
 
-def brief_session(where: Settings | str, *, idle_seconds: int = IDLE_SECONDS) -> KeptSession:
+def brief_session(where: Settings | str) -> KeptSession:
     """A session with short time-outs: a server that hangs soon counts as gone."""
-
-    connect = partial(
-        open_tables,
-        where,
-        read_timeout=BRIEF_READ_TIMEOUT_S,
-        lock_wait=BRIEF_LOCK_WAIT_S,
-        idle_seconds=idle_seconds,
+    return KeptSession(
+        partial(
+            open_tables,
+            where,
+            read_timeout=BRIEF_READ_TIMEOUT_S,
+            lock_wait=BRIEF_LOCK_WAIT_S,
+        )
     )
-    return KeptSession(connect, idle_seconds=idle_seconds)
 
 
 def passes(error: Exception) -> bool:
@@ -239,8 +240,6 @@ def passes(error: Exception) -> bool:
 
 _KEEP: Final = 4
 """Idle sessions kept; any number can be in use."""
-_FRESH_SECONDS: Final = IDLE_SECONDS / 2
-"""A session idle for longer is not trusted: the server is about to end it."""
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
@@ -297,9 +296,7 @@ class Pool:
         """
         return self.read_after(lambda session: None, work)
 
-    def read_after(
-        self, first: Callable[[Session], None], work: Callable[[Session], Result]
-    ) -> Result:
+    def read_after(self, first: Ready, work: Callable[[Session], Result]) -> Result:
         """As :meth:`read`; ``first`` is run on the session before the snapshot is taken.
 
         Raises:
@@ -307,10 +304,8 @@ class Pool:
         """
         kept = self._take()
         if kept is not None:
-            try:
+            with suppress(Unavailable):
                 return self._read(kept, first, work)
-            except Unavailable:
-                kept.close(hard=True)
         return self._read(self._connect(), first, work)
 
     def close(self) -> None:
@@ -321,13 +316,8 @@ class Pool:
         for _, session in kept:
             session.close()
 
-    def _read(
-        self,
-        session: Session,
-        first: Callable[[Session], None],
-        work: Callable[[Session], Result],
-    ) -> Result:
-        cancellation = current()
+    def _read(self, session: Session, first: Ready, work: Callable[[Session], Result]) -> Result:
+        cancellation = _CURRENT.get()
         try:
             first(session)
             with (
@@ -444,8 +434,3 @@ def is_cancelled() -> bool:
     """Whether the reads of this thread are to end."""
     found = _CURRENT.get()
     return found is not None and found.cancelled
-
-
-def current() -> Cancellation | None:
-    """What ends the reads of this thread; None: nothing does."""
-    return _CURRENT.get()
