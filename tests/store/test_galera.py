@@ -64,7 +64,7 @@ def hand_over(cluster: GaleraCluster, node: GaleraNode) -> None:
     with connect(cluster.url(node), database=False) as session:
         assert isinstance(session, galera.GaleraSession)
         session.execute("USE counts")
-        galera.take(session, galera.look(session), galera.writer(session))
+        galera.take(session, galera.look(session), galera._fences(session)[0], "it was asked for")
 
 
 def unfenced(cluster: GaleraCluster, node: GaleraNode) -> Session:

@@ -112,7 +112,7 @@ def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
     return Look(epoch, None if first is None else first.decode(), last.decode())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueSample:
     """The oldest and the newest entry that wait in a stream, by which a later look finds out that
     the stream was emptied, trimmed or replaced by an older one.

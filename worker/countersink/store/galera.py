@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from countersink.store.connection import Session, rerun
+from countersink.store.connection import Session, rerun_transaction
 from countersink.store.errors import (
     DENIED,
     NO_SUCH_TABLE,
@@ -176,21 +176,19 @@ class GaleraSession(Session):
             changed = super().execute(sql, args)
             self._written = self._written or changed > 0
             return changed
-        for _ in range(_ATTEMPTS - 1):
+        attempts = _ATTEMPTS
+        while True:
+            attempts -= 1
             try:
-                return self._alone(sql, args)
+                with self.transaction():
+                    return self.execute(sql, args)
             except Conflict as error:
-                if error.code != _LOST_RACE:
+                if error.code != _LOST_RACE or not attempts:
                     raise
-        return self._alone(sql, args)
 
     def _check(self) -> None:
         with self.transaction():
             self._written = True
-
-    def _alone(self, sql: str, args: Sequence[object] | None) -> int:
-        with self.transaction():
-            return self.execute(sql, args)
 
     def hand_out(self, sql: str) -> Done:
         self._written = True
@@ -209,8 +207,12 @@ class GaleraSession(Session):
         self._begun, self._written = True, False
 
     def commit(self) -> None:
-        if self._begun and self._written and self.node:
-            self._add()
+        # Last of all: whoever has the same row waits for this COMMIT alone, and locks that are
+        # asked for afterwards, of which deadlocks are made, there are none.
+        fenced = self._begun and self._written and self.node
+        if fenced and super().execute(_ADD, (self.number, self.node)) != 1:
+            self.close(hard=True)
+            raise Unavailable("another Galera node takes countersink's writes now")
         self._begun = False
         driver: Any = self._connection
         try:
@@ -248,13 +250,6 @@ class GaleraSession(Session):
         if node.trouble:
             raise Unavailable(node.trouble)
         return node.cluster == other.cluster and other.address not in node.members
-
-    def _add(self) -> None:
-        # Last of all: whoever has the same row waits for this COMMIT alone, and locks that are
-        # asked for afterwards, of which deadlocks are made, there are none.
-        if super().execute(_ADD, (self.number, self.node)) != 1:
-            self.close(hard=True)
-            raise Unavailable("another Galera node takes countersink's writes now")
 
 
 def opened(
@@ -311,7 +306,7 @@ def _writes_as(
         if _is_other(found, node):
             why = _wait_for(address or name, uses, node, several, former)
         try:
-            take(session, node, found, why=why)
+            take(session, node, found, why)
         except Refused as error:
             if error.code not in DENIED:
                 raise
@@ -371,15 +366,6 @@ def _goes_on(session: Session) -> bool:
     return found.get("wsrep_desync") in ("ON", "1") or method.startswith(_NO_STOP)
 
 
-def writer(session: Session) -> tuple[str, str] | None:
-    """UUID and address of the writer node; None: there was never one.
-
-    Raises:
-        SchemaMismatch: the table is not there.
-    """
-    return _fences(session)[0]
-
-
 def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
     """UUID and address of the writer, whether all rows are there and say so, and their uses."""
     rows = session.query(
@@ -392,13 +378,7 @@ def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
     return (str(name), str(address)), count == FENCES, sum(int(each[3]) for each in rows)
 
 
-def take(
-    session: GaleraSession,
-    node: Node,
-    former: tuple[str, str] | None,
-    *,
-    why: str = "it was asked for",
-) -> None:
+def take(session: GaleraSession, node: Node, former: tuple[str, str] | None, why: str) -> None:
     """Let ``node``, on which the session is, be the writer; whoever it was must be ``former``.
 
     Args:
@@ -412,31 +392,23 @@ def take(
     """
     own = (node.name, node.address)
 
-    def attempt() -> bool:
-        with session.transaction():
-            found = [
-                (str(name), str(address))
-                for name, address in session.query(
-                    "SELECT node, address FROM writer_fence ORDER BY number FOR UPDATE"
-                )
-            ]
-            if found == [own] * FENCES:
-                return False  # another session on this node
-            if (found[0] if found else None) not in (former, own):
-                name, address = found[0] if found else ("", "")
-                raise OtherWriter(address or name)
-            values = ", ".join(
-                f"({number:d}, %s, %s, 0, UTC_TIMESTAMP(3))" for number in range(FENCES)
-            )
-            session.execute(
-                "INSERT INTO writer_fence (number, node, address, uses, taken_at)"
-                f" VALUES {values} ON DUPLICATE KEY UPDATE node = VALUES(node),"
-                " address = VALUES(address), uses = uses + 1, taken_at = VALUES(taken_at)",
-                own * FENCES,
-            )
-            return True
+    def work() -> bool:
+        found = session.query("SELECT node, address FROM writer_fence ORDER BY number FOR UPDATE")
+        if found == [own] * FENCES:
+            return False  # another session on this node
+        if (found[0] if found else None) not in (former, own):
+            name, address = found[0] if found else ("", "")
+            raise OtherWriter(address or name)
+        values = ", ".join(f"({number:d}, %s, %s, 0, UTC_TIMESTAMP(3))" for number in range(FENCES))
+        session.execute(
+            "INSERT INTO writer_fence (number, node, address, uses, taken_at)"
+            f" VALUES {values} ON DUPLICATE KEY UPDATE node = VALUES(node),"
+            " address = VALUES(address), uses = uses + 1, taken_at = VALUES(taken_at)",
+            own * FENCES,
+        )
+        return True
 
-    if rerun(attempt) and former is not None and former != own:
+    if rerun_transaction(session, work) and former is not None and former != own:
         LOGGER.warning(
             "Galera: %s takes countersink's writes from now on, no longer %s: %s",
             node.address or node.name,

@@ -18,13 +18,13 @@ from typing import Final
 from countersink.store.connection import Session, connect, rerun
 from countersink.store.errors import (
     UNKNOWN_DATABASE,
-    Conflict,
     Misconfigured,
     Refused,
     SchemaMismatch,
 )
 from countersink.store.sessions import MIGRATION, known_version, require_schema, schema_version
 from countersink.store.settings import Settings
+from countersink.store.sql import quoted
 
 DDL_SECONDS: Final = 24 * 3600.0
 """Seconds a statement of a migration may take: it may rebuild a large table."""
@@ -129,10 +129,9 @@ def _session(settings: Settings) -> Session:
         if error.code != UNKNOWN_DATABASE or settings.database is None:
             raise
     with connect(settings, database=False) as session:
-        # An identifier cannot be bound; quoted like this any name is one.
-        name = settings.database.replace("`", "``")
         session.execute(
-            f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+            f"CREATE DATABASE IF NOT EXISTS {quoted(settings.database)}"
+            " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         )
     return _connect(settings)
 
@@ -148,18 +147,16 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 def _turn(settings: Settings) -> Iterator[None]:
     """Hold the row that says whose turn it is, on a connection of its own: DDL would commit."""
     with _connect(settings, TURN_SECONDS) as holder:
-        for attempt in range(1, _TURNS + 1):
-            try:
-                # Even an INSERT that is going to be ignored waits for whoever holds the row.
-                holder.execute(_VERSION_TABLE)
-                holder.execute(_RECORD, (0, "lock"))
-                holder.begin()
-                holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
-                break
-            except Conflict:
-                holder.rollback()
-                if attempt == _TURNS:
-                    raise
+
+        def take() -> None:
+            holder.rollback()
+            # Even an INSERT that is going to be ignored waits for whoever holds the row.
+            holder.execute(_VERSION_TABLE)
+            holder.execute(_RECORD, (0, "lock"))
+            holder.begin()
+            holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
+
+        rerun(take, attempts=_TURNS)
         yield
         holder.rollback()
 

@@ -32,27 +32,21 @@ _DAY_MS: Final = 24 * 3600 * 1000
 
 
 class WatchedSample(Protocol):
-    """A sample of a stream; see ``countersink.stream.progress.QueueSample``."""
+    """A sample of a stream; see ``countersink.stream.progress.QueueSample``.
 
-    @property
-    def life(self) -> str:
-        """Changes when the consumer group is made anew."""
+    Attributes:
+        life: changes when the consumer group is made anew.
+        length: entries that wait.
+        added: entries that were ever added.
+        entries: the oldest and the newest one: stream id, entry id.
+        gone: entry ids of the sample before that are not there any more.
+    """
 
-    @property
-    def length(self) -> int:
-        """Entries that wait."""
-
-    @property
-    def added(self) -> int:
-        """Entries that were ever added."""
-
-    @property
-    def entries(self) -> list[list[str]]:
-        """The oldest and the newest one: stream id, entry id."""
-
-    @property
-    def gone(self) -> list[str]:
-        """Entry ids of the sample before that are not there any more."""
+    life: str
+    length: int
+    added: int
+    entries: list[list[str]]
+    gone: list[str]
 
 
 TakeSamples = Callable[[Mapping[str, Sequence[Sequence[str]]]], Mapping[str, WatchedSample]]
@@ -107,7 +101,11 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
         (LOOK_EVERY_MS - 1,),
     )
     if not rows:
-        rows = [(None, *session.query(f"SELECT {NOW_MS}")[0], "{}", "[]")]
+        session.execute(
+            "INSERT IGNORE INTO queue_look (id, version, looked_at, streams, losses)"
+            " VALUES (1, 0, 0, '{}', '[]')"
+        )
+        return watch(session, take_samples)
     version, now, text, known_losses = rows[0]
     if text is None:
         return []
@@ -139,19 +137,11 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
     # While something is missing all that look do: during a move from one Redis to another those at
     # the former one still see it.
     looked_at = 0 if any("missing_at" in known for known in after.values()) else now
-    values = looked_at, text, _with(known_losses, losses)
-    if version is None:
-        written = session.execute(
-            "INSERT IGNORE INTO queue_look (id, version, looked_at, streams, losses)"
-            " VALUES (1, 1, %s, %s, %s)",
-            values,
-        )
-    else:
-        written = session.execute(
-            "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s, losses = %s"
-            " WHERE id = 1 AND version = %s",
-            (*values, version),
-        )
+    written = session.execute(
+        "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s, losses = %s"
+        " WHERE id = 1 AND version = %s",
+        (looked_at, text, _with(known_losses, losses), version),
+    )
     return losses if written else []
 
 

@@ -63,15 +63,13 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
     session = connect(where, **options)
     try:
         require_schema(session)
-        if not session.checked and not options.get("to_read", False):
-            # The tables were made since it logged in.
-            session.close()
-            session = connect(where, **options)
-            require_schema(session)
     except BaseException:
         session.close()
         raise
-    return session
+    if session.checked or options.get("to_read", False):
+        return session
+    session.close()  # the tables were made since it logged in
+    return open_tables(where, **options)
 
 
 MIGRATION: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
@@ -270,7 +268,8 @@ class Pool:
         self._most = keep
         self._usable = usable
         self._kept: list[tuple[float, Session]] = []
-        self._forget()
+        self._pid = 0
+        self._check_fork()
 
     @contextmanager
     def lent(self) -> Iterator[Session]:
@@ -360,12 +359,9 @@ class Pool:
     def _check_fork(self) -> None:
         """In a forked child forget the parent's sessions, and the lock a thread may have held."""
         if self._pid != os.getpid():
-            self._forget()
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._kept = []
-        self._pid = os.getpid()
+            self._lock = threading.Lock()
+            self._kept = []
+            self._pid = os.getpid()
 
 
 _AGAIN_S: Final = 0.1

@@ -128,15 +128,16 @@ class Settings:
         """
         if self.tls in ("off", "prefer"):
             return None
+        used = self.ssl_ca or ""
         try:
             context = ssl.create_default_context(cafile=self.ssl_ca)
-        except OSError as error:
-            raise _unusable(error, self.ssl_ca) from error
-        if self.ssl_cert is not None:
-            try:
+            if self.ssl_cert is not None:
+                used = f"{self.ssl_cert} with {self.ssl_key}" if self.ssl_key else self.ssl_cert
                 context.load_cert_chain(self.ssl_cert, self.ssl_key)
-            except OSError as error:
-                raise _unusable(error, self.ssl_cert, self.ssl_key) from error
+        except OSError as error:
+            raise Misconfigured(
+                f"the TLS file {used} of the MySQL URL cannot be used: {error}"
+            ) from error
         # Python 3.13 asks for extensions that the certificates MySQL makes for itself do not have.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.tls == "verify"
@@ -170,11 +171,6 @@ def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
 
 def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _unusable(error: OSError, *files: str | None) -> Misconfigured:
-    named = " with ".join(file for file in files if file)
-    return Misconfigured(f"the TLS file {named} of the MySQL URL cannot be used: {error}")
 
 
 def _tls(options: dict[str, str]) -> str:

@@ -164,19 +164,20 @@ class Dialect:
         MySQL warns of VALUES(column) at every statement since 8.0.20; MariaDB does not know the row
         alias.
         """
-        if self.name == "mysql":
-            sums = ", ".join(f"{each} = {table}.{each} + new.{each}" for each in columns)
-            return f" AS new ON DUPLICATE KEY UPDATE {sums}"
-        sums = ", ".join(f"{each} = {each} + VALUES({each})" for each in columns)
-        return f" ON DUPLICATE KEY UPDATE {sums}"
+        return self._upsert({each: f"{table}.{each} + " for each in columns})
 
     def upsert_set(self, *columns: str) -> str:
         """What follows the VALUES of an INSERT that sets ``columns`` where there is a row."""
-        if self.name == "mysql":
-            values = ", ".join(f"{each} = new.{each}" for each in columns)
-            return f" AS new ON DUPLICATE KEY UPDATE {values}"
-        values = ", ".join(f"{each} = VALUES({each})" for each in columns)
-        return f" ON DUPLICATE KEY UPDATE {values}"
+        return self._upsert(dict.fromkeys(columns, ""))
+
+    def _upsert(self, columns: Mapping[str, str]) -> str:
+        """The clause for columns, each with what stands before its new value."""
+        mysql = self.name == "mysql"
+        values = ", ".join(
+            f"{each} = {before}" + (f"new.{each}" if mysql else f"VALUES({each})")
+            for each, before in columns.items()
+        )
+        return f"{' AS new' if mysql else ''} ON DUPLICATE KEY UPDATE {values}"
 
     def limit_statements(self, seconds: float) -> str:
         """A statement after which the server gives up what reads and takes longer; on MariaDB what

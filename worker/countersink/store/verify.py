@@ -34,13 +34,13 @@ from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme, load, r
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference as Difference
-from countersink.store.ledger import backfills
+from countersink.store.ledger import Problem, backfills
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
 from countersink.store.sql import LABEL, label_time, parts
 from countersink.store.tracked.check import RowDifference, check
-from countersink.store.tracked.definitions import TrackedTable, find, read_all
+from countersink.store.tracked.definitions import find, read_all
 from countersink.store.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
@@ -116,14 +116,17 @@ def verify(
     """
     tracked = read_all(session)
     if table is not None:
-        tracked = _tracked_as(session, tracked, table)
+        ((database,),) = session.query("SELECT DATABASE()")
+        tracked = find(tracked, table, database)
+        if not tracked:
+            raise UnknownCounter(
+                f"no table or counter {table!r} is tracked; --counter verifies any other counter"
+            )
     elif counter is not None:
         require(session, counter, ("backfill_source",))
         tracked = [each for each in tracked if each.counter == counter]
     if table is None and counter is None:
         done = _verify_all(session, stop, looking)
-    elif stop():
-        return Verified(finished=False)
     else:
         names = [counter] if counter is not None else [each.counter for each in tracked]
         done = _verify_some(session, names)
@@ -167,17 +170,12 @@ def _verify_all(
             size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
         catalog = _catalog(session, catalog)
-    for name in catalog.dimensioned:
+    for name in sorted({*catalog.dimensioned, *sketched(session)}):
         if stop():
             return Verified(counters, rows, differences, finished=False)
-        looking(f"the breakdowns of {name}")
+        looking(f"the breakdowns and different members of {name}")
         with session.transaction(snapshot=True):
-            differences += _of_breakdowns(session, _catalog(session, catalog), [name])
-    for name in sketched(session):
-        if stop():
-            return Verified(counters, rows, differences, finished=False)
-        looking(f"the different members of {name}")
-        with session.transaction(snapshot=True):
+            differences += _of_breakdowns(session, _catalog(session, catalog), name)
             differences += _of_sketches(session, name)
     return Verified(counters, rows, differences)
 
@@ -189,21 +187,11 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
         broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
         every = [*names, *broken_down]
         rows, differences = _wrong(session, catalog, every, names)
-        differences += _of_breakdowns(session, catalog, names)
+        for name in names:
+            differences += _of_breakdowns(session, catalog, name)
         for name in every:
             differences += _of_sketches(session, name)
     return Verified(len(every), rows, differences)
-
-
-def _of_breakdowns(
-    session: Session, catalog: Catalog, names: Sequence[str]
-) -> Iterator[Difference]:
-    """Breakdowns that differ from their counters, as far as the time zones are known here and the
-    buckets are such as there may be; else that is found in another way.
-    """
-    for name in names:
-        with suppress(Refused, LookupError, ValueError, OverflowError):
-            yield from _breakdown_differences(session, catalog, name)
 
 
 def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
@@ -239,71 +227,53 @@ def _catalog(session: Session, known: Catalog | None) -> Catalog:
     return known if known is not None and known.version == version else load(session)
 
 
-def _tracked_as(
-    session: Session, tracked: Sequence[TrackedTable], table: str
-) -> list[TrackedTable]:
-    ((database,),) = session.query("SELECT DATABASE()")
-    found = find(tracked, table, database)
-    if not found:
-        raise UnknownCounter(
-            f"no table or counter {table!r} is tracked; --counter verifies any other counter"
-        )
-    return found
-
-
 def _against_ledger(name: str, sides: Sides) -> Iterator[Difference]:
     held, posted = sides.held, sides.posted
     if sides.rows and not sides.postings:
         detail = f"{sides.rows:,} rows, though nothing was ever applied to this counter"
         yield Difference(name, "no_ledger", held.amount, 0, detail)
     elif held != posted:
-        if held.amount != posted.amount:
-            detail = f"the tables hold {held.amount - posted.amount:+,} against the ledger"
-        else:
+        surplus = held.amount - posted.amount
+        problem: Problem = "sum" if surplus else "checksum"
+        detail = f"the tables hold {surplus:+,} against the ledger"
+        if not surplus:
             detail = "the sums agree, but rows were exchanged"
-        yield Difference(
-            name,
-            "sum" if held.amount != posted.amount else "checksum",
-            held.amount,
-            posted.amount,
-            detail,
-        )
+        yield Difference(name, problem, held.amount, posted.amount, detail)
 
 
 _WHOLE: Final = "counter_key = ''"
 """Of a counter the events that its breakdowns hold too."""
 
 
-def _breakdown_differences(
-    session: Session, catalog: Catalog, counter: str
-) -> Iterator[Difference]:
-    """The breakdowns of a counter that differ from it, in the snapshot that the caller began.
-
-    Raises:
-        Refused: this machine does not know the counter's time zone.
-        LookupError, ValueError, OverflowError: there are buckets that cannot be.
-        StoreError: as any query.
+def _of_breakdowns(session: Session, catalog: Catalog, counter: str) -> Iterator[Difference]:
+    """The breakdowns of a counter that differ from it, in the snapshot that the caller began, as
+    far as the time zone is known here and the buckets are such as there may be; else that is found
+    in another way.
     """
     own = catalog.dimensioned.get(counter)
     if own is None or not own.breakdowns:
         return
-    # What is rolled up is read with the rows: what the catalog knows of it may be older.
-    schemes = read_schemes(session, [counter, *(each.name for each in own.breakdowns)])
-    scheme = schemes.get(counter, DEFAULT)
-    whole = _days(session, counter, scheme, _WHOLE)
-    for each in own.breakdowns:
-        rolled = (one.rolled_to("month") or 0 for one in (scheme, schemes.get(each.name, DEFAULT)))
-        since = date_at(scheme.known_zone(), max(each.since * 60, *rolled))
-        days = _days(session, each.name, scheme)
-        wrong = sorted(day for day in {*whole, *days} if day >= since and whole[day] != days[day])
-        if wrong:
-            detail = (
-                f"its breakdown {each.text} ({each.name}) differs from its key '' on {len(wrong):,}"
-                f" days, the first of which is {wrong[0]}: {days[wrong[0]]:,} against"
-                f" {whole[wrong[0]]:,}"
+    with suppress(Refused, LookupError, ValueError, OverflowError):
+        # What is rolled up is read with the rows: what the catalog knows of it may be older.
+        schemes = read_schemes(session, [counter, *(each.name for each in own.breakdowns)])
+        scheme = schemes.get(counter, DEFAULT)
+        whole = _days(session, counter, scheme, _WHOLE)
+        for each in own.breakdowns:
+            both = scheme, schemes.get(each.name, DEFAULT)
+            rolled = (one.rolled_to("month") or 0 for one in both)
+            since = date_at(scheme.known_zone(), max(each.since * 60, *rolled))
+            days = _days(session, each.name, scheme)
+            wrong = sorted(
+                day for day in {*whole, *days} if whole[day] != days[day] and day >= since
             )
-            held, there = (sum(found[day] for day in wrong) for found in (days, whole))
-            yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
+            if wrong:
+                detail = (
+                    f"its breakdown {each.text} ({each.name}) differs from its key '' on"
+                    f" {len(wrong):,} days, the first of which is {wrong[0]}:"
+                    f" {days[wrong[0]]:,} against {whole[wrong[0]]:,}"
+                )
+                held, there = (sum(found[day] for day in wrong) for found in (days, whole))
+                yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
 
 
 def _days(session: Session, name: str, scheme: Scheme, where: str = "TRUE") -> Counter[date]:
