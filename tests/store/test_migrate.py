@@ -10,7 +10,7 @@ from countersink.store import sessions
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured, Refused, SchemaMismatch
 from countersink.store.migrate import migrate, migrations, split_statements
-from countersink.store.sessions import known_version, require_schema, schema_version
+from countersink.store.sessions import VERSION, require_schema, schema_version
 from countersink.store.settings import Settings
 from tests.store.helpers import together
 from tests.support.examples import MANY
@@ -41,7 +41,7 @@ def test_migrate_creates_the_database_and_says_what_it_did(empty_mysql_url: str)
     assert migrate(empty_mysql_url) == []
     with connect(empty_mysql_url) as session:
         require_schema(session)
-        assert schema_version(session) == known_version()
+        assert schema_version(session) == VERSION
 
 
 def test_a_strange_name_of_a_database(empty_mysql_url: str) -> None:
@@ -123,7 +123,7 @@ def test_a_later_version_is_applied_to_tables_that_have_rows(
     )
     monkeypatch.setattr(module, "migrations", lambda: (*migrations(), later))
     for each in (module, sessions):
-        monkeypatch.setattr(each, "known_version", lambda: later.version)
+        monkeypatch.setattr(each, "VERSION", later.version)
     with pytest.raises(SchemaMismatch, match="have version 1, this countersink needs version 2"):
         require_schema(session)
     session.execute(later.statements[0])  # a run that was killed got as far as this

@@ -258,7 +258,10 @@ def test_all_at_once_and_one_by_one_the_same_is_found(session: Session, verifyin
     assert done.rows == sum(each.rows for each in alone) == len(slots) + len(months)
 
 
-def test_it_stops_between_two_groups_when_told_to(applier: Applier, verifying: Session) -> None:
+def test_it_stops_between_two_groups_when_told_to(
+    applier: Applier, verifying: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("countersink.store.verify._ROWS", 20)
     applier.apply([entry([row("/a", counter=f"c{n:02}", position=n) for n in range(30)])])
     answers = iter([False, True])
     done = verify(verifying, stop=lambda: next(answers))

@@ -256,11 +256,8 @@ def _check(
         check_pattern(pattern)
     if max_counters is not None and not 1 <= max_counters <= MAX_COUNTERS:
         raise ValueError(f"a key may make 1 to {MAX_COUNTERS:,} counters")
-    if expires is not None:
-        if expires.tzinfo is None:
-            raise ValueError("the time at which a key expires has a time zone")
-        if expires <= datetime.now(UTC):
-            raise ValueError("the time at which a key expires is in the past")
+    if expires is not None and expires <= datetime.now(UTC):
+        raise ValueError("the time at which a key expires is in the past")
 
 
 def _key(row: Sequence[Any]) -> ApiKey:

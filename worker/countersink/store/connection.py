@@ -436,8 +436,7 @@ def _log_in(
         found: dict[str, str] = dict(ask(show("VARIABLES", names)))
         if to_write and (why_not := hosts.why_not(found, ask)):
             raise Unavailable(why_not)
-        clustered = any(found.get(name, alone) != alone for name, alone in hosts.ALONE.items())
-        if clustered and database and not to_read and hosts.has_several_primaries(found):
+        if database and not to_read and hosts.has_several_primaries(found):
             raise Refused(hosts.SEVERAL_PRIMARIES)
         if (packet := int(found.get("max_allowed_packet", 0))) < MIN_PACKET:
             raise Refused(
@@ -458,7 +457,7 @@ def _log_in(
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
     of = connection, dialect, _SNAPSHOT_ISOLATION in found, settings, server
-    if not clustered or not is_galera(found):
+    if not is_galera(found):
         return Session(*of)
     from countersink.store import galera  # noqa: PLC0415  # only where it is needed
 
@@ -480,11 +479,9 @@ def _unverified_tls() -> ssl.SSLContext:
 
 def _end(connection: "pymysql.connections.Connection[Any]") -> None:
     """Close a connection, which may be broken or closed. Never raises."""
-    try:
+    with suppress(Exception):  # whatever it is, the socket is closed
         if connection.open:
             connection.close()
-    except Exception as error:  # whatever it was, the socket is closed
-        translate(error)
     _forget_tls_errors()
 
 

@@ -112,18 +112,6 @@ class Node:
     trouble: str
     cluster: str
 
-    @classmethod
-    def of(cls, status: Mapping[str, str]) -> "Node":
-        """From its status variables."""
-        members = tuple(
-            "" if each == "AUTO" else each
-            for each in status.get("wsrep_incoming_addresses", "").split(",")
-        )
-        index = int(status.get("wsrep_local_index", "0"))
-        own = members[index] if index < len(members) and members.count(members[index]) == 1 else ""
-        name, cluster = status.get("wsrep_gcomm_uuid", ""), status.get(_CLUSTER, "")
-        return cls(name, own, members, _trouble(status), cluster)
-
 
 def _trouble(status: Mapping[str, str]) -> str:
     component = status.get("wsrep_cluster_status", "")
@@ -215,18 +203,9 @@ class GaleraSession(Session):
             raise Unavailable("another Galera node takes countersink's writes now")
         self._begun = False
         driver: Any = self._connection
-        try:
-            # Flow control has no limit of its own.
-            with self.patience(min(driver._read_timeout, COMMIT_S)):
-                super().commit()
-        except Unavailable as error:
-            if not isinstance(getattr(error.__cause__, "__context__", None), TimeoutError):
-                raise
-            raise Unavailable(
-                "no answer to COMMIT, whose outcome is unknown: a Galera node that is behind may"
-                " hold up all writes (flow control: see `countersink doctor`)",
-                code=error.code,
-            ) from error.__cause__
+        # Flow control has no limit of its own.
+        with self.patience(min(driver._read_timeout, COMMIT_S)):
+            super().commit()
 
     def rollback(self) -> None:
         self._begun = False
@@ -353,17 +332,21 @@ def _wait_for(
 
 def look(session: Session) -> Node:
     """The node that a session is on."""
-    status = dict(session.query(show("GLOBAL STATUS", _STATUS)))
-    if status.get("wsrep_local_state_comment") == _DONOR and _goes_on(session):
-        status["wsrep_local_state_comment"] = "Synced"
-    return Node.of(status)
-
-
-def _goes_on(session: Session) -> bool:
-    """Whether a node that is desynced takes writes: as for a backup, or as an unhindered donor."""
-    found = dict(session.query(show("GLOBAL VARIABLES", ("wsrep_desync", "wsrep_sst_method"))))
-    method = str(found.get("wsrep_sst_method", ""))
-    return found.get("wsrep_desync") in ("ON", "1") or method.startswith(_NO_STOP)
+    status: dict[str, str] = dict(session.query(show("GLOBAL STATUS", _STATUS)))
+    if status.get("wsrep_local_state_comment") == _DONOR:
+        found = dict(session.query(show("GLOBAL VARIABLES", ("wsrep_desync", "wsrep_sst_method"))))
+        # For a backup, and as some donors, a node that is desynced takes writes.
+        method = str(found.get("wsrep_sst_method", ""))
+        if found.get("wsrep_desync") in ("ON", "1") or method.startswith(_NO_STOP):
+            status["wsrep_local_state_comment"] = "Synced"
+    members = tuple(
+        "" if each == "AUTO" else each
+        for each in status.get("wsrep_incoming_addresses", "").split(",")
+    )
+    index = int(status.get("wsrep_local_index", "0"))
+    own = members[index] if index < len(members) and members.count(members[index]) == 1 else ""
+    name, cluster = status.get("wsrep_gcomm_uuid", ""), status.get(_CLUSTER, "")
+    return Node(name, own, members, _trouble(status), cluster)
 
 
 def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:

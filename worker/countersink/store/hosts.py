@@ -14,14 +14,12 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from countersink.store.errors import (
-    NO_RIGHT,
     Misconfigured,
     OtherWriter,
     Refused,
     SchemaMismatch,
     StoreError,
     Unavailable,
-    translate,
 )
 from countersink.store.settings import Settings
 from countersink.store.sql import is_on
@@ -54,8 +52,6 @@ GALERA: Final = ("wsrep_on", "wsrep_provider")
 """Variables by which a node of Galera is known."""
 GROUP: Final = ("group_replication_group_name", "group_replication_single_primary_mode")
 """Variables by which a member of a group is known, and whether all members of it take writes."""
-ALONE: Final = {"wsrep_on": "OFF", "group_replication_group_name": ""}
-"""What servers say that are in no cluster, where they have these variables."""
 VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
 """Variables of the server that :func:`why_not` looks at; it need not have them all."""
 _MEMBERS: Final = (
@@ -80,7 +76,7 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
         if is_on(variables.get(name, "OFF")):
             return "read only"
     if variables.get("group_replication_group_name"):
-        return _why_not_of_member(_members(ask))
+        return _why_not_of_member(ask(_MEMBERS))
     return ""
 
 
@@ -98,20 +94,6 @@ def has_several_primaries(variables: Mapping[str, str]) -> bool:
     """
     name, single = (variables.get(each, "") for each in GROUP)
     return bool(name) and single == "OFF"
-
-
-def _members(ask: Ask) -> Sequence[tuple[Any, ...]]:
-    try:
-        return ask(_MEMBERS)
-    except Exception as error:
-        ours = translate(error)
-        if ours.code != NO_RIGHT:
-            raise
-        raise Refused(
-            "this user does not see the members of the group:"
-            " GRANT SELECT ON performance_schema.replication_group_members",
-            code=NO_RIGHT,
-        ) from error
 
 
 def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:

@@ -1,15 +1,12 @@
 """The table ``lease``: which slots workers may have (1 to 255), lease, renew, release; how long
-leases last: ``worker/loop.py``, of a retry of dead rows here (``SECONDS``).
+leases last: ``worker/loop.py``.
 
 A slot decides speed only: whoever was paused, and has lost its slot, may go on using it.
 """
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-from countersink.runtime.process import process_name
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict, DuplicateKey
 from countersink.store.sql import NOW_MS
@@ -17,8 +14,6 @@ from countersink.store.sql import NOW_MS
 FIRST_WORKER_SLOT: Final = 1
 LAST_WORKER_SLOT: Final = 255
 _TRIES: Final = 8
-SECONDS: Final = 60.0
-"""How long the lease lasts. Work that takes longer may share its slot: slower, as right."""
 
 
 def take(session: Session, slot: int, holder: str, seconds: float) -> bool:
@@ -35,7 +30,7 @@ def take(session: Session, slot: int, holder: str, seconds: float) -> bool:
         session.execute(f"DELETE FROM lease WHERE name = %s AND expires_at <= {NOW_MS}", (name,))
         session.execute(
             f"INSERT INTO lease (name, holder, expires_at) VALUES (%s, %s, {NOW_MS} + %s)",
-            (name, holder, _milliseconds(seconds)),
+            (name, holder, round(seconds * 1000)),
         )
     except (Conflict, DuplicateKey):
         return False
@@ -52,7 +47,12 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
     for slot in random.sample(free, min(len(free), _TRIES)):
         if take(session, slot, holder, seconds):
             return slot
-    return random.choice(slots)
+    return any_slot()
+
+
+def any_slot() -> int:
+    """A slot of 1 to 255 that a worker may have, too: slower, as right."""
+    return random.randint(FIRST_WORKER_SLOT, LAST_WORKER_SLOT)
 
 
 def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
@@ -61,7 +61,7 @@ def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) 
     renewed = session.execute(
         f"UPDATE lease SET expires_at = GREATEST(expires_at + 1, {NOW_MS} + %s)"
         f" WHERE name = %s AND holder = %s AND expires_at > {NOW_MS}",
-        (_milliseconds(seconds), _name(slot), holder),
+        (round(seconds * 1000), _name(slot), holder),
     )
     return renewed == 1
 
@@ -71,29 +71,5 @@ def release_worker_slot(session: Session, slot: int, holder: str) -> None:
     session.execute("DELETE FROM lease WHERE name = %s AND holder = %s", (_name(slot), holder))
 
 
-@contextmanager
-def leased_slot(session: Session, purpose: str) -> Iterator[int]:
-    """A slot of 1 to 255 that no worker leases meanwhile; given back afterwards.
-
-    Args:
-        session: outside a transaction.
-        purpose: what for, in ASCII: the holder's name begins with it.
-
-    Raises:
-        StoreError: MySQL did not do its part.
-    """
-    holder = process_name(purpose)
-    slot = lease_worker_slot(session, holder, SECONDS)
-    try:
-        yield slot
-    finally:
-        if not session.closed:
-            release_worker_slot(session, slot, holder)
-
-
 def _name(slot: int) -> str:
     return f"slot:{slot}"
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)

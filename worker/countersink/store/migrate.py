@@ -22,7 +22,7 @@ from countersink.store.errors import (
     Refused,
     SchemaMismatch,
 )
-from countersink.store.sessions import MIGRATION, known_version, require_schema, schema_version
+from countersink.store.sessions import VERSION, require_schema, schema_version
 from countersink.store.settings import Settings
 from countersink.store.sql import quoted
 
@@ -57,6 +57,8 @@ _ALREADY_DONE: Final = frozenset(
 )
 """What a statement says that an earlier run got done: MySQL has no ADD COLUMN IF NOT EXISTS."""
 
+_FILE: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -72,7 +74,7 @@ def migrations() -> tuple[Migration, ...]:
     """All migrations that this program knows, in order."""
     found = []
     for file in resources.files("countersink.store").iterdir():
-        named = MIGRATION.fullmatch(file.name)
+        named = _FILE.fullmatch(file.name)
         if named:
             statements = split_statements(file.read_text("utf-8"))
             found.append(Migration(int(named[1] or 1), named[2], statements))
@@ -107,7 +109,7 @@ def migrate(where: Settings | str) -> list[str]:
     if settings.database is None:
         raise Misconfigured("the MySQL URL names no database: add /name to it")
     with _session(settings) as session, _turn(session.where):
-        if schema_version(session) > known_version():
+        if schema_version(session) > VERSION:
             require_schema(session)
         done = {int(version) for (version,) in session.query("SELECT version FROM schema_version")}
         applied = []

@@ -111,21 +111,19 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
         return []
     before: dict[str, dict[str, Any]] = json.loads(text)
     found = take_samples({stream: known["entries"] for stream, known in before.items()})
-    unguarded = _unguarded(session, [each for one in found.values() for each in one.gone])
+    gone = {bytes.fromhex(each) for one in found.values() for each in one.gone}
+    unguarded = {each.hex() for each in gone - guards.known(session, list(gone))}
     pruned_before = guards.watermark(session) if unguarded else 0
     after, losses = dict(before), list[QueueLoss]()
     for stream, sample in found.items():
         known = before.get(stream)
-        lost = set() if known is None or known["at"] <= pruned_before else unguarded
-        loss = None
         if known is not None:
-            lost = lost.intersection(sample.gone)
+            lost = unguarded.intersection(sample.gone) if known["at"] > pruned_before else set()
             if lost and now - known.get("missing_at", now) < CERTAIN_MS:
                 after[stream] = {"missing_at": now} | known
                 continue
-            loss = _loss(stream, known, sample, lost, now)
-        if loss is not None:
-            losses.append(loss)
+            if loss := _loss(stream, known, sample, lost, now):
+                losses.append(loss)
         after[stream] = {
             "at": now,
             "life": sample.life,
@@ -145,28 +143,19 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
     return losses if written else []
 
 
-def _unguarded(session: Session, gone: Sequence[str]) -> set[str]:
-    """The entries that were not applied."""
-    ids = {bytes.fromhex(each) for each in gone}
-    return {each.hex() for each in ids - guards.known(session, list(ids))}
-
-
 def _loss(
     stream: str, known: Mapping[str, Any], sample: WatchedSample, lost: set[str], now: int
 ) -> QueueLoss | None:
     missing_at = known.get("missing_at", now)
     if lost:
-        since = min(_arrived(each) for each, entry_id in known["entries"] if entry_id in lost)
+        ids = (each for each, entry_id in known["entries"] if entry_id in lost)
+        # A stream id begins with the Unix ms at which the entry arrived.
+        since = min(int(each.partition("-")[0]) for each in ids)
         return QueueLoss(stream, len(lost), known["length"], since, now)
     renewed = known["life"] and sample.life != known["life"]
     if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:
         return QueueLoss(stream, 0, known["length"], known["at"], now)
     return None
-
-
-def _arrived(stream_id: str) -> int:
-    """Unix ms, which a stream id begins with."""
-    return int(stream_id.partition("-")[0])
 
 
 def _with(known: str, losses: Sequence[QueueLoss]) -> str:

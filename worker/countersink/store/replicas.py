@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -35,21 +34,11 @@ _ANSWER_S: Final = 2.0
 
 LOGGER: Final = logging.getLogger("countersink.store")
 Result = TypeVar("Result")
+_Position = tuple[str, str]
+"""What the writer has committed: its GTIDs (empty: it keeps none, or none that other servers know
+by the same numbers), and the UUID of its Galera cluster (empty: it is in none)."""
 Open = Callable[[Settings], Session]
 """Opens a session on one host; raises StoreError."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """What the writer has committed.
-
-    Attributes:
-        gtids: its GTIDs; empty: it keeps none, or none that other servers know by the same numbers.
-        cluster: UUID of its Galera cluster; empty: it is in none.
-    """
-
-    gtids: str
-    cluster: str = ""
 
 
 class _Behind(Exception):
@@ -195,12 +184,12 @@ def _committed(session: Session) -> _Position:
             "SELECT @@GLOBAL.gtid_binlog_pos, @@GLOBAL.wsrep_gtid_mode, @@GLOBAL.log_slave_updates"
         )[0]
         # Else each node numbers the transactions of the cluster by itself.
-        return _Position(str(gtids) if same and all_logged else "", session.cluster)
+        return str(gtids) if same and all_logged else "", session.cluster
     if session.dialect.name == "mariadb":
-        return _Position(str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
+        return str(session.query("SELECT @@GLOBAL.gtid_binlog_pos")[0][0]), ""
     mode, executed = session.query("SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed")[0]
     # With the mode off the set stands still, while commits go on.
-    return _Position(str(executed).replace("\n", "") if mode == "ON" else "")
+    return str(executed).replace("\n", "") if mode == "ON" else "", ""
 
 
 def _catch_up(session: Session, host: Settings, position: _Position, own: str) -> None:
@@ -212,7 +201,8 @@ def _catch_up(session: Session, host: Settings, position: _Position, own: str) -
         StoreError: as any query.
     """
     with session.patience(CATCH_UP_S + _ANSWER_S):
-        same_cluster = position.cluster and session.cluster == position.cluster
+        gtids, cluster = position
+        same_cluster = cluster and session.cluster == cluster
         if same_cluster:
             session.execute("SET SESSION wsrep_sync_wait = 1")
         try:
@@ -228,18 +218,18 @@ def _catch_up(session: Session, host: Settings, position: _Position, own: str) -
             )
         if same_cluster:
             return
-        if not position.gtids:
+        if not gtids:
             raise _Behind(
                 "the server that takes writes keeps no GTIDs that replicas know (log_bin,"
                 " gtid_mode; of Galera wsrep_gtid_mode and log_slave_updates)"
             )
         mariadb = session.dialect.name == "mariadb"
         wait = "MASTER_GTID_WAIT" if mariadb else "WAIT_FOR_EXECUTED_GTID_SET"
-        late = session.query(f"SELECT {wait}(%s, %s)", (position.gtids, CATCH_UP_S))[0][0]
+        late = session.query(f"SELECT {wait}(%s, %s)", (gtids, CATCH_UP_S))[0][0]
         if late is None or int(late) != 0:
             raise _Behind(f"it has not applied within {CATCH_UP_S:g} s what was committed")
         if mariadb:
-            _check_origin(session, position.gtids)
+            _check_origin(session, gtids)
 
 
 def _check_origin(session: Session, position: str) -> None:

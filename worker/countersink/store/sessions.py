@@ -4,14 +4,12 @@ time-outs, the check of the tables' version, and cancelling reads."""
 
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from countersink.store.connection import (
@@ -72,15 +70,8 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
     return open_tables(where, **options)
 
 
-MIGRATION: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
-"""Names of the files of migrations: ``schema.sql`` is version 1, others are ``NNNN_name.sql``."""
-
-
-@cache
-def known_version() -> int:
-    """The schema's version that this program works with."""
-    names = (MIGRATION.fullmatch(file.name) for file in files("countersink.store").iterdir())
-    return max(int(name[1] or 1) for name in names if name)
+VERSION: Final = 1
+"""The schema's version that this program works with: that of the last migration."""
 
 
 def schema_version(session: Session) -> int:
@@ -100,17 +91,17 @@ def require_schema(session: Session) -> None:
     Raises:
         SchemaMismatch: older (run ``countersink migrate``) or newer (upgrade countersink).
     """
-    found, known = schema_version(session), known_version()
-    if found > known:
+    found = schema_version(session)
+    if found > VERSION:
         raise SchemaMismatch(
-            f"the tables have version {found}, this countersink knows up to {known}:"
+            f"the tables have version {found}, this countersink knows up to {VERSION}:"
             " upgrade countersink",
             newer=True,
         )
-    if found < known:
+    if found < VERSION:
         what = f"the tables have version {found}" if found else "there are no tables yet"
         raise SchemaMismatch(
-            f"{what}, this countersink needs version {known}: run `countersink migrate`"
+            f"{what}, this countersink needs version {VERSION}: run `countersink migrate`"
         )
 
 
@@ -205,11 +196,11 @@ class KeptSession:
         if session is not None:
             session.abort()
 
-    def close(self, *, hard: bool = False) -> None:
-        """Close it, ``hard`` without a word to the server; it can be opened again."""
+    def close(self) -> None:
+        """Close it; it can be opened again."""
         session, self._session = self._session, None
         if session is not None:
-            session.close(hard=hard)
+            session.close()
 
 
 def brief_session(where: Settings | str) -> KeptSession:

@@ -12,6 +12,12 @@ _OPTIONS: Final = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_s
 _FILES: Final = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
+_VERIFY: Final = {
+    **dict.fromkeys(("", *_YES), "verify"),
+    **dict.fromkeys(_NO, "require"),
+    "ca": "verify_ca",
+}
+"""What is checked, by the option ``ssl_verify``."""
 _PORT: Final = 3306
 _FORM: Final = "mysql://user:password@host:3306/database"
 _HOSTS: Final = re.compile(
@@ -159,10 +165,10 @@ def _with_one_host(url: str) -> list[str]:
 
 def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
     """Of several hosts: each is named, and named once."""
-    if not all(name for name, _ in hosts):
-        raise Misconfigured("the MySQL URL has an empty host: write host1:3306,host2:3306")
-    if any(name != name.strip() for name, _ in hosts):
-        raise Misconfigured("the MySQL URL has a blank beside a host: write host1:3306,host2:3306")
+    if not all(name and name == name.strip() for name, _ in hosts):
+        raise Misconfigured(
+            "the MySQL URL has an empty host, or a blank beside one: write host1:3306,host2:3306"
+        )
     if len(set(hosts)) < len(hosts):
         raise Misconfigured("the MySQL URL names the same host twice")
     if options.get("unix_socket"):
@@ -176,17 +182,13 @@ def _shown(host: str, port: int) -> str:
 def _tls(options: dict[str, str]) -> str:
     wanted = options.get("ssl", "").lower()
     verify = options.get("ssl_verify", "").lower()
-    files = any(options.get(name) for name in ("ssl_ca", "ssl_cert", "ssl_key"))
+    others = any(options.get(name) for name in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"))
     if wanted not in ("", *_YES, *_NO):
         raise Misconfigured("ssl in the MySQL URL is true or false")
-    if verify not in ("", "ca", *_YES, *_NO):
+    if verify not in _VERIFY:
         raise Misconfigured("ssl_verify in the MySQL URL is true, ca or false")
-    if wanted in _NO and wanted:
-        if files or verify:
+    if wanted in _NO:
+        if others:
             raise Misconfigured("the MySQL URL says ssl=false and gives other ssl_ options")
         return "off"
-    if not (wanted or files or verify):
-        return "prefer"
-    if verify == "ca":
-        return "verify_ca"
-    return "require" if verify in _NO and verify else "verify"
+    return _VERIFY[verify] if wanted or others else "prefer"

@@ -7,23 +7,21 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import migrate as migrations
-from countersink.store.connection import IDLE_SECONDS, LOCK_WAIT, Connect, Session
+from countersink.store.connection import LOCK_WAIT, Connect, Session, SessionOptions
 from countersink.store.counters.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.in_app.increments import Increments
+from countersink.store.replicas import ReplicaPool
 from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, Sequences
 from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
 from countersink.store.totals import Totals
 from countersink.store.tracked import COUNT_SECONDS, TrackedTables, row_count
-
-if TYPE_CHECKING:
-    from countersink.store.replicas import ReplicaPool
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"
@@ -61,7 +59,7 @@ class Store:
         self._settings = Settings.parse(url)
         if self._settings.database is None:
             raise Misconfigured("the MySQL URL names no database: add /name to it")
-        connect = partial(_connect_bounded, self._settings, statement_seconds)
+        connect = partial(_connect, self._settings, statement_seconds)
         self._pool = Pool(connect)
         self._replicas: ReplicaPool | None = None
         if read_url:
@@ -116,7 +114,7 @@ class Store:
     @cached_property
     def tracked(self) -> TrackedTables:
         """Tables whose rows are counted by triggers."""
-        connect = partial(_connect, self._settings, COUNT_SECONDS)
+        connect = partial(_connect, self._settings, read_timeout=COUNT_SECONDS)
         return TrackedTables(connect, self._pool, self._database)
 
     @cached_property
@@ -268,23 +266,17 @@ class Store:
 
 
 def _connect(
-    settings: Settings,
-    read_timeout: float = READ_SECONDS,
-    idle_seconds: int = IDLE_SECONDS,
-    *,
-    to_read: bool = False,
+    settings: Settings, statement_seconds: float | None = None, **given: Unpack[SessionOptions]
 ) -> Session:
-    session = open_tables(
-        settings,
-        isolation="REPEATABLE READ",
-        read_timeout=read_timeout,
-        idle_seconds=idle_seconds,
-        to_read=to_read,
-    )
+    options: SessionOptions = {"isolation": "REPEATABLE READ", "read_timeout": READ_SECONDS}
+    options.update(given)
+    session = open_tables(settings, **options)
     # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
     session.execute(
         f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"
     )
+    if statement_seconds is not None:
+        session.execute(session.dialect.limit_statements(statement_seconds))
     return session
 
 
@@ -303,24 +295,12 @@ def _from_environment(variable: str) -> str | None:
 
 def _replicas(
     settings: Settings, read_url: str, writer: Connect, statement_seconds: float | None
-) -> "ReplicaPool":
-    # Most installations have no replicas to read from.
-    from countersink.store.replicas import ReplicaPool  # noqa: PLC0415
-
+) -> ReplicaPool:
     try:
         found = Settings.parse(read_url)
     except Misconfigured as error:
         raise Misconfigured(f"{READ_ENVIRONMENT}: {error}") from error
     if found.database is None:
         raise Misconfigured(f"{READ_ENVIRONMENT} names no database: add /{settings.database} to it")
-    replica = partial(_connect_bounded, statement_seconds=statement_seconds, to_read=True)
+    replica = partial(_connect, statement_seconds=statement_seconds, to_read=True)
     return ReplicaPool(writer, found, replica)
-
-
-def _connect_bounded(
-    settings: Settings, statement_seconds: float | None, *, to_read: bool = False
-) -> Session:
-    session = _connect(settings, to_read=to_read)
-    if statement_seconds is not None:
-        session.execute(session.dialect.limit_statements(statement_seconds))
-    return session

@@ -18,7 +18,6 @@ And for every tracked table, in a snapshot of its own: the rows that its counter
 has, which is what stands for a ledger there.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -45,14 +44,11 @@ from countersink.store.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""
-_FIRST_ROWS: Final = 20
-"""Rows of the first snapshot's counters, and of each as long as reading is slow: the server keeps
+_ROWS: Final = 10_000
+"""Rows of a snapshot's counters, of all but one, which may be large by itself: the server keeps
 what others change while a snapshot is open."""
-_LARGEST_ROWS: Final = 50_000
-"""Rows of a snapshot's counters, of all but one, which may be large by itself."""
 _AT_ONCE: Final = 1000
 """Counters that are looked at together."""
-_QUICK_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +147,20 @@ def _verify_all(
     session: Session, stop: Callable[[], bool], looking: Callable[[str], object]
 ) -> Verified:
     """Look at every counter, at one window of them after the other."""
-    counters, rows, differences, size = 0, 0, list[Difference](), _FIRST_ROWS
+    counters, rows, differences = 0, 0, list[Difference]()
     catalog: Catalog | None = None
     part: CounterWindow | None = None
     while part is None or part.last is not None:
         if stop():
             return Verified(counters, rows, differences, finished=False)
         looking(f"{counters:,} counters so far")
-        begun = time.monotonic()
-        part = window(session, None if part is None else part.last, size)
+        part = window(session, None if part is None else part.last, _ROWS)
         with session.transaction(snapshot=True):
             catalog = _catalog(session, catalog)
             found = balance(session, part)
             differences += _wrong(session, catalog, found.suspects, found.backfilled)[1]
         counters += found.counters
         rows += found.rows
-        if time.monotonic() - begun < _QUICK_S:
-            size = min(_LARGEST_ROWS, size * 8)
     with session.transaction(snapshot=True):
         catalog = _catalog(session, catalog)
     for name in sorted({*catalog.dimensioned, *sketched(session)}):

@@ -16,7 +16,7 @@ from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import Retried, retry
 from countersink.store.connection import Session
-from countersink.store.lease import leased_slot
+from countersink.store.lease import any_slot
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
@@ -136,9 +136,8 @@ def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
 
 
 def _retry(session: Session, choice: Choice) -> Retried:
-    with leased_slot(session, "dead-retry") as slot:
-        _require_no_more(session, choice)
-        return retry(session, slot=slot, decode=decode_payload, **choice.chosen)
+    _require_no_more(session, choice)
+    return retry(session, slot=any_slot(), decode=decode_payload, **choice.chosen)
 
 
 def _drop(session: Session, choice: Choice) -> int:

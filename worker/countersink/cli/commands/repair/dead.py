@@ -14,7 +14,7 @@ from countersink.cli.settings import NAME, Checked
 from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import retry
-from countersink.store.lease import leased_slot
+from countersink.store.lease import any_slot
 from countersink.store.sessions import open_tables
 from countersink.stream.decode import decode_payload
 
@@ -106,11 +106,8 @@ def retry_command(
     both are retried only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
-    with (
-        open_tables(settings.needed(mysql_url, "mysql")) as database,
-        leased_slot(database, "dead-retry") as slot,
-    ):
-        done = retry(database, slot=slot, decode=decode_payload, reason=why, refs=chosen)
+    with open_tables(settings.needed(mysql_url, "mysql")) as database:
+        done = retry(database, slot=any_slot(), decode=decode_payload, reason=why, refs=chosen)
     said = f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}"
     if done.left_out:
         said += (

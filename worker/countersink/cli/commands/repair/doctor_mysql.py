@@ -11,7 +11,7 @@ from countersink.store import galera, hosts, queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import known_version, require_schema, schema_version
+from countersink.store.sessions import require_schema, schema_version
 from countersink.store.settings import Settings
 from countersink.store.sql import NOW_MS, is_galera, is_on, show
 
@@ -310,8 +310,7 @@ def _schema(session: Session) -> Iterator[Finding]:
         found = schema_version(session)
         require_schema(session)
     except SchemaMismatch as error:
-        newer = found > known_version()
-        advice = "upgrade countersink" if newer else "run countersink migrate"
+        advice = "upgrade countersink" if error.newer else "run countersink migrate"
         yield DoctorCheck("schema").fail(str(error), advice)
         return
     except StoreError as error:
