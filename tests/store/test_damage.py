@@ -16,8 +16,9 @@ from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
+from countersink.store.ledger import Difference
 from countersink.store.migrate import migrate
-from countersink.store.verify import Difference, open_session, verify
+from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
 from tests.store.app import open_app
 from tests.store.helpers import compacted, entry, keep, minute, restore, rolled_up, row

@@ -8,7 +8,8 @@ import pytest
 from countersink.backfill.count import task
 from countersink.backfill.undo import undo
 from countersink.store.connection import Session
-from countersink.store.verify import Difference, verify
+from countersink.store.ledger import Difference
+from countersink.store.verify import verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
 from tests.store.helpers import again_and_again, keep, restore

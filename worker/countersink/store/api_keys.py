@@ -130,7 +130,20 @@ def create(
     """
     wanted = set(scopes)
     chosen = tuple(scope for scope in SCOPES if scope in wanted)
-    _check(name, wanted, counters, max_counters, expires)
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+        raise ValueError(
+            f"a key's name has 1 to {MAX_NAME} printable characters, and no space at its ends"
+        )
+    if not wanted or not wanted <= set(SCOPES):
+        raise ValueError(f"a key has one or more of the scopes {', '.join(SCOPES)}")
+    if len(counters) > MAX_PATTERNS:
+        raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counters")
+    for pattern in counters:
+        check_pattern(pattern)
+    if max_counters is not None and not 1 <= max_counters <= MAX_COUNTERS:
+        raise ValueError(f"a key may make 1 to {MAX_COUNTERS:,} counters")
+    if expires is not None and expires <= datetime.now(UTC):
+        raise ValueError("the time at which a key expires is in the past")
     id, shown = insert(session, name, chosen, counters, expires, max_counters=max_counters)
     made = _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
     return made, f"ck_{shown}"
@@ -236,30 +249,6 @@ def check_pattern(pattern: str) -> None:
         )
 
 
-def _check(
-    name: str,
-    scopes: set[str],
-    counters: Sequence[str],
-    max_counters: int | None,
-    expires: datetime | None,
-) -> None:
-    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
-        raise ValueError(
-            f"a key's name has 1 to {MAX_NAME} printable characters, and no space at its ends"
-        )
-    unknown = sorted(scopes.difference(SCOPES))
-    if unknown or not scopes:
-        raise ValueError(f"a key has one or more of the scopes {', '.join(SCOPES)}")
-    if len(counters) > MAX_PATTERNS:
-        raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counters")
-    for pattern in counters:
-        check_pattern(pattern)
-    if max_counters is not None and not 1 <= max_counters <= MAX_COUNTERS:
-        raise ValueError(f"a key may make 1 to {MAX_COUNTERS:,} counters")
-    if expires is not None and expires <= datetime.now(UTC):
-        raise ValueError("the time at which a key expires is in the past")
-
-
 def _key(row: Sequence[Any]) -> ApiKey:
     id, name, scopes, counters, *others = row
     patterns = json.loads(counters)  # the column takes nothing but JSON
@@ -273,7 +262,6 @@ def _key(row: Sequence[Any]) -> ApiKey:
 
 LOGINS_PER_KEY: Final = 100
 """Logins with one key at a time; the oldest end when there are more."""
-_TOKEN_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +287,7 @@ def begin_login(session: Session, api_key: str, seconds: float) -> str:
         api_key: id of the key that was shown.
         seconds: how long it lasts at most.
     """
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    token = secrets.token_urlsafe(_SECRET_BYTES)
     session.execute("DELETE FROM web_session WHERE expires <= UTC_TIMESTAMP(3)")
     there = session.query("SELECT COUNT(*) FROM web_session WHERE api_key = %s", (api_key,))
     surplus = int(there[0][0]) - (LOGINS_PER_KEY - 1)

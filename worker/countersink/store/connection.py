@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
@@ -86,7 +86,7 @@ only reads gets no error when the server becomes a replica."""
 
 
 @dataclass(eq=False, repr=False)
-class Session:
+class Session(AbstractContextManager["Session", None]):
     """One connection with our settings on it. Not for two threads at once, but for :meth:`abort`.
 
     Outside a transaction every statement commits by itself. Every method raises only
@@ -208,11 +208,8 @@ class Session:
 
         A snapshot needs REPEATABLE READ.
         """
-        self.execute(
-            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
-            if snapshot
-            else "START TRANSACTION"
-        )
+        options = " WITH CONSISTENT SNAPSHOT, READ ONLY" if snapshot else ""
+        self.execute(f"START TRANSACTION{options}")
 
     def commit(self) -> None:
         """Commit. If it raises, the outcome is unknown: rerun, and let the guards decide."""
@@ -276,7 +273,8 @@ class Session:
     def patience(self, seconds: float) -> Iterator[None]:
         """Within the block a server that is silent for so many seconds counts as gone."""
         driver: Any = self._connection
-        usual, driver._read_timeout = driver._read_timeout, seconds
+        usual = driver._read_timeout
+        driver._read_timeout = min(usual, seconds)
         try:
             yield
         finally:
@@ -301,12 +299,10 @@ class Session:
         """Break the connection, from any thread: a waiting method raises Unavailable."""
         sock = getattr(self._connection, "_sock", None)
         if isinstance(sock, socket.socket):
-            try:
+            with suppress(OSError):  # not connected any more
                 # Not sock.shutdown(): on a TLS socket that also drops state another thread is
                 # using.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
-            except OSError:
-                return  # not connected any more
 
     def interrupt(self) -> None:
         """From another thread, have the statement under way, and all that follow, end with
@@ -323,9 +319,6 @@ class Session:
                 other.execute(f"KILL QUERY {self.connection_id:d}")
         except StoreError:
             self.abort()
-
-    def __enter__(self) -> "Session":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -311,9 +311,7 @@ UNAVAILABLE: Final = frozenset(
     }
 )
 
-NO_RIGHT: Final = 1142
-"""The user has no such right on a table."""
-DENIED: Final = (NO_RIGHT, 1143)
+DENIED: Final = (1142, 1143)
 """The user has no right to the table, or the column."""
 UNKNOWN_DATABASE: Final = 1049
 NO_SUCH_TABLE: Final = 1146
@@ -323,7 +321,7 @@ _ADVICE: Final = {
     1045: "check the user and the password in the URL",
     UNKNOWN_DATABASE: "run `countersink migrate`",
     NO_SUCH_TABLE: "run `countersink migrate`",
-    NO_RIGHT: "grant this user its rights on the database",
+    1142: "grant this user its rights on the database",
     1370: "grant this user its rights on the database",
 }
 

@@ -19,13 +19,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from countersink.store.connection import Session, rerun_transaction
 from countersink.store.errors import (
     DENIED,
     NO_SUCH_TABLE,
-    Conflict,
     OtherWriter,
     Refused,
     SchemaMismatch,
@@ -46,8 +46,11 @@ FORGET_S: Final = 60.0
 COMMIT_S: Final = 60.0
 """A COMMIT that the cluster holds up is waited for so long at most, however long reads may take."""
 _ATTEMPTS: Final = 3
-"""How often a statement that is a transaction of its own is sent when it loses a race."""
-_LOST_RACE: Final = 1213
+"""How often a statement that is a transaction of its own is sent when it meets another one."""
+_HELD_UP: Final = (
+    "no answer to COMMIT, whose outcome is unknown: a Galera node that is behind may hold up all"
+    " writes (flow control: see `countersink doctor`)"
+)
 _NO_NODE: Final = "-"
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 _DDL: Final = ("CREATE", "ALTER", "DROP")
@@ -143,7 +146,6 @@ class GaleraSession(Session):
     number: int = 0
     _begun: bool = False
     _written: bool = False
-    _reads_all: bool = False
 
     def __post_init__(self) -> None:
         # Connections of one node have consecutive numbers.
@@ -164,15 +166,7 @@ class GaleraSession(Session):
             changed = super().execute(sql, args)
             self._written = self._written or changed > 0
             return changed
-        attempts = _ATTEMPTS
-        while True:
-            attempts -= 1
-            try:
-                with self.transaction():
-                    return self.execute(sql, args)
-            except Conflict as error:
-                if error.code != _LOST_RACE or not attempts:
-                    raise
+        return rerun_transaction(self, partial(self.execute, sql, args), attempts=_ATTEMPTS)
 
     def _check(self) -> None:
         with self.transaction():
@@ -183,9 +177,7 @@ class GaleraSession(Session):
         return super().hand_out(sql)
 
     def read_all(self) -> None:
-        if not self._reads_all:
-            super().execute("SET SESSION wsrep_sync_wait = 1")
-            self._reads_all = True
+        super().execute("SET SESSION wsrep_sync_wait = 1")
 
     def begin(self, *, snapshot: bool = False) -> None:
         if snapshot:
@@ -202,10 +194,14 @@ class GaleraSession(Session):
             self.close(hard=True)
             raise Unavailable("another Galera node takes countersink's writes now")
         self._begun = False
-        driver: Any = self._connection
-        # Flow control has no limit of its own.
-        with self.patience(min(driver._read_timeout, COMMIT_S)):
-            super().commit()
+        try:
+            # Flow control has no limit of its own.
+            with self.patience(COMMIT_S):
+                super().commit()
+        except Unavailable as error:
+            if isinstance(getattr(error.__cause__, "__context__", None), TimeoutError):
+                error.args = (_HELD_UP,)
+            raise
 
     def rollback(self) -> None:
         self._begun = False

@@ -75,8 +75,20 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):
             return "read only"
-    if variables.get("group_replication_group_name"):
-        return _why_not_of_member(ask(_MEMBERS))
+    if not variables.get("group_replication_group_name"):
+        return ""
+    members = ask(_MEMBERS)
+    own = [(str(state), str(role)) for is_own, state, role in members if is_own]
+    state, role = own[0] if own else ("OFFLINE", "")
+    if state != "ONLINE":
+        return f"a group member that is {state}"
+    if role != "PRIMARY":
+        return f"a group member that is {role}"
+    if sum(str(role) == "PRIMARY" for _, _, role in members) > 1:
+        return SEVERAL_PRIMARIES
+    unreachable = sum(str(state) == "UNREACHABLE" for _, state, _ in members)
+    if 2 * unreachable >= len(members):
+        return "a group member that does not reach the majority"
     return ""
 
 
@@ -94,21 +106,6 @@ def has_several_primaries(variables: Mapping[str, str]) -> bool:
     """
     name, single = (variables.get(each, "") for each in GROUP)
     return bool(name) and single == "OFF"
-
-
-def _why_not_of_member(members: Sequence[tuple[Any, ...]]) -> str:
-    own = [(str(state), str(role)) for is_own, state, role in members if is_own]
-    state, role = own[0] if own else ("OFFLINE", "")
-    if state != "ONLINE":
-        return f"a group member that is {state}"
-    if role != "PRIMARY":
-        return f"a group member that is {role}"
-    if sum(str(role) == "PRIMARY" for _, _, role in members) > 1:
-        return SEVERAL_PRIMARIES
-    unreachable = sum(str(state) == "UNREACHABLE" for _, state, _ in members)
-    if 2 * unreachable >= len(members):
-        return "a group member that does not reach the majority"
-    return ""
 
 
 def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
@@ -154,8 +151,7 @@ def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
             except StoreError as again:
                 errors[host.where] = again
     reasons = [f"{each.where}: {reason(errors[each.where])}" for each in settings.each_host()]
-    refused = [isinstance(error, Refused) for error in errors.values()]
-    if all(refused) and not any(isinstance(error, OtherWriter) for error in errors.values()):
+    if all(isinstance(e, Refused) and not isinstance(e, OtherWriter) for e in errors.values()):
         raise Refused("; ".join(reasons), code=next(iter(errors.values())).code)
     raise Unavailable("no host takes writes: " + "; ".join(reasons))
 
@@ -259,9 +255,6 @@ class Watch:
         while True:
             time.sleep(_LOOK_EVERY_S)
             with self._lock:
-                if not self._sessions:
-                    self._thread = None
-                    return
                 sessions = list(self._sessions.items())
             self._look(sessions)
             del sessions

@@ -74,8 +74,7 @@ def migrations() -> tuple[Migration, ...]:
     """All migrations that this program knows, in order."""
     found = []
     for file in resources.files("countersink.store").iterdir():
-        named = _FILE.fullmatch(file.name)
-        if named:
+        if named := _FILE.fullmatch(file.name):
             statements = split_statements(file.read_text("utf-8"))
             found.append(Migration(int(named[1] or 1), named[2], statements))
     return tuple(sorted(found, key=lambda migration: migration.version))

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
@@ -105,7 +105,7 @@ def require_schema(session: Session) -> None:
         )
 
 
-class KeptSession:
+class KeptSession(AbstractContextManager["KeptSession", None]):
     """A session that is opened when it is needed, and again after it was lost, or not used for
     long. A context manager; for one thread, but for :meth:`abort`.
 
@@ -127,9 +127,6 @@ class KeptSession:
         self._attempts = attempts
         self._used_at = 0.0
         self._session: Session | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -227,16 +224,14 @@ def passes(error: Exception) -> bool:
     return isinstance(error, Unavailable | Conflict | Refused | Misconfigured)
 
 
-_KEEP: Final = 4
+_KEEP: Final = 8
 """Idle sessions kept; any number can be in use."""
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
-    if idle >= _FRESH_SECONDS:
-        return False
     # Of several hosts another one may take writes by now: what was counted there is missing here,
     # and who only reads gets no error.
-    return session.keep_until == math.inf or session.takes_writes()
+    return idle < _FRESH_SECONDS and (session.keep_until == math.inf or session.takes_writes())
 
 
 class Pool:
@@ -245,18 +240,15 @@ class Pool:
 
     Args:
         connect: makes a new one.
-        keep: so many at most; any number can be in use.
         usable: whether one is good still that has been idle for so many seconds.
     """
 
     def __init__(
         self,
         connect: Connect,
-        keep: int = _KEEP,
         usable: Callable[[Session, float], bool] = _is_fresh,
     ) -> None:
         self._connect = connect
-        self._most = keep
         self._usable = usable
         self._kept: list[tuple[float, Session]] = []
         self._pid = 0
@@ -335,17 +327,13 @@ class Pool:
         """Keep a session, if there is room for one more and it is not closed; nor is one that was
         interrupted: the server may still have it in mind.
         """
-        if session.closed:
-            return
-        if session.interrupted:
-            session.close(hard=True)
-            return
         self._check_fork()
+        fit = not (session.closed or session.interrupted)
         with self._lock:
-            if len(self._kept) < self._most:
+            if fit and len(self._kept) < _KEEP:
                 self._kept.append((time.monotonic(), session))
                 return
-        session.close()
+        session.close(hard=session.interrupted)
 
     def _check_fork(self) -> None:
         """In a forked child forget the parent's sessions, and the lock a thread may have held."""

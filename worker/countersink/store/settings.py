@@ -78,7 +78,8 @@ class Settings:
             several = [urlsplit(each) for each in _with_one_host(url)]
             ports = [each.port or _PORT for each in several]
             parts = several[0]
-            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+            strict = bool(parts.query)
+            options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict))
             if "@" in parts.path or "@" in parts.query:
                 # What stands before the @ is the rest of a login: / or ? began it too early.
                 raise ValueError
@@ -92,7 +93,6 @@ class Settings:
             raise Misconfigured(f"not a MySQL URL: it has the form {_FORM}")
         if parts.fragment:
             raise Misconfigured("the MySQL URL holds a '#': write %23 for it")
-        options = dict(pairs)
         unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
             raise Misconfigured(

@@ -3,7 +3,7 @@ counters: its URL variable with the errors, and time limits of reads."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Final, TypeVar, Unpack
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import migrate as migrations
-from countersink.store.connection import LOCK_WAIT, Connect, Session, SessionOptions
+from countersink.store.connection import LOCK_WAIT, Session, SessionOptions
 from countersink.store.counters.counters import Counters
 from countersink.store.errors import Misconfigured
 from countersink.store.in_app.connection import AppConnection
@@ -38,7 +38,7 @@ SUMS_BYTES: Final = 64 * 1024 * 1024
 Result = TypeVar("Result")
 
 
-class Store:
+class Store(AbstractContextManager["Store", None]):
     """The database of counts. Connects when first used; thread-safe and fork-safe."""
 
     def __init__(
@@ -63,7 +63,15 @@ class Store:
         self._pool = Pool(connect)
         self._replicas: ReplicaPool | None = None
         if read_url:
-            self._replicas = _replicas(self._settings, read_url, connect, statement_seconds)
+            try:
+                found = Settings.parse(read_url)
+            except Misconfigured as error:
+                raise Misconfigured(f"{READ_ENVIRONMENT}: {error}") from error
+            if found.database is None:
+                database = self._settings.database
+                raise Misconfigured(f"{READ_ENVIRONMENT} names no database: add /{database} to it")
+            replica = partial(_connect, statement_seconds=statement_seconds, to_read=True)
+            self._replicas = ReplicaPool(connect, found, replica)
         self._database = self._settings.database
         self._sequences: dict[int, Sequences] = {}
 
@@ -255,9 +263,6 @@ class Store:
         if self._replicas is not None:
             self._replicas.close()
 
-    def __enter__(self) -> "Store":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -291,16 +296,3 @@ def _from_environment(variable: str) -> str | None:
         return Path(file).read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         raise Misconfigured(f"{variable}_FILE cannot be read: {error}") from error
-
-
-def _replicas(
-    settings: Settings, read_url: str, writer: Connect, statement_seconds: float | None
-) -> ReplicaPool:
-    try:
-        found = Settings.parse(read_url)
-    except Misconfigured as error:
-        raise Misconfigured(f"{READ_ENVIRONMENT}: {error}") from error
-    if found.database is None:
-        raise Misconfigured(f"{READ_ENVIRONMENT} names no database: add /{settings.database} to it")
-    replica = partial(_connect, statement_seconds=statement_seconds, to_read=True)
-    return ReplicaPool(writer, found, replica)

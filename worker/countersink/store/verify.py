@@ -32,8 +32,7 @@ from countersink.store.counters.buckets import date_at
 from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme, load, read_schemes
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
-from countersink.store.ledger import Difference as Difference
-from countersink.store.ledger import Problem, backfills
+from countersink.store.ledger import Difference, Problem, backfills
 from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings

@@ -36,8 +36,6 @@ NOT_BEGUN: Final = frozenset(
 """Answers of a server that will not write, so nothing was handed out."""
 HANDING_IDLE_SECONDS: Final = 8 * 3600
 """The server ends such a session after so many idle seconds: they never hold a lock while idle."""
-KEEP: Final = 8
-"""Idle sessions kept; any number can be in use."""
 PING_AFTER: Final = 10.0
 """Seconds of idleness after which a session is asked whether it is there: what lies between it and
 the server may have forgotten it without a word."""
