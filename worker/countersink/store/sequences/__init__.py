@@ -18,7 +18,6 @@ from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
 from countersink.store.sequences.allocator import (
     HANDING_IDLE_SECONDS,
-    KEEP,
     is_alive,
     take,
     take_in,
@@ -73,8 +72,8 @@ class Sequences:
         self._table = f"{quoted(database)}.{TABLE}"
         # A value whose reply is lost is lost. So that a connection that the server has ended costs
         # none, it is found out before anything is sent.
-        self._handing_out = Pool(connect, KEEP, is_alive)
-        self._changing = Pool(connect_to_change, KEEP, is_alive)
+        self._handing_out = Pool(connect, is_alive)
+        self._changing = Pool(connect_to_change, is_alive)
         self._pool = pool
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
