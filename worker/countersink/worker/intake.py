@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import redis
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.retry import SAY_EVERY_S
 from countersink.store.apply.amounts import Incoming
@@ -370,19 +370,7 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
             Incoming(bytes.fromhex(entry_id), at, (), (), delivery.stream, payload)
         )
     name = bytes.fromhex(entry.id)
-    dead = [
-        DeadRow(
-            name,
-            bad.position,
-            delivery.stream,
-            entry.at,
-            bad.reason,
-            bad.detail,
-            bad.payload,
-            counter=bad.counter,
-        )
-        for bad in entry.bad
-    ]
+    dead = [DeadRow.of(name, delivery.stream, entry.at, bad) for bad in entry.bad]
     return entry.id, Incoming(
         name, entry.at, entry.rows, dead, delivery.stream, payload, entry.seen, checked=True
     )
@@ -390,15 +378,8 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
 
 def buried(entry: Incoming) -> Incoming:
     """``entry`` with nothing to count: as a whole among the dead letters, as ``internal_error``."""
-    grave = DeadRow(
-        entry.id,
-        WHOLE_ENTRY,
-        entry.stream,
-        entry.at,
-        DeadReason.INTERNAL_ERROR,
-        INTERNAL_DETAIL,
-        entry.payload or b"",
-    )
+    whole = Bad(WHOLE_ENTRY, DeadReason.INTERNAL_ERROR, INTERNAL_DETAIL, entry.payload or b"")
+    grave = DeadRow.of(entry.id, entry.stream, entry.at, whole)
     return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
 
 

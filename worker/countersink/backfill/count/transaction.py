@@ -19,7 +19,7 @@ from countersink.backfill.errors import BackfillError, Overtaken, SourceDiffers,
 from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts
-from countersink.store.apply.key_caps import OVERFLOW, Capped
+from countersink.store.apply.key_caps import Capped
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY
 from countersink.store.errors import RefusedMembers
@@ -193,7 +193,7 @@ def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -
     if not task.target.truth_of:
         targets.refuse_set_days(session, task.counter, found.days(ahead.bucket.scheme))
     # What is set to a truth is set, however many keys that makes.
-    capped = Capped() if task.target.truth_of else key_caps.cap(session, amounts, catalog)
+    capped = Capped(catalog) if task.target.truth_of else key_caps.cap(session, amounts, catalog)
     bringing = _bringing(amounts, found, capped)
     members = {place: [found.members[one] for one in some] for place, some in bringing.items()}
     try:
@@ -214,7 +214,6 @@ def _bringing(
     bringing: dict[CellPlace, list[LabelKey]] = {}
     for label, key in found.members:
         for name, own in amounts.cells_of(label, key):
-            over = own in capped.moved.get((name, label), ())
-            place = name, label, OVERFLOW if over else own
+            place = name, label, capped.key(name, label, own)
             bringing.setdefault(place, []).append((label, key))
     return bringing

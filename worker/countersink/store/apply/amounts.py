@@ -3,8 +3,7 @@ order."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
@@ -46,9 +45,6 @@ class Incoming:
 
 Cell = tuple[str, int, str, int]
 """(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
-
-
-_NO_VALUES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Amounts:
@@ -144,22 +140,14 @@ class Amounts:
 
 
 class Merged(Amounts):
-    """The amounts of the rows of entries, those of their breakdowns included.
-
-    Attributes:
-        rows: how many rows went in.
-        fanned_out: some of them are in several cells.
-    """
+    """The amounts of the rows of entries, those of their breakdowns included."""
 
     def __init__(self, entries: Iterable[Incoming], catalog: Catalog) -> None:
         super().__init__()
-        self.rows = 0
-        self.fanned_out = False
         last_counter, last_minute = "", -1
         amounts: dict[Any, int] = {}
         fan: _Fan | None = None
         for entry in entries:
-            self.rows += len(entry.rows)
             for _, counter, key, minute, amount in entry.rows:
                 # Rows of one flush mostly share counter and minute: two comparisons instead of two
                 # lookups.
@@ -168,7 +156,7 @@ class Merged(Amounts):
                     fan = self._fan(catalog, counter, minute)
                     last_counter, last_minute = counter, minute
                 if fan is not None and (not key or not isinstance(key, str)):
-                    values = dict(key) if key else _NO_VALUES
+                    values = dict(key) if key else {}
                     for composed, own in fan:
                         composite = composed(values)
                         own[composite] = own.get(composite, 0) + amount
@@ -183,13 +171,11 @@ class Merged(Amounts):
         declared = catalog.dimensioned.get(counter)
         if declared is None:
             return None
-        fan: _Fan = [
+        return [
             (each.composed, self.bucket(each.name, catalog.bucket(each.name, minute)))
             for each in declared.breakdowns
             if minute >= each.since
         ]
-        self.fanned_out = self.fanned_out or bool(fan)
-        return fan
 
 
 _Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]

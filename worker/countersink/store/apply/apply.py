@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason, RowRefusal
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, RowRefusal
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.cells import RowName, Upserts, run_again
+from countersink.store.apply.cells import RowName, run_again, upsert
 from countersink.store.apply.control import Control, read_control
 from countersink.store.apply.dead import DeadRow
+from countersink.store.apply.key_caps import Capped
 from countersink.store.apply.refusals import dead_row, refuse
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters.catalog import Catalog, load
@@ -131,10 +132,10 @@ class Applier:
         while pending:
             try:
                 with session.transaction():
-                    applied, upserts = self._work(session, list(pending.values()), left_out)
+                    applied, capped = self._work(session, list(pending.values()), left_out)
                     self._reached("before_commit")
                 self._reached("committed")
-                upserts.remember()
+                capped.remember()
                 return applied
             except DuplicateKey as error:
                 # Rolled back. What is there now stays there; the others are tried again.
@@ -147,40 +148,33 @@ class Applier:
 
     def _work(
         self, session: Session, entries: list[Incoming], left_out: Mapping[RowName, RowRefusal]
-    ) -> tuple[Applied, Upserts]:
+    ) -> tuple[Applied, Capped]:
         control = read_control(session)
-        in_force = self._in_force(session, control)
+        if self._catalog is None or self._catalog.version != control.catalog_version:
+            # The lock on control keeps it so until the transaction ends.
+            self._catalog = load(session)
         self._reached("begun")
         guards.insert(session, [(entry.id, entry.at) for entry in entries], control)
         self._reached("guarded")
         young = [entry for entry in entries if entry.at >= control.watermark]
         old = [entry for entry in entries if entry.at < control.watermark]
-        young, refused = refuse(session, young, in_force, left_out=left_out)
-        upserts = Upserts(session, self.slot, young, in_force)
-        upserts.apply()
-        self._reached("upserted")
-        upserts.apply_ledger()
+        young, refused = refuse(session, young, self._catalog, left_out=left_out)
+        upserted = partial(self._reached, "upserted")
+        merged, capped = upsert(session, self.slot, young, self._catalog, upserted)
         dead_rows = [row for entry in young for row in entry.dead] + refused
         for entry in old:
             dead_rows += _too_old(entry, control)
         not_kept = dead.record(session, dead_rows) if dead_rows else 0
         applied = Applied(
             applied=len(young),
-            rows=upserts.merged.rows,
-            cells=upserts.merged.cells,
+            rows=sum([len(entry.rows) for entry in young]),
+            cells=merged.cells,
             dead=len(dead_rows),
             too_old=len(old),
-            overflown=upserts.overflown,
+            overflown=capped.keys,
             not_kept=not_kept,
         )
-        return applied, upserts
-
-    def _in_force(self, session: Session, control: Control) -> Catalog:
-        """The catalog; the lock on control keeps it so until the transaction ends."""
-        found = self._catalog
-        if found is None or found.version != control.catalog_version:
-            found = self._catalog = load(session)
-        return found
+        return applied, capped
 
 
 def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
@@ -197,16 +191,7 @@ def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
         return list(entry.dead)
     # A payload that would be cut off could not be retried: its rows can, one by one.
     if entry.payload is not None and len(entry.payload) <= dead.MAX_PAYLOAD:
-        return [
-            DeadRow(
-                entry.id,
-                WHOLE_ENTRY,
-                entry.stream,
-                entry.at,
-                DeadReason.TOO_OLD,
-                detail,
-                entry.payload,
-            )
-        ]
+        whole = Bad(WHOLE_ENTRY, DeadReason.TOO_OLD, detail, entry.payload)
+        return [DeadRow.of(entry.id, entry.stream, entry.at, whole)]
     refusal = RowRefusal(DeadReason.TOO_OLD, detail)
     return [dead_row(entry, row, refusal) for row in entry.rows] + list(entry.dead)

@@ -1,12 +1,12 @@
 """The statement that adds amounts to ``counter_slot``, the slots of backfills, the rows of entries
-on their way there (``Upserts``), and running a transaction again without those whose members cannot
+on their way there (``upsert``), and running a transaction again without those whose members cannot
 be united, or once rows of ``counter_keys`` are there (``run_again``).
 
 In a transaction that the caller began. Each row was checked before: what the server does not take
 is an error of the whole transaction.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter, mul
 from types import MappingProxyType
@@ -17,8 +17,8 @@ from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import text_bytes
 from countersink.store import sql
 from countersink.store.apply import key_caps
-from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged, Row
-from countersink.store.apply.key_caps import OVERFLOW, Capped
+from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged
+from countersink.store.apply.key_caps import Capped
 from countersink.store.connection import Session
 from countersink.store.counters.catalog import Catalog
 from countersink.store.errors import RefusedMembers, RowsMissing
@@ -108,9 +108,10 @@ def add(
     slot: int,
     amounts: Amounts,
     members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
+    upserted: Callable[[], object] = lambda: None,
 ) -> None:
     """Add ``amounts`` to a slot, in primary-key order, and to the ledger; and unite ``members``,
-    hashes of 8 bytes, with those of these cells.
+    hashes of 8 bytes, with those of these cells. ``upserted`` is called before the ledger's turn.
 
     Raises:
         RefusedMembers: some of the members cannot be united: roll back.
@@ -120,6 +121,7 @@ def add(
     for cells in amounts.chunks(sql.CELLS_PER_STATEMENT):
         writer.write(cells)
     unite(session, slot, members)
+    upserted()
     writer.post()
 
 
@@ -127,80 +129,39 @@ RowName = tuple[bytes, int]
 """(entry id, position of the row in it)."""
 
 
-class Upserts:
-    """The rows of some entries on their way into a slot, in a transaction the caller began.
+def upsert(
+    session: Session,
+    slot: int,
+    entries: Sequence[Incoming],
+    catalog: Catalog,
+    upserted: Callable[[], object] = lambda: None,
+) -> tuple[Merged, Capped]:
+    """Add the rows of some entries to a slot, in a transaction that the caller began; new keys
+    beyond a counter's cap as one. The rows as cells, and what became of new keys. ``upserted`` is
+    called before the ledger's turn.
 
-    Attributes:
-        merged: the rows as cells.
+    Raises:
+        RowsMissing, RefusedMembers: roll back; see :func:`run_again`. The latter names rows by
+            :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
+        StoreError: as any statement.
     """
-
-    def __init__(
-        self, session: Session, slot: int, entries: Sequence[Incoming], catalog: Catalog
-    ) -> None:
-        self._session = session
-        self._catalog = catalog
-        self._entries = entries
-        self._writer = CellWriter(session, slot)
-        self._capped = Capped()
-        self.merged = Merged(entries, catalog)
-
-    @property
-    def overflown(self) -> int:
-        """How many new keys there was no room for, those of each bucket."""
-        return self._capped.keys
-
-    def apply(self) -> None:
-        """Upsert every cell, in primary-key order; new keys beyond a counter's cap as one.
-
-        Raises:
-            RowsMissing, RefusedMembers: roll back; see :func:`run_again`. The latter names rows by
-                :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
-            StoreError: as any statement.
-        """
-        self._capped = key_caps.cap(self._session, self.merged, self._catalog)
-        for cells in self.merged.chunks(sql.CELLS_PER_STATEMENT):
-            self._writer.write(cells)
-        if any(entry.seen for entry in self._entries):
-            self._unite()
-
-    def _unite(self) -> None:
-        """Unite the members of the rows with those of the cells, which are locked by now."""
-        bringing: dict[CellPlace, list[tuple[Incoming, int]]] = {}
-        for entry in self._entries:
-            for row in entry.rows:
-                if row[0] in entry.seen:
-                    for place in self._places(row):
-                        bringing.setdefault(place, []).append((entry, row[0]))
-        members = {
-            place: [entry.seen[position].hashes for entry, position in rows]
-            for place, rows in bringing.items()
-        }
-        try:
-            unite(self._session, self._writer.slot, members)
-        except RefusedMembers as error:
-            raise RefusedMembers(
-                {
-                    (entry.id, position): why
-                    for place, why in error.refused.items()
-                    for entry, position in bringing[place]
-                }
-            ) from error
-
-    def apply_ledger(self) -> None:
-        """Add to the ledger what :meth:`apply` applied, one row per counter."""
-        self._writer.post()
-
-    def remember(self) -> None:
-        """Note which keys are there now; to be called once the transaction is committed."""
-        for place, keys in self._capped.made.items():
-            self._catalog.made.add(*place, keys)
-
-    def _places(self, row: Row) -> Iterator[CellPlace]:
-        """The cells that a row goes to."""
-        _, counter, key, minute, _ = row
-        for name, bucket, own in self._catalog.cells(counter, key, minute):
-            over = own in self._capped.moved.get((name, bucket), ())
-            yield name, bucket, OVERFLOW if over else own
+    merged = Merged(entries, catalog)
+    capped = key_caps.cap(session, merged, catalog)
+    members: dict[CellPlace, list[bytes]] = {}
+    bringing: dict[CellPlace, list[RowName]] = {}
+    for entry in entries:
+        for position, counter, key, minute, _ in entry.rows if entry.seen else ():
+            if position in entry.seen:
+                for name, bucket, own in catalog.cells(counter, key, minute):
+                    place = name, bucket, capped.key(name, bucket, own)
+                    members.setdefault(place, []).append(entry.seen[position].hashes)
+                    bringing.setdefault(place, []).append((entry.id, position))
+    try:
+        add(session, slot, merged, members, upserted)
+    except RefusedMembers as error:
+        refused = {row: why for place, why in error.refused.items() for row in bringing[place]}
+        raise RefusedMembers(refused) from error
+    return merged, capped
 
 
 def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:

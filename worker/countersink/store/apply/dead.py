@@ -10,14 +10,14 @@ transaction.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.times import iso, iso_ms
 from countersink.store.connection import Session, rerun, rerun_transaction
 from countersink.store.sql import marks, parts
@@ -43,19 +43,18 @@ _COLUMNS: Final = (
 _VALUES: Final = "(%s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s, %s)"
 _INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}, size) VALUES "
 _INSERT_GROUP: Final = "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES "
+_THIS: Final = "entry_id = %s AND position = %s"
 _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
-_STATEMENT_BYTES: Final = 12 * 1024 * 1024
-"""Of a statement that writes dead rows, at most."""
-_ROWS_PER_STATEMENT: Final = 200
+_SMALL_PAYLOAD: Final = 32 * 1024
+"""Bytes of a payload up to which several rows are written by one statement: it stays below 8 MB, as
+the driver may write two characters for a byte."""
+_ROWS_PER_STATEMENT: Final = 100
 _ROWS_PER_PAGE: Final = 500
 _PRUNED_AT_ONCE: Final = 100  # of up to 4 MiB each, which go to the binary log as well
-_BIGINT: Final = (-(2**63), 2**63 - 1)
 
 
 Key = tuple[bytes, int]
 """(entry id, position): the primary key of a dead row."""
-Group = tuple[str, str]
-"""(reason, counter): the primary key of ``dead_group``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,20 @@ class DeadRow:
     created: datetime | None = None
     counter: str = ""
 
+    @staticmethod
+    def of(name: bytes, stream: str, at: int, bad: Bad) -> "DeadRow":
+        """The dead row for a part of an entry.
+
+        Args:
+            name: the entry's 16 bytes.
+            stream: key of the stream it came from.
+            at: Unix ms of the entry's first attempt to be sent.
+            bad: the part.
+        """
+        return DeadRow(
+            name, bad.position, stream, at, bad.reason, bad.detail, bad.payload, counter=bad.counter
+        )
+
     @property
     def ref(self) -> str:
         """Its name for people, ``<hex id>:<position>``; the id alone names all of the entry's."""
@@ -112,102 +125,68 @@ def record(session: Session, rows: Iterable[DeadRow]) -> int:
     Returns:
         How many were only counted.
     """
-    given: dict[Group, list[DeadRow]] = {}
-    kept: list[DeadRow] = []
+    given: dict[str, list[DeadRow]] = {}
     for row in rows:
-        if row.reason in UNBOUNDED:
-            kept.append(row)
-        else:
-            given.setdefault((_code(row.reason), row.counter), []).append(row)
-    over = _bounded(session, given, kept) if given else 0
+        given.setdefault(_code(row.reason), []).append(row)
+    kept: list[DeadRow] = []
+    for reason, some in sorted(given.items()):
+        kept += some if reason in UNBOUNDED else _with_room(session, reason, some)
     insert(session, kept)
-    return over
+    return sum(map(len, given.values())) - len(kept)
 
 
-def _bounded(session: Session, given: Mapping[Group, list[DeadRow]], kept: list[DeadRow]) -> int:
-    """Add those rows to ``kept`` for which there is room, and count the others; how many."""
-    new, groups = _placed(session, given)
-    used = _used(session, sorted(groups))
-    over: Counter[Group] = Counter(dict.fromkeys(new, 0))
-    for group, some in groups.items():
-        number, size = used.get(group, (0, 0))
+def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[DeadRow]:
+    """The rows of a reason for which there is room; the others are counted in ``dead_group``."""
+    session.execute(f"{_INSERT_GROUP}(%s, '', 0, UTC_TIMESTAMP(3)){_KEEP}", (reason,))
+    found = session.query("SELECT counter FROM dead_group WHERE reason = %s", (reason,))
+    known = {counter for (counter,) in found}
+    groups: dict[str, list[DeadRow]] = {}
+    not_kept: Counter[str] = Counter()
+    for row in rows:
+        named = row
+        if row.counter not in known:
+            if len(known) > MOST_COUNTERS:  # '' is one of them
+                named = replace(row, counter="")
+            else:
+                known.add(row.counter)
+                not_kept[row.counter] = 0
+        groups.setdefault(named.counter, []).append(named)
+    used = session.query(
+        "SELECT counter, COUNT(*), SUM(size) FROM dead_row FORCE INDEX (by_group)"
+        f" WHERE reason = %s AND counter IN ({marks([*groups])}) GROUP BY counter",
+        (reason, *groups),
+    )
+    room = {counter: (int(number), int(size)) for counter, number, size in used}
+    kept: list[DeadRow] = []
+    for counter, some in groups.items():
+        number, size = room.get(counter, (0, 0))
         for row in some:
             length = min(len(row.payload), MAX_PAYLOAD)
             if number < MOST_ROWS and size + length <= MOST_BYTES:
                 kept.append(row)
                 number, size = number + 1, size + length
             else:
-                over[group] += 1
-    if over:
-        _add_not_kept(session, over)
-    return over.total()
-
-
-def _placed(
-    session: Session, given: Mapping[Group, list[DeadRow]]
-) -> tuple[list[Group], dict[Group, list[DeadRow]]]:
-    """The rows by the group whose room they take, locked; and which groups are new."""
-    reasons = sorted({reason for reason, _ in given})
-    values = ", ".join(["(%s, '', 0, UTC_TIMESTAMP(3))"] * len(reasons))
-    session.execute(f"{_INSERT_GROUP}{values}{_KEEP}", reasons)
-    named: dict[str, set[str]] = {reason: set() for reason in reasons}
-    for reason, counter in session.query(
-        f"SELECT reason, counter FROM dead_group WHERE reason IN ({marks(reasons)})", reasons
-    ):
-        named[reason].add(counter)
-    new: list[Group] = []
-    groups: dict[Group, list[DeadRow]] = {}
-    for (reason, counter), rows in given.items():
-        known = named[reason]
-        if counter not in known and len(known) > MOST_COUNTERS:  # '' is one of them
-            shared = groups.setdefault((reason, ""), [])
-            shared += [replace(row, counter="") for row in rows]
-            continue
-        if counter not in known:
-            known.add(counter)
-            new.append((reason, counter))
-        groups.setdefault((reason, counter), []).extend(rows)
-    return new, groups
-
-
-def _used(session: Session, groups: Sequence[Group]) -> dict[Group, tuple[int, int]]:
-    """How many dead rows of some groups there are, and the bytes of their payloads."""
-    where = " OR ".join(["(reason = %s AND counter = %s)"] * len(groups))
-    found = session.query(
-        "SELECT reason, counter, COUNT(*), SUM(size) FROM dead_row FORCE INDEX (by_group)"
-        f" WHERE {where} GROUP BY reason, counter",
-        [value for group in groups for value in group],
-    )
-    return {(reason, counter): (int(number), int(size)) for reason, counter, number, size in found}
-
-
-def _add_not_kept(session: Session, numbers: Mapping[Group, int]) -> None:
-    values = ", ".join(["(%s, %s, %s, UTC_TIMESTAMP(3))"] * len(numbers))
+                not_kept[counter] += 1
     clause = session.dialect.upsert_add("dead_group", "not_kept")
-    session.execute(
-        f"{_INSERT_GROUP}{values}{clause}, last_at = UTC_TIMESTAMP(3)",
-        [value for group, number in sorted(numbers.items()) for value in (*group, number)],
-    )
+    for counter, number in sorted(not_kept.items()):
+        session.execute(
+            f"{_INSERT_GROUP}(%s, %s, %s, UTC_TIMESTAMP(3)){clause}, last_at = UTC_TIMESTAMP(3)",
+            (reason, counter, number),
+        )
+    return kept
 
 
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
     """Store dead rows in the open transaction, whether there is room or not; those that are there
     already stay as they are.
     """
-    ordered = sorted(rows, key=attrgetter("primary_key"))
-    batch: list[object] = []
-    count = size = 0
-    for row in ordered:
-        # The driver may write two characters for a byte.
-        length = 2 * min(len(row.payload), MAX_PAYLOAD) + 8 * MAX_DETAIL
-        if batch and (count == _ROWS_PER_STATEMENT or size + length > _STATEMENT_BYTES):
-            _send(session, batch, count)
-            batch, count, size = [], 0, 0
-        batch += _values(row)
-        count += 1
-        size += length
-    if batch:
-        _send(session, batch, count)
+    small: list[tuple[object, ...]] = []
+    large: list[tuple[object, ...]] = []
+    for row in sorted(rows, key=attrgetter("primary_key")):
+        (small if len(row.payload) <= _SMALL_PAYLOAD else large).append(_values(row))
+    for part in (*parts(small, _ROWS_PER_STATEMENT), *parts(large, 1)):
+        values = ", ".join([_VALUES] * len(part))
+        session.execute(f"{_INSERT}{values}{_KEEP}", [value for row in part for value in row])
 
 
 def list_rows(
@@ -222,15 +201,12 @@ def list_rows(
     Raises:
         ValueError: not a ref.
     """
-    if refs is not None:
-        named: dict[Key, DeadRow] = {}
-        for ref in refs:
-            for row in _read(session, *_where_ref(ref), limit=limit):
-                named[row.primary_key] = row
-        return [row for row in named.values() if reason in (None, row.reason)][:limit]
-    if reason is not None:
-        return _read(session, "reason = %s", (reason,), limit=limit)
-    return _read(session, "TRUE", (), limit=limit)
+    where, args = ("TRUE", []) if reason is None else ("reason = %s", [reason])
+    if refs is None:
+        return _read(session, where, args, limit)
+    keys = _named(session, refs, reason)
+    rows = [row for key in keys for row in _read(session, _THIS, key, 1)]
+    return sorted(rows, key=attrgetter("created", "primary_key"), reverse=True)[:limit]
 
 
 def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
@@ -256,7 +232,7 @@ def counted(
     return {reason: int(number) for reason, number, _ in rows}, newest
 
 
-def not_kept(session: Session) -> dict[Group, int]:
+def not_kept(session: Session) -> dict[tuple[str, str], int]:
     """How many dead rows were only counted, by reason and counter."""
     found = session.query(
         "SELECT reason, counter, not_kept FROM dead_group WHERE not_kept > 0"
@@ -321,12 +297,8 @@ def prune(
     before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
     while seconds:
         # Looked up first: a DELETE of a range waits for whoever writes the row behind it.
-        found = session.query(
-            f"SELECT entry_id, position FROM dead_row WHERE created < {before}"
-            " ORDER BY created LIMIT %s",
-            (seconds, _PRUNED_AT_ONCE),
-        )
-        page = sorted((bytes(entry_id), int(position)) for entry_id, position in found)
+        oldest = f"WHERE created < {before} ORDER BY created LIMIT %s"
+        page = sorted(_keys(session, oldest, (seconds, _PRUNED_AT_ONCE)))
         deleted += rerun_transaction(session, partial(_drop_page, session, page))
         if len(page) < _PRUNED_AT_ONCE:
             break
@@ -349,14 +321,12 @@ def prune(
 
 def delete(session: Session, key: Key) -> int:
     """Delete one dead row in the open transaction; 0 if somebody else did."""
-    return session.execute("DELETE FROM dead_row WHERE entry_id = %s AND position = %s", key)
+    return session.execute(f"DELETE FROM dead_row WHERE {_THIS}", key)
 
 
 def lock(session: Session, key: Key) -> DeadRow | None:
     """Read one dead row and lock it for the open transaction; None if it is gone."""
-    rows = session.query(
-        f"SELECT {_COLUMNS} FROM dead_row WHERE entry_id = %s AND position = %s FOR UPDATE", key
-    )
+    rows = session.query(f"SELECT {_COLUMNS} FROM dead_row WHERE {_THIS} FOR UPDATE", key)
     return _row(rows[0]) if rows else None
 
 
@@ -375,48 +345,26 @@ def pages(
     what was created after it (UTC).
     """
     if refs is not None:
-        keys = sorted({key for ref in refs for key in _named(session, ref, reason)})
-        yield from parts(keys, size)
+        yield from parts(_named(session, refs, reason), size)
         return
-    chosen = _chosen(reason, but, up_to)
-    after: Key | None = None
+    reasons = tuple(but) if reason is None else (reason,)
+    where = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
+    args: tuple[object, ...] = reasons
+    if up_to is not None:
+        where, args = f"{where} AND created <= %s", (*reasons, up_to)
+    after: Key = (b"", WHOLE_ENTRY)
     while True:
-        page = _next_keys(session, after, chosen, size)
+        # Not by a row constructor, (a, b) > (x, y), which would read the whole table.
+        page = _keys(
+            session,
+            "FORCE INDEX (PRIMARY) WHERE (entry_id > %s OR entry_id = %s AND position > %s)"
+            f"{where} ORDER BY entry_id, position LIMIT %s",
+            (after[0], *after, *args, size),
+        )
         if not page:
             return
         yield page
         after = page[-1]
-
-
-def _chosen(
-    reason: str | None, but: Sequence[str], up_to: datetime | None
-) -> tuple[str, tuple[object, ...]]:
-    """More conditions, and their values."""
-    reasons = tuple(but) if reason is None else (reason,)
-    where = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
-    if up_to is None:
-        return where, reasons
-    return f"{where} AND created <= %s", (*reasons, up_to)
-
-
-def _next_keys(
-    session: Session, after: Key | None, chosen: tuple[str, tuple[object, ...]], size: int
-) -> list[Key]:
-    """The first ``size`` keys after one, by ranges of the primary key.
-
-    Not by a row constructor, (a, b) > (x, y), which would read the whole table.
-    """
-    select = "SELECT entry_id, position FROM dead_row WHERE "
-    where, args = chosen
-    tail = f"{where} ORDER BY entry_id, position LIMIT %s"
-    rest = (*args, size)
-    found: list[tuple[Any, ...]] = []
-    if after is not None:
-        found += session.query(f"{select}entry_id = %s AND position > %s{tail}", (*after, *rest))
-    if len(found) < size:
-        beyond = b"" if after is None else after[0]
-        found += session.query(f"{select}entry_id > %s{tail}", (beyond, *rest))
-    return [(bytes(entry_id), int(position)) for entry_id, position in found[:size]]
 
 
 def parse_ref(ref: str) -> tuple[bytes, int | None]:
@@ -431,20 +379,23 @@ def parse_ref(ref: str) -> tuple[bytes, int | None]:
     return bytes.fromhex(match[1]), None if match[2] is None else int(match[2])
 
 
-def _named(session: Session, ref: str, reason: str | None) -> list[Key]:
-    where, args = _where_ref(ref)
-    found = session.query(f"SELECT entry_id, position, reason FROM dead_row WHERE {where}", args)
-    return [(bytes(name), int(place)) for name, place, why in found if reason in (None, why)]
+def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Key]:
+    """The keys, in order, of the rows that are named, and have the reason."""
+    keys: set[Key] = set()
+    for entry_id, position in map(parse_ref, refs):
+        where, args = "WHERE entry_id = %s", [entry_id, position, reason]
+        where += "" if position is None else " AND position = %s"
+        where += "" if reason is None else " AND reason = %s"
+        keys.update(_keys(session, where, [value for value in args if value is not None]))
+    return sorted(keys)
 
 
-def _where_ref(ref: str) -> tuple[str, tuple[object, ...]]:
-    entry_id, position = parse_ref(ref)
-    if position is None:
-        return "entry_id = %s", (entry_id,)
-    return "entry_id = %s AND position = %s", (entry_id, position)
+def _keys(session: Session, which: str, args: Sequence[object]) -> list[Key]:
+    found = session.query(f"SELECT entry_id, position FROM dead_row {which}", args)
+    return [(bytes(entry_id), int(position)) for entry_id, position in found]
 
 
-def _read(session: Session, where: str, args: Sequence[object], *, limit: int) -> list[DeadRow]:
+def _read(session: Session, where: str, args: Sequence[object], limit: int) -> list[DeadRow]:
     rows = session.query(
         f"SELECT {_COLUMNS} FROM dead_row WHERE {where}"
         " ORDER BY created DESC, entry_id DESC, position DESC LIMIT %s",
@@ -460,12 +411,11 @@ def _row(columns: Sequence[Any]) -> DeadRow:
 
 def _values(row: DeadRow) -> tuple[object, ...]:
     """Values that no server refuses: a dead row that cannot be stored would hold up its batch."""
-    low, high = _BIGINT
     return (
         row.entry_id,
         row.position,
         _text(row.stream, 255),
-        min(max(row.at, low), high),
+        min(max(row.at, -(2**63)), 2**63 - 1),
         _code(row.reason),
         _text(row.detail, MAX_DETAIL),
         row.payload[:MAX_PAYLOAD],
@@ -481,10 +431,6 @@ def _code(reason: str) -> str:
 
 def _text(text: str, length: int) -> str:
     return text.encode("utf-8", "backslashreplace").decode()[:length]
-
-
-def _send(session: Session, batch: list[object], count: int) -> None:
-    session.execute(_INSERT + ", ".join([_VALUES] * count) + _KEEP, batch)
 
 
 def document(row: DeadRow) -> dict[str, object]:

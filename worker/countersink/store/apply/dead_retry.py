@@ -12,7 +12,7 @@ from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, Dea
 from countersink.runtime.members import Seen
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
-from countersink.store.apply.cells import RowName, Upserts, run_again
+from countersink.store.apply.cells import RowName, run_again, upsert
 from countersink.store.apply.control import read_control
 from countersink.store.apply.dead import DeadRow, Key
 from countersink.store.apply.refusals import refuse
@@ -124,9 +124,7 @@ def _retry_page(
             kept, refused_now = refuse(session, part, in_force, late=late, left_out=left_out)
             entries += kept
             not_counted += refused_now
-        upserts = Upserts(session, slot, entries, in_force)
-        upserts.apply()
-        upserts.apply_ledger()
+        upsert(session, slot, entries, in_force)
         refused: dict[Key, DeadRow] = {row.primary_key: row for row in not_counted}
         stay: list[DeadRow] = []
         parts: list[DeadRow] = []
@@ -144,7 +142,8 @@ def _retry_page(
             dead.record(session, parts)
         left_keys = {row.primary_key for row in (*stay, *parts)}
         gone = {row.primary_key for row in chosen} - left_keys
-        return Retried(len(gone), len(left_keys), upserts.merged.rows), left_keys
+        counted = sum(len(entry.rows) for entry in entries)
+        return Retried(len(gone), len(left_keys), counted), left_keys
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
@@ -154,17 +153,7 @@ def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], 
     whole = row.position == WHOLE_ENTRY
     rows, seen, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
     if whole:
-        left = [
-            replace(
-                row,
-                position=fault.position,
-                reason=fault.reason,
-                detail=fault.detail,
-                payload=fault.payload,
-                counter=fault.counter,
-            )
-            for fault in bad
-        ]
+        left = [DeadRow.of(row.entry_id, row.stream, row.at, fault) for fault in bad]
         return list(rows), seen, left
     if bad:
         return [], {}, [replace(row, reason=bad[0].reason, detail=bad[0].detail)]

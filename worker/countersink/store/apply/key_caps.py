@@ -25,7 +25,8 @@ both change in one transaction, and ``rolled_month`` before it.
 Sessions are at READ COMMITTED: each look has to see what was committed before it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import partial
@@ -70,14 +71,28 @@ class Capped:
     """Which amounts were moved to the overflow key, and which keys are new.
 
     Attributes:
+        catalog: that in force.
         moved: the keys that have gone to :data:`OVERFLOW`, by counter and bucket.
-        keys: how many of them.
         made: the keys that are new, by (counter, day): there once the transaction is committed.
     """
 
+    catalog: Catalog
     moved: dict[Cells, set[str]] = field(default_factory=dict)
-    keys: int = 0
     made: dict[Place, list[str]] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> int:
+        """How many keys there was no room for, those of each bucket."""
+        return sum(map(len, self.moved.values()))
+
+    def key(self, counter: str, label: int, key: str) -> str:
+        """The key under which the amount of a key is counted."""
+        return OVERFLOW if key in self.moved.get((counter, label), ()) else key
+
+    def remember(self) -> None:
+        """Note which keys are there now; to be called once the transaction is committed."""
+        for place, keys in self.made.items():
+            self.catalog.made.add(*place, keys)
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
@@ -93,30 +108,31 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
         RowsMissing: roll back, make them, and begin again.
         StoreError: as any query.
     """
-    capped = Capped()
-    if not catalog.capped:
-        return capped
-    days = _unknown(amounts, catalog)
+    capped = Capped(catalog)
+    days = _unknown(amounts, catalog) if catalog.capped else {}
     if not days:
         return capped
-    deciding = _Deciding(session, catalog)
-    full, doubtful = deciding.look(days)
-    over = {place: keys for place, keys in full.items() if keys}
-    for place in sorted(doubtful):
-        granted, refused = deciding.grant(place, doubtful[place])
-        if granted:
-            capped.made[place] = granted
-        if refused:
-            over[place] = refused
+    # First whether it is full, then which keys are there: all of them that ever will be.
+    states = _states(session, days)
+    over: dict[Place, list[str]] = {}
+    doubtful: dict[Place, list[str]] = {}
+    for place, day in days.items():
+        missing, rolled_up = _missing_keys(session, catalog, place, day.keys)
+        full = rolled_up or (states.get(place) or 0) >= day.most
+        if missing:
+            (over if full else doubtful)[place] = missing
+    if without := doubtful.keys() - states.keys():
+        raise RowsMissing(without)
+    for place, keys in sorted(doubtful.items()):
+        most, seen = days[place].most, states[place]
+        capped.made[place], over[place] = _granted(session, catalog, place, keys, most, seen)
     for place, refused in over.items():
-        gone = set(refused)
+        counter = place[0]
         for label in days[place].labels:
-            counter = place[0]
-            keys = gone & amounts.of(counter)[label].keys()
-            if keys:
-                amounts.move(counter, label, keys, OVERFLOW)
-                capped.keys += len(keys)
-                capped.moved[counter, label] = keys
+            moved = amounts.of(counter)[label].keys() & refused
+            if moved:
+                amounts.move(counter, label, moved, OVERFLOW)
+                capped.moved[counter, label] = moved
     return capped
 
 
@@ -141,8 +157,11 @@ def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
 
 @dataclass(slots=True)
 class _Day:
-    """Keys of a day that are not remembered as being there, and the buckets that they are for."""
+    """Keys of a day that are not remembered as being there, the buckets that they are for, and the
+    cap.
+    """
 
+    most: int
     labels: list[int] = field(default_factory=list)
     keys: dict[str, None] = field(default_factory=dict)
 
@@ -151,15 +170,16 @@ def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
     """What has to be looked up, the keys in the order in which they came."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
-        if catalog.cap(counter) is None:
+        most = catalog.cap(counter)
+        if most is None:
             continue
+        free = _free(catalog, counter)
         for label, keys in amounts.of(counter).items():
             day = catalog.day(counter, label)
             known = catalog.made.of(counter, day)
-            free = _free(catalog, counter)
             unknown = [key for key in keys if key not in known and key not in free]
             if unknown:
-                one = found.setdefault((counter, day), _Day())
+                one = found.setdefault((counter, day), _Day(most))
                 one.labels.append(label)
                 one.keys.update(dict.fromkeys(unknown))
     return found
@@ -172,106 +192,83 @@ def _free(catalog: Catalog, counter: str) -> tuple[str, ...]:
     return (OVERFLOW, "") if counter in catalog.dimensioned else (OVERFLOW,)
 
 
-@dataclass(slots=True)
-class _Deciding:
-    """Which keys of some days may be made, in one transaction."""
+def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None]:
+    """How many keys the days have, as far as there are rows that say so; None: not counted.
 
-    _session: Session
-    _catalog: Catalog
-    _seen: dict[Place, int | None] = field(default_factory=dict)
+    Without a lock: a number only grows.
+    """
+    found: dict[Place, int | None] = {}
+    for part in parts(sorted(places), _PLACES_PER_QUERY):
+        where = " OR ".join(["(counter = %s AND day = %s)"] * len(part))
+        for counter, day, made in session.query(
+            f"SELECT counter, day, made FROM counter_keys WHERE {where}",
+            [value for place in part for value in place],
+        ):
+            found[counter, day] = made
+    return found
 
-    def look(
-        self, days: dict[Place, _Day]
-    ) -> tuple[dict[Place, list[str]], dict[Place, list[str]]]:
-        """The keys that are not there: of days that are full, and of those that may not be.
 
-        Raises:
-            RowsMissing: the rows to lock for the latter are not there.
-        """
-        # First whether it is full, then which keys are there: all of them that ever will be.
-        states = self._seen = self._states(days)
-        full: dict[Place, list[str]] = {}
-        doubtful: dict[Place, list[str]] = {}
-        for place, day in days.items():
-            missing = _missing_keys(self._session, self._catalog, place, day.keys)
-            if not missing:
-                continue
-            made = states.get(place)
-            no_room = made is not None and made >= self._most(place)
-            if no_room or _is_rolled_up(self._session, self._catalog, place):
-                full[place] = missing
-            else:
-                doubtful[place] = missing
-        if without := [place for place in doubtful if place not in states]:
-            raise RowsMissing(without)
-        return full, doubtful
+def _granted(
+    session: Session,
+    catalog: Catalog,
+    place: Place,
+    keys: list[str],
+    most: int,
+    seen: int | None,
+) -> tuple[list[str], list[str]]:
+    """The keys that may be made, and those that may not; the others are there by now.
 
-    def grant(self, place: Place, keys: Collection[str]) -> tuple[list[str], list[str]]:
-        """The keys that may be made, and those that may not; the others are there by now.
+    Nobody else makes keys of that day until this transaction ends.
 
-        Nobody else makes keys of that day until this transaction ends.
-        """
-        session, catalog, most = self._session, self._catalog, self._most(place)
-        made = self._lock(place)
-        # Once more, if others have had the lock since it was looked which keys are there.
-        same = made is not None and made == self._seen[place]
-        new = list(keys) if same else _missing_keys(session, catalog, place, keys)
-        counted = _count_keys(session, catalog, place) if made is None else made
-        room = max(0, most - counted)
-        granted, refused = new[:room], new[room:]
-        if made is None or granted:
-            session.execute(
-                f"UPDATE {_ROWS} SET made = %s WHERE counter = %s AND day = %s",
-                (counted + len(granted), *place),
-            )
-        return granted, refused
-
-    def _most(self, place: Place) -> int:
-        most = self._catalog.cap(place[0])
-        assert most is not None
-        return most
-
-    def _states(self, places: Collection[Place]) -> dict[Place, int | None]:
-        """How many keys the days have, as far as there are rows that say so; None: not counted.
-
-        Without a lock: a number only grows.
-        """
-        found: dict[Place, int | None] = {}
-        ordered = sorted(places)
-        for part in parts(ordered, _PLACES_PER_QUERY):
-            where = " OR ".join(["(counter = %s AND day = %s)"] * len(part))
-            for counter, day, made in self._session.query(
-                f"SELECT counter, day, made FROM counter_keys WHERE {where}",
-                [value for place in part for value in place],
-            ):
-                found[counter, day] = made
-        return found
-
-    def _lock(self, place: Place) -> int | None:
-        """Hold a day's row; how many keys it has, None if that was not counted."""
-        rows: list[tuple[int | None]] = self._session.query(
-            f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
+    Args:
+        session: as :func:`cap` has it.
+        catalog: that in force.
+        place: the counter and the day.
+        keys: those that were not there when it was looked.
+        most: the cap.
+        seen: how many keys the day had before that; None: not counted.
+    """
+    rows: list[tuple[int | None]] = session.query(
+        f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
+    )
+    if not rows:
+        raise Conflict("a row of counter_keys was there, and then was not")
+    ((made,),) = rows
+    if made is None or made != seen:
+        # Others have had the lock since it was looked which keys are there.
+        keys, _ = _missing_keys(session, catalog, place, keys)
+    counted = _count_keys(session, catalog, place) if made is None else made
+    room = max(0, most - counted)
+    granted, refused = keys[:room], keys[room:]
+    if made is None or granted:
+        session.execute(
+            f"UPDATE {_ROWS} SET made = %s WHERE counter = %s AND day = %s",
+            (counted + len(granted), *place),
         )
-        if not rows:
-            raise Conflict("a row of counter_keys was there, and then was not")
-        return rows[0][0]
+    return granted, refused
 
 
 def _missing_keys(
-    session: Session, catalog: Catalog, place: Place, keys: Collection[str]
-) -> list[str]:
-    """Keys of these that the day does not have; the others are remembered."""
+    session: Session, catalog: Catalog, place: Place, keys: Iterable[str]
+) -> tuple[list[str], bool]:
+    """Keys of these that the day does not have, the others are remembered; and, where there are
+    such, whether keys of the day may be in its month by now.
+    """
+    counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
     where, args = _of_day(catalog, place)
     # In one bucket keys are found by the primary key, in several by the other index.
     index = "PRIMARY" if len(args) == 1 else "by_key"
-    there = _there(session, index, place[0], where, args, encoded.values())
+    there = _there(session, index, counter, where, args, encoded.values())
     absent = [hexed for key, hexed in encoded.items() if key not in there]
-    if absent and _is_rolled_up(session, catalog, place):
-        month = labels_where([month_label(place[1])])
-        there |= _there(session, "PRIMARY", place[0], *month, absent)
+    begins = datetime_of(buckets.day_begins(catalog.of(counter).known_zone(), day))
+    rolled_up = "SELECT 1 FROM counter WHERE name = %s AND rolled_month > %s"
+    is_rolled_up = bool(absent and session.query(rolled_up, (counter, begins)))
+    if is_rolled_up:
+        month = labels_where([month_label(day)])
+        there |= _there(session, "PRIMARY", counter, *month, absent)
     catalog.made.add(*place, there)
-    return [key for key in encoded if key not in there]
+    return [key for key in encoded if key not in there], is_rolled_up
 
 
 def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
@@ -285,16 +282,6 @@ def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
         (place[0], *args, *free),
     )
     return int(number)
-
-
-def _is_rolled_up(session: Session, catalog: Catalog, place: Place) -> bool:
-    """Whether keys of the day may be in its month by now."""
-    counter, day = place
-    begins = datetime_of(buckets.day_begins(catalog.of(counter).known_zone(), day))
-    found = session.query(
-        "SELECT 1 FROM counter WHERE name = %s AND rolled_month > %s", (counter, begins)
-    )
-    return bool(found)
 
 
 def _of_day(catalog: Catalog, place: Place) -> tuple[str, list[object]]:
@@ -370,10 +357,10 @@ def overflown_by_counter(session: Session) -> dict[str, int]:
     """Amounts of :func:`overflown_lately` by the counter whose, or whose breakdowns', they are; the
     largest first.
     """
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for (name, _), amount in overflown_lately(session).items():
-        sums[counter_of(name)] = sums.get(counter_of(name), 0) + amount
-    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
+        sums[counter_of(name)] += amount
+    return dict(sums.most_common())
 
 
 def prune(

@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from countersink.runtime.dead_letter import DeadReason, RowRefusal, row_fault
+from countersink.runtime.dead_letter import Bad, DeadReason, RowRefusal, row_fault
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
 from countersink.runtime.members import HASH_BYTES, hashes_text
 from countersink.store.apply.amounts import Incoming, Row
@@ -119,16 +119,9 @@ def dead_row(entry: Incoming, row: Row, refusal: RowRefusal) -> DeadRow:
     if position in entry.seen:
         seen = entry.seen[position]
         items += [seen.number, hashes_text(seen.hashes)]
-    return DeadRow(
-        entry.id,
-        position,
-        entry.stream,
-        entry.at,
-        refusal.reason,
-        refusal.detail,
-        json.dumps(items, separators=(",", ":")).encode(),
-        counter=counter if is_name(counter) else "",
-    )
+    payload = json.dumps(items, separators=(",", ":")).encode()
+    bad = Bad(position, *refusal, payload, counter if is_name(counter) else "")
+    return DeadRow.of(entry.id, entry.stream, entry.at, bad)
 
 
 def _malformed(_: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
