@@ -61,7 +61,6 @@ class AppSettings:
     """Settings of a counter, as of one moment.
 
     Attributes:
-        counter: its name.
         catalog: of it and its breakdowns.
         app_slots: over how many slots the application's transactions spread.
         dialect: of the server.
@@ -71,7 +70,6 @@ class AppSettings:
         now_ms: Unix ms of the server's clock in between.
     """
 
-    counter: str
     catalog: Catalog
     app_slots: int
     dialect: Dialect
@@ -194,7 +192,6 @@ def _read(
     broken_down = own[counter].breakdowns if counter in own else ()
     schemes = read_schemes(session, [counter, *(each.name for each in broken_down)])
     return AppSettings(
-        counter,
         Catalog(control.catalog_version, control.strict, schemes, dimensioned=own),
         int(fixed[0][0]),
         session.dialect,

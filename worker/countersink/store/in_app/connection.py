@@ -14,7 +14,7 @@ its own, in which nobody but compaction changes a row.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -74,7 +74,12 @@ def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
 @contextmanager
 def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
     """A cursor on which a statement was run; to its error is added what to do, if it is ours."""
-    cursor = _cursor(connection)
+    if not callable(getattr(connection, "cursor", None)):
+        raise TypeError(
+            f"a {type(connection).__name__} is no driver's connection, which has a cursor():"
+            " of SQLAlchemy's give connection.connection"
+        )
+    cursor = connection.cursor()
     try:
         cursor.execute(sql)
         yield cursor
@@ -90,28 +95,6 @@ def error_code(error: Exception) -> object:
     """The server's error number, as the drivers have it: in ``errno``, or as the first argument."""
     code = getattr(error, "errno", None)
     return error.args[0] if code is None and error.args else code
-
-
-def may_keep_to_snapshot(connection: AppConnection) -> bool:
-    """Whether a transaction is open that refuses rows newer than its snapshot, if it has one.
-
-    Which it does where ``innodb_snapshot_isolation`` is on. Servers do not tell of the snapshot.
-    """
-    found = query(
-        connection,
-        "SHOW SESSION VARIABLES"
-        " WHERE Variable_name IN ('in_transaction', 'innodb_snapshot_isolation')",
-    )
-    return len(found) == 2 and all(value in ("ON", b"ON", "1", b"1") for _, value in found)
-
-
-def _cursor(connection: AppConnection) -> Any:
-    if not callable(getattr(connection, "cursor", None)):
-        raise TypeError(
-            f"a {type(connection).__name__} is no driver's connection, which has a cursor():"
-            " of SQLAlchemy's give connection.connection"
-        )
-    return connection.cursor()
 
 
 @contextmanager
@@ -137,7 +120,10 @@ def as_one(connection: AppConnection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _try(connection, undo)
+        # A deadlock has undone the whole transaction, and a lost connection too: the error that
+        # goes up says so.
+        with suppress(Exception):
+            execute(connection, undo)
         raise
     if end is not None:
         execute(connection, end)
@@ -167,15 +153,6 @@ def _is_there(connection: AppConnection) -> bool:
             raise
         return False
     return True
-
-
-def _try(connection: AppConnection, sql: str) -> None:
-    try:
-        execute(connection, sql)
-    except Exception:
-        # A deadlock has undone the whole transaction, and a lost connection too: the error that
-        # goes up says so.
-        return
 
 
 def signed(insert_id: int) -> int:

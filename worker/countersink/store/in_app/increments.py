@@ -7,13 +7,14 @@ What they go by: :mod:`countersink.store.in_app.app_settings`. Another statement
 ledger, on a row of the connection, and all are undone where one fails.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.limits import check_amount, check_key
+from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Connect
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import Dimensioned
@@ -21,16 +22,13 @@ from countersink.store.counters.settings import check_name
 from countersink.store.errors import Conflict, UnknownZone
 from countersink.store.in_app.app_settings import AppSettings, SettingsCache
 from countersink.store.in_app.connection import AppConnection, as_one, execute, query, slot
-from countersink.store.ledger.postings import BucketSums, Posting, key_weight, post_in
+from countersink.store.ledger.postings import BucketSums, post_in
 from countersink.store.sessions import Pool
 from countersink.store.sql import LABEL, label_text, parts, quoted, width_number
 
 ROWS_PER_STATEMENT: Final = 1000
 _DELETIONS: Final = 20
 """How often rows of a key are looked for that came while others were deleted."""
-
-Amounts = Sequence[tuple[bytes, int]]
-"""Keys and their amounts, in the order of the keys' bytes."""
 
 
 class Increments:
@@ -65,23 +63,26 @@ class Increments:
         """
         check_name(counter)
         given = _row_amounts(amounts)
-        rows = _by_bytes((key if isinstance(key, str) else "", amount) for key, amount in given)
         found, minute = self._settings.of(counter, at)
-        cells = [(counter, rows), *_broken_down(found, given, minute)]
+        declared = found.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
+        added, sums = Amounts(), BucketSums()
         try:
-            labels = [found.catalog.bucket(name, minute) for name, _ in cells]
+            found.catalog.bucket(counter, minute)
+            for key, amount in given:
+                declared.require(key)
+                for name, label, own in found.catalog.cells(counter, key, minute):
+                    added.add(name, label, own, amount)
+                    sums.add_row(name, label, own.encode(), amount)
         except UnknownZone:
             self._settings.forget(counter)  # it may be put right
             raise
-        if not rows:
+        if not given:
             return
         with as_one(connection):
-            for (name, own), label in zip(cells, labels, strict=True):
-                for part in parts(own, ROWS_PER_STATEMENT):
-                    execute(connection, self._insert(found, name, label, part))
-                total = sum(amount for _, amount in own)
-                weighed = sum(amount * key_weight(key) for key, amount in own)
-                post_in(connection, self._database, name, Posting.of(label, total, weighed))
+            for cells in added.chunks(ROWS_PER_STATEMENT):
+                execute(connection, self._insert(found, cells))
+            for name, posting in sums.postings().items():
+                post_in(connection, self._database, name, posting)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Take a key's rows away, in the connection's transaction.
@@ -103,11 +104,14 @@ class Increments:
                     return
             raise Conflict(f"others add rows of the key {key!r} of {counter} all the time")
 
-    def _insert(self, found: AppSettings, name: str, label: int, rows: Amounts) -> str:
-        """The statement that adds rows to a bucket of the counter, or of a breakdown of it."""
-        head = f"('{name}', '{label_text(label)}', X'"
-        place = f"{width_number(label):d}, {slot(found.app_slots, found.snapshot_isolation)}"
-        values = ", ".join(f"{head}{key.hex()}', {place}, {amount:d})" for key, amount in rows)
+    def _insert(self, found: AppSettings, cells: Sequence[Cell]) -> str:
+        """The statement that adds to cells of the counter, and of breakdowns of it."""
+        own_slot = slot(found.app_slots, found.snapshot_isolation)
+        values = ", ".join(
+            f"('{name}', '{label_text(label)}', X'{key.encode().hex()}', {width_number(label):d},"
+            f" {own_slot}, {amount:d})"
+            for name, label, key, amount in cells
+        )
         return (
             f"INSERT INTO {self._database}.counter_slot"
             f" (counter, bucket, counter_key, width, slot, amount) VALUES {values}"
@@ -153,31 +157,6 @@ def _row_key(key: object) -> RowKey:
             if checked == key:
                 return checked
     return _key_bytes(key).decode()
-
-
-def _by_bytes(amounts: Iterable[tuple[str, int]]) -> list[tuple[bytes, int]]:
-    """One amount for each key as UTF-8, in the order of the table's primary key."""
-    found: dict[str, int] = {}
-    for key, amount in amounts:
-        found[key] = found.get(key, 0) + amount
-    return sorted((key.encode(), amount) for key, amount in found.items())
-
-
-def _broken_down(
-    found: AppSettings, given: Sequence[tuple[RowKey, int]], minute: int
-) -> Iterator[tuple[str, Amounts]]:
-    """By the names of breakdowns what each counts of some rows.
-
-    Raises:
-        UnknownDimension: a row has one that is not declared.
-    """
-    own = found.catalog.dimensioned.get(found.counter, Dimensioned(found.counter, ()))
-    for key, _ in given:
-        own.require(key)
-    broken = [(key, amount) for key, amount in given if not key or not isinstance(key, str)]
-    for each in own.breakdowns if broken else ():
-        if minute >= each.since:
-            yield each.name, _by_bytes((each.key(key), amount) for key, amount in broken)
 
 
 DELETED_PER_STATEMENT: Final = 250

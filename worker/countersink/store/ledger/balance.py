@@ -110,46 +110,26 @@ def balance(session: Session, window: CounterWindow) -> Balance:
         FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
         UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum)
         FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
+        UNION ALL SELECT DISTINCT counter, 0, 0, 0, 0 FROM backfill_source WHERE {where}
         ) AS parts GROUP BY counter) AS sides"""
-    every = args * 2
+    every = args * 3
     ((counters, rows, wrong),) = session.query(
         f"SELECT COUNT(*), COALESCE(SUM(n), 0), COALESCE(SUM({_SUSPECTED}), 0) FROM {sides}",
         every,
     )
-    suspects = set[str]()
-    if wrong:
-        found = session.query(f"SELECT counter FROM {sides} WHERE {_SUSPECTED}", every)
-        suspects |= {name for (name,) in found}
-    backfilled = _backfilled(session, where, args)
-    others = _others(session, where, args) if backfilled else 0
-    return Balance(int(counters) + others, int(rows), sorted(suspects), sorted(backfilled))
-
-
-def _backfilled(session: Session, where: str, args: list[object]) -> set[str]:
-    """Counters with a source; and those with a run, unless there is nothing else of them."""
+    found = session.query(f"SELECT counter FROM {sides} WHERE {_SUSPECTED}", every) if wrong else []
+    # Those with a source; and those with a run, unless there is nothing else of them.
     there = " OR ".join(
         f"EXISTS (SELECT 1 FROM {table} AS t WHERE t.counter = backfill_run.counter)"
         for table in _ORDER
     )
-    found = session.query(
+    backfilled = session.query(
         f"SELECT counter FROM backfill_source WHERE {where}"
         f" UNION SELECT counter FROM backfill_run WHERE {where} AND ({there})",
-        (*args, *args),
+        args * 2,
     )
-    return {name for (name,) in found}
-
-
-def _others(session: Session, where: str, args: list[object]) -> int:
-    """How many counters have a source, but neither rows nor a ledger."""
-    there = " OR ".join(
-        f"EXISTS (SELECT 1 FROM {table} AS t WHERE t.counter = sources.counter)" for table in _ORDER
-    )
-    ((found,),) = session.query(
-        "SELECT COUNT(*) FROM (SELECT DISTINCT counter FROM backfill_source"
-        f" WHERE {where}) AS sources WHERE NOT ({there})",
-        args,
-    )
-    return int(found)
+    suspects = sorted(name for (name,) in found)
+    return Balance(int(counters), int(rows), suspects, sorted(name for (name,) in backfilled))
 
 
 def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
@@ -183,6 +163,6 @@ _ORDER: Final = {
 }
 _TRACKED: Final = "EXISTS (SELECT 1 FROM tracked_table AS t WHERE t.counter = sides.counter)"
 _SUSPECTED: Final = (
-    f"(posted = 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED}"
+    f"(posted = 0 AND n > 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED}"
 )
 """A tracked table is what its counter is held against, not the ledger."""
