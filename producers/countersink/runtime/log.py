@@ -57,7 +57,7 @@ class Log:
         self._logger = logger
         self._always = always
         self._muted = False
-        self._last: dict[str, float] = {}
+        self._last: dict[tuple[str, str], float] = {}
 
     def __call__(
         self,
@@ -75,16 +75,16 @@ class Log:
         self._logger.log(level, message, extra=extra, exc_info=bug)
 
     def seldom(
-        self, action: str, message: str, *, level: int = logging.WARNING, **fields: Any
+        self, action: str, text: str, *, level: int = logging.WARNING, of: str = "", **fields: Any
     ) -> bool:
-        """Log, unless the same action was logged so less than :data:`QUIET_S` ago; whether it was
-        logged."""
+        """Log, unless the same action, of the same thing, was logged so less than :data:`QUIET_S`
+        ago; whether it was logged."""
         now = time.monotonic()
-        last = self._last.get(action)
+        last = self._last.get((action, of))
         due = last is None or now - last >= QUIET_S
         if due:
-            self._last[action] = now
-            self(action, message, level=level, **fields)
+            self._last[action, of] = now
+            self(action, text, level=level, **fields)
         return due
 
     def bug(self, where: str) -> None:

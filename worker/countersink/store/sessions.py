@@ -145,6 +145,11 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
             self._session = self._connect()
         return self._session
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session now."""
+        return self._session is not None and not self._session.closed
+
     def open(self) -> Self:
         """Connect, without patience.
 

@@ -14,13 +14,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import redis
 
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.log import Log, error_text
-from countersink.runtime.retry import SAY_EVERY_S
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.dead import DeadRow
 from countersink.stream.connection import command, mapped
@@ -83,53 +82,6 @@ class ReadBatch:
             self.add(held, other.entries[held[2]])
 
 
-class BatchSource(Protocol):
-    """Where the loop gets its batches from: an :class:`Intake`, or, of a Redis Cluster, the
-    :class:`~countersink.worker.readers.Readers`.
-    """
-
-    @property
-    def waiting(self) -> int:
-        """Deliveries that were read, are not in a batch, and are not acknowledged."""
-
-    @property
-    def lost(self) -> int:
-        """Entries that were trimmed before anyone applied them, as far as this worker found out."""
-
-    @property
-    def away(self) -> Mapping[int, str]:
-        """The partitions that cannot be read now while others may, each with its error."""
-
-    def begin(self) -> int:
-        """Find the streams, and return how many there are.
-
-        Raises:
-            StreamError: Redis did not do its part; call again.
-        """
-
-    def next(self, *, fresh: bool = True) -> ReadBatch:
-        """The next batch, see :meth:`Intake.next`. The one before was settled, or is given up."""
-
-    def acknowledge(self, batch: ReadBatch) -> None:
-        """The batch that came last was applied.
-
-        Raises:
-            StreamError: Redis did not do its part; call again.
-        """
-
-    def aside(self, chore: Callable[[], object]) -> None:
-        """Do a chore of the loop's that may have to wait for a server; of a cluster on another
-        thread, as the other nodes serve.
-        """
-
-    def leave(self, hasty: redis.Redis) -> None:
-        """Leave the group, in about a second.
-
-        Raises:
-            StreamError: Redis did not do its part.
-        """
-
-
 class Intake:
     """Reads, claims, sweeps and decodes. A batch has to be settled before the next one is taken:
     while it is in hand, a look for entries that others left would find it, too.
@@ -155,15 +107,10 @@ class Intake:
         self._log = log
         self._follows = follow
         self._raw: deque[Delivery] = deque()
-        every = options.claim_every_s
+        self._claim_every_s = options.claim_every_s
         if options.drain:
-            every = min(every, _DRAIN_CLAIM_EVERY_S)
-        self._partitions = _Every(PARTITIONS_EVERY_S)
-        self._claims = _Every(every)
-        self._gone = _Every(LOOK_S)
-        self._orphans = _Every(every)
-        self._consumers = _Every(CONSUMERS_EVERY_S)
-        self._say_next: dict[str, float] = {}
+            self._claim_every_s = min(options.claim_every_s, _DRAIN_CLAIM_EVERY_S)
+        self._due: dict[str, float] = {}
         self._count = min(RECOVER_COUNT, options.batch_entries)
         self.lost = 0
 
@@ -236,8 +183,7 @@ class Intake:
         while self._raw and batch.rows < self._options.batch_rows:
             delivery = self._raw.popleft()
             entry_id, entry = incoming(delivery, self._log)
-            held = delivery.stream, delivery.stream_id, entry_id
-            batch.add(held, entry)
+            batch.add((delivery.stream, delivery.stream_id, entry_id), entry)
         return batch
 
     def _recover(self) -> None:
@@ -248,44 +194,47 @@ class Intake:
             StreamUnavailable: what was due is done at the next call.
         """
         if self._follows:
-            self._do(self._partitions, self._follow_partitions)
-        self._do(self._claims, self._claim)
-        self._do(self._gone, self._claim_gone)
-        self._do(self._orphans, self._sweep)
-        self._do(self._consumers, self._forget_consumers)
+            self._do(self._follow_partitions, PARTITIONS_EVERY_S)
+        self._do(self._claim, self._claim_every_s)
+        self._do(self._claim_gone, LOOK_S)
+        self._do(self._sweep, self._claim_every_s)
+        self._do(self._forget_consumers, CONSUMERS_EVERY_S)
 
-    def _do(self, every: "_Every", chore: Callable[[], None]) -> None:
-        if not every.due():
+    def _do(self, chore: Callable[[], bool], every_s: float) -> None:
+        """Do a chore if it is due: ``every_s`` after the last time, or at once where it says that
+        there may be more to do.
+        """
+        now = time.monotonic()
+        if now < self._due.get(chore.__name__, 0.0):
             return
+        more = False
         try:
-            chore()
+            more = chore()
         except StreamError as error:
             cause = error.__cause__
             # Of a cluster that is down a node says so: that is no refusal.
             down = isinstance(cause, redis.exceptions.ClusterError)
             if down or not isinstance(cause, redis.ResponseError | None):
-                every.at_once()
                 raise
             # Redis answered, and refused just this: a partition count that is no number, or, when
             # it is full, whatever writes. Reading goes on: it is what empties a full Redis.
             self._say(chore.__name__, error_text(error), None)
         except Exception as error:
             self._say(chore.__name__, "an unexpected error", error)
+        self._due[chore.__name__] = now if more else now + every_s
 
     def _say(self, chore: str, text: str, bug: Exception | None) -> None:
-        clock = time.monotonic()
-        if clock >= self._say_next.get(chore, 0.0):
-            self._say_next[chore] = clock + SAY_EVERY_S
-            self._log(
-                WorkerAction.CHORE_FAILED,
-                "a chore failed; entries are read and applied all the same",
-                level=logging.ERROR,
-                bug=bug,
-                chore=chore.strip("_"),
-                error=text,
-            )
+        self._log.seldom(
+            WorkerAction.CHORE_FAILED,
+            "a chore failed; entries are read and applied all the same",
+            level=logging.ERROR,
+            of=chore,
+            bug=bug,
+            chore=chore.strip("_"),
+            error=text,
+        )
 
-    def _follow_partitions(self) -> None:
+    def _follow_partitions(self) -> bool:
         # What was read once is read until this process ends, even if Redis forgot its use.
         known = self._group.streams
         streams = known + [s for s in stream_keys(self._group.client) if s not in known]
@@ -298,15 +247,16 @@ class Intake:
                 streams=len(streams),
                 before=before,
             )
+        return False
 
-    def _claim(self) -> None:
-        idle = self._options.claim_idle_ms
-        self._take(self._group.claim(idle, self._count), self._claims, "had left untouched")
+    def _claim(self) -> bool:
+        claimed = self._group.claim(self._options.claim_idle_ms, self._count)
+        return self._take(claimed, "had left untouched")
 
-    def _claim_gone(self) -> None:
-        self._take(self._group.claim_gone(self._count), self._gone, "whose process is gone held")
+    def _claim_gone(self) -> bool:
+        return self._take(self._group.claim_gone(self._count), "whose process is gone held")
 
-    def _take(self, claimed: Claimed, every: "_Every", which: str) -> None:
+    def _take(self, claimed: Claimed, which: str) -> bool:
         if claimed.lost:
             self.lost += len(claimed.lost)
             self._log(
@@ -316,35 +266,34 @@ class Intake:
                 entries=len(claimed.lost),
                 first=claimed.lost[0],
             )
-            every.at_once()
         if claimed.deliveries:
             self._raw.extend(claimed.deliveries)
-            every.at_once()  # there may be more
             self._log(
                 WorkerAction.CLAIMED,
                 f"took over entries that another worker {which}",
                 entries=len(claimed.deliveries),
             )
+        return bool(claimed.lost or claimed.deliveries)
 
-    def _sweep(self) -> None:
+    def _sweep(self) -> bool:
         orphans = self._group.orphans(self._options.claim_idle_ms, self._count)
         if orphans:
             self._raw.extend(orphans)
-            if len(orphans) >= self._count:
-                self._orphans.at_once()  # there may be more; these are settled before that look
             self._log(
                 WorkerAction.ORPHANS,
                 "found old entries that were pending with nobody",
                 level=logging.WARNING,
                 entries=len(orphans),
             )
+        return len(orphans) >= self._count  # these are settled before that look
 
-    def _forget_consumers(self) -> None:
+    def _forget_consumers(self) -> bool:
         for name in self._group.idle_consumers(self._options.consumer_idle_ms):
             # The script looks again at what is pending; a worker that is merely quiet is made anew
             # when it reads.
             if self._group.delete_consumer(name):
                 self._log(WorkerAction.CONSUMER_REMOVED, "forgot an idle consumer", removed=name)
+        return False
 
 
 def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
@@ -381,25 +330,6 @@ def buried(entry: Incoming) -> Incoming:
     whole = Bad(WHOLE_ENTRY, DeadReason.INTERNAL_ERROR, INTERNAL_DETAIL, entry.payload or b"")
     grave = DeadRow.of(entry.id, entry.stream, entry.at, whole)
     return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
-
-
-class _Every:
-    """True at the first call, then again once ``seconds`` have passed since it was."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._next = time.monotonic()
-
-    def due(self) -> bool:
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + self._seconds
-        return True
-
-    def at_once(self) -> None:
-        """Be due at the next call."""
-        self._next = time.monotonic()
 
 
 def is_empty(group: Group) -> bool:

@@ -4,12 +4,12 @@ acknowledge it; the lease of the worker's slot (``LEASE_S``)."""
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import redis
 
@@ -22,13 +22,19 @@ from countersink.store.apply.apply import Applied, Applier
 from countersink.store.connection import Session
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
-from countersink.store.sessions import BRIEF_READ_TIMEOUT_S, open_tables, passes, require_schema
+from countersink.store.sessions import (
+    BRIEF_READ_TIMEOUT_S,
+    KeptSession,
+    open_tables,
+    passes,
+    require_schema,
+)
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
 from countersink.stream.progress import TIMEOUT_S
-from countersink.worker.intake import BatchSource, Intake, ReadBatch, buried
+from countersink.worker.intake import Intake, ReadBatch, buried
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import (
     LOGGER,
@@ -40,6 +46,9 @@ from countersink.worker.report import (
     heartbeat,
 )
 
+if TYPE_CHECKING:
+    from countersink.worker.readers import Readers
+
 TRIES: Final = 3
 """How often an entry may fail in an unforeseen way before it is buried."""
 LEASE_S: Final = 60.0
@@ -47,8 +56,6 @@ RENEW_EVERY_S: Final = 15.0
 """Between two renewals; also keeps the server from ending the session as idle."""
 DONE: Final = 0
 FAILED: Final = 1
-_FAREWELL_S: Final = 1.0
-"""Seconds that each server has for a farewell."""
 
 
 def run(
@@ -104,7 +111,7 @@ def run(
 
 def _source(
     options: WorkerOptions, client: redis.Redis, consumer: str, stop: Stop, log: Log
-) -> BatchSource:
+) -> "Intake | Readers":
     if is_cluster(options.redis_url):
         from countersink.worker.readers import Readers  # noqa: PLC0415 (few have a cluster)
 
@@ -123,7 +130,7 @@ class Loop:
 
     _options: WorkerOptions
     _settings: Settings
-    _source: BatchSource
+    _source: "Intake | Readers"
     _hasty: redis.Redis
     _consumer: str
     _stop: Stop
@@ -159,7 +166,7 @@ class Loop:
             self._log(WorkerAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
             status = FAILED
         except GivenUp:
-            status = FAILED if self._in_hand else DONE
+            pass
         except Exception as error:
             self._log(
                 WorkerAction.CRASHED,
@@ -171,7 +178,7 @@ class Loop:
         self._leave()
         pending = self._in_hand
         if pending:
-            status = FAILED  # on a cluster, what a node did not let it acknowledge
+            status = FAILED
         left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
         self._log(
             WorkerAction.STOPPED,
@@ -193,13 +200,10 @@ class Loop:
         self._source.aside(self._publish)
         self._log(WorkerAction.READY, "reading", slot=slot, streams=streams)
         connect = partial(open_tables, self._settings)
-        applier = BatchApplier(connect, slot, self._mysql, self._log, self._reached)
-        try:
+        with closing(Applier(connect, slot, reached=self._reached)) as applier:
             return self._move(applier)
-        finally:
-            applier.close()
 
-    def _move(self, applier: "BatchApplier") -> bool:
+    def _move(self, applier: Applier) -> bool:
         """Go on until a stop is requested and all that was read is acknowledged, or, when draining,
         until nothing is left; whether it is the latter.
 
@@ -219,8 +223,7 @@ class Loop:
                 self._figures.state = "idle" if not self._batch.silent else "waiting"
             self._figures.cut_off(self._source.away)
             self._vitals.step()
-            self._figures.slot = self._slot.keep()
-            applier.use_slot(self._figures.slot)
+            self._figures.slot = applier.slot = self._slot.keep()
             self._report.progress()
             if not self._stop.requested:
                 self._salts.keep()
@@ -235,20 +238,67 @@ class Loop:
         # Asked at each try: what was read already is handed out whatever Redis does.
         return self._source.next(fresh=not self._stop.requested)
 
-    def _settle(self, applier: "BatchApplier", batch: ReadBatch) -> None:
+    def _settle(self, applier: Applier, batch: ReadBatch) -> None:
         self._figures.state = "applying"
         self._reached("read")
         begun = time.monotonic()
-        applied = applier.apply(batch)
+        applied = self._apply(applier, list(batch.entries.values()))
         took = time.monotonic() - begun
         self._redis.call(lambda: self._source.acknowledge(batch))
         self._reached("acknowledged")
         self._figures.lost = self._source.lost
         self._report.batch(applied, batch.repeats, took)
 
+    def _apply(self, applier: Applier, entries: Sequence[Incoming]) -> Applied:
+        """Apply the entries, one by one where something unforeseen goes wrong; what came of it.
+
+        Raises:
+            GivenUp: a stop was requested while MySQL was away; nothing, or everything, was
+                applied.
+            SchemaMismatch: the tables were migrated by a newer version.
+        """
+        done = self._try(applier, entries)
+        if isinstance(done, Applied):
+            return done
+        self._log(
+            WorkerAction.BATCH_FAILED,
+            "an unexpected error: applying the batch entry by entry",
+            level=logging.ERROR,
+            bug=done,
+            entries=len(entries),
+        )
+        each = [self._alone(applier, entry) for entry in entries]
+        return Applied(*(sum(figures) for figures in zip(*map(astuple, each), strict=True)))
+
+    def _alone(self, applier: Applier, entry: Incoming) -> Applied:
+        failure: Exception | None = None
+        for _ in range(TRIES):
+            done = self._try(applier, [entry])
+            if isinstance(done, Applied):
+                return done
+            failure = done
+        self._log(
+            WorkerAction.ENTRY_FAILED,
+            "an entry keeps failing in an unexpected way: it goes to the dead letters",
+            level=logging.ERROR,
+            bug=failure,
+            entry=entry.id.hex(),
+        )
+        return self._mysql.call(partial(applier.apply, [buried(entry)]))
+
+    def _try(self, applier: Applier, entries: Sequence[Incoming]) -> Applied | Exception:
+        """What came of the entries, or the unexpected error."""
+        try:
+            return self._mysql.call(partial(applier.apply, entries))
+        except (GivenUp, SchemaMismatch):
+            raise
+        except Exception as error:
+            applier.close()
+            return error
+
     def _leave(self) -> None:
         self._figures.state = "stopping"
-        self._slot.release(within_s=_FAREWELL_S)
+        self._slot.release()
         self._salts.close()
         self._losses.close()
         try:
@@ -286,93 +336,6 @@ def _is_stream_error(error: Exception) -> bool:
 
 
 @dataclass(repr=False, eq=False)
-class BatchApplier:
-    """Applies batches through one connection: as a whole, or entry by entry where something
-    unforeseen goes wrong. For one thread.
-
-    Args:
-        connect: makes a session with the right tables.
-        slot: the slot to count into.
-        patience: waits for MySQL.
-        log: the worker's.
-        reached: called with each of :data:`countersink.store.apply.apply.POINTS`.
-    """
-
-    _connect: Callable[[], Session]
-    _slot: int
-    _patience: Patience
-    _log: Log
-    _reached: Callable[[str], object] = lambda point: None
-
-    def __post_init__(self) -> None:
-        self._applier = Applier(self._connect, self._slot, reached=self._reached)
-
-    def use_slot(self, slot: int) -> None:
-        """Count into another slot from the next batch on."""
-        self._applier.slot = self._slot = slot
-
-    def apply(self, batch: ReadBatch) -> Applied:
-        """Apply the batch and return what came of it; waits as long as MySQL is away.
-
-        Raises:
-            GivenUp: a stop was requested while MySQL was away; nothing, or everything, was
-                applied.
-            SchemaMismatch: the tables were migrated by a newer version.
-        """
-        entries = list(batch.entries.values())
-        try:
-            return self._try(entries)
-        except (GivenUp, SchemaMismatch):
-            raise
-        except Exception as error:
-            self._log(
-                WorkerAction.BATCH_FAILED,
-                "an unexpected error: applying the batch entry by entry",
-                level=logging.ERROR,
-                bug=error,
-                entries=len(entries),
-            )
-            self._renew()
-        applied = [self._alone(entry) for entry in entries]
-        return total(applied)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._applier.close()
-
-    def _try(self, entries: Sequence[Incoming]) -> Applied:
-        return self._patience.call(lambda: self._applier.apply(entries))
-
-    def _alone(self, entry: Incoming) -> Applied:
-        failure: Exception | None = None
-        for _ in range(TRIES):
-            try:
-                return self._try([entry])
-            except (GivenUp, SchemaMismatch):
-                raise
-            except Exception as error:
-                failure = error
-                self._renew()
-        self._log(
-            WorkerAction.ENTRY_FAILED,
-            "an entry keeps failing in an unexpected way: it goes to the dead letters",
-            level=logging.ERROR,
-            bug=failure,
-            entry=entry.id.hex(),
-        )
-        return self._try([buried(entry)])
-
-    def _renew(self) -> None:
-        self.close()
-        self._applier = Applier(self._connect, self._slot, reached=self._reached)
-
-
-def total(parts: Sequence[Applied]) -> Applied:
-    """The sum of several results."""
-    return Applied(*(sum(figures) for figures in zip(*map(astuple, parts), strict=True)))
-
-
-@dataclass(repr=False, eq=False)
 class Slot:
     """The worker's slot: a lease on one of 1 to 255, so that two workers never wait for each
     other's rows. For one thread.
@@ -394,9 +357,9 @@ class Slot:
     renew_every_s: float = RENEW_EVERY_S
 
     def __post_init__(self) -> None:
-        self._session: Session | None = None
+        self._session = KeptSession(self._connect)
         self._next = 0.0
-        self._number: int | None = None
+        self._number = 0
 
     def take(self) -> int:
         """Lease a slot.
@@ -404,13 +367,13 @@ class Slot:
         Raises:
             StoreError: call again; SchemaMismatch: or do not.
         """
-        self._number = lease_worker_slot(self._open(), self._holder, LEASE_S)
+        self._number = lease_worker_slot(self._session(), self._holder, LEASE_S)
         self._next = time.monotonic() + self.renew_every_s
         return self._number
 
     def keep(self) -> int:
         """The slot to use, its lease renewed when that is due; another slot where the lease was
-        lost.
+        lost. Only after :meth:`take`.
 
         Never raises for MySQL's sake: whatever ails it is noticed, and said, where batches are
         applied.
@@ -418,56 +381,35 @@ class Slot:
         Raises:
             SchemaMismatch: the tables were migrated by a newer version meanwhile.
         """
-        if self._number is None:
-            raise RuntimeError("take() comes first")
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.renew_every_s
             try:
-                self._renew(self._number)
+                self._renew()
             except StoreError as error:
+                self._session.close(hard=True)
                 if isinstance(error, SchemaMismatch) and error.newer:
                     raise
-                self._drop()
         return self._number
 
-    def release(self, *, within_s: float = 1.0) -> None:
-        """Give the slot back, if that takes no longer than ``within_s`` seconds.
+    def release(self) -> None:
+        """Give the slot back, if the session is open still.
 
         Never raises: a lease that cannot be given back runs out.
         """
-        session = self._session
-        if self._number is None or session is None or session.closed:
-            return
-        timer = threading.Timer(within_s, session.abort)
-        timer.daemon = True
-        timer.start()
-        try:
-            release_worker_slot(session, self._number, self._holder)
-        except StoreError:
-            self._drop()
-        finally:
-            timer.cancel()
-            session.close()
+        with suppress(StoreError):
+            if self._session.is_open:
+                release_worker_slot(self._session(), self._number, self._holder)
+        self._session.close()
 
-    def _renew(self, number: int) -> None:
-        session = self._open()
+    def _renew(self) -> None:
+        session, before = self._session(), self._number
         require_schema(session)  # a connection that is always busy is never made anew and checked
-        if not renew_worker_slot(session, number, self._holder, LEASE_S):
+        if not renew_worker_slot(session, before, self._holder, LEASE_S):
             self._number = lease_worker_slot(session, self._holder, LEASE_S)
             self._log(
                 WorkerAction.SLOT,
                 "the slot's lease had run out",
                 level=logging.WARNING,
                 slot=self._number,
-                before=number,
+                before=before,
             )
-
-    def _open(self) -> Session:
-        if self._session is None or self._session.closed:
-            self._session = self._connect()
-        return self._session
-
-    def _drop(self) -> None:
-        if self._session is not None:
-            self._session.close(hard=True)
-            self._session = None

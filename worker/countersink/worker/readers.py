@@ -35,7 +35,7 @@ from countersink.stream.errors import (
 )
 from countersink.stream.group import READ_BYTES, Group
 from countersink.stream.names import known_partitions, master_of, stream_key, used_partitions
-from countersink.worker.intake import PARTITIONS_EVERY_S, Intake, ReadBatch
+from countersink.worker.intake import PARTITIONS_EVERY_S, Intake, ReadBatch, is_empty
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, WorkerAction
 
@@ -117,7 +117,6 @@ class Readers:
         self._readers: dict[int, _Reader] = {}
         self._taken: list[_Reader] = []
         self._found: list[int] = []
-        self._again = False
         self._chore: Callable[[], object] = lambda: None
         self._chore_due = threading.Event()
         self._looking = threading.Thread(target=self._look, name="partitions", daemon=True)
@@ -132,7 +131,7 @@ class Readers:
     @property
     def lost(self) -> int:
         """Entries that were trimmed before anyone applied them, as far as this worker found out."""
-        return sum(reader.lost for reader in self._readers.values())
+        return sum(reader.intake.lost for reader in self._readers.values())
 
     @property
     def away(self) -> Mapping[int, str]:
@@ -170,8 +169,6 @@ class Readers:
             for reader in self._readers.values():
                 reader.go_on_if_empty()
         batch = self._collect(fresh)
-        if batch.deliveries:
-            self._again = False
         self._say_away()
         with self._crew.changed:
             batch.silent = 0 < len(self._readers) == len(self._crew.away)
@@ -199,8 +196,9 @@ class Readers:
         self._crew.released.set()
         self._chore_due.set()
         for reader in self._readers.values():
-            reader.go_on()
-        self._wait(self._all_ended, LEAVE_WITHIN_S)
+            reader.may_go_on.set()
+        with self._crew.changed:
+            self._crew.changed.wait_for(self._all_ended, LEAVE_WITHIN_S)
         if self._looking.is_alive():
             self._looking.join(LEAVE_WITHIN_S)  # a chore must not outlive the worker
         stay = [number for number, reader in self._readers.items() if not reader.left]
@@ -221,22 +219,18 @@ class Readers:
         if not fresh:
             wait_s += LEAVE_WITHIN_S
         over = self._all_empty if fresh else self._all_ended
-        self._wait(lambda: bool(crew.ready) or over(), wait_s)
         batch = ReadBatch()
         with crew.changed:
+            crew.changed.wait_for(lambda: bool(crew.ready) or over(), wait_s)
             while crew.ready:
                 found = crew.ready[0].batch
                 if batch.deliveries and batch.rows + found.rows > crew.options.batch_rows:
                     break
                 batch.merge(found)
                 reader = crew.ready.popleft()
-                reader.taken()
+                reader.stage, reader.to_acknowledge = _Stage.TAKEN, 0
                 self._taken.append(reader)
         return batch
-
-    def _wait(self, until: Callable[[], bool], seconds: float) -> None:
-        with self._crew.changed:
-            self._crew.changed.wait_for(until, seconds)
 
     def _all_empty(self) -> bool:
         return self._crew.options.drain and all(
@@ -256,27 +250,21 @@ class Readers:
         look again.
 
         A thread whose stream is empty waits, while the others may be busy for long. So once all
-        have found theirs empty, each looks once more: it is drained if nobody finds anything then.
+        have found theirs empty, all streams are looked at together.
 
         Raises:
             StreamError: a node does not answer, who knows what is there.
         """
-        with self._crew.changed:
-            empty, away = self._all_empty(), bool(self._crew.away)
-        if self._again and not (empty or away):
-            return False  # the others have not looked yet
-        again, self._again = self._again, False
-        known, drained = len(self._readers), False
         try:
-            if empty and again:
+            if self._all_empty():
                 self._found = used_partitions(self._client)
                 self._follow()
-                drained = len(self._readers) == known
-            self._again = empty
+                streams = [stream_key(number) for number in self._readers]
+                return is_empty(Group(self._client, streams, self._crew.consumer))
         finally:
-            for reader in self._readers.values() if not drained else ():
+            for reader in self._readers.values():
                 reader.go_on_if_empty()
-        return drained
+        return False
 
     def _look(self) -> None:
         """Do the chore, and keep the list of partitions current, as far as nodes answer."""
@@ -323,9 +311,9 @@ class Readers:
         for number in new:
             self._readers[number] = _Reader(self._crew, number)
         for reader in self._readers.values():
-            reader.max_bytes = max(1, READ_BYTES // len(self._readers))
+            reader.group.max_bytes = max(1, READ_BYTES // len(self._readers))
         for number in new:
-            self._readers[number].start()
+            self._readers[number].thread.start()
         if said:
             self._log(
                 WorkerAction.PARTITIONS,
@@ -379,69 +367,40 @@ class _Reader:
         self._partition = partition
         log = Log(LOGGER, consumer=crew.consumer, partition=partition)
         self._client = crew.connect()
-        self._group = Group(self._client, [stream_key(partition)], crew.consumer)
-        self._intake = Intake(self._group, crew.options, log, follow=False)
-        self._thread = threading.Thread(
-            target=self._run, name=f"partition {partition}", daemon=True
-        )
-        self._may_go_on = threading.Event()
+        self.group = Group(self._client, [stream_key(partition)], crew.consumer)
+        self.intake = Intake(self.group, crew.options, log, follow=False)
+        self.thread = threading.Thread(target=self._run, name=f"partition {partition}", daemon=True)
+        self.may_go_on = threading.Event()
         self._applied = False
-        self._to_acknowledge = 0
+        self.to_acknowledge = 0
         self.stage = _Stage.READS
         self.batch = ReadBatch()
         self.left = False
         """Whether it has left the group."""
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
     @property
     def in_hand(self) -> int:
         """Deliveries that were read and are not acknowledged, without those that the loop has."""
-        return self._intake.waiting + self._to_acknowledge
-
-    @property
-    def lost(self) -> int:
-        """See :class:`Intake`."""
-        return self._intake.lost
-
-    @property
-    def max_bytes(self) -> int:
-        """See :class:`Group`."""
-        return self._group.max_bytes
-
-    @max_bytes.setter
-    def max_bytes(self, value: int) -> None:
-        self._group.max_bytes = value
-
-    def taken(self) -> None:
-        """The loop has its batch."""
-        self.stage, self._to_acknowledge = _Stage.TAKEN, 0
+        return self.intake.waiting + self.to_acknowledge
 
     def applied(self) -> None:
         """Its batch was applied: it acknowledges that, and reads on."""
         with self._crew.changed:
             self._applied, self.stage = True, _Stage.READS
-            self._to_acknowledge = len(self.batch.deliveries)
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Wait no longer for the loop."""
-        self._may_go_on.set()
+            self.to_acknowledge = len(self.batch.deliveries)
+        self.may_go_on.set()
 
     def go_on_if_empty(self) -> None:
         """Look again whether there is something."""
         with self._crew.changed:
-            if self.stage is not _Stage.EMPTY:
-                return
-            self.stage = _Stage.READS
-        self.go_on()
+            if self.stage is _Stage.EMPTY:
+                self.stage = _Stage.READS
+                self.may_go_on.set()
 
     def _run(self) -> None:
         try:
             self._move()
-            self.left = self._patiently(self._group.delete_consumer)
+            self.left = self._patiently(self.group.delete_consumer)
         except GivenUp:
             pass
         except Exception as error:
@@ -457,11 +416,11 @@ class _Reader:
             GivenUp: what was read stays pending.
         """
         while True:
-            batch = self._patiently(lambda: self._intake.next(fresh=not self._crew.ending))
+            batch = self._patiently(lambda: self.intake.next(fresh=not self._crew.ending))
             if batch.deliveries:
                 self._hand_over(batch)
-                self._patiently(lambda b=batch: self._intake.acknowledge(b))  # type: ignore[misc]
-                self._to_acknowledge = 0
+                self._patiently(lambda b=batch: self.intake.acknowledge(b))  # type: ignore[misc]
+                self.to_acknowledge = 0
             elif self._crew.ending:
                 return
             elif batch.drained:
@@ -470,16 +429,16 @@ class _Reader:
     def _hand_over(self, batch: ReadBatch) -> None:
         """Give the loop a batch and wait until it was applied."""
         self.batch, self._applied = batch, False
-        self._to_acknowledge = len(batch.deliveries)
+        self.to_acknowledge = len(batch.deliveries)
         self._wait(_Stage.READY)
         if not self._applied:
             raise GivenUp("the loop has ended")
 
     def _wait(self, stage: _Stage) -> None:
-        self._may_go_on.clear()
+        self.may_go_on.clear()
         self._become(stage)
         if not self._crew.released.is_set():
-            self._may_go_on.wait()
+            self.may_go_on.wait()
 
     def _become(self, stage: _Stage) -> None:
         crew = self._crew

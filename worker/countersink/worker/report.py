@@ -154,7 +154,6 @@ class BatchReport:
         self._next = time.monotonic() + PROGRESS_EVERY_S
         self._before = (0, 0)
         self._overflown = 0
-        self._say_overflown = self._next - PROGRESS_EVERY_S
 
     def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
         """A batch was applied, in ``seconds``, and acknowledged; ``repeats`` of its deliveries
@@ -194,22 +193,14 @@ class BatchReport:
                 level=logging.WARNING,
                 entries=applied.too_old,
             )
-
-        self._overflow()
-
-    def _overflow(self) -> None:
-        """Say how many keys went to that of the rest since the last time, once a minute."""
-        keys, clock = self._figures.overflown - self._overflown, time.monotonic()
-        if not keys or clock < self._say_overflown:
-            return
-        self._overflown, self._say_overflown = self._figures.overflown, clock + PROGRESS_EVERY_S
-        self._log(
+        keys = figures.overflown - self._overflown
+        if keys and self._log.seldom(
             WorkerAction.OVERFLOW,
             f"new keys went to {OVERFLOW}, as their counters have their most keys of the"
             " day: see `countersink counter list`",
-            level=logging.WARNING,
             keys=keys,
-        )
+        ):
+            self._overflown = figures.overflown
 
     def progress(self) -> None:
         """Say what was done since the last time, when a minute is over."""
@@ -280,7 +271,7 @@ class WorkerAction(StrEnum):
     PARTITIONS = "partitions"
     """The number of streams changed."""
     CHORE_FAILED = "chore_failed"
-    """Something besides reading and applying failed; of each chore logged at most every 30 s."""
+    """Something besides reading and applying failed; of each chore logged at most once a minute."""
     SLOT = "slot"
     """The slot's lease had run out, and another slot was taken."""
     SCHEMA_TOO_NEW = "schema_too_new"
