@@ -145,7 +145,7 @@ def test_a_connection_killed_at_any_point_and_running_again_counts_once(
     def reached(here: str) -> None:
         if here == point and not killed:
             killed.append(True)
-            applier.abort()
+            applier._session.abort()
 
     killed: list[bool] = []
     applier = Applier(mysql_url, 3, reached=reached)

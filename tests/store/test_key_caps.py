@@ -245,7 +245,7 @@ def test_a_connection_killed_before_the_commit_remembers_nothing(
     def reached(point: str) -> None:
         if point == "before_commit" and not killed:
             killed.append(True)
-            applier.abort()
+            applier._session.abort()
 
     killed: list[bool] = []
     store.counters.set("views", max_keys=1)

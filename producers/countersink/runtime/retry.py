@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log, error_text
@@ -73,8 +73,8 @@ class Outage:
         with self._lock:
             return None if self._since is None else self._latest - self._since
 
-    def failed(self, error: Exception) -> None:
-        """It does not serve."""
+    def failed(self, error: Exception, **fields: Any) -> None:
+        """It does not serve; ``fields`` go into the record."""
         now = time.monotonic()
         with self._lock:
             self._failures += 1
@@ -94,6 +94,7 @@ class Outage:
                 service=self._service,
                 for_s=round(now - since),
                 error=error_text(error),
+                **fields,
             )
 
     def over(self, *, quietly: bool = False) -> None:

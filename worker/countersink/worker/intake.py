@@ -23,7 +23,7 @@ from countersink.runtime.log import Log, error_text
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.dead import DeadRow
 from countersink.stream.connection import command, mapped
-from countersink.stream.decode import decode, entry_id_of
+from countersink.stream.decode import Decoded, decode, entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.errors import StreamError
 from countersink.stream.group import LOOK_S, Claimed, Group
@@ -60,11 +60,6 @@ class ReadBatch:
     rows: int = 0
     drained: bool = False
     silent: bool = False
-
-    @property
-    def repeats(self) -> int:
-        """Deliveries of an id that came by another one, too."""
-        return len(self.deliveries) - len(self.entries)
 
     def add(self, held: Held, entry: Incoming) -> None:
         """Take in one delivery; an id that is there already is only noted for the
@@ -144,7 +139,9 @@ class Intake:
         if fresh and not self._raw:
             self._recover()
             if not self._raw:
-                self._read()
+                # What is there, up to a batch; this waits only when nothing is.
+                count = max(1, self._options.batch_entries // len(self._group.streams))
+                self._raw.extend(self._group.read(count, self._options.batch_wait_ms))
         batch = self._decode()
         if fresh and self._options.drain and not batch.deliveries:
             batch.drained = is_empty(self._group)
@@ -172,11 +169,6 @@ class Intake:
             StreamError: Redis did not do its part.
         """
         Group(hasty, stream_keys(hasty), self._group.consumer).delete_consumer()
-
-    def _read(self) -> None:
-        """Take what is there, up to a batch; wait only when nothing is."""
-        count = max(1, self._options.batch_entries // len(self._group.streams))
-        self._raw.extend(self._group.read(count, self._options.batch_wait_ms))
 
     def _decode(self) -> ReadBatch:
         batch = ReadBatch()
@@ -210,29 +202,24 @@ class Intake:
         more = False
         try:
             more = chore()
-        except StreamError as error:
-            cause = error.__cause__
+        except Exception as error:
+            cause, foreseen = error.__cause__, isinstance(error, StreamError)
             # Of a cluster that is down a node says so: that is no refusal.
             down = isinstance(cause, redis.exceptions.ClusterError)
-            if down or not isinstance(cause, redis.ResponseError | None):
+            if foreseen and (down or not isinstance(cause, redis.ResponseError | None)):
                 raise
             # Redis answered, and refused just this: a partition count that is no number, or, when
             # it is full, whatever writes. Reading goes on: it is what empties a full Redis.
-            self._say(chore.__name__, error_text(error), None)
-        except Exception as error:
-            self._say(chore.__name__, "an unexpected error", error)
+            self._log.seldom(
+                WorkerAction.CHORE_FAILED,
+                "a chore failed; entries are read and applied all the same",
+                level=logging.ERROR,
+                of=chore.__name__,
+                bug=None if foreseen else error,
+                chore=chore.__name__.strip("_"),
+                error=error_text(error) if foreseen else "an unexpected error",
+            )
         self._due[chore.__name__] = now if more else now + every_s
-
-    def _say(self, chore: str, text: str, bug: Exception | None) -> None:
-        self._log.seldom(
-            WorkerAction.CHORE_FAILED,
-            "a chore failed; entries are read and applied all the same",
-            level=logging.ERROR,
-            of=chore,
-            bug=bug,
-            chore=chore.strip("_"),
-            error=text,
-        )
 
     def _follow_partitions(self) -> bool:
         # What was read once is read until this process ends, even if Redis forgot its use.
@@ -313,11 +300,8 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
             stream=delivery.stream,
             stream_id=delivery.stream_id,
         )
-        entry_id = entry_id_of(delivery)
         at = int(delivery.stream_id.partition("-")[0])
-        return entry_id, buried(
-            Incoming(bytes.fromhex(entry_id), at, (), (), delivery.stream, payload)
-        )
+        entry = Decoded(entry_id_of(delivery), at, [], [_internal_error(payload)])
     name = bytes.fromhex(entry.id)
     dead = [DeadRow.of(name, delivery.stream, entry.at, bad) for bad in entry.bad]
     return entry.id, Incoming(
@@ -327,9 +311,12 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
 
 def buried(entry: Incoming) -> Incoming:
     """``entry`` with nothing to count: as a whole among the dead letters, as ``internal_error``."""
-    whole = Bad(WHOLE_ENTRY, DeadReason.INTERNAL_ERROR, INTERNAL_DETAIL, entry.payload or b"")
-    grave = DeadRow.of(entry.id, entry.stream, entry.at, whole)
+    grave = DeadRow.of(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
     return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
+
+
+def _internal_error(payload: bytes | None) -> Bad:
+    return Bad(WHOLE_ENTRY, DeadReason.INTERNAL_ERROR, INTERNAL_DETAIL, payload or b"")
 
 
 def is_empty(group: Group) -> bool:

@@ -102,22 +102,17 @@ def run(
             left=": the batch stays pending and will be redelivered",
         ),
     ):
-        source = _source(options, client, consumer, stop, log)
+        if is_cluster(options.redis_url):
+            from countersink.worker.readers import Readers  # noqa: PLC0415 (few have a cluster)
+
+            connected = partial(connect, options.redis_url, client_name="countersink-worker")
+            source: Intake | Readers = Readers(connected, client, consumer, options, stop, log)
+        else:
+            source = Intake(Group(client, [], consumer), options, log)
         loop = Loop(
             options, settings, source, hasty, consumer, stop, log, reached, vitals or Vitals()
         )
         return loop.run()
-
-
-def _source(
-    options: WorkerOptions, client: redis.Redis, consumer: str, stop: Stop, log: Log
-) -> "Intake | Readers":
-    if is_cluster(options.redis_url):
-        from countersink.worker.readers import Readers  # noqa: PLC0415 (few have a cluster)
-
-        connected = partial(connect, options.redis_url, client_name="countersink-worker")
-        return Readers(connected, client, consumer, options, stop, log)
-    return Intake(Group(client, [], consumer), options, log)
 
 
 @dataclass(repr=False, eq=False)
@@ -143,7 +138,7 @@ class Loop:
         self._heartbeat = heartbeat(self._hasty, self._consumer, self._figures)
         self._report = BatchReport(self._figures, self._log)
         self._redis = Patience("Redis", _is_stream_error, self._stop, self._log, self._note)
-        self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note_and_publish)
+        self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note)
         # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
         brief = partial(open_tables, self._settings, read_timeout=BRIEF_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
@@ -247,7 +242,8 @@ class Loop:
         self._redis.call(lambda: self._source.acknowledge(batch))
         self._reached("acknowledged")
         self._figures.lost = self._source.lost
-        self._report.batch(applied, batch.repeats, took)
+        repeats = len(batch.deliveries) - len(batch.entries)
+        self._report.batch(applied, repeats, took)
 
     def _apply(self, applier: Applier, entries: Sequence[Incoming]) -> Applied:
         """Apply the entries, one by one where something unforeseen goes wrong; what came of it.
@@ -325,9 +321,6 @@ class Loop:
     def _note(self, error: Exception) -> None:
         self._vitals.step()
         self._figures.failed(error_text(error))
-
-    def _note_and_publish(self, error: Exception) -> None:
-        self._note(error)
         self._source.aside(self._heartbeat.publish)
 
 

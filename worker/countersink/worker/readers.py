@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final, TypeVar
 
 import redis
@@ -26,10 +25,9 @@ import redis
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop
-from countersink.runtime.retry import LONGEST_PAUSE_S, SAY_EVERY_S, TRIES_WHILE_STOPPING, retry
+from countersink.runtime.retry import LONGEST_PAUSE_S, TRIES_WHILE_STOPPING, Outage, retry
 from countersink.stream.errors import (
     StreamError,
-    StreamMisconfigured,
     StreamRefused,
     StreamUnavailable,
 )
@@ -41,24 +39,8 @@ from countersink.worker.report import LOGGER, WorkerAction
 
 LEAVE_WITHIN_S: Final = 1.0
 """Seconds that a stop waits for nodes, from the last one that answered on."""
-_SAY_MORE_S: Final = 1.0
-"""Seconds between two records about ever more partitions that are away."""
 
 Result = TypeVar("Result")
-
-
-class _Stage(Enum):
-    """What a partition's thread does."""
-
-    READS = auto()
-    """It reads, acknowledges, or waits until its node serves."""
-    READY = auto()
-    """It has a batch for the loop."""
-    TAKEN = auto()
-    """The loop applies its batch."""
-    EMPTY = auto()
-    """When draining: its stream is empty and nothing is pending; it waits for a go-ahead."""
-    ENDED = auto()
 
 
 @dataclass(eq=False, repr=False)
@@ -66,9 +48,8 @@ class _Crew:
     """What the threads share. Fields change under ``changed`` only, which the loop waits for.
 
     Attributes:
-        ready: partitions in :attr:`_Stage.READY`, in the order in which they got there.
+        ready: partitions that have a batch for the loop, in the order in which they got it.
         away: partition → why it cannot be read.
-        refused: those of them for which a person has to act.
         bug: what ended a thread; the loop ends with it.
         released: set when the loop is over.
     """
@@ -80,7 +61,6 @@ class _Crew:
     changed: threading.Condition = field(default_factory=threading.Condition)
     ready: deque["_Reader"] = field(default_factory=deque)
     away: dict[int, str] = field(default_factory=dict)
-    refused: set[int] = field(default_factory=set)
     bug: Exception | None = None
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -120,8 +100,8 @@ class Readers:
         self._chore: Callable[[], object] = lambda: None
         self._chore_due = threading.Event()
         self._looking = threading.Thread(target=self._look, name="partitions", daemon=True)
-        self._said: set[int] = set()
-        self._away_since = self._say_next = 0.0
+        comfort = ", other partitions are read, nothing is lost"
+        self._outage = Outage("Redis", log, comfort=comfort)
 
     @property
     def waiting(self) -> int:
@@ -146,7 +126,7 @@ class Readers:
             StreamError: no node of Redis answered.
         """
         self._found = known_partitions(self._client, on_refusal=self._say_refused)
-        self._follow(said=False)
+        self._follow()
         self._looking.start()
         return len(self._readers)
 
@@ -228,19 +208,17 @@ class Readers:
                     break
                 batch.merge(found)
                 reader = crew.ready.popleft()
-                reader.stage, reader.to_acknowledge = _Stage.TAKEN, 0
+                reader.to_acknowledge = 0
                 self._taken.append(reader)
         return batch
 
     def _all_empty(self) -> bool:
-        return self._crew.options.drain and all(
-            reader.stage is _Stage.EMPTY for reader in self._readers.values()
-        )
+        return self._crew.options.drain and all(reader.empty for reader in self._readers.values())
 
     def _all_ended(self) -> bool:
         """Whether all threads have ended whose nodes answer."""
         return all(
-            reader.stage is _Stage.ENDED
+            reader.ended
             for number, reader in self._readers.items()
             if number not in self._crew.away
         )
@@ -255,16 +233,17 @@ class Readers:
         Raises:
             StreamError: a node does not answer, who knows what is there.
         """
+        drained = False
         try:
             if self._all_empty():
                 self._found = used_partitions(self._client)
                 self._follow()
                 streams = [stream_key(number) for number in self._readers]
-                return is_empty(Group(self._client, streams, self._crew.consumer))
+                drained = is_empty(Group(self._client, streams, self._crew.consumer))
         finally:
-            for reader in self._readers.values():
+            for reader in self._readers.values() if not drained else ():
                 reader.go_on_if_empty()
-        return False
+        return drained
 
     def _look(self) -> None:
         """Do the chore, and keep the list of partitions current, as far as nodes answer."""
@@ -302,7 +281,7 @@ class Readers:
             error=text,
         )
 
-    def _follow(self, *, said: bool = True) -> None:
+    def _follow(self) -> None:
         """Read partitions that are new. What was read once is read until this process ends."""
         new = [number for number in self._found if number not in self._readers]
         if not new:
@@ -314,7 +293,7 @@ class Readers:
             reader.group.max_bytes = max(1, READ_BYTES // len(self._readers))
         for number in new:
             self._readers[number].thread.start()
-        if said:
+        if before:
             self._log(
                 WorkerAction.PARTITIONS,
                 "the number of streams changed",
@@ -323,40 +302,12 @@ class Readers:
             )
 
     def _say_away(self) -> None:
-        """Log which partitions are away: at once, when there are more, every 30 s, and when there
-        are none any more.
-        """
-        with self._crew.changed:
-            away, refused = dict(self._crew.away), set(self._crew.refused)
-        if not away and not self._said:
-            return
-        now = time.monotonic()
-        if not away:
-            self._said.clear()
-            self._log(
-                WorkerAction.RESUMED,
-                "Redis serves all partitions again",
-                service="Redis",
-                after_s=round(now - self._away_since, 1),
-            )
-            return
-        if not self._said:
-            self._away_since = self._say_next = now
-        due = self._say_next
-        if away.keys() <= self._said:
-            due += SAY_EVERY_S - _SAY_MORE_S
-        if now < due:
-            return
-        self._said, self._say_next = set(away), now + _SAY_MORE_S
-        self._log(
-            WorkerAction.WAITING,
-            "Redis does not serve some partitions: waiting, the others are read, nothing is lost",
-            level=logging.ERROR if refused else logging.WARNING,
-            service="Redis",
-            partitions=_numbers(sorted(away)),
-            for_s=round(now - self._away_since),
-            error=away[min(refused or away)],
-        )
+        """Log which partitions are away, and when there are none any more."""
+        if away := self.away:
+            first = StreamUnavailable(away[min(away)])
+            self._outage.failed(first, partitions=_numbers(sorted(away)))
+        else:
+            self._outage.over()
 
 
 class _Reader:
@@ -373,8 +324,10 @@ class _Reader:
         self.may_go_on = threading.Event()
         self._applied = False
         self.to_acknowledge = 0
-        self.stage = _Stage.READS
         self.batch = ReadBatch()
+        self.empty = False
+        """When draining: its stream is empty and nothing is pending; it waits for a go-ahead."""
+        self.ended = False
         self.left = False
         """Whether it has left the group."""
 
@@ -386,15 +339,15 @@ class _Reader:
     def applied(self) -> None:
         """Its batch was applied: it acknowledges that, and reads on."""
         with self._crew.changed:
-            self._applied, self.stage = True, _Stage.READS
+            self._applied = True
             self.to_acknowledge = len(self.batch.deliveries)
         self.may_go_on.set()
 
     def go_on_if_empty(self) -> None:
         """Look again whether there is something."""
         with self._crew.changed:
-            if self.stage is _Stage.EMPTY:
-                self.stage = _Stage.READS
+            if self.empty:
+                self.empty = False
                 self.may_go_on.set()
 
     def _run(self) -> None:
@@ -407,7 +360,9 @@ class _Reader:
             self._crew.bug = error  # the loop raises it
         finally:
             self._client.close()
-            self._become(_Stage.ENDED)
+            with self._crew.changed:
+                self.ended = True
+                self._crew.changed.notify()
 
     def _move(self) -> None:
         """Read, hand over and acknowledge until nothing new is to be read.
@@ -418,35 +373,29 @@ class _Reader:
         while True:
             batch = self._patiently(lambda: self.intake.next(fresh=not self._crew.ending))
             if batch.deliveries:
-                self._hand_over(batch)
+                self.batch, self._applied = batch, False
+                self.to_acknowledge = len(batch.deliveries)
+                self._wait()
+                if not self._applied:
+                    raise GivenUp("the loop has ended")
                 self._patiently(lambda b=batch: self.intake.acknowledge(b))  # type: ignore[misc]
                 self.to_acknowledge = 0
             elif self._crew.ending:
                 return
             elif batch.drained:
-                self._wait(_Stage.EMPTY)
+                self._wait(empty=True)
 
-    def _hand_over(self, batch: ReadBatch) -> None:
-        """Give the loop a batch and wait until it was applied."""
-        self.batch, self._applied = batch, False
-        self.to_acknowledge = len(batch.deliveries)
-        self._wait(_Stage.READY)
-        if not self._applied:
-            raise GivenUp("the loop has ended")
-
-    def _wait(self, stage: _Stage) -> None:
-        self.may_go_on.clear()
-        self._become(stage)
-        if not self._crew.released.is_set():
-            self.may_go_on.wait()
-
-    def _become(self, stage: _Stage) -> None:
+    def _wait(self, *, empty: bool = False) -> None:
+        """Wait for the loop, ``empty`` or with a batch for it."""
         crew = self._crew
+        self.may_go_on.clear()
         with crew.changed:
-            self.stage = stage
-            if stage is _Stage.READY:
+            self.empty = empty
+            if not empty:
                 crew.ready.append(self)
             crew.changed.notify()
+        if not crew.released.is_set():
+            self.may_go_on.wait()
 
     def _patiently(self, work: Callable[[], Result]) -> Result:
         """The result of ``work``, which is called until the node does its part.
@@ -465,13 +414,9 @@ class _Reader:
             nonlocal failures
             failures += 1
             if failures > 1:  # the first may be a connection that had gone stale
-                where = self._master()
+                text = f"{self._master()}{error_text(error)}"
                 with self._crew.changed:
-                    self._crew.away[self._partition] = f"{where}{error_text(error)}"
-                    if isinstance(error, StreamMisconfigured):
-                        self._crew.refused.add(self._partition)
-                    else:
-                        self._crew.refused.discard(self._partition)
+                    self._crew.away[self._partition] = text
                     self._crew.changed.notify()
 
         result = retry(
@@ -484,7 +429,6 @@ class _Reader:
         if self._partition in self._crew.away:
             with self._crew.changed:
                 del self._crew.away[self._partition]
-                self._crew.refused.discard(self._partition)
         return result
 
     def _master(self) -> str:

@@ -6,8 +6,7 @@ salts that it publishes in Redis for producers, with their upkeep (``LOOK_EVERY_
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -304,9 +303,9 @@ LOSSES_AGAIN_S: Final = 3.0
 
 
 @dataclass(repr=False, eq=False)
-class SaltPublisher:
-    """Keeps the salts of all counters; never raises for a server's sake, which is noticed, and
-    said, where batches are read and applied.
+class _Upkeep:
+    """Work of a worker that needs both servers; never raises for a server's sake, which is noticed,
+    and said, where batches are read and applied.
 
     Args:
         connect: makes a session with a short time-out; called again after every error.
@@ -320,23 +319,39 @@ class SaltPublisher:
 
     def __post_init__(self) -> None:
         self._session = KeptSession(self._connect)
-        self._version = -1
-        self._look_at = self._keep_at = 0.0
-        self._published: dict[str, list[Salt]] | None = None
-        self._gone: set[bytes] = set()
+        self._look_at = 0.0
+
+    def _is_due(self) -> bool:
+        """Whether the next look is due; then the one after it is put off."""
+        clock = time.monotonic()
+        if clock < self._look_at:
+            return False
+        self._look_at = clock + LOOK_EVERY_S
+        return True
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+class SaltPublisher(_Upkeep):
+    """Keeps the salts of all counters."""
+
+    _version = -1
+    _keep_at = 0.0
+    _published: dict[str, list[Salt]] | None = None
+    _gone: Set[bytes] = frozenset()
 
     def keep(self) -> None:
         """Make and forget salts where that is due; on the loop's thread."""
-        clock = time.monotonic()
-        if clock < self._look_at:
+        if not self._is_due():
             return
-        self._look_at = clock + LOOK_EVERY_S
+        clock = time.monotonic()
         try:
             version = read_control(self._session(), lock="").catalog_version
             if version == self._version and clock < self._keep_at:
                 return
             self._published = salts.keep(self._session())
-            self._session.used()
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
         except StoreError as error:
             self._session.close()
@@ -357,32 +372,29 @@ class SaltPublisher:
 
     def _write(self, published: dict[str, list[Salt]]) -> None:
         client = self._client
-        fields = {name.encode(): encode_salts(own) for name, own in published.items()}
+        fields: dict[Any, Any] = {name.encode(): encode_salts(s) for name, s in published.items()}
         gone: set[bytes] = set()
         away: set[str | None] = set()
         for partition in known_partitions(client):
             if (master := master_of(client, partition)) in away:
                 continue
+            key = salts_key(stream_key(partition))
             try:
                 with mapped():
-                    gone |= self._write_to(salts_key(stream_key(partition)), fields)
+                    others: set[Any] = set(client.hkeys(key)) - fields.keys()
+                    if fields:
+                        client.hset(key, mapping=fields)
+                    # Twice, as another worker may have published what this one has not seen yet.
+                    if old := others & self._gone:
+                        client.hdel(key, *old)
             except StreamError as error:
                 if cluster_of(client) is None:
                     raise
                 self._say("published", error)
                 away.add(master)  # the others serve; it is asked again at the next time
+            else:
+                gone |= others
         self._gone = gone
-
-    def _write_to(self, key: str, fields: Mapping[bytes, bytes]) -> set[bytes]:
-        """Write them to one partition; of which counters there are some that are gone."""
-        there: set[Any] = set(self._client.hkeys(key))
-        if fields:
-            mapping: dict[Any, Any] = dict(fields)
-            self._client.hset(key, mapping=mapping)
-        # Twice, as another worker may have published what this one has not seen yet.
-        if old := (there - fields.keys()) & self._gone:
-            self._client.hdel(key, *old)
-        return there - fields.keys()
 
     def _say(self, done: str, error: Exception) -> None:
         """Say what somebody has to look into."""
@@ -390,37 +402,14 @@ class SaltPublisher:
             text = f"the salts of different members cannot be {done}"
             self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))
 
-    def close(self) -> None:
-        """Close the session."""
-        with suppress(StoreError):
-            self._session.close()
 
-
-@dataclass(repr=False, eq=False)
-class LossWatch:
-    """Looks each second for entries that Redis has lost, and logs them; never raises for a server's
-    sake, which is noticed, and said, where batches are read and applied.
-
-    Args:
-        connect: makes a session with a short time-out; called again after every error.
-        client: of Redis, with a short time-out.
-        log: the worker's.
-    """
-
-    _connect: Callable[[], Session]
-    _client: redis.Redis
-    _log: Log
-
-    def __post_init__(self) -> None:
-        self._session = KeptSession(self._connect)
-        self._look_at = 0.0
+class LossWatch(_Upkeep):
+    """Looks each second for entries that Redis has lost, and logs them."""
 
     def look(self) -> None:
         """Look, if that is due."""
-        clock = time.monotonic()
-        if clock < self._look_at:
+        if not self._is_due():
             return
-        self._look_at = clock + LOOK_EVERY_S
         try:
             losses = queue_losses.watch(self._session(), partial(samples, self._client))
         except (StoreError, StreamError) as error:
@@ -445,7 +434,3 @@ class LossWatch:
                 entries=loss.entries,
                 waited=loss.waited,
             )
-
-    def close(self) -> None:
-        """Close the session."""
-        self._session.close()

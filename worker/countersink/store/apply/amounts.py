@@ -139,43 +139,38 @@ class Amounts:
         return taken
 
 
-class Merged(Amounts):
+def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
     """The amounts of the rows of entries, those of their breakdowns included."""
-
-    def __init__(self, entries: Iterable[Incoming], catalog: Catalog) -> None:
-        super().__init__()
-        last_counter, last_minute = "", -1
-        amounts: dict[Any, int] = {}
-        fan: _Fan | None = None
-        for entry in entries:
-            for _, counter, key, minute, amount in entry.rows:
-                # Rows of one flush mostly share counter and minute: two comparisons instead of two
-                # lookups.
-                if minute != last_minute or counter != last_counter:
-                    amounts = self.bucket(counter, catalog.bucket(counter, minute))
-                    fan = self._fan(catalog, counter, minute)
-                    last_counter, last_minute = counter, minute
-                if fan is not None and (not key or not isinstance(key, str)):
-                    values = dict(key) if key else {}
-                    for composed, own in fan:
-                        composite = composed(values)
-                        own[composite] = own.get(composite, 0) + amount
-                    key = ""
-                if key in amounts:
-                    amounts[key] += amount
-                else:
-                    amounts[key] = amount
-
-    def _fan(self, catalog: Catalog, counter: str, minute: int) -> "_Fan | None":
-        """The amounts of the buckets of a counter's breakdowns; None if it has no dimensions."""
-        declared = catalog.dimensioned.get(counter)
-        if declared is None:
-            return None
-        return [
-            (each.composed, self.bucket(each.name, catalog.bucket(each.name, minute)))
-            for each in declared.breakdowns
-            if minute >= each.since
-        ]
+    found = Amounts()
+    last_counter, last_minute = "", -1
+    amounts: dict[Any, int] = {}
+    fan: _Fan | None = None
+    for entry in entries:
+        for _, counter, key, minute, amount in entry.rows:
+            # Rows of one flush mostly share counter and minute: two comparisons instead of two
+            # lookups.
+            if minute != last_minute or counter != last_counter:
+                amounts = found.bucket(counter, catalog.bucket(counter, minute))
+                declared = catalog.dimensioned.get(counter)
+                fan = None
+                if declared is not None:
+                    fan = [
+                        (one.composed, found.bucket(one.name, catalog.bucket(one.name, minute)))
+                        for one in declared.breakdowns
+                        if minute >= one.since
+                    ]
+                last_counter, last_minute = counter, minute
+            if fan is not None and (not key or not isinstance(key, str)):
+                values = dict(key) if key else {}
+                for composed, own in fan:
+                    composite = composed(values)
+                    own[composite] = own.get(composite, 0) + amount
+                key = ""
+            if key in amounts:
+                amounts[key] += amount
+            else:
+                amounts[key] = amount
+    return found
 
 
 _Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]

@@ -59,7 +59,7 @@ class Applied:
 
 
 class Applier:
-    """Applies batches on a connection of its own. For one thread; :meth:`abort` is for any.
+    """Applies batches on a connection of its own. For one thread.
 
     Args:
         connect: a URL, or how to get a session (READ COMMITTED) whose tables were checked, as by
@@ -116,10 +116,6 @@ class Applier:
         self._session.close()
         self._catalog = None
 
-    def abort(self) -> None:
-        """Break the connection, from any thread: a waiting :meth:`apply` raises Unavailable."""
-        self._session.abort()
-
     def _attempt(
         self,
         session: Session,
@@ -160,7 +156,7 @@ class Applier:
         old = [entry for entry in entries if entry.at < control.watermark]
         young, refused = refuse(session, young, self._catalog, left_out=left_out)
         upserted = partial(self._reached, "upserted")
-        merged, capped = upsert(session, self.slot, young, self._catalog, upserted)
+        amounts, capped = upsert(session, self.slot, young, self._catalog, upserted)
         dead_rows = [row for entry in young for row in entry.dead] + refused
         for entry in old:
             dead_rows += _too_old(entry, control)
@@ -168,7 +164,7 @@ class Applier:
         applied = Applied(
             applied=len(young),
             rows=sum([len(entry.rows) for entry in young]),
-            cells=merged.cells,
+            cells=amounts.cells,
             dead=len(dead_rows),
             too_old=len(old),
             overflown=capped.keys,

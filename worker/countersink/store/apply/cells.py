@@ -17,12 +17,12 @@ from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import text_bytes
 from countersink.store import sql
 from countersink.store.apply import key_caps
-from countersink.store.apply.amounts import Amounts, Cell, Incoming, Merged
+from countersink.store.apply.amounts import Amounts, Cell, Incoming, merged
 from countersink.store.apply.key_caps import Capped
 from countersink.store.connection import Session
 from countersink.store.counters.catalog import Catalog
 from countersink.store.errors import RefusedMembers, RowsMissing
-from countersink.store.ledger.postings import BucketSum, BucketSums, key_weight, post
+from countersink.store.ledger.postings import BucketSums, post
 from countersink.store.visitors.rows import CellPlace, unite
 
 FIRST_SLOT: Final = 512
@@ -55,28 +55,26 @@ class CellWriter:
             StoreError: as any statement.
         """
         values: list[str] = []
-        sums: list[BucketSum] = []
         if _BUCKET(cells[0]) == _BUCKET(cells[-1]):
-            sums.append(self._add_bucket(cells, values))
+            self._add_bucket(cells, values)
         else:
             for _, group in groupby(cells, _BUCKET):
-                sums.append(self._add_bucket(list(group), values))
+                self._add_bucket(list(group), values)
         self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
-        for one in sums:
-            self._written.add(*one)
 
     def post(self) -> None:
         """Post what was written, one row of the ledger per counter."""
         post(self._session, self.slot, self._written.postings().items())
 
-    def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> BucketSum:
-        """Add the literals of one bucket's cells; what they add up to."""
+    def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
+        """Add the literals of one bucket's cells to ``values``, and what they add up to."""
         counter, bucket, key, amount = cells[0]
         head, tail = self._around(counter, bucket)
         if len(cells) == 1:
             (encoded,) = _encoded([key])
             values.append(f"{head}{encoded.hex()}{tail}{amount:d})")
-            return counter, bucket, amount, amount * key_weight(encoded)
+            self._written.add_row(counter, bucket, encoded, amount)
+            return
         keys = _encoded([key for _, _, key, _ in cells])
         amounts = [amount for _, _, _, amount in cells]
         values += [
@@ -86,7 +84,8 @@ class CellWriter:
         # as much.
         crcs = [*map(crc32, keys)]
         total = sum(amounts)
-        return counter, bucket, total, sum(map(mul, map(mul, crcs, crcs), amounts)) + total
+        weighed = sum(map(mul, map(mul, crcs, crcs), amounts)) + total
+        self._written.add(counter, bucket, total, weighed)
 
     def _around(self, counter: str, bucket: int) -> tuple[str, str]:
         """What comes before the hex digits of a key in a cell's literal, and behind them."""
@@ -135,7 +134,7 @@ def upsert(
     entries: Sequence[Incoming],
     catalog: Catalog,
     upserted: Callable[[], object] = lambda: None,
-) -> tuple[Merged, Capped]:
+) -> tuple[Amounts, Capped]:
     """Add the rows of some entries to a slot, in a transaction that the caller began; new keys
     beyond a counter's cap as one. The rows as cells, and what became of new keys. ``upserted`` is
     called before the ledger's turn.
@@ -145,8 +144,8 @@ def upsert(
             :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
         StoreError: as any statement.
     """
-    merged = Merged(entries, catalog)
-    capped = key_caps.cap(session, merged, catalog)
+    amounts = merged(entries, catalog)
+    capped = key_caps.cap(session, amounts, catalog)
     members: dict[CellPlace, list[bytes]] = {}
     bringing: dict[CellPlace, list[RowName]] = {}
     for entry in entries:
@@ -157,11 +156,11 @@ def upsert(
                     members.setdefault(place, []).append(entry.seen[position].hashes)
                     bringing.setdefault(place, []).append((entry.id, position))
     try:
-        add(session, slot, merged, members, upserted)
+        add(session, slot, amounts, members, upserted)
     except RefusedMembers as error:
         refused = {row: why for place, why in error.refused.items() for row in bringing[place]}
         raise RefusedMembers(refused) from error
-    return merged, capped
+    return amounts, capped
 
 
 def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:

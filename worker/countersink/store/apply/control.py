@@ -18,9 +18,6 @@ from countersink.store.sql import NOW_MS
 EXCLUSIVE_LOCK_WAIT: Final = 1
 """Seconds to wait for the exclusive lock: meanwhile no worker gets the shared one."""
 EXCLUSIVE_ATTEMPTS: Final = 20
-_LOST_ROW: Final = (
-    "table control has lost its row: restore it, with its pruned_before, from a backup"
-)
 
 Result = TypeVar("Result")
 
@@ -59,7 +56,9 @@ def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
         f" WHERE id = 1 {lock}"
     )
     if not rows:
-        raise Refused(_LOST_ROW)
+        raise Refused(
+            "table control has lost its row: restore it, with its pruned_before, from a backup"
+        )
     watermark, now, version, strict, max_keys = rows[0]
     return Control(int(watermark), int(now), int(version), bool(strict), max_keys)
 

@@ -201,9 +201,8 @@ def list_rows(
     Raises:
         ValueError: not a ref.
     """
-    where, args = ("TRUE", []) if reason is None else ("reason = %s", [reason])
     if refs is None:
-        return _read(session, where, args, limit)
+        return _read(session, *_where(("reason = %s", reason)), limit)
     keys = _named(session, refs, reason)
     rows = [row for key in keys for row in _read(session, _THIS, key, 1)]
     return sorted(rows, key=attrgetter("created", "primary_key"), reverse=True)[:limit]
@@ -221,7 +220,7 @@ def counted(
     one came.
     """
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
-    where, args = ("TRUE", ()) if up_to is None else ("created <= %s", (up_to,))
+    where, args = _where(("created <= %s", up_to))
     rows = session.query(
         f"SELECT reason, COUNT(*), MAX(created) FROM dead_row WHERE {where}"
         " GROUP BY reason ORDER BY reason",
@@ -268,10 +267,7 @@ def drop(
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
         dropped += rerun_transaction(session, partial(_drop_page, session, page))
     if refs is None:
-        where = "TRUE" if reason is None else "reason = %s"
-        args: list[object] = [] if reason is None else [reason]
-        if up_to is not None:
-            where, args = f"{where} AND last_at <= %s", [*args, up_to]
+        where, args = _where(("reason = %s", reason), ("last_at <= %s", up_to))
         rerun(partial(session.execute, f"DELETE FROM dead_group WHERE {where}", args))
     return dropped
 
@@ -341,24 +337,21 @@ def pages(
 ) -> Iterator[Sequence[Key]]:
     """The keys of the chosen dead rows in order, page by page; each is met once.
 
-    Without a reason or refs, ``but`` are reasons to leave out. Without refs, ``up_to`` leaves out
-    what was created after it (UTC).
+    Without refs, ``but`` are reasons to leave out, and ``up_to`` leaves out what was created after
+    it (UTC).
     """
     if refs is not None:
         yield from parts(_named(session, refs, reason), size)
         return
-    reasons = tuple(but) if reason is None else (reason,)
-    where = "".join(f" AND reason {'<>' if reason is None else '='} %s" for _ in reasons)
-    args: tuple[object, ...] = reasons
-    if up_to is not None:
-        where, args = f"{where} AND created <= %s", (*reasons, up_to)
+    left_out = [("reason <> %s", one) for one in but]
+    where, args = _where(("reason = %s", reason), ("created <= %s", up_to), *left_out)
     after: Key = (b"", WHOLE_ENTRY)
     while True:
         # Not by a row constructor, (a, b) > (x, y), which would read the whole table.
         page = _keys(
             session,
             "FORCE INDEX (PRIMARY) WHERE (entry_id > %s OR entry_id = %s AND position > %s)"
-            f"{where} ORDER BY entry_id, position LIMIT %s",
+            f" AND {where} ORDER BY entry_id, position LIMIT %s",
             (after[0], *after, *args, size),
         )
         if not page:
@@ -383,11 +376,16 @@ def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Ke
     """The keys, in order, of the rows that are named, and have the reason."""
     keys: set[Key] = set()
     for entry_id, position in map(parse_ref, refs):
-        where, args = "WHERE entry_id = %s", [entry_id, position, reason]
-        where += "" if position is None else " AND position = %s"
-        where += "" if reason is None else " AND reason = %s"
-        keys.update(_keys(session, where, [value for value in args if value is not None]))
+        named = ("entry_id = %s", entry_id), ("position = %s", position), ("reason = %s", reason)
+        where, args = _where(*named)
+        keys.update(_keys(session, f"WHERE {where}", args))
     return sorted(keys)
+
+
+def _where(*conditions: tuple[str, object]) -> tuple[str, list[object]]:
+    """Those of the conditions that have a value, and the values."""
+    given = [(condition, value) for condition, value in conditions if value is not None]
+    return " AND ".join(["TRUE", *(text for text, _ in given)]), [value for _, value in given]
 
 
 def _keys(session: Session, which: str, args: Sequence[object]) -> list[Key]:

@@ -129,7 +129,8 @@ def _retry_page(
         stay: list[DeadRow] = []
         parts: list[DeadRow] = []
         for row, rows, _, bad in attempts:
-            left = [*bad, *(refused.pop(key) for key in _keys(row, rows) if key in refused)]
+            keys = [(row.entry_id, position) for position, *_ in rows]
+            left = [*bad, *(refused.pop(key) for key in keys if key in refused)]
             if left and len(left) == len(rows) + len(bad):
                 # nothing of it was counted: it stays as it came, with the new reason
                 stay.append(replace(row, reason=left[0].reason, detail=left[0].detail))
@@ -163,7 +164,3 @@ def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], 
     at, counter, key, minute, amount = rows[0]
     members = {row.position: seen[at]} if at in seen else {}
     return [(row.position, counter, key, minute, amount)], members, []
-
-
-def _keys(row: DeadRow, rows: Sequence[Row]) -> list[Key]:
-    return [(row.entry_id, position) for position, *_ in rows]

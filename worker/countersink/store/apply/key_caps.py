@@ -209,12 +209,7 @@ def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None
 
 
 def _granted(
-    session: Session,
-    catalog: Catalog,
-    place: Place,
-    keys: list[str],
-    most: int,
-    seen: int | None,
+    session: Session, catalog: Catalog, place: Place, keys: list[str], most: int, seen: int | None
 ) -> tuple[list[str], list[str]]:
     """The keys that may be made, and those that may not; the others are there by now.
 

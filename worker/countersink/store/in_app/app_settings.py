@@ -31,7 +31,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
-from countersink.store.counters.catalog import Catalog, read_schemes
+from countersink.store.counters.catalog import OUTDATED, Catalog, read_schemes
 from countersink.store.errors import UnknownCounter
 from countersink.store.sessions import Pool
 from countersink.store.sql import Dialect
@@ -79,8 +79,10 @@ class AppSettings:
     now_ms: int
 
     def are_fresh(self, now: Clocks) -> bool:
-        """Whether they are at most a minute old, by both clocks."""
-        return all(
+        """Whether they are at most a minute old, by both clocks; never once a time zone of theirs
+        was unknown: it may be put right.
+        """
+        return self.catalog.version != OUTDATED and all(
             0 <= age < KEPT_S
             for age in (now.monotonic - self.asked.monotonic, now.wall - self.asked.wall)
         )
@@ -134,15 +136,11 @@ class SettingsCache:
             found, anew = self.read(counter), True
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
-        """What a counter with dimensions has declared, at most a minute ago; of one that is not
-        known, too.
+        """What a counter with dimensions has declared; of one that is not known, too.
 
         Raises:
             TrackedCounter, StoreError: as :meth:`of`.
         """
-        found = self._known.get(counter)
-        if found is not None and found.are_fresh(self._clocks()):
-            return found.catalog.dimensioned.get(counter)
         return self._pool.read(partial(_dimensioned, counter=counter))
 
     def read(self, counter: str) -> AppSettings:
@@ -159,10 +157,6 @@ class SettingsCache:
             self._known.clear()
         self._known[counter] = settings
         return settings
-
-    def forget(self, counter: str) -> None:
-        """Have the settings of a counter read again when it is counted next."""
-        self._known.pop(counter, None)
 
 
 _FIXED: Final = "zone_fixed > UTC_TIMESTAMP(3) - INTERVAL 5 MINUTE"

@@ -19,7 +19,7 @@ from countersink.store.connection import Connect
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.settings import check_name
-from countersink.store.errors import Conflict, UnknownZone
+from countersink.store.errors import Conflict
 from countersink.store.in_app.app_settings import AppSettings, SettingsCache
 from countersink.store.in_app.connection import AppConnection, as_one, execute, query, slot
 from countersink.store.ledger.postings import BucketSums, post_in
@@ -62,20 +62,18 @@ class Increments:
             The driver's own errors, as they are.
         """
         check_name(counter)
-        given = _row_amounts(amounts)
+        if not isinstance(amounts, Mapping):
+            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
+        # A list of it first: another thread may be changing it.
+        given = [(_row_key(key), check_amount(amount)) for key, amount in list(amounts.items())]
         found, minute = self._settings.of(counter, at)
         declared = found.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
         added, sums = Amounts(), BucketSums()
-        try:
-            found.catalog.bucket(counter, minute)
-            for key, amount in given:
-                declared.require(key)
-                for name, label, own in found.catalog.cells(counter, key, minute):
-                    added.add(name, label, own, amount)
-                    sums.add_row(name, label, own.encode(), amount)
-        except UnknownZone:
-            self._settings.forget(counter)  # it may be put right
-            raise
+        for key, amount in given:
+            declared.require(key)
+            for name, label, own in found.catalog.cells(counter, key, minute):
+                added.add(name, label, own, amount)
+                sums.add_row(name, label, own.encode(), amount)
         if not given:
             return
         with as_one(connection):
@@ -129,20 +127,6 @@ def _key_bytes(key: object) -> bytes:
         TypeError, ValueError: as :func:`countersink.runtime.limits.check_key`.
     """
     return check_key(str.__str__(key) if isinstance(key, str) else key).encode()
-
-
-def _row_amounts(amounts: object) -> list[tuple[RowKey, int]]:
-    """The keys as they are counted, those with dimensions as :func:`check_row_key` has made them,
-    with their amounts.
-
-    Raises:
-        TypeError: not a mapping. TypeError, ValueError: as :func:`_key_bytes`, and as
-            :func:`countersink.runtime.limits.check_amount`.
-    """
-    if not isinstance(amounts, Mapping):
-        raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-    # A list of it first: another thread may be changing it.
-    return [(_row_key(key), check_amount(amount)) for key, amount in list(amounts.items())]
 
 
 def _row_key(key: object) -> RowKey:

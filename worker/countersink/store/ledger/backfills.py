@@ -69,16 +69,15 @@ def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
     written_down = dict.fromkeys(names, 0)
     for name, amount in (*added, *corrected):
         written_down[name] += int(amount)
-    in_ledger = dict.fromkeys(names, 0)
-    for name, amount in session.query(
+    ledger = session.query(
         "SELECT counter, SUM(amount) FROM counter_ledger"
         f" WHERE counter IN ({marks(names)}) AND slot BETWEEN %s AND %s GROUP BY counter",
         (*names, FIRST_SLOT, FIRST_OWN - 1),
-    ):
-        in_ledger[name] = int(amount)
+    )
+    in_ledger: dict[str, Any] = dict(ledger)
     uncovered = _broken_sources(session, names)
     for name in names:
-        said, held = written_down[name], in_ledger[name]
+        said, held = written_down[name], int(in_ledger.get(name, 0))
         details = []
         if said != held:
             details.append(

@@ -29,9 +29,6 @@ from countersink.store.connection import Session
 from countersink.store.in_app.connection import FIRST_OWN, AppConnection, execute, own_slot
 from countersink.store.sql import label_text, width_number
 
-BucketSum = tuple[str, int, int, int]
-"""(counter, label, sum of the amounts, sum of each amount by the weight of its key)."""
-
 _ROWS_PER_STATEMENT: Final = 500
 
 
@@ -158,12 +155,8 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
 
 def foldable(session: Session) -> list[str]:
     """The counters of which rows can be folded, in order."""
-    return [
-        name
-        for (name,) in session.query(
-            f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNTOUCHED} ORDER BY counter"
-        )
-    ]
+    counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNTOUCHED} ORDER BY counter"
+    return [name for (name,) in session.query(counters)]
 
 
 def fold(session: Session, counter: str, after: int) -> int | None:
