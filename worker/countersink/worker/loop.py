@@ -379,7 +379,7 @@ class Slot:
             try:
                 self._renew()
             except StoreError as error:
-                self._session.close(hard=True)
+                self._session.close()
                 if isinstance(error, SchemaMismatch) and error.newer:
                     raise
         return self._number

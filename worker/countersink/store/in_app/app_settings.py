@@ -31,7 +31,7 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
-from countersink.store.counters.catalog import OUTDATED, Catalog, read_schemes
+from countersink.store.counters.catalog import Catalog, read_schemes
 from countersink.store.errors import UnknownCounter
 from countersink.store.sessions import Pool
 from countersink.store.sql import Dialect
@@ -79,10 +79,8 @@ class AppSettings:
     now_ms: int
 
     def are_fresh(self, now: Clocks) -> bool:
-        """Whether they are at most a minute old, by both clocks; never once a time zone of theirs
-        was unknown: it may be put right.
-        """
-        return self.catalog.version != OUTDATED and all(
+        """Whether they are at most a minute old, by both clocks."""
+        return all(
             0 <= age < KEPT_S
             for age in (now.monotonic - self.asked.monotonic, now.wall - self.asked.wall)
         )
