@@ -24,7 +24,7 @@ from countersink.store.apply.key_caps import Capped
 from countersink.store.apply.refusals import dead_row, refuse
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters.catalog import Catalog, load
-from countersink.store.errors import Conflict, DuplicateKey, StoreError
+from countersink.store.errors import Conflict, DuplicateKey, StoreError, UnknownZone
 from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.sessions import KeptSession, open_tables
 
@@ -106,13 +106,15 @@ class Applier:
             attempt = partial(run_again, session, partial(self._attempt, session, unique))
             applied = rerun(attempt, pause=self._pause)
             self._session.used()
-        except StoreError:
-            self.close()
+        except StoreError as error:
+            self._session.close()
+            if isinstance(error, UnknownZone):
+                self._catalog = None  # it may be put right
             raise
         return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
-        """Close the connection, and forget the catalog; the next :meth:`apply` has new ones."""
+        """Close the connection, and forget what was read; the next :meth:`apply` begins anew."""
         self._session.close()
         self._catalog = None
 

@@ -141,6 +141,10 @@ class SettingsCache:
         """
         return self._pool.read(partial(_dimensioned, counter=counter))
 
+    def forget(self, counter: str) -> None:
+        """Read the settings anew the next time."""
+        self._known.pop(counter, None)
+
     def read(self, counter: str) -> AppSettings:
         """The settings as they are now, and to be remembered.
 

@@ -19,7 +19,7 @@ from countersink.store.connection import Connect
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.settings import check_name
-from countersink.store.errors import Conflict
+from countersink.store.errors import Conflict, UnknownZone
 from countersink.store.in_app.app_settings import AppSettings, SettingsCache
 from countersink.store.in_app.connection import AppConnection, as_one, execute, query, slot
 from countersink.store.ledger.postings import BucketSums, post_in
@@ -69,11 +69,15 @@ class Increments:
         found, minute = self._settings.of(counter, at)
         declared = found.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
         added, sums = Amounts(), BucketSums()
-        for key, amount in given:
-            declared.require(key)
-            for name, label, own in found.catalog.cells(counter, key, minute):
-                added.add(name, label, own, amount)
-                sums.add_row(name, label, own.encode(), amount)
+        try:
+            for key, amount in given:
+                declared.require(key)
+                for name, label, own in found.catalog.cells(counter, key, minute):
+                    added.add(name, label, own, amount)
+                    sums.add_row(name, label, own.encode(), amount)
+        except UnknownZone:
+            self._settings.forget(counter)  # it may be put right
+            raise
         if not given:
             return
         with as_one(connection):
