@@ -39,9 +39,18 @@ from countersink.store.errors import (
     translate,
 )
 from countersink.store.in_app.connection import Done, execute
-from countersink.store.in_app.connection import query as query_of
 from countersink.store.settings import Settings
-from countersink.store.sql import Dialect, is_galera, marks, parse_version, parts, show
+from countersink.store.sql import (
+    GROUP,
+    SEVERAL_PRIMARIES,
+    Dialect,
+    has_several_primaries,
+    is_galera,
+    marks,
+    parse_version,
+    parts,
+    show,
+)
 
 Result = TypeVar("Result")
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
@@ -78,7 +87,7 @@ _ASKED: Final = (
     *("version", "max_allowed_packet", _SNAPSHOT_ISOLATION, _CONSISTENCY),
     *("transaction_isolation", "tx_isolation", "hostname", "port"),
     *hosts.GALERA,
-    *hosts.GROUP,
+    *GROUP,
 )
 MOVE_S: Final = 10.0
 """With several hosts: seconds after which a session that threads share is not kept any longer. Who
@@ -421,16 +430,21 @@ def _log_in(
     """
     # Whether a replica has the database means nothing: only who takes writes is asked for it.
     connection = _open(settings, database and not to_write, connect_timeout or CONNECT_TIMEOUT)
-    ask = partial(query_of, connection)
+    cursor = connection.cursor()
+
+    def ask(sql: str) -> list[tuple[Any, ...]]:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
     try:
         # First, and by itself: the server's own limit would cut off the answer to what follows.
-        execute(connection, _NO_LIMIT)
+        cursor.execute(_NO_LIMIT)
         names = (*_ASKED, *(hosts.READ_ONLY if to_write else ()))
         found: dict[str, str] = dict(ask(show("VARIABLES", names)))
         if to_write and (why_not := hosts.why_not(found, ask)):
             raise Unavailable(why_not)
-        if database and not to_read and hosts.has_several_primaries(found):
-            raise Refused(hosts.SEVERAL_PRIMARIES)
+        if database and not to_read and has_several_primaries(found):
+            raise Refused(SEVERAL_PRIMARIES)
         if (packet := int(found.get("max_allowed_packet", 0))) < MIN_PACKET:
             raise Refused(
                 f"the server's max_allowed_packet is {packet:,} bytes: SET GLOBAL"
@@ -438,7 +452,7 @@ def _log_in(
             )
         dialect = parse_version(found.get("version", ""))
         pinned = (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait)
-        connection.cursor().execute(_pin(found), pinned)
+        cursor.execute(_pin(found), pinned)
         if to_write and database:
             connection.select_db(settings.database)
     except Exception as error:

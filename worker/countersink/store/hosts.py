@@ -22,7 +22,7 @@ from countersink.store.errors import (
     Unavailable,
 )
 from countersink.store.settings import Settings
-from countersink.store.sql import is_on
+from countersink.store.sql import GROUP, SEVERAL_PRIMARIES, is_on
 
 SLOW_S: Final = 1.0
 """A host that fails after more than so many seconds was silent."""
@@ -50,7 +50,6 @@ READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
 """Variables of which one that is on says that the server takes no writes."""
 GALERA: Final = ("wsrep_on", "wsrep_provider")
 """Variables by which a node of Galera is known."""
-GROUP: Final = ("group_replication_group_name", "group_replication_single_primary_mode")
 """Variables by which a member of a group is known, and whether all members of it take writes."""
 VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
 """Variables of the server that :func:`why_not` looks at; it need not have them all."""
@@ -90,22 +89,6 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     if 2 * unreachable >= len(members):
         return "a group member that does not reach the majority"
     return ""
-
-
-SEVERAL_PRIMARIES: Final = (
-    "a member of a group with several primaries: row locks do not reach the others, so set"
-    " single-primary mode (SELECT group_replication_switch_to_single_primary_mode())"
-)
-
-
-def has_several_primaries(variables: Mapping[str, str]) -> bool:
-    """Whether a server is a member of a group that lets all members take writes.
-
-    Args:
-        variables: those of :data:`GROUP` that it has.
-    """
-    name, single = (variables.get(each, "") for each in GROUP)
-    return bool(name) and single == "OFF"
 
 
 def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:

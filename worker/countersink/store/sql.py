@@ -223,3 +223,20 @@ def is_galera(variables: Mapping[str, str]) -> bool:
 def is_on(value: str) -> bool:
     """Whether a variable is on; NO_LOCK and NO_LOCK_NO_ADMIN are MariaDB 12's ways to say so."""
     return value.upper() not in ("OFF", "0")
+
+
+GROUP: Final = ("group_replication_group_name", "group_replication_single_primary_mode")
+SEVERAL_PRIMARIES: Final = (
+    "a member of a group with several primaries: row locks do not reach the others, so set"
+    " single-primary mode (SELECT group_replication_switch_to_single_primary_mode())"
+)
+
+
+def has_several_primaries(variables: Mapping[str, str]) -> bool:
+    """Whether a server is a member of a group that lets all members take writes.
+
+    Args:
+        variables: those of :data:`GROUP` that it has.
+    """
+    name, single = (variables.get(each, "") for each in GROUP)
+    return bool(name) and single == "OFF"

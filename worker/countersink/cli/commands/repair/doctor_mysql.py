@@ -13,7 +13,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.sessions import require_schema, schema_version
 from countersink.store.settings import Settings
-from countersink.store.sql import NOW_MS, is_galera, is_on, show
+from countersink.store.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on, show
 
 _NAMED: Final = 5
 """Counters that a line names."""
@@ -75,7 +75,7 @@ def lines(url: str) -> Iterator[Finding]:
         yield DoctorCheck("mysql").fail(
             str(error),
             "SELECT group_replication_switch_to_single_primary_mode()"
-            if hosts.SEVERAL_PRIMARIES in str(error)
+            if SEVERAL_PRIMARIES in str(error)
             else "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password,"
             " TLS)",
         )
