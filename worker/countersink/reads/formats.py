@@ -1,6 +1,6 @@
 """How totals are written: CSV (safe for spreadsheets where asked for), NDJSON, Parquet, OpenMetrics
-text with its metric names, and a counter as JSON; names of columns are in ``query.py`` and
-``rows.py``.
+text with its metric names, and a counter as JSON; names of columns are in
+``store/totals/query.py``.
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md: label values are
 UTF-8 with backslash, quote and newline escaped; a counter's samples end in ``_total`` and are never

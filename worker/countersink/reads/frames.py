@@ -16,7 +16,7 @@ import pandas as pd
 from countersink.store import Store
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import EXPORTED, Answer, Query, read_by
-from countersink.store.totals.selection import ANY, KeyMatch, selection_of
+from countersink.store.totals.selection import ANY, KeyMatch, Selection, selection_of
 from countersink.store.totals.snapshot import Snapshot
 
 
@@ -55,9 +55,8 @@ def frame(
     layout, dimensions = read_by(by, EXPORTED)
     names = [counter] if isinstance(counter, str) else list(counter)
     found: list[tuple[object, ...]] = []
-    limits = Answer(())
+    columns = Query(Selection(), by=layout, dimensions=dimensions, streamed=True).columns
     with store.reading() as session:
-        snapshot = Snapshot(session)
         for name in names:
             wanted = selection_of(
                 name,
@@ -69,9 +68,9 @@ def frame(
                 where=where,
             )
             query = Query(wanted, by=layout, dimensions=dimensions, strict=True, streamed=True)
-            limits.columns = query.columns
-            found += [(name, *row) for row in rows(snapshot, query, limits)]
-    made = pd.DataFrame.from_records(found, columns=list(limits.columns))
+            # One for each: what it remembers of a counter grows with its buckets.
+            found += [(name, *row) for row in rows(Snapshot(session), query, Answer(columns))]
+    made = pd.DataFrame.from_records(found, columns=list(columns))
     for column in ("day", "month"):
         if column in made:
             made[column] = pd.to_datetime(made[column])

@@ -18,7 +18,7 @@ from countersink.store.counters.all_counters import (
     names_in_parts,
 )
 from countersink.store.errors import InexactZone, RolledUp, UnknownZone
-from countersink.store.sql import NOW_MS, parts
+from countersink.store.sql import parts
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.series import series
 from countersink.store.totals.snapshot import SIZE, Snapshot
@@ -227,14 +227,13 @@ def _days(
     snapshot: Snapshot, names: Sequence[str], number: int
 ) -> dict[str, list[tuple[date, int]] | None]:
     """The last days of each counter; None where they cannot be told, or none are asked for."""
-    ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
     found: dict[str, list[tuple[date, int]] | None] = dict.fromkeys(names)
     for some in parts(sorted(names) if number else [], SIZE):
         with snapshot.together(some):
             for name in some:
                 with suppress(InexactZone, RolledUp, UnknownZone):
                     zone = snapshot.shape(name).scheme.known_zone()
-                    today = buckets.date_at(zone, int(now_ms) // 1000)
+                    today = buckets.date_at(zone, snapshot.now_ms // 1000)
                     wanted = Selection(name, start=today - timedelta(days=number - 1), end=today)
                     found[name] = series(snapshot, wanted, "day", strict=True).rows
     return found

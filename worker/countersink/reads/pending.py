@@ -283,18 +283,32 @@ class Moment:
         complete_up_to: everything that reached Redis before this time (UTC) is in it; None when
             Redis was not asked, or did not answer.
         unknown_because: why that is not known although there is a Redis to ask.
+        folded: what the queue was read for; None: it was not read.
     """
 
     snapshot: Snapshot
     complete_up_to: datetime | None = None
     unknown_because: StreamError | None = None
+    folded: Query | None = None
 
     def ask(self, query: Query) -> Answer:
-        """The answer of this moment; ``include_pending`` has no say in it.
+        """The answer of this moment, with what is pending if the queue was read.
 
         Raises:
+            ValueError: the queue was read for less, or was not read, but is asked for.
             StoreError, ValueError: as :func:`countersink.store.totals.answer.answer`.
         """
+        read, asked = self.folded, query.selection
+        if (
+            query.include_pending
+            if read is None
+            else (
+                (query.dimensional and not read.dimensional)
+                or read.selection.counter not in (None, asked.counter)
+                or (read.selection.keys is not None and read.selection.keys != asked.keys)
+            )
+        ):
+            raise ValueError("of this moment the queue was not read for what is asked")
         found = answer(self.snapshot, query)
         found.complete_up_to = self.complete_up_to
         found.unknown_because = self.unknown_because
@@ -377,7 +391,7 @@ class Reads:
 
             def once(session: Session, found: Queue = found, catalog: Catalog = catalog) -> T:
                 pending = settle(session, found, catalog)
-                return work(Moment(Snapshot(session, pending), found.asked))
+                return work(Moment(Snapshot(session, pending), found.asked, folded=query))
 
             try:
                 return self._store.snapshot(once)

@@ -21,6 +21,7 @@ from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
 from countersink.runtime.times import iso
 from countersink.store import Store, StoreError, UnknownCounter
+from countersink.store.connection import Session
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import (
     COLUMNS,
@@ -431,13 +432,21 @@ def export_command(
         query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
         exported = _Exported(query, None if everything else list(dict.fromkeys(counters)))
         with store.reading() as session, _destination(file) as opened, _told():
-            write(opened, query.columns, exported.rows(Snapshot(session)))
+            write(opened, query.columns, exported.rows(session))
+    limited: dict[str, list[str]] = {}
     for name, limits in exported.limits.items():
         for limit in _limits(limits, by):
-            progress.say(f"{name}: {limit}")
+            limited.setdefault(limit, []).append(name)
+    for limit, named in limited.items():
+        more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
+        progress.say(f"{', '.join(named[:_NAMED])}{more}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
     number, of = _number(exported.number, "row"), _number(len(exported.limits), "counter")
     progress.say(f"{number} of {of}, {fresh}")
+
+
+_NAMED: Final = 5
+"""Counters that a sentence names."""
 
 
 def _number(count: int, what: str) -> str:
@@ -460,13 +469,15 @@ class _Exported:
     number: int = 0
     limits: dict[str, Answer] = field(default_factory=dict)
 
-    def rows(self, snapshot: Snapshot) -> Rows:
-        query = self.query
-        names = snapshot.names(lambda name: True) if self.names is None else self.names
+    def rows(self, session: Session) -> Rows:
+        query, names = self.query, self.names
+        if names is None:
+            names = Snapshot(session).names(lambda name: True)
         for name in names:
             limits = self.limits[name] = Answer(query.columns)
             one = replace(query, selection=replace(query.selection, counter=name))
-            for row in rows(snapshot, one, limits):
+            # One for each: what it remembers of a counter grows with its buckets.
+            for row in rows(Snapshot(session), one, limits):
                 self.number += 1
                 yield name, *row
 

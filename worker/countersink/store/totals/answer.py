@@ -10,9 +10,8 @@ from typing import TypeVar
 
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.times import iso
-from countersink.store.counters import buckets
 from countersink.store.counters.all_counters import totals_of
-from countersink.store.counters.buckets import month_ends
+from countersink.store.counters.buckets import month_ends, month_of
 from countersink.store.errors import (
     AnswerTooLarge,
     IncompleteBreakdown,
@@ -164,7 +163,7 @@ class _Rows:
         """Of days, hours or minutes where single ones are told, or of months."""
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = UNITS[UNITS.index(query.by)]
-        found = series(snapshot, wanted, unit, strict=query.strict)
+        found = series(snapshot, wanted, unit, strict=query.strict, whole=query.streamed)
         limits.truncated |= found.truncated
         self._note_told(found.told_from)
         if not query.unique:
@@ -258,8 +257,10 @@ class _Rows:
                 yield from self._by_place(own, scope, told, [(day, day) for day in days])
         else:
             scope = Scope.of(own, wanted.start, wanted.end)
-            months = [(month, month_ends(month)) for month in self._months(own)]
-            yield from self._by_place(own, scope, wanted, months)
+            labels = bucket_labels(snapshot, scope)
+            months = sorted({month_of(own.day(label)) for label in labels})
+            places = [(month, month_ends(month)) for month in months]
+            yield from self._by_place(own, scope, wanted, places)
 
     def _by_place(
         self, view: View, whole: Scope, wanted: Selection, places: Sequence[tuple[date, date]]
@@ -276,19 +277,6 @@ class _Rows:
             scope = Scope.within(view, intersected(view.ranges(first, last), whole.ranges))
             for key, total in keyed(self.snapshot, scope, wanted.keys):
                 yield first, key, total
-
-    def _months(self, view: View) -> list[date]:
-        """The months that can have rows."""
-        wanted = self.wanted
-        span = sums.span(self.snapshot, Selection(view.counter, time_zone=wanted.time_zone))
-        if span is None:
-            return []
-        first, last = span
-        if wanted.start is not None:
-            first = max(first, view.first_day(wanted.start))
-        if wanted.end is not None:
-            last = min(last, view.final_day(wanted.end))
-        return buckets.months(first, last) if first <= last else []
 
 
 def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:

@@ -90,8 +90,9 @@ class Query:
         include_pending: add what is still in the queue.
         unique: how many different members there are, instead of how often they were counted.
         strict: all that was asked for is told, or it is an error.
-        streamed: keys, and values of dimensions, come in the order of their bytes, one by one as
-            the server sends them, all of them; ``by`` is a key of :data:`EXPORTED`.
+        streamed: for :func:`countersink.store.totals.answer.rows` alone: keys, and values of
+            dimensions, come in the order of their bytes, one by one as the server sends them, all
+            of them; ``by`` is a key of :data:`EXPORTED`, or :data:`DIMENSIONS`.
 
     Raises:
         ValueError: there is nothing to hold against; or it asks for what does not go together.
@@ -119,8 +120,22 @@ class Query:
     def _refusals(self) -> Iterator[str]:
         selection, by = self.selection, self.by
         several = selection.counter is None and not self.streamed
+        if by not in (*(EXPORTED if self.streamed else COLUMNS), DIMENSIONS):
+            yield f"no rows by {by!r}"
+        if self.dimensions and by != DIMENSIONS:
+            yield f"rows by {by} have no dimensions"
         if self.top is not None and self.top < 1:
             yield "ask for 1 key or more"
+        if self.top is not None and by not in ("key", "counter", DIMENSIONS):
+            yield f"the largest are keys, counters or values of dimensions, not {by}s"
+        if self.also and by != "key":
+            yield "other days are told of keys"
+        if self.streamed and (
+            self.top or self.most or self.also or self.against_previous or self.unique
+        ):
+            yield "rows that are read one by one have totals alone, and all of them"
+        if self.streamed and self.include_pending:
+            yield "rows that are read one by one are MySQL's"
         if self.unique:
             for asked, what in (
                 (several or by == "counter", "of several counters"),
@@ -145,11 +160,6 @@ class Query:
             yield (
                 "events with dimensions have no keys: ask by day, hour, minute, month, total, or"
                 " by dimensions"
-            )
-        if self.include_pending and several and selection.last is not None:
-            yield (
-                "windows are of each counter's own buckets, so what is pending is added to one"
-                " counter's at a time: name it"
             )
 
     @property

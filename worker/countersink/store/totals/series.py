@@ -54,7 +54,14 @@ class Series:
     truncated: bool = False
 
 
-def series(snapshot: Snapshot, selection: Selection, unit: Unit, *, strict: bool = False) -> Series:
+def series(
+    snapshot: Snapshot,
+    selection: Selection,
+    unit: Unit,
+    *,
+    strict: bool = False,
+    whole: bool = False,
+) -> Series:
     """The totals of each day, hour, minute or month of a range, by default from the first with data
     to the last.
 
@@ -65,6 +72,7 @@ def series(snapshot: Snapshot, selection: Selection, unit: Unit, *, strict: bool
             ones are told; and where nobody said when it begins, it is the part that is short enough
             and has the most days with counts: one event with a wrong time would make every such
             question one without an answer.
+        whole: a series that is too long is an error all the same.
 
     Raises:
         RolledUp: ``strict``, and some are rolled up to wider buckets; or the range cuts through a
@@ -81,11 +89,15 @@ def series(snapshot: Snapshot, selection: Selection, unit: Unit, *, strict: bool
         return Series(_rows(snapshot, view, wanted, unit, begins), told)
     except SeriesTooLong as error:
         first, last = error.fits_from, error.fits_to
-        if strict or selection.start is not None or first is None or last is None:
+        if strict or whole or selection.start is not None or first is None or last is None:
             raise
         if unit == "month":
-            most = date.max if wanted.end is None else view.final_day(wanted.end)
-            first, last = month_of(first), min(month_ends(last), most)
+            first, last = month_of(first), month_ends(last)
+        # Not beyond what was asked for, and is told by single ones.
+        if wanted.start is not None and first <= view.first_day(wanted.start):
+            first = wanted.start
+        if wanted.end is not None and last >= view.final_day(wanted.end):
+            last = wanted.end
         part = replace(wanted, start=first, end=last)
         return Series(_rows(snapshot, view, part, unit, first), told, truncated=True)
 
@@ -103,12 +115,12 @@ def told_by(
     if rolled is None:
         return selection, None
     until, start, end = rolled[0], selection.start, buckets.following(selection.end)
-    gone = end is not None and min(view.instants(end)) <= until
+    told = view.day_from(until) if unit == "day" else datetime.fromtimestamp(until, UTC)
+    gone = end is not None and min(view.instants(end)) <= min(view.instants(told))
     if not gone and start is not None and min(view.instants(start)) >= until:
         return selection, None
     if strict:
         raise _no_single(view, unit, *rolled)
-    told = view.day_from(until) if unit == "day" else datetime.fromtimestamp(until, UTC)
     return None if gone else replace(selection, start=told), told
 
 

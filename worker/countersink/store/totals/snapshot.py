@@ -24,6 +24,7 @@ from countersink.store.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, 
 from countersink.store.errors import UnknownCounter, UnknownZone
 from countersink.store.sql import (
     LABEL,
+    NOW_MS,
     datetime_of,
     label_time,
     labels_where,
@@ -89,6 +90,15 @@ class Snapshot:
         self._shapes: dict[str, Shape] = {}
         self._views: dict[tuple[str, str | None], View] = {}
         self._group: _Group | None = None
+        self._now_ms: int | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the server, in Unix ms; the same for all questions."""
+        if self._now_ms is None:
+            ((now_ms,),) = self.session.query(f"SELECT {NOW_MS}")
+            self._now_ms = int(now_ms)
+        return self._now_ms
 
     def shape(self, counter: str | None) -> Shape:
         """What is known of a counter; also of one that is not known."""
@@ -227,6 +237,9 @@ class Snapshot:
             yield
         finally:
             self._group = before
+            # There may be many, and each was asked about.
+            self._shapes.clear()
+            self._views.clear()
 
     def shared(self, question: object, counter: str, ask: Ask) -> SumRows:
         """The rows of a counter for a question that the others of its group will ask, too.

@@ -176,10 +176,10 @@ def _sums_of(
     if scope.ranges is not None and not scope.ranges:
         return found
     where, args = condition(scope.ranges)
-    limit = f" ORDER BY counter LIMIT {MAX_ROWS}" if len(complete) > 1 else ""
     for one in picked:
         if not complete:
             return {}
+        limit = f" ORDER BY counter LIMIT {MAX_ROWS}" if len(complete) > 1 else ""
         select, by = grouping(scope, group, ordered=one.ordered)
         rows = snapshot.session.query(
             f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"

@@ -18,7 +18,6 @@ from countersink.store.counters import buckets
 from countersink.store.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.store.counters.catalog import Scheme
 from countersink.store.errors import InexactZone, RolledUp
-from countersink.store.sql import NOW_MS
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.views import View
@@ -72,9 +71,8 @@ def settled(
         InexactZone: its buckets do not make up such a window.
         Refused: this machine does not know its time zone, and days are asked for.
     """
-    ((now_ms,),) = snapshot.session.query(f"SELECT {NOW_MS}")
     view = snapshot.selected(selection)
-    window = _last(view, last, int(now_ms) // 60_000, before=before)
+    window = _last(view, last, snapshot.now_ms // 60_000, before=before)
     return replace(selection, last=None, start=window.start, end=window.end)
 
 

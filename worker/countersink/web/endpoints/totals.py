@@ -212,7 +212,9 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
             unique=given["unique"],
         )
     except ValueError as error:
-        raise refuse("unique" if given["unique"] else "against", str(error)) from None
+        blamed = ("unique", "against", "where")
+        name = next((name for name in blamed if given.get(name)), "by")
+        raise refuse(name, str(error)) from None
 
 
 def _answer(

@@ -33,11 +33,11 @@ ROLLED_UP: Final = "Countersink-Rolled-Up-To"
 """Header: the first day of which everything can still be told; left out where nothing is in
 months."""
 TRUNCATED: Final = "Countersink-Truncated"
-"""Header: ``true`` where only the largest are in the answer; else left out."""
+"""Header: ``true`` where only the largest, or a part of a series, are there; else left out."""
 SINCE: Final = "Countersink-Since"
 """Header: ISO 8601 UTC; events from before it are missing, as the breakdown was declared then."""
 TOLD_FROM: Final = "Countersink-Told-From"
-"""Header: ISO 8601 UTC; hours or minutes before it are missing, as they are rolled up."""
+"""Header: a day or a time in UTC; days, hours or minutes before it are missing: rolled up."""
 FRESH_S: Final = 1
 """Seconds for which a browser may take its copy without asking."""
 CSV: Final = "text/csv"
