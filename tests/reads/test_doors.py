@@ -431,7 +431,9 @@ class Site:
                 query = Selection(
                     counted.name, last=Last.of(asked["last"]), time_zone=asked.get("time_zone")
                 )
-                one = Query(query, by="total", against_previous=asked["against"])
+                # By day, which is told of a part, too; the window before is of totals.
+                how = "total" if asked["against"] else "day"
+                one = Query(query, by=how, against_previous=asked["against"])
                 window = self.ground.store.totals.ask(one).window
                 assert window is not None
                 start, end = window.start, window.end
