@@ -298,21 +298,23 @@ class Moment:
             ValueError: the queue was read for less, or was not read, but is asked for.
             StoreError, ValueError: as :func:`countersink.store.totals.answer.answer`.
         """
-        read, asked = self.folded, query.selection
-        if (
-            query.include_pending
-            if read is None
-            else (
-                (query.dimensional and not read.dimensional)
-                or read.selection.counter not in (None, asked.counter)
-                or (read.selection.keys is not None and read.selection.keys != asked.keys)
-            )
-        ):
+        if not self._was_read_for(query):
             raise ValueError("of this moment the queue was not read for what is asked")
         found = answer(self.snapshot, query)
         found.complete_up_to = self.complete_up_to
         found.unknown_because = self.unknown_because
         return found
+
+    def _was_read_for(self, query: Query) -> bool:
+        """Whether the answer has what is pending, or none of it, as the moment has."""
+        read, asked = self.folded, query.selection
+        if read is None:
+            return not query.include_pending
+        return (
+            (read.dimensional or not query.dimensional)
+            and read.selection.counter in (None, asked.counter)
+            and (read.selection.keys is None or read.selection.keys == asked.keys)
+        )
 
 
 class Reads:

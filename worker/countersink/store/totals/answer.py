@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from datetime import date
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.times import iso
@@ -23,7 +23,7 @@ from countersink.store.totals import sums, unions
 from countersink.store.totals.breakdown_views import BreakdownView, view_of
 from countersink.store.totals.query import DIMENSIONS, Answer, Query, Row
 from countersink.store.totals.selection import KeyMatch, Selection
-from countersink.store.totals.series import UNITS, series, told_by
+from countersink.store.totals.series import UNITS, Unit, series, told_by
 from countersink.store.totals.snapshot import SIZE, Snapshot
 from countersink.store.totals.sums import Scope, bucket_labels, keyed
 from countersink.store.totals.views import View, intersected
@@ -40,7 +40,7 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
 
     Raises:
         UnknownCounter: the counter was neither made nor ever counted, nor is it pending.
-        UnknownDimension: no breakdown unions.
+        UnknownDimension: no breakdown answers.
         InexactZone: the counter's buckets do not add up to what is asked.
         RolledUp: the range takes a part of a month into which days are rolled up; or the query is
             ``strict``, and days, hours or minutes are rolled up.
@@ -162,7 +162,7 @@ class _Rows:
     def _series(self) -> Iterator[Row]:
         """Of days, hours or minutes where single ones are told, or of months."""
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
-        unit = UNITS[UNITS.index(query.by)]
+        unit = cast("Unit", query.by)
         found = series(snapshot, wanted, unit, strict=query.strict, whole=query.streamed)
         limits.truncated |= found.truncated
         self._note_told(found.told_from)

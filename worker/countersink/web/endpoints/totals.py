@@ -9,7 +9,7 @@ counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -380,7 +380,7 @@ def _scrape(
         include_pending=pending,
     )
 
-    def asked(moment: Moment) -> dict[str, Answer]:
+    def asked(moment: Moment) -> tuple[dict[str, Answer], datetime | None]:
         found: dict[str, Answer] = {}
         with moment.snapshot.together(sorted(names)):
             for name in sorted(names):
@@ -388,11 +388,11 @@ def _scrape(
                 with suppress(UnknownCounter):
                     selection = replace(query.selection, counter=name)
                     found[name] = moment.ask(replace(query, selection=selection))
-        return found
+        return found, moment.complete_up_to
 
     # All counters are of one moment: the queue is read once for them, and so are their tables.
     with read_problems():
-        found = reads.read(asked, query)
+        found, up_to = reads.read(asked, query)
     if not found:
         what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
         error = UnknownCounter(f"nothing was ever counted as {what}")
@@ -401,9 +401,6 @@ def _scrape(
     for name in filter(found.__contains__, names):
         for *key, total in found[name].rows:
             samples.append(TotalSample(name, key[0] if key else None, total))
-    complete = [answer.complete_up_to for answer in found.values()]
-    known = [moment for moment in complete if moment is not None]
-    up_to = min(known) if len(known) == len(complete) else None
     headers = {**freshness({"complete_up_to": iso(up_to)}), "Cache-Control": "private, no-cache"}
     return Response(
         openmetrics_text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
