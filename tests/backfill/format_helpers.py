@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.input.spans import split
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log import Counts, Parser
-from countersink.producers.access_log.formats.reader import LONGEST_REASON, Window
-from countersink.producers.access_log.template import Condition, Operator
+from countersink.logs import Counts, Parser
+from countersink.logs.formats.reader import LONGEST_REASON, Window
+from countersink.logs.template import Condition, Operator
 from countersink.store.errors import StoreError
 
 Cells = Counts

@@ -25,7 +25,7 @@ from countersink.backfill.errors import Unreadable
 from countersink.backfill.input.content import GROWS_S, Content, head_of, open_content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import Quoting, SpanReader
-from countersink.producers.access_log.file import PACKINGS, Unpacker
+from countersink.logs.file import PACKINGS, Unpacker
 from tests.cli.command import redirected
 from tests.support.examples import examples
 from tests.support.processes import child_environment
@@ -186,8 +186,8 @@ def test_a_compressed_file_is_read_from_anywhere(
 ) -> None:
     packed, whole = PACKERS[kind](data) * streams, data * streams
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("countersink.producers.access_log.file._KEPT", 50)
-        patch.setattr("countersink.producers.access_log.file.BLOCK", 40)
+        patch.setattr("countersink.logs.file._KEPT", 50)
+        patch.setattr("countersink.logs.file.BLOCK", 40)
         kinds = [one for one in PACKINGS if one.name == kind]
         unpacker = Unpacker(kinds[0], lambda size, offset: packed[offset : offset + size])
         for offset, size in looks:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from countersink.backfill.formats import check
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log.formats.detection import Detected, detect
+from countersink.logs.formats.detection import Detected, detect
 from tests.backfill.format_helpers import at, both, read, where
 from tests.support.examples import examples
 from tests.support.log_samples import SAMPLES

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log.formats.reader import Window
-from countersink.producers.access_log.lines import LONGEST
+from countersink.logs.formats.reader import Window
+from countersink.logs.lines import LONGEST
 from tests.backfill.format_helpers import at, read, reasons, where
 from tests.support.examples import examples
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log.formats import json_objects
-from countersink.producers.access_log.formats.records import is_array
+from countersink.logs.formats import json_objects
+from countersink.logs.formats.records import is_array
 from tests.backfill.format_helpers import Cells, at, read, reasons, where
 from tests.support.examples import examples
 

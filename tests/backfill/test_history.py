@@ -10,7 +10,7 @@ from countersink.backfill.count import targets, task
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Drift, RejectedLine
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log.template import Condition
+from countersink.logs.template import Condition
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import NUMBER, Width

@@ -13,8 +13,8 @@ from countersink.backfill.options import Recipe
 from countersink.cli.app import app
 from countersink.cli.commands.count.backfill import command
 from countersink.cli.commands.count.backfill_options import read
-from countersink.producers.access_log import template
-from countersink.producers.access_log.template import Condition
+from countersink.logs import template
+from countersink.logs.template import Condition
 from tests.backfill.format_helpers import where
 
 DAY = date(2015, 5, 17)

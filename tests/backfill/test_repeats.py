@@ -11,7 +11,7 @@ import pytest
 from countersink.backfill.count import samples
 from countersink.backfill.dry_run import FirstSources
 from countersink.backfill.options import BackfillReport
-from countersink.producers.access_log.template import Condition
+from countersink.logs.template import Condition
 from tests.backfill.helpers import (
     DAY,
     NOON,

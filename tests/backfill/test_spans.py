@@ -23,8 +23,8 @@ from countersink.backfill.input.spans import (
     split,
     window_of,
 )
-from countersink.producers.access_log.formats.reader import Window
-from countersink.producers.access_log.lines import LONGEST
+from countersink.logs.formats.reader import Window
+from countersink.logs.lines import LONGEST
 from tests.support.examples import examples
 
 SMALL_WINDOW, SMALL_LONGEST = 8, 20

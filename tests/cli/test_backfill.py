@@ -10,7 +10,7 @@ import pytest
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
 from tests.cli.command import Result, Servers, Start, call, one_sentence, piped, redirected
-from tests.producers.tailing import append, line, write
+from tests.logs.tailing import append, line, write
 from tests.support.processes import Children
 from tests.support.waiting import eventually
 

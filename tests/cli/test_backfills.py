@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.command import Servers, one_sentence
 from tests.cli.test_backfill import COUNTER, RECONCILE, backfill, totals
-from tests.producers.tailing import append, line, write
+from tests.logs.tailing import append, line, write
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from countersink.stream.decode import decode_rows
 from countersink.stream.entry import pages
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers, one_sentence
-from tests.producers.tailing import append, line, write
+from tests.logs.tailing import append, line, write
 
 
 @pytest.fixture

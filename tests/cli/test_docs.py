@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from countersink.cli.errors import Exit
-from countersink.producers.access_log.formats.line_format import COMBINED
+from countersink.logs.formats.line_format import COMBINED
 from tests.cli.command import call
 from tests.cli.reference import PAGES, commands, page, settings_of
 from tests.support.processes import PROJECT

@@ -16,7 +16,7 @@ from countersink.cli.commands.run.web import MODULES
 from countersink.cli.entry import SERVER_MODULES
 from countersink.cli.errors import remember_url, scrub
 from tests.cli.command import Servers, call, environment, one_sentence
-from tests.producers.tailing import write
+from tests.logs.tailing import write
 from tests.support.processes import COUNTERSINK
 
 COMMANDS = {name: text for _, commands in GROUPS.values() for name, text in commands.items()}

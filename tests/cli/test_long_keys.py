@@ -10,9 +10,9 @@ from urllib.parse import quote
 import redis
 
 from countersink.producers import Increment, Producer
-from countersink.producers.statsd.name_map import read
-from countersink.producers.statsd.options import StatsdOptions
-from countersink.producers.statsd.tally import StatsdTally
+from countersink.statsd.name_map import read
+from countersink.statsd.options import StatsdOptions
+from countersink.statsd.tally import StatsdTally
 from countersink.store import Store
 from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.connection import connect

@@ -14,8 +14,8 @@ from countersink.producers.spool import list_segments
 from countersink.producers.spool.record import FILE_HEADER_SIZE
 from countersink.stream.connection import connect
 from tests.cli.command import Servers, call, one_sentence
+from tests.logs.tailing import FIRST, write
 from tests.producers.helpers import total
-from tests.producers.tailing import FIRST, write
 from tests.support.examples import MANY
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, Phase, RedisProxy

@@ -22,7 +22,7 @@ from tests.cli.command import (
     piped,
     redirected,
 )
-from tests.producers.tailing import append, counted, line, write
+from tests.logs.tailing import append, counted, line, write
 from tests.support.examples import MANY
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.options import INPUT_FORMATS
-from countersink.producers.access_log.formats.detection import detect
+from countersink.logs.formats.detection import detect
 from countersink.store.connection import connect
 from countersink.store.verify import open_session, verify
 from tests.cli.command import Servers

@@ -5,10 +5,10 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from countersink.producers.statsd.name_map import Rules, load
-from countersink.producers.statsd.options import StatsdOptions
-from countersink.producers.statsd.tally import StatsdTally
 from countersink.producers.testing import RecordingProducer
+from countersink.statsd.name_map import Rules, load
+from countersink.statsd.options import StatsdOptions
+from countersink.statsd.tally import StatsdTally
 from tests.cli.command import Servers
 from tests.cli.listener import listener
 from tests.docs.console import Step, blocks, comparable, parts

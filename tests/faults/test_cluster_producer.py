@@ -16,21 +16,21 @@ from redis.crc import key_slot
 
 from countersink.cli.commands.count.increment import send_one
 from countersink.cli.errors import Failure
+from countersink.logs import Parser
+from countersink.logs.lines import Hits, Summary
+from countersink.logs.position import Ledger
+from countersink.logs.sender import LogSender
+from countersink.logs.tail import tail_pipe
 from countersink.producers import Producer
-from countersink.producers.access_log import Parser
-from countersink.producers.access_log.lines import Hits, Summary
-from countersink.producers.access_log.position import Ledger
-from countersink.producers.access_log.sender import LogSender
-from countersink.producers.access_log.tail import tail_pipe
 from countersink.producers.spool.replay import replay
 from countersink.runtime.process import Stop
 from countersink.stream import names
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import used_partitions
+from tests.logs.tailing import COUNTER as PAGE_VIEWS
+from tests.logs.tailing import Recorder, Tailing, counted, line, write
 from tests.producers.helpers import Entry, distinct, entries, run_script
-from tests.producers.tailing import COUNTER as PAGE_VIEWS
-from tests.producers.tailing import Recorder, Tailing, counted, line, write
 from tests.support.processes import Children
 from tests.support.redis_cluster import ClusterServer, RedisCluster, Shard
 from tests.support.waiting import eventually

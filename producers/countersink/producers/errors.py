@@ -1,24 +1,12 @@
-"""Errors of producers, spool, ``tail`` and the StatsD listener; the messages are worded where they
-are raised.
+"""Errors of producers and their spool; the messages are worded where they are raised.
 
 ::
 
     Exception
     ├── ValueError
-    │   ├── InvalidBatch      increments of a batch cannot be: nothing of it was counted
-    │   ├── Malformed         a line of an access log cannot be counted: reject it, go on
-    │   │   └── Misread       an option for the whole source has to say how it is read
-    │   ├── MapError          the map of StatsD's names cannot be used
-    │   └── NotLoopback       the StatsD listener could be reached from elsewhere
-    ├── SpoolError            the spool cannot be read or written at the moment
-    │   └── SpoolFull         it holds as much as it may
-    ├── LogError              an access log cannot be opened or read
-    ├── Damaged               compressed data cannot be unpacked
-    ├── UnknownFormat         it cannot be told what its lines are
-    ├── PositionError         its position, in Redis or in the position file, cannot be used
-    ├── TailError             `countersink tail` cannot go on
-    ├── MalformedMetric       a line is not StatsD, or no counter: ignore it, go on
-    └── CannotListen          a socket of the StatsD listener cannot be opened
+    │   └── InvalidBatch      increments of a batch cannot be: nothing of it was counted
+    └── SpoolError            the spool cannot be read or written at the moment
+        └── SpoolFull         it holds as much as it may
 
 An app meets ``InvalidBatch`` alone, and ``SpoolError`` where it lists or replays a spool itself.
 Errors of the queue are in :mod:`countersink.stream.errors`.
@@ -47,55 +35,3 @@ class SpoolError(Exception):
 
 class SpoolFull(SpoolError):
     """The directory holds as much as it may (``spool_max_bytes``)."""
-
-
-# --- access logs -----------------------------------------------------------------------------
-
-
-class Malformed(ValueError):
-    """A line that cannot be counted; the message says why."""
-
-
-class Misread(Malformed):
-    """A value that can be read, but in another way than the options say, or in two: what an option
-    has to say of all lines alike.
-    """
-
-
-class LogError(Exception):
-    """A log cannot be read; the message says why."""
-
-
-class Damaged(Exception):
-    """What follows cannot be unpacked; the message says why, as a phrase."""
-
-
-class UnknownFormat(Exception):
-    """The format cannot be told; the message says what to do."""
-
-
-class PositionError(Exception):
-    """The position of a log cannot be used; the message says what to do."""
-
-
-class TailError(Exception):
-    """Reading cannot go on; the message says what to do. What was stored stays stored."""
-
-
-# --- StatsD ----------------------------------------------------------------------------------
-
-
-class MalformedMetric(Exception):
-    """The line is not StatsD, or not a counter that can be counted; the message says why."""
-
-
-class MapError(ValueError):
-    """The map cannot be used; the message says where and why."""
-
-
-class NotLoopback(ValueError):
-    """The host is reachable from elsewhere, and nobody said that it may be."""
-
-
-class CannotListen(Exception):
-    """A socket cannot be opened; the message says which, why and what to do."""

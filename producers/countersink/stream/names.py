@@ -128,7 +128,7 @@ def remove_salts(client: redis.Redis, counter: str) -> None:
 def tail_key(partition: int, source: str) -> str:
     """The hash that holds how far ``source`` (any text that names a log and its options) was read.
 
-    Its fields: :mod:`countersink.producers.access_log.position`. It lies in the hash slot of the
+    Its fields: :mod:`countersink.logs.position`. It lies in the hash slot of the
     partition's stream, so that rows and position move in one transaction.
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -22,7 +22,7 @@ What only one part raises and another handles, and nobody is told:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from countersink.producers.access_log.formats.reader import Rejected
+    from countersink.logs.formats.reader import Rejected
 
 
 class BackfillError(Exception):

@@ -19,8 +19,8 @@ from typing import Self
 
 import msgspec
 
-from countersink.producers.access_log.formats import LOG_FORMATS
-from countersink.producers.access_log.template import Condition
+from countersink.logs.formats import LOG_FORMATS
+from countersink.logs.template import Condition
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")

@@ -20,7 +20,7 @@ from countersink.backfill import history
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input, trouble
-from countersink.producers.access_log.formats.reader import Rejected
+from countersink.logs.formats.reader import Rejected
 from countersink.store.connection import Session
 from countersink.store.sql import parts
 

@@ -125,7 +125,9 @@ def sentence_of(error: BaseException) -> str | None:
     """The sentence for an error of ours, with what to do next; else None."""
     # imported only when there is an error to explain: these need the drivers
     from countersink.backfill.errors import BackfillError
-    from countersink.producers import errors as producers
+    from countersink.logs import errors as logs
+    from countersink.producers.errors import SpoolError
+    from countersink.statsd.errors import CannotListen
     from countersink.store import errors as store
     from countersink.stream import errors as stream
 
@@ -142,11 +144,11 @@ def sentence_of(error: BaseException) -> str | None:
         error,
         ServerError
         | BackfillError
-        | producers.SpoolError
-        | producers.LogError
-        | producers.PositionError
-        | producers.TailError
-        | producers.CannotListen
+        | SpoolError
+        | logs.LogError
+        | logs.PositionError
+        | logs.TailError
+        | CannotListen
         | stream.StreamError
         | store.NoSuchKey
         | store.TooManyLinks

@@ -15,7 +15,7 @@ from countersink.backfill.count.samples import LineSamples, Samples
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.spans import Span, SpanPiece, SpanReader, window_of
 from countersink.backfill.run_state import LineCounts
-from countersink.producers.access_log.formats.reader import (
+from countersink.logs.formats.reader import (
     RecordTally,
     Rejected,
     Window,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Final
 
-from countersink.producers.access_log.formats.reader import LineReader, RecordTally, Window
+from countersink.logs.formats.reader import LineReader, RecordTally, Window
 from countersink.store.errors import StoreError
 
 ONE_OF: Final = 32

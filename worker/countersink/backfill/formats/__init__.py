@@ -18,15 +18,15 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats.csv_records import CsvRecords, clock_of, times_of
 from countersink.backfill.input.spans import Quoting, SpanPiece, last_end, window_of
 from countersink.backfill.options import INPUT_FORMATS, Recipe
-from countersink.producers.access_log.file import BOM, wide_text
-from countersink.producers.access_log.formats import line_reader
-from countersink.producers.access_log.formats.detection import detect, untold
-from countersink.producers.access_log.formats.json_objects import JSON_FORMATS
-from countersink.producers.access_log.formats.reader import Keys, LineReader, RecordTally, Rejected
-from countersink.producers.access_log.formats.records import AmountFormat, JsonLines, is_array
-from countersink.producers.access_log.formats.w3c_log import W3cLog
-from countersink.producers.access_log.times import LIKELY, UNITS, no_day
-from countersink.producers.errors import UnknownFormat
+from countersink.logs.errors import UnknownFormat
+from countersink.logs.file import BOM, wide_text
+from countersink.logs.formats import line_reader
+from countersink.logs.formats.detection import detect, untold
+from countersink.logs.formats.json_objects import JSON_FORMATS
+from countersink.logs.formats.reader import Keys, LineReader, RecordTally, Rejected
+from countersink.logs.formats.records import AmountFormat, JsonLines, is_array
+from countersink.logs.formats.w3c_log import W3cLog
+from countersink.logs.times import LIKELY, UNITS, no_day
 
 __all__ = ["Reader", "RecordTally", "Rejected", "check", "check_head", "make_reader", "recipe_for"]
 

@@ -1,5 +1,5 @@
 r"""Reads CSV: header, quotes, columns, and the reasons why lines are no records; amounts
-are read in ``producers/access_log/formats/records.py``.
+are read in ``logs/formats/records.py``.
 
 CSV has a header and any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote in the midst of
 a field that was not opened by one (``5" disk``) is a character like others; one behind a blank at
@@ -19,8 +19,9 @@ from typing import Final
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.spans import quoting
 from countersink.backfill.options import Recipe
-from countersink.producers.access_log.file import BOM
-from countersink.producers.access_log.formats.reader import (
+from countersink.logs.errors import Malformed
+from countersink.logs.file import BOM
+from countersink.logs.formats.reader import (
     BLANK,
     Independent,
     Keys,
@@ -28,11 +29,10 @@ from countersink.producers.access_log.formats.reader import (
     Window,
     note_window,
 )
-from countersink.producers.access_log.formats.records import AmountFormat, RecordRule, shown
-from countersink.producers.access_log.line import PERCENT
-from countersink.producers.access_log.lines import LONGEST
-from countersink.producers.access_log.times import Clock
-from countersink.producers.errors import Malformed
+from countersink.logs.formats.records import AmountFormat, RecordRule, shown
+from countersink.logs.line import PERCENT
+from countersink.logs.lines import LONGEST
+from countersink.logs.times import Clock
 
 Row = list[str]
 _LONGEST_HEADER: Final = 64 * 1024

@@ -20,7 +20,8 @@ from typing import Final, Self
 
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input.files import Input, trouble
-from countersink.producers.access_log.file import (
+from countersink.logs.errors import Damaged, LogError
+from countersink.logs.file import (
     SNIFF,
     Packing,
     Unpacker,
@@ -28,7 +29,6 @@ from countersink.producers.access_log.file import (
     is_read,
     packing,
 )
-from countersink.producers.errors import Damaged, LogError
 
 RESERVE: Final = 64 * 1024 * 1024
 """Free bytes that the copy of a pipe leaves in TMPDIR."""

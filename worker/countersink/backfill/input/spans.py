@@ -1,6 +1,6 @@
 """Cuts a source into chunks: how many lines (``LINES``) or bytes (``BYTES``) one has at most, and
 the reason for CSV records that are too long; the longest line is in
-``producers/access_log/lines.py``.
+``logs/lines.py``.
 
 What a span holds is decided by its bytes alone: it takes records until it holds ``max_lines`` lines
 or ``max_bytes`` bytes, so that it ends with the record that reaches one of them. Nothing is ever
@@ -27,9 +27,9 @@ from typing import Final
 
 from countersink.backfill.errors import Unreadable
 from countersink.backfill.input.content import Content
-from countersink.producers.access_log.file import BOM
-from countersink.producers.access_log.formats.reader import Rejected, Window
-from countersink.producers.access_log.lines import LONGEST, TOO_LONG, WINDOW
+from countersink.logs.file import BOM
+from countersink.logs.formats.reader import Rejected, Window
+from countersink.logs.lines import LONGEST, TOO_LONG, WINDOW
 
 LINES: Final = 65_536
 """Lines after which a span ends."""

@@ -15,7 +15,7 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.producers.access_log.formats.reader import RecordTally
+from countersink.logs.formats.reader import RecordTally
 from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session

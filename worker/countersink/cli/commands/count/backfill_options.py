@@ -15,8 +15,8 @@ from countersink.cli import settings
 from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, DAY, SECONDS, TEXT, Checked, Finite
-from countersink.producers.access_log import template
-from countersink.producers.access_log.times import UNITS
+from countersink.logs import template
+from countersink.logs.times import UNITS
 
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
 

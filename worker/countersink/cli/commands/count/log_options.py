@@ -12,9 +12,9 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.settings import DIMENSION, TEXT, ZONE, Checked
-from countersink.producers.access_log.formats import LOG_FORMATS
-from countersink.producers.access_log.formats.detection import ENVELOPES
-from countersink.producers.access_log.template import Condition, Operator
+from countersink.logs.formats import LOG_FORMATS
+from countersink.logs.formats.detection import ENVELOPES
+from countersink.logs.template import Condition, Operator
 
 _CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
 

@@ -17,10 +17,10 @@ from countersink.metrics.endpoint import producer_samples
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.producers import Producer
-from countersink.producers.statsd import MapError, NotLoopback, Server, StatsdOptions
-from countersink.producers.statsd.tally import StatsdAction
 from countersink.runtime.log import logged
 from countersink.runtime.process import SignalQueue, signal_queue
+from countersink.statsd import MapError, NotLoopback, Server, StatsdOptions
+from countersink.statsd.tally import StatsdAction
 
 _DEFAULTS: Final = StatsdOptions()
 PROGRESS_SECONDS: Final = 60.0

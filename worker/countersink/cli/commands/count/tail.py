@@ -1,5 +1,5 @@
 """``countersink tail``: flags with help and errors, what it prints of rejected lines and its
-result, exit status, when it is ready; the work is in ``producers/access_log/tail.py``."""
+result, exit status, when it is ready; the work is in ``logs/tail.py``."""
 
 import os
 import re
@@ -17,23 +17,23 @@ from countersink.cli.errors import Exit, Failure, Misuse, values_checked
 from countersink.cli.output import printable, write_json
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER, TEXT
-from countersink.metrics.health import Health, probes
-from countersink.metrics.table import Sample, Samples
-from countersink.producers.access_log import Parser, Rejected
-from countersink.producers.access_log.formats.detection import AUTO
-from countersink.producers.access_log.lines import Hits, Reporter, Summary
-from countersink.producers.access_log.position import Ledger
-from countersink.producers.access_log.position_file import (
+from countersink.logs import Parser, Rejected
+from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
+from countersink.logs.formats.detection import AUTO
+from countersink.logs.lines import Hits, Reporter, Summary
+from countersink.logs.position import Ledger
+from countersink.logs.position_file import (
     BEGINS,
     Begin,
     PositionFile,
     default_path,
     file_name,
 )
-from countersink.producers.access_log.sender import LogSender
-from countersink.producers.access_log.tail import FileTail, tail_pipe
-from countersink.producers.access_log.template import Condition, canonical
-from countersink.producers.errors import LogError, PositionError, TailError, UnknownFormat
+from countersink.logs.sender import LogSender
+from countersink.logs.tail import FileTail, tail_pipe
+from countersink.logs.template import Condition, canonical
+from countersink.metrics.health import Health, probes
+from countersink.metrics.table import Sample, Samples
 from countersink.stream.connection import connect, mapped
 
 DEFAULT_MAX_STREAM_LENGTH: Final = 10_000

@@ -31,8 +31,8 @@ from countersink.cli.servers.base import (
     write_private,
 )
 from countersink.cli.servers.process import ChildProcess
-from countersink.producers.statsd.options import PORT as STATSD_PORT
 from countersink.runtime.process import SignalQueue, signal_queue
+from countersink.statsd.options import PORT as STATSD_PORT
 from countersink.store.migrate import migrate
 from countersink.web.options import PORT as WEB_PORT
 

@@ -1,0 +1,8 @@
+"""Access logs for ``countersink tail`` and backfill: names of lines, keys and counts that both use;
+the formats are in ``formats/``, keys and conditions in ``template.py``."""
+
+from countersink.logs.errors import Malformed
+from countersink.logs.formats.reader import Rejected
+from countersink.logs.parser import Cell, Counts, Parser
+
+__all__ = ["Cell", "Counts", "Malformed", "Parser", "Rejected"]

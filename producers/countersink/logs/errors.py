@@ -1,0 +1,44 @@
+"""Errors of reading access logs; the messages are worded where they are raised.
+
+::
+
+    Exception
+    ├── ValueError
+    │   └── Malformed         a line of an access log cannot be counted: reject it, go on
+    │       └── Misread       an option for the whole source has to say how it is read
+    ├── LogError              an access log cannot be opened or read
+    ├── Damaged               compressed data cannot be unpacked
+    ├── UnknownFormat         the format of its lines cannot be told
+    ├── PositionError         its position, in Redis or in the position file, cannot be used
+    └── TailError             `countersink tail` cannot go on
+"""
+
+
+class Malformed(ValueError):
+    """A line that cannot be counted; the message says why."""
+
+
+class Misread(Malformed):
+    """A value that can be read, but in another way than the options say, or in two: what an option
+    has to say of all lines alike.
+    """
+
+
+class LogError(Exception):
+    """A log cannot be read; the message says why."""
+
+
+class Damaged(Exception):
+    """What follows cannot be unpacked; the message says why, as a phrase."""
+
+
+class UnknownFormat(Exception):
+    """The format cannot be told; the message says what to do."""
+
+
+class PositionError(Exception):
+    """The position of a log cannot be used; the message says what to do."""
+
+
+class TailError(Exception):
+    """Reading cannot go on; the message says what to do. What was stored stays stored."""

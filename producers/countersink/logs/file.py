@@ -1,0 +1,450 @@
+"""Reading a log file, plain or compressed, or a pipe, plain or gzip: recognizes compressions
+(``PACKINGS``) and UTF-16/32 by the first bytes, unpacks block by block, and holds the errors about
+files that cannot be read.
+
+Offsets are in uncompressed bytes everywhere. gzip, bzip2, zstd and xz may be several streams one
+after the other (``cat a.gz b.gz``); gzip's may be padded with zeros. Memory stays flat whatever
+they unpack to. Formats: RFC 1952, RFC 8878; those of bzip2 and xz are written by their libraries.
+"""
+
+import bz2
+import lzma
+import os
+import re
+import select
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
+
+from countersink.logs.errors import Damaged, LogError
+
+BOM: Final = b"\xef\xbb\xbf"
+"""The mark that some programs put before UTF-8."""
+LOOKED_AT: Final = 256
+"""First bytes that tell all there is to tell."""
+
+_MARKS: Final = {
+    # Those of UTF-32 first: one of them begins as one of UTF-16 does.
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_WIDE: Final = {
+    # How many bytes a character has, and which of them ASCII leaves 0.
+    "UTF-32LE": (4, (1, 2, 3), 0),
+    "UTF-32BE": (4, (0, 1, 2), 3),
+    "UTF-16LE": (2, (1,), 0),
+    "UTF-16BE": (2, (0,), 1),
+}
+_SHORTEST: Final = 8
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_SNIFFED: Final = 8
+"""First bytes of a pipe that are waited for; a line of a log is longer."""
+_PIPE_WAIT: Final = 0.2
+"""Seconds until a silent pipe is called idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A compression: its name, the program that unpacks it, and the first bytes by which it is
+    known.
+
+    Attributes:
+        name: for people.
+        tool: the command that unpacks it to its standard output.
+        magic: what it begins with.
+    """
+
+    name: str
+    tool: str
+    magic: re.Pattern[bytes]
+
+
+PACKINGS: Final = tuple(
+    Packing(name, tool, re.compile(magic, re.DOTALL))
+    for name, tool, magic in (
+        ("gzip", "zcat", rb"\x1f\x8b\x08"),
+        ("bzip2", "bzcat", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
+        ("zstd", "zstdcat", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+        ("xz", "xzcat", rb"\xfd7zXZ\0"),
+        ("compress", "zcat", rb"\x1f\x9d"),
+        ("lz4", "lz4cat", rb"\x04\x22\x4d\x18"),
+        ("zip", "unzip -p", rb"PK\x03\x04"),
+        ("7z", "7z e -so", rb"7z\xbc\xaf\x27\x1c"),
+    )
+)
+
+
+def packing(first: bytes) -> Packing | None:
+    """How what begins with ``first``, 16 bytes or all there is, is compressed; None: it is not."""
+    return next((one for one in PACKINGS if one.magic.match(first)), None)
+
+
+EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
+"""Ends of the names of compressed files."""
+
+
+def check_begun(first: bytes, name: str) -> None:
+    """Refuse a file of 0 bytes whose name is a compressed file's: such a file is never empty.
+
+    Raises:
+        LogError: it is one.
+    """
+    if not first and name.endswith(EXTENSIONS):
+        raise LogError(
+            f"{name} is damaged or not complete: it has 0 bytes. Put a whole copy in its place,"
+            " or move it away"
+        )
+
+
+BLOCK: Final = 256 * 1024
+"""Bytes read from a compressed file at once, and uncompressed bytes handed out at once."""
+SNIFF: Final = 16
+"""First bytes of a file that tell how it is compressed."""
+
+_XZ_BYTES: Final = 256 * 1024 * 1024
+"""Memory that an xz file may ask for; ``xz -9`` asks for 65 MiB."""
+_SLICE: Final = 256
+"""Compressed bytes unpacked at once: zlib, zstd and lzma make of them whatever they stand for (of
+the most hostile, zstd 8 MiB)."""
+_KEPT: Final = 2 * 1024 * 1024
+"""Uncompressed bytes that are kept before the ones read last: more than a reader of lines goes
+back, which is the longest line and a window."""
+
+
+class _Decoder(Protocol):
+    """A library's decoder of one stream; after ``eof``, ``unused_data`` is the input behind it."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _zstd() -> tuple[_Decoder, type[Exception]]:
+    # Not of the base install, whose applications read no logs.
+    import zstandard  # noqa: PLC0415 (few read .zst)
+
+    # Not its stream_reader: at the end of the input, it does not say whether the frame is whole.
+    return zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+
+
+_DECODERS: Final[Mapping[str, Callable[[], tuple[_Decoder, type[Exception]]]]] = {
+    "gzip": lambda: (zlib.decompressobj(_GZIP), zlib.error),
+    "bzip2": lambda: (bz2.BZ2Decompressor(), OSError),
+    "zstd": _zstd,
+    "xz": lambda: (lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_BYTES), lzma.LZMAError),
+}
+"""Decoders by the name of the compression, each with its error about corrupt data.
+
+Not the files of ``bz2`` and ``lzma``: they pass over what stands behind a stream, damaged or not.
+"""
+
+
+def is_read(packed: Packing) -> bool:
+    """Whether it can be unpacked here."""
+    return packed.name in _DECODERS
+
+
+def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
+    """The uncompressed bytes of what ``read`` gives up to b"", in blocks; some are empty.
+
+    Raises:
+        Damaged: what follows is corrupt, cut off, or something else.
+        Exception: from ``read``.
+    """
+    data = b""
+    while True:
+        while len(data) < SNIFF and (more := read()):
+            data = (data + more).lstrip(b"\0")  # what tapes and block devices are filled up with
+        if not data:
+            return
+        if not packed.magic.match(data):
+            raise Damaged(f"after its {packed.name} data stands something else")
+        (decoder, corrupt), rest = _DECODERS[packed.name](), memoryview(data)
+        while not decoder.eof:
+            rest = rest or memoryview(read())
+            if not rest:
+                raise Damaged(f"its {packed.name} data is cut off")
+            part, rest = bytes(rest[:_SLICE]), rest[_SLICE:]
+            try:
+                if not isinstance(decoder, bz2.BZ2Decompressor):
+                    yield decoder.decompress(part)
+                    continue
+                yield decoder.decompress(part, BLOCK)  # 45 bytes may stand for 45 MB
+                while not (decoder.needs_input or decoder.eof):
+                    yield decoder.decompress(b"", BLOCK)
+            except corrupt as error:
+                raise Damaged(f"its {packed.name} data is corrupt ({error})") from error
+        data = (decoder.unused_data + rest).lstrip(b"\0")
+
+
+class Unpacker:
+    """The uncompressed bytes of a compressed file. Going far back begins at its beginning again.
+
+    Args:
+        packed: how it is compressed.
+        read: the file as it is: up to so many bytes from an offset on; b"" at the end.
+
+    Attributes:
+        end: the offset up to which it was unpacked.
+        position: bytes of the file that were read for it.
+    """
+
+    def __init__(self, packed: Packing, read: Callable[[int, int], bytes]) -> None:
+        self._packed = packed
+        self._file = read
+        self._restart()
+
+    def _restart(self) -> None:
+        self._blocks = _unpacked(self._packed, self._next)
+        self._recent = bytearray()
+        self._start = self.end = self.position = 0
+        self._error: Exception | None = None
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on, often fewer; b"" at the end.
+
+        Raises:
+            Damaged: there are none, for the compressed data is corrupt, cut off, or followed by
+                something else. What stands before was handed out.
+            Exception: from the file.
+        """
+        if offset < self._start:
+            self._restart()
+        try:
+            while self.end < offset + min(size, BLOCK):
+                if self._error is not None:
+                    raise self._error
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                self._recent += block
+                self.end += len(block)
+                if len(self._recent) > 3 * _KEPT:
+                    self._forget(offset)
+        except Exception as error:
+            self._error = error  # no blocks come after it, which is not the end
+            if self.end <= offset:
+                raise
+        begin = offset - self._start
+        return bytes(self._recent[begin : begin + size])
+
+    def _forget(self, offset: int) -> None:
+        """Forget what stands far before ``offset``."""
+        forgotten = max(0, min(offset, self.end) - _KEPT - self._start)
+        del self._recent[:forgotten]
+        self._start += forgotten
+
+    def _next(self) -> bytes:
+        """The next bytes of the file as it is."""
+        data = self._file(BLOCK, self.position)
+        self.position += len(data)
+        return data
+
+
+def _packing(head: bytes, name: str, reads: Callable[[Packing], bool]) -> Packing | None:
+    """How a log that begins so is compressed; None: it is plain.
+
+    Raises:
+        LogError: in a way of which ``reads`` says that it is not read here, or it is no ASCII.
+    """
+    check_begun(head, name)
+    packed = packing(head)
+    if packed is not None and not reads(packed):
+        raise LogError(
+            f"{name} is compressed by {packed.name}, which is not read here: unpack it first"
+            f" ({packed.tool})"
+        )
+    if packed is None and (reason := wide_text(head, name, "tail")):
+        raise LogError(reason)
+    return packed
+
+
+class LogFile:
+    """An open log. Offsets are in uncompressed bytes.
+
+    Attributes:
+        path: the name it was opened by.
+        device, inode: which file that was.
+        compressed: whether it is, told by its first bytes and not by its name.
+
+    Raises:
+        LogError: it cannot be opened, is no regular file, or is compressed or encoded in a way that
+            is not read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise LogError(f"cannot read {path}: {error.strerror}") from error
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._fd)
+            raise LogError(f"cannot read {path}: it is not a file")
+        self.device, self.inode = status.st_dev, status.st_ino
+        try:
+            packed = _packing(self._pread(LOOKED_AT, 0), path, is_read)
+        except LogError:
+            os.close(self._fd)
+            raise
+        self.compressed = packed is not None
+        self._unpacker = None if packed is None else Unpacker(packed, self._pread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on; empty at the end.
+
+        Raises:
+            LogError: the file cannot be read, or its compression is damaged.
+        """
+        if self._unpacker is None:
+            return self._pread(size, offset)
+        try:
+            return self._unpacker.read(size, offset)
+        except Damaged as error:
+            raise LogError(
+                f"{self.path} is damaged or not complete: {error}. What stands before is counted;"
+                " put a whole copy in its place, or move it away"
+            ) from error
+
+    def holds(self, offset: int) -> bool:
+        """Whether it is at least ``offset`` bytes long."""
+        if not self.compressed:
+            return os.fstat(self._fd).st_size >= offset
+        return offset == 0 or len(self.read(1, offset - 1)) == 1
+
+    @property
+    def linked(self) -> bool:
+        """Whether it has a name still."""
+        return os.fstat(self._fd).st_nlink > 0
+
+    def changed_ns(self) -> int:
+        """When it was last written to, in Unix nanoseconds."""
+        return os.fstat(self._fd).st_mtime_ns
+
+    def close(self) -> None:
+        """Close it; once more does no harm."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, offset)
+        except OSError as error:
+            raise LogError(f"cannot read {self.path}: {error.strerror}") from error
+
+
+class Pipe:
+    """A pipe, terminal or socket, plain or gzip, read without getting stuck in it.
+
+    Args:
+        fd: what to read from; stays open.
+        stopped: asked while nothing comes; when it says True, the pipe counts as ended.
+
+    Raises:
+        LogError: it is compressed or encoded in a way that is not read.
+    """
+
+    def __init__(self, fd: int, stopped: Callable[[], bool]) -> None:
+        self._fd = fd
+        self._stopped = stopped
+        head = b""
+        while len(head) < _SNIFFED and (more := self._wait(_SNIFFED - len(head))):
+            head += more
+        self._came = head
+        packed = _packing(head, "it", lambda packed: packed.name == "gzip")
+        self._compressed = packed is not None
+        # Not Unpacker: it waits for the rest of a block.
+        self._member = zlib.decompressobj(_GZIP)
+        self._full = False  # the last output filled its size: zlib may hold more of it
+
+    def take(self, size: int) -> bytes | None:
+        """Up to ``size`` bytes; None while nothing comes, empty at the end.
+
+        Raises:
+            LogError: it cannot be read, or its compression is damaged.
+        """
+        while True:
+            if not self._came and not self._full:
+                ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
+                if not ready:
+                    return None
+                self._came = os.read(self._fd, size)
+                if not self._came:
+                    if self._compressed and not self._member.eof and not self._stopped():
+                        raise LogError("the compressed input is damaged or cut off")
+                    return b""
+            if not self._compressed:
+                data, self._came = self._came, b""
+                return data
+            data = self._unpack(size)
+            if data:
+                return data
+
+    def _unpack(self, size: int) -> bytes:
+        if self._member.eof:  # another member may follow, behind padding
+            self._full = False
+            self._came = self._came.lstrip(b"\0")
+            if not self._came:
+                return b""
+            self._member = zlib.decompressobj(_GZIP)
+        member = self._member
+        try:
+            data = member.decompress(self._came, size)
+        except zlib.error as error:
+            raise LogError(f"the compressed input is damaged or cut off: {error}") from error
+        self._came = member.unused_data if member.eof else member.unconsumed_tail
+        self._full = len(data) == size
+        return data
+
+    def _wait(self, size: int) -> bytes:
+        while not self._stopped():
+            ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
+            if ready:
+                return os.read(self._fd, size)
+        return b""
+
+
+def wide_text(head: bytes, name: str, command: str) -> str:
+    """Why ``name``, which begins so, cannot be read, and how to convert it for ``command``: it is
+    text in UTF-16 or UTF-32. Empty: it is not.
+    """
+    encoding = _wide_encoding(head)
+    if encoding is None:
+        return ""
+    return (
+        f"{name} is {encoding}; convert it first: iconv -f {encoding} -t UTF-8 FILE |"
+        f" countersink {command} -"
+    )
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    """The encoding of text with characters of more than a byte, by its mark or by its zeros."""
+    for mark, encoding in _MARKS.items():
+        # Two odd bytes alone may be anything.
+        if head.startswith(mark) and b"\0" in head[2:LOOKED_AT]:
+            return encoding
+    if len(head) < _SHORTEST:
+        return None
+    start = head[: min(LOOKED_AT, len(head)) // 4 * 4]
+    for encoding, (width, zeros, letters) in _WIDE.items():
+        # Most are ASCII, and none is NUL, as they are where a log was cut off under its writer.
+        if b"\0" not in start[letters::width] and all(
+            4 * start[place::width].count(0) >= 3 * len(start[place::width]) for place in zeros
+        ):
+            return encoding
+    return None

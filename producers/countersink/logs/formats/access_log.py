@@ -1,0 +1,382 @@
+"""Reads access logs, many lines by one regex; the patterns of the formats are in ``named.py`` and
+``log_format.py``, reasons of rejection in ``line.py``.
+
+A window is matched as a whole, by one pattern that finds of every line what the recipe needs, and
+what was found is turned into cells by tables that remember what the same bytes became before. So
+nothing is done line by line in Python, except to lines that are malformed, too long, or out of the
+ordinary in some other way: those are read alone. Where most lines are of one period that is all in
+one bucket, the pattern finds those, and nothing is done for their times at all.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from operator import itemgetter
+from typing import Final, TypeVar, cast
+
+from countersink.logs.errors import Malformed
+from countersink.logs.formats.detection import why_not
+from countersink.logs.formats.line_format import LineFormat
+from countersink.logs.formats.reader import (
+    BLANK,
+    Independent,
+    Keys,
+    RecordTally,
+    Window,
+    note_window,
+)
+from countersink.logs.line import ESCAPED, line_pattern, minute_of
+from countersink.runtime.dimensions import RowKey
+
+_REMEMBERED: Final = 50_000
+"""Entries of a table; beyond that it is emptied."""
+_LONGEST_REMEMBERED: Final = 500
+"""Bytes of an entry: what clients send does not decide how much memory is used."""
+_UNESCAPED: Final = rb'[^"]*+'
+"""What stands between quotes where nothing is escaped. Faster than any set of bytes; may run over
+the end of the line if a quote is missing, which is found by the number of matches."""
+_OTHERS: Final = 8
+"""One line in so many may be of another period than the first one is."""
+_LONGEST_PAUSE: Final = 64
+"""Windows that are not looked at for a period where others before were of several."""
+_LINE: Final = re.compile(
+    rb"[^ \n]++ [^ \n]++ [^ \n]++ \[(\d\d/[A-Z][a-z][a-z]/\d{4}:)(\d\d:)\d\d:\d\d ([+-]\d{4})\]"
+)
+_HOUR: Final = rb"(?:[01]\d|2[0-3]):"
+_IN_HOUR: Final = rb"[0-5]\d:(?:[0-5]\d|60) "
+_PERIODS_REMEMBERED: Final = 1_000
+
+
+class Special(Enum):
+    """What a table of remembered values has where a line has no key or label."""
+
+    LEFT_OUT = "the recipe leaves the line out"
+    ALONE = "the line is to be read alone"
+
+
+Found = bytes | tuple[bytes, ...]
+"""One group of a match, or several."""
+V = TypeVar("V", RowKey, int)
+
+
+class _Table(dict[Found, V | Special]):
+    """What groups of a line mean, worked out when first seen."""
+
+    def __init__(self, work_out: Callable[[Found], V | Special]) -> None:
+        super().__init__()
+        self._work_out: Callable[[Found], V | Special] = work_out
+        self.alone = False  # whether it has said ALONE since this was last set
+
+    def __missing__(self, found: Found) -> V | Special:
+        meaning = self._work_out(found)
+        if meaning is Special.ALONE:
+            self.alone = True
+            return meaning
+        size = len(found) if isinstance(found, bytes) else sum(map(len, found))
+        if size <= _LONGEST_REMEMBERED:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[found] = meaning
+        return meaning
+
+
+@dataclass(frozen=True, slots=True)
+class LogPeriod:
+    """A day or an hour of a log, and the bucket that all of it goes to.
+
+    Attributes:
+        time: the pattern of its times, all of which can be.
+        label: of the bucket that they are in.
+    """
+
+    time: bytes
+    label: int
+
+
+class AccessLog(Independent):
+    """Reads access logs of one format.
+
+    Args:
+        keys: which keys lines have.
+        form: how lines are matched.
+
+    Raises:
+        ValueError: the format has not a field that is asked for.
+    """
+
+    quoted = None
+
+    def __init__(self, keys: Keys, form: LineFormat) -> None:
+        self._form = form
+        fields = {name: form.field(name) for name in keys.fields}
+        groups = sorted({group for field in fields.values() for group in field.groups})
+        # Two at least, so that what is found are tuples; a group may stand for both.
+        captured = {*form.times, *groups}
+        source = form.pattern(captured) + (rb"()" if len(captured) == 1 else rb"")
+        self._line = re.compile(source + rb"\s*")
+        self._exception = (
+            re.compile(form.exception(captured) + rb"\s*") if form.exception else self._line
+        )
+        self._escaped = _windowed(source)
+        self._combined = form.pattern is line_pattern
+        self._unescaped = (
+            _windowed(line_pattern(captured, _UNESCAPED)) if self._combined else self._escaped
+        )
+
+        index = self._line.groupindex
+        self._groups = [index[name] for name in groups]
+        self._times = [index[name] for name in form.times]
+        self._when = itemgetter(*[place - 1 for place in self._times])
+        self._what = itemgetter(*[index[name] - 1 for name in groups] or [0])
+
+        def getter(name: str) -> Callable[[Sequence[bytes]], str]:
+            return fields[name].getter(groups)
+
+        self._tests = keys.tests(getter)
+        self._key = keys.key_of(getter, getter)
+        self._finished = keys.finished
+        self._range = keys.minutes
+        self._leaves_out = keys.leaves_out
+        self._keys: _Table[RowKey] = _Table(self._work_out_key)
+        self._bucket, self._untold = RecordTally().bucket, RecordTally().untold
+        self._periods = Periods(self._bucket, self._untold, self._within)
+        self._by_period = self._combined and groups == ["request"]
+        self._in_vain = 1
+        self._pause = 0
+        self._labels: _Table[int] = _Table(self._work_out_label)
+
+    def count(self, window: Window, tally: RecordTally) -> None:
+        """Add what the lines of ``window`` come to; of each, 1."""
+        note_window(window, tally)
+        if tally.bucket != self._bucket:
+            self._bucket, self._untold = tally.bucket, tally.untold
+            self._periods = Periods(self._bucket, self._untold, self._within)
+            self._labels.clear()
+        self._keys.alone = self._labels.alone = False
+        if self._by_period and self._count_period(window, tally):
+            return
+        rows = self._match(window)
+        keys = list(map(self._keys.__getitem__, map(self._what, rows)))
+        labels = list(map(self._labels.__getitem__, map(self._when, rows)))
+        if self._leaves_out or self._keys.alone or self._labels.alone:
+            keys, labels = self._plain(keys, labels, window, tally)
+        _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
+
+    def _count_period(self, window: Window, tally: RecordTally) -> bool:
+        """Count a window if most lines are of one period; False: nothing was done."""
+        if self._pause:
+            self._pause -= 1
+            return False
+        data, lines = window.data, len(window.numbers)
+        period = self._periods.of(data)
+        if period is None:
+            return False
+        rows = _of_period(period.time, b"\\" in data).findall(data)
+        others = rows.count(b"")  # that may be read alone: an empty request is malformed, too
+        if len(rows) != lines or others > lines // _OTHERS:
+            self._in_vain = min(2 * self._in_vain, _LONGEST_PAUSE)
+            self._pause = self._in_vain
+            return False
+        self._in_vain = 1
+        keys = list(map(self._keys.__getitem__, rows))
+        if others:
+            keys = [key if row else Special.ALONE for key, row in zip(keys, rows, strict=True)]
+        if others or self._leaves_out or self._keys.alone:
+            keys, _ = self._plain(keys, [period.label] * lines, window, tally)
+        if keys:
+            tally.amounts[period.label].update(cast("list[RowKey]", keys))
+            tally.counted += len(keys)
+        return True
+
+    def _match(self, window: Window) -> list[tuple[bytes, ...]]:
+        """The groups of each line; those of one that is malformed or blank are all empty."""
+        data, lines = window.data, len(window.numbers)
+        if b"\\" not in data:
+            rows = self._unescaped.findall(data)
+            if len(rows) == lines:  # so no match took two lines
+                return rows
+        rows = self._escaped.findall(data)
+        # Not where a line holds a newline: then each is read alone.
+        return rows if len(rows) == lines else [(b"",) * self._escaped.groups] * lines
+
+    def _plain(
+        self,
+        keys: list[RowKey | Special],
+        labels: list[int | Special],
+        window: Window,
+        tally: RecordTally,
+    ) -> tuple[list[RowKey | Special], list[int | Special]]:
+        """Those that are nothing special; the other lines are dealt with."""
+        places: list[int] = []
+        left_out = 0
+        for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
+            if type(key) is not Special and type(label) is int:
+                places.append(place)
+            elif key is Special.ALONE or label is Special.ALONE:
+                self._count_alone(window.lines[place], window.numbers[place], tally)
+            else:
+                left_out += 1
+        tally.filtered += left_out
+        return [keys[place] for place in places], [labels[place] for place in places]
+
+    def _count_alone(self, line: bytes, number: int, tally: RecordTally) -> None:
+        try:
+            match = self._line.fullmatch(line)
+            if match is None:
+                # As in a log that was truncated under its writer.
+                stripped = line.strip(BLANK)
+                if not stripped:
+                    return
+                match = self._line.fullmatch(stripped) or self._exception.fullmatch(stripped)
+                if match is None:
+                    raise Malformed(why_not(self._form, stripped))
+            cell = self._cell(match)
+        except Malformed as error:
+            tally.reject(number, str(error), line)
+            return
+        if cell is None:
+            tally.filtered += 1
+        else:
+            tally.count(*cell, 1)
+
+    def _cell(self, match: re.Match[bytes]) -> tuple[RowKey, int] | None:
+        """The line's cell; None where it is left out, by its time rather than for what is wrong."""
+        found = tuple([match[group] or b"" for group in self._groups])
+        if not self._fulfils(found):
+            return None
+        wrong: Malformed | None = None
+        minute = 0
+        try:
+            minute = self._form.minute([match[group] or b"" for group in self._times])
+        except Malformed as error:
+            wrong = error
+        else:
+            if not self._within(minute):
+                return None
+        key = self._finished(self._key(found))
+        if wrong is not None:
+            raise wrong
+        return None if key is None else (key, minute)
+
+    def _work_out_key(self, found: Found) -> RowKey | Special:
+        groups = (found,) if isinstance(found, bytes) else found
+        if not self._groups:
+            groups = ()
+        try:
+            if not self._fulfils(groups):
+                return Special.LEFT_OUT
+            key = self._finished(self._key(groups))
+        except Malformed:
+            return Special.ALONE
+        return Special.LEFT_OUT if key is None else key
+
+    def _work_out_label(self, found: Found) -> int | Special:
+        try:
+            minute = self._form.minute((found,) if isinstance(found, bytes) else found)
+        except Malformed:
+            return Special.ALONE
+        if not self._within(minute):
+            return Special.LEFT_OUT
+        try:
+            return self._bucket(minute)
+        except self._untold:
+            return Special.ALONE  # who counts such a line is told; a malformed one has no bucket
+
+    def _fulfils(self, found: Sequence[bytes]) -> bool:
+        return all(holds(read(found)) for read, holds in self._tests)
+
+    def _within(self, minute: int) -> bool:
+        return self._range is None or self._range[0] <= minute < self._range[1]
+
+
+def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
+    """Add 1 for each line."""
+    amounts = tally.amounts
+    different = set(labels)
+    if len(different) == 1:
+        amounts[different.pop()].update(keys)
+    else:
+        for (label, key), lines in Counter(zip(labels, keys, strict=True)).items():
+            amounts[label][key] += lines
+    tally.counted += len(keys)
+
+
+@lru_cache(maxsize=256)
+def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
+    """Finds the requests of the lines with these times; an empty one of other lines."""
+    return _windowed(line_pattern(("request",), ESCAPED if escaped else _UNESCAPED, only=time))
+
+
+def _windowed(line: bytes) -> re.Pattern[bytes]:
+    """A pattern that takes line by line, those that are not as ``line`` without groups."""
+    return re.compile(rb"(?:" + line + rb"(?:\n|[^\S\n]++\n)|.*\n)")
+
+
+class Periods:
+    """Finds the period of a window by its first and its last line.
+
+    Args:
+        bucket: the label of the bucket of a Unix minute.
+        untold: what that raises where it cannot be told.
+        within: whether a Unix minute is one of those that are counted.
+    """
+
+    def __init__(
+        self,
+        bucket: Callable[[int], int],
+        untold: type[Exception],
+        within: Callable[[int], bool],
+    ) -> None:
+        self._bucket = bucket
+        self._untold = untold
+        self._within = within
+        self._known: dict[tuple[bytes, ...], LogPeriod | None] = {}
+        self._label = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._only_label)
+
+    def of(self, data: bytes) -> LogPeriod | None:
+        """The period that ``data``, whole lines, begins and ends in; None: its times have to be
+        looked at one by one.
+        """
+        period = self._at(data, 0)
+        if period is None or period != self._at(data, data.rfind(b"\n", 0, -1) + 1):
+            return None
+        return period
+
+    def _at(self, data: bytes, start: int) -> LogPeriod | None:
+        """The period of the line that begins there."""
+        line = _LINE.match(data, start)
+        if line is None:
+            return None
+        found = line.groups()
+        if found not in self._known:
+            if len(self._known) >= _PERIODS_REMEMBERED:
+                self._known.clear()
+            self._known[found] = self._work_out(*found)
+        return self._known[found]
+
+    def _work_out(self, day: bytes, hour: bytes, zone: bytes) -> LogPeriod | None:
+        for first, last, hours in (
+            (b"00:00", b"23:59", _HOUR),
+            (hour + b"00", hour + b"59", hour),
+        ):
+            label = self._label(day + first + zone, day + last + zone)
+            if label is not None:
+                return LogPeriod(day + hours + _IN_HOUR + re.escape(zone), label)
+        return None
+
+    def _only_label(self, first: bytes, last: bytes) -> int | None:
+        """The only label of the minutes from first to last, if all are to be counted.
+
+        None, too, where one cannot be told: who counts such a line is told why.
+        """
+        try:
+            minutes = range(minute_of(first), minute_of(last) + 1)
+            if not all(map(self._within, minutes)):
+                return None
+            labels = set(map(self._bucket, minutes))
+        except (Malformed, self._untold):
+            return None
+        return labels.pop() if len(labels) == 1 else None

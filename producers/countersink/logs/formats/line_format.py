@@ -1,0 +1,476 @@
+"""``LineFormat``, what every format of access logs is made of: a regex, names of fields (``host``,
+``path``, ``status`` ...), where the time is; and errors for unknown fields and ambiguous layouts.
+
+A :class:`LineFormat` reads them. A :class:`Layout` is a line as texts and values one after the
+other; :func:`written_format` makes a format of what a server's configuration writes out.
+
+Every format has these names for what it tells of:
+
+==============  ==================================================================
+``host``        the client's address or name
+``vhost``       the site that was asked for
+``ident``       of the client, as RFC 1413
+``user``        who logged in
+``time``        as it is written
+``request``     ``method target protocol``
+``target``      what was asked for; ``path`` and ``query`` are what it consists of
+``status``      three digits
+``size``        bytes of the response
+``referer``     and ``agent``: what the client sent
+==============  ==================================================================
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Final
+
+from countersink.logs.errors import Malformed
+from countersink.logs.line import (
+    ADDRESS,
+    CLIENT,
+    ESCAPED,
+    PERCENT,
+    USER,
+    asked,
+    decoded,
+    diagnosis,
+    path_of,
+    split_request,
+    text,
+)
+from countersink.logs.times import Clock, has_hours
+
+Minute = Callable[[Sequence[bytes]], int]
+Undo = Callable[[bytes], str]
+
+WORD: Final = rb"[^ \n]++"
+NUMBER: Final = rb"(?:\d++|-)"
+DECIMAL: Final = rb"(?:-?\d++(?:\.\d++)?|-)"
+STATUS: Final = rb"(?:\d\d\d|-)"
+TIME_LOCAL: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:(?:[0-5]\d|60) [+-]\d{4}"
+_PATTERNS: Final = {"client": CLIENT, "status": STATUS, "number": NUMBER, "decimal": DECIMAL}
+_GOES_ON: Final = re.compile(r"[\w.:%-]")
+"""What an address may go on with, so that where it ends is told by what follows."""
+_REQUEST: Final = rb"(?:[^ \n]++ [^ \n]++(?: HTTP/[\d.]++)?|-)"
+_LIST: Final = rb"[^ \n]++(?>(?:(?:(?<=,)| :) [^ \n]++)*)"
+_COMMA, _COLON = b",:"  # bytes are looked for much faster by their numbers
+_NO_OCTET: Final = re.compile(
+    rb"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:\.\d+){0,3}(?![\w-]|\.\w)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessField:
+    """One field of a format: the groups of the pattern that hold it, and how they are read.
+
+    Attributes:
+        groups: which groups of the line's pattern hold it.
+        read: makes its text of the groups' bytes; raises ``Malformed``.
+    """
+
+    groups: tuple[str, ...]
+    read: Callable[..., str]
+
+    def getter(self, groups: Sequence[str]) -> Callable[[Sequence[bytes]], str]:
+        """Reads the field from what ``groups`` of the pattern hold, in their order."""
+        read = self.read
+        places = [groups.index(group) for group in self.groups]
+        if len(places) == 1:
+            (place,) = places
+            return lambda found: read(found[place])
+        return lambda found: read(*[found[place] for place in places])
+
+
+def client_text(raw: bytes) -> str:
+    """The client's address without its port, or its name; the first of a list of them.
+
+    Raises:
+        Malformed: it is an address with a number above 255.
+    """
+    if _COMMA in raw:
+        raw = raw.partition(b",")[0]
+    if _COLON in raw:
+        address, _, port = raw.rpartition(b":")
+        if port.isdigit() and (b":" not in address or address.endswith(b"]")):
+            raw = address
+    if _NO_OCTET.match(raw) is not None:
+        raise Malformed(f"the client {text(raw)!r} is no address: its numbers go up to 255")
+    return text(raw)
+
+
+def unquoted_text(raw: bytes) -> str:
+    """What the client sent, of what the server wrote in quotes or without."""
+    return text(raw[1:-1] if raw[:1] == b'"' else raw)
+
+
+def plain(group: str, undo: Undo = text) -> AccessField:
+    """The field that is what one group holds."""
+    return AccessField((group,), undo)
+
+
+def of_request(group: str, undo: Undo = text) -> dict[str, AccessField]:
+    """What a request line tells of.
+
+    Args:
+        undo: makes what the client sent of what the server wrote.
+    """
+
+    def part(cut: Callable[[tuple[bytes, bytes, bytes]], bytes]) -> AccessField:
+        return AccessField((group,), lambda request: undo(cut(split_request(request))))
+
+    return {
+        "request": plain(group, undo),
+        "method": part(lambda parts: parts[0]),
+        "target": part(lambda parts: parts[1]),
+        "path": part(lambda parts: path_of(parts[1])),
+        "query": part(lambda parts: parts[1].partition(b"?")[2]),
+        "protocol": part(lambda parts: parts[2]),
+    }
+
+
+COMMON: Final = {
+    "host": AccessField(("host",), client_text),
+    "ident": plain("ident"),
+    "user": plain("user"),
+    "time": plain("time"),
+    **of_request("request"),
+    "status": plain("status"),
+    "size": plain("size"),
+}
+COMBINED: Final = COMMON | {
+    "referer": plain("referer", unquoted_text),
+    "agent": plain("agent", unquoted_text),
+}
+"""Referer and agent are empty where the line ends before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFormat:
+    """A format of which every line is matched by one pattern.
+
+    Attributes:
+        name: of the format, for people.
+        pattern: gives the pattern of a line, without its end, in which the groups of these names
+            are captured. No match goes over the end of a line.
+        fields: name to field.
+        times: the groups that the time is made of, in their order.
+        minute: makes the whole Unix minute of what they hold; raises ``Malformed``.
+        diagnosis: says which part of the format a line that does not match lacks.
+        exception: the pattern of lines, seldom ones, that ``pattern`` does not match.
+    """
+
+    name: str
+    pattern: Callable[[Collection[str]], bytes]
+    fields: Mapping[str, AccessField]
+    times: tuple[str, ...]
+    minute: Minute
+    diagnosis: Callable[[bytes], str] = diagnosis
+    exception: Callable[[Collection[str]], bytes] | None = None
+
+    def field(self, name: str) -> AccessField:
+        """The field of that name, whose capitals do not matter.
+
+        Raises:
+            ValueError: lines of this format have none; the message names those that there are.
+        """
+        found = self.fields.get(name)
+        if found is None:
+            found = {own.lower(): field for own, field in self.fields.items()}.get(name.lower())
+        if found is None:
+            raise ValueError(
+                f"{self.name} logs have no field {name!r}; they have: {', '.join(self.fields)}"
+            )
+        return found
+
+
+def clock_minute(clock: Clock) -> Minute:
+    """What reads a time that is in one group or, with spaces between them, in several."""
+
+    def minute(found: Sequence[bytes]) -> int:
+        return clock.minute(b" ".join(found).decode("utf-8", PERCENT))
+
+    return minute
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePlace:
+    """Where a value stands in a layout: its group, pattern and name.
+
+    Attributes:
+        group: the name of the pattern's group.
+        pattern: of the value; it does not backtrack, nor does it match a newline.
+        shown: what it is called in a reason.
+    """
+
+    group: str
+    pattern: bytes
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A line as texts and values, one after the other.
+
+    Attributes:
+        parts: they.
+        end: a pattern of what may follow.
+    """
+
+    parts: tuple[bytes | ValuePlace, ...]
+    end: bytes = b""
+    _beginnings: dict[int, re.Pattern[bytes]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def pattern(self, captured: Collection[str]) -> bytes:
+        """The pattern of a line: see :class:`LineFormat`."""
+        return b"".join(self._piece(part, captured) for part in self.parts) + self.end
+
+    def diagnosis(self, line: bytes) -> str:
+        """The first part that a line lacks: found by halves, as patterns of a thousand beginnings
+        take minutes to compile."""
+        parts = range(len(self.parts))
+        lacks = bisect_left(parts, True, key=lambda part: self._lacks(line, part))
+        if lacks == len(parts):
+            return "something follows that is not in the format"
+        before = f"after {self._shown(lacks - 1)}" if lacks else "at the beginning"
+        return f"{self._shown(lacks)} does not stand {before}"
+
+    def _lacks(self, line: bytes, part: int) -> bool:
+        """Whether a line has not all parts up to this one, inclusive."""
+        if part not in self._beginnings:
+            source = b"".join(self._piece(each, ()) for each in self.parts[: part + 1])
+            self._beginnings[part] = re.compile(source)
+        return self._beginnings[part].match(line) is None
+
+    def _shown(self, number: int) -> str:
+        part = self.parts[number]
+        return part.shown if isinstance(part, ValuePlace) else repr(part.decode("utf-8", PERCENT))
+
+    @staticmethod
+    def _piece(part: bytes | ValuePlace, captured: Collection[str]) -> bytes:
+        if isinstance(part, bytes):
+            return re.escape(part)
+        if part.group in captured:
+            return b"(?P<%s>%s)" % (part.group.encode(), part.pattern)
+        return b"(?:" + part.pattern + b")"
+
+
+def layout(text: str, places: Mapping[str, tuple[bytes, str]], end: bytes = b"") -> Layout:
+    """The layout that ``text`` shows: places by their names in braces, and what stands between.
+
+    Args:
+        places: name to pattern and to what it is called in a reason.
+        end: a pattern of what may follow.
+    """
+    texts_and_names = re.split(r"\{(\w+)\}", text)
+    parts: list[bytes | ValuePlace] = []
+    for between, name in zip_longest(texts_and_names[::2], texts_and_names[1::2]):
+        parts += [between.encode()] if between else []
+        parts += [ValuePlace(name, *places[name])] if name else []
+    return Layout(tuple(parts), end)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value of a format, as it is written there.
+
+    Attributes:
+        name: of the field, lower case.
+        shown: how it is written.
+        at: the character at which it begins, from 1.
+        kind: one of :data:`_PATTERNS`, or ``user``, ``request``, ``list``,
+            ``word`` (never with a blank), ``any``.
+        pattern: of a time or a fixed text, which needs no end; empty: by the kind.
+        time: how the time is read: ``auto``, ``usec`` or a pattern of strptime; '': it is none.
+    """
+
+    name: str
+    shown: str
+    at: int
+    kind: str = "any"
+    pattern: bytes = b""
+    time: str = ""
+
+
+def written_format(
+    parts: Sequence[str | Written],
+    aliases: Mapping[str, Sequence[str]],
+    *,
+    language: str,
+    time_zone: str,
+    escaped: bool = True,
+) -> LineFormat:
+    """The format of a line that consists of these parts.
+
+    Args:
+        parts: texts and values; no two texts follow each other.
+        aliases: the names that every format has, to the names of values that tell of them.
+        language: whose it is, for people.
+        time_zone: IANA name for times without one; '': there is none.
+        escaped: whether quotes and the like in values are written as escapes.
+
+    Raises:
+        ValueError: it cannot be; the message says what is wrong where.
+    """
+    undo = text if escaped else decoded
+    places = tuple(_place(parts, number, escaped) for number in range(len(parts)))
+    layout = Layout(places)
+    values = [
+        (part, place)
+        for part, place in zip(parts, places, strict=True)
+        if isinstance(part, Written) and isinstance(place, ValuePlace)
+    ]
+    if not values:
+        raise ValueError(f"--log-format {''.join(map(str, parts))!r} names no value of {language}")
+    times, minute = _time(values, time_zone, language)
+    fields: dict[str, AccessField] = {}
+    for value, place in values:
+        fields.setdefault(value.name, _field(value, place.group, undo))
+    return LineFormat(
+        name=f"--log-format ({language})",
+        pattern=layout.pattern,
+        fields=fields | _common_names(fields, aliases, undo),
+        times=times,
+        minute=minute,
+        diagnosis=layout.diagnosis,
+    )
+
+
+def _place(parts: Sequence[str | Written], number: int, escaped: bool) -> bytes | ValuePlace:
+    part = parts[number]
+    if isinstance(part, str):
+        return part.encode()
+    before = parts[number - 1] if number else ""
+    after = parts[number + 1] if number + 1 < len(parts) else ""
+    if part.kind == "user" and _opens_time(after, parts[number + 2 : number + 3]):
+        return ValuePlace(f"g{number}", USER, part.shown)
+    pattern = part.pattern or _by_kind(part, before, after, escaped)
+    return ValuePlace(f"g{number}", pattern, part.shown)
+
+
+def _opens_time(after: str | Written, then: Sequence[str | Written]) -> bool:
+    """Whether what follows a value is `` [17/May/2015``."""
+    if not then or not isinstance(then[0], Written):
+        return False
+    return then[0].time == "auto" and (
+        (after == " [" and then[0].pattern == TIME_LOCAL)
+        or (after == " " and then[0].pattern.startswith(rb"\["))
+    )
+
+
+def _by_kind(value: Written, before: str | Written, after: str | Written, escaped: bool) -> bytes:
+    """The pattern of a value, by what stands around it."""
+    if isinstance(after, Written):
+        if value.name == "path" and after.name == "query":
+            return rb"[^? \n]++"
+        raise ValueError(
+            f"nothing stands between {value.shown} at character {value.at} and {after.shown}:"
+            " where the one ends cannot be told"
+        )
+    if value.kind == "client" and _GOES_ON.match(after):
+        return ADDRESS
+    if value.kind in _PATTERNS:
+        return _PATTERNS[value.kind]
+    if isinstance(before, Written) and value.name == "query":
+        return rb"(?:\?[^ \"\n]*+)?"
+    if escaped and isinstance(before, str) and before.endswith('"') and after.startswith('"'):
+        return ESCAPED
+    if not after:
+        return rb"[^ \r\n]*+" if value.kind == "word" else rb"[^\r\n]*+"
+    if after[0] == " " and value.kind in ("request", "list"):
+        return _REQUEST if value.kind == "request" else _LIST
+    if len(after) == 1 or after[0] == " ":
+        return rb"[^" + re.escape(after[0].encode()) + rb"\n]*+"
+    return rb"(?>(?:(?!" + re.escape(after.encode()) + rb")[^\n])*)"
+
+
+def _field(value: Written, group: str, undo: Undo) -> AccessField:
+    if value.kind == "client":
+        return AccessField((group,), client_text)
+    if value.time:
+        return AccessField((group,), lambda raw: text(raw.strip(b"[]")))
+    if value.name == "query":
+        return AccessField((group,), lambda raw: undo(raw.removeprefix(b"?")))
+    return plain(group, undo)
+
+
+def by_aliases(
+    fields: Mapping[str, AccessField], aliases: Mapping[str, Sequence[str]]
+) -> dict[str, AccessField]:
+    """Name to the first of ``fields`` that is one of its aliases; names that have none are left
+    out.
+    """
+    return {
+        name: fields[own]
+        for name, names in aliases.items()
+        for own in reversed(names)
+        if own in fields
+    }
+
+
+def _common_names(
+    fields: Mapping[str, AccessField], aliases: Mapping[str, Sequence[str]], undo: Undo
+) -> dict[str, AccessField]:
+    """The names that every format has, as far as it tells of them."""
+    found = by_aliases(fields, aliases)
+    if "host" in found:
+        found["host"] = AccessField(found["host"].groups, client_text)
+    told = of_request(found["request"].groups[0], undo) if "request" in found else {}
+    return told | found | _target_names(found, told, undo)
+
+
+def _target_names(
+    found: Mapping[str, AccessField], told: Mapping[str, AccessField], undo: Undo
+) -> dict[str, AccessField]:
+    """What was asked for: as the client sent it, before what the server has made of it."""
+    if "target" in found:
+        groups = found["target"].groups
+        return {
+            "target": AccessField(groups, lambda raw: undo(asked(raw))),
+            "path": AccessField(groups, lambda raw: undo(path_of(raw))),
+            "query": AccessField(groups, lambda raw: undo(asked(raw).partition(b"?")[2])),
+        }
+    if told:
+        return {name: told[name] for name in ("target", "path", "query")}
+    if "path" not in found:
+        return {}
+    path = AccessField(found["path"].groups, lambda raw: undo(asked(raw)))
+    if "query" not in found:
+        return {"target": path, "path": path}
+
+    def whole(path: bytes, query: bytes) -> str:
+        query = query.removeprefix(b"?")
+        return undo(asked(path) if query in (b"", b"-") else asked(path) + b"?" + query)
+
+    groups = found["path"].groups + found["query"].groups
+    return {"target": AccessField(groups, whole), "path": path}
+
+
+def _microseconds(clock: Clock) -> Minute:
+    return lambda found: clock.minute(found[0][:-3].decode())
+
+
+def _time(
+    values: Sequence[tuple[Written, ValuePlace]], time_zone: str, language: str
+) -> tuple[tuple[str, ...], Minute]:
+    """The groups of the time, and what reads them."""
+    times = [(value, place.group) for value, place in values if value.time]
+    for value, group in times:
+        if value.time in ("auto", "usec"):
+            if time_zone:
+                raise ValueError(f"{value.shown} is a time with its zone: leave --time-zone out")
+            if value.time == "usec":
+                return (group,), _microseconds(Clock("unix-ms", advises=False))
+            return (group,), clock_minute(Clock(advises=False))
+    if not times:
+        raise ValueError(
+            f"--log-format has no time ({'%t' if language == 'Apache' else '$time_local'})"
+        )
+    pattern = " ".join(value.time for value, _ in times)
+    if not has_hours(pattern):
+        raise ValueError(f"{times[0][0].shown} is a date: --log-format has no time of day")
+    return tuple(group for _, group in times), clock_minute(Clock(pattern, time_zone))

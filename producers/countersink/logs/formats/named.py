@@ -1,0 +1,231 @@
+"""Patterns of the access log formats with a name: combined, common, vhost_combined, AWS ALB
+(``alb``), HAProxy; and which of them need ``--time-zone``.
+
+Documented at https://httpd.apache.org/docs/2.4/mod/mod_log_config.html (combined, common and
+vhost_combined), https://docs.aws.amazon.com/elasticloadbalancing/latest/application/
+load-balancer-access-logs.html and https://docs.haproxy.org/3.0/configuration.html#8.2.3.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Final
+
+from countersink.logs.errors import Malformed
+from countersink.logs.formats.line_format import (
+    COMBINED,
+    COMMON,
+    DECIMAL,
+    NUMBER,
+    STATUS,
+    WORD,
+    AccessField,
+    Layout,
+    LineFormat,
+    ValuePlace,
+    client_text,
+    clock_minute,
+    layout,
+    of_request,
+    plain,
+)
+from countersink.logs.line import (
+    CLIENT,
+    ESCAPED,
+    HOST_NAME,
+    IPV4,
+    IPV6,
+    LAST_QUOTED,
+    decoded,
+    line_pattern,
+    minute_of,
+    text,
+)
+from countersink.logs.times import Clock
+
+_VHOST: Final = rb"(?:" + HOST_NAME + rb"|" + IPV4 + rb"|\[[0-9A-Fa-f:.]++\]|_|\*)"
+
+
+def _vhost_pattern(captured: Collection[str], *, agent: bytes | None = None) -> bytes:
+    vhost = b"(?P<vhost>" + _VHOST + b")" if "vhost" in captured else _VHOST
+    port = rb"(?P<port>\d++)" if "port" in captured else rb"\d++"
+    # A client without a name is none where a user with a blank in it would be read in its place.
+    site = vhost + rb"(?::" + port + rb")? (?!- (?!- ))"
+    return b"(?:" + site + b")?" + line_pattern(captured, agent=agent)
+
+
+_ALB: Final = layout(
+    "{type} {time} {balancer} {host} {target_address} {request_time} {target_time} {response_time}"
+    ' {status} {target_status} {received} {size} "{request}" "{agent}" {cipher} {tls}'
+    ' {target_group} "{trace}"{vhost}',
+    {
+        "type": (rb"(?:https?|h2|grpcs|wss?)", "the type (http, https, h2, grpcs, ws, wss)"),
+        "time": (
+            rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z",
+            "a time such as 2018-07-02T22:23:00.186641Z",
+        ),
+        "balancer": (WORD, "the load balancer"),
+        "host": (rb"(?:" + CLIENT + rb")", "the client's address and port"),
+        "target_address": (WORD, "the target's address and port"),
+        "request_time": (DECIMAL, "the request's processing time"),
+        "target_time": (DECIMAL, "the target's processing time"),
+        "response_time": (DECIMAL, "the response's processing time"),
+        "status": (STATUS, "the status"),
+        "target_status": (STATUS, "the target's status"),
+        "received": (NUMBER, "the received bytes"),
+        "size": (NUMBER, "the sent bytes"),
+        "request": (ESCAPED, "the request"),
+        "agent": (ESCAPED, "the user agent"),
+        "cipher": (WORD, "the cipher"),
+        "tls": (WORD, "the TLS version"),
+        "target_group": (WORD, "the target group"),
+        "trace": (ESCAPED, "the trace id"),
+        # Lines from before 2018 end with the trace id, or have a bare - for what follows it.
+        "vhost": (
+            rb'(?: (?:"' + ESCAPED + rb'"|[^ "\n]++)|(?! ))',
+            "the quoted domain name",
+        ),
+    },
+    end=rb"(?: .*)?",
+)
+
+_HASHED: Final = re.compile(rb"#([0-9A-Fa-f]{2})")
+
+
+def _unhashed(raw: bytes) -> str:
+    """What HAProxy wrote ``"``, ``#`` and unprintable bytes as ``#hh`` of; a backslash is one."""
+    if b"#" in raw:
+        raw = _HASHED.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
+    return decoded(raw)
+
+
+def _haproxy_client(raw: bytes) -> str:
+    """The address before the port; an IPv6 address has no brackets there, a socket is ``unix``."""
+    return client_text(raw.rpartition(b":")[0] or raw)
+
+
+_HAPROXY_CLIENT: Final = rb"(?:" + IPV6 + rb"(?::\d{1,5})?(?= )|unix:\d++|-:-|" + CLIENT + rb")"
+_COUNTS: Final = rb"-?[\d+]\d*+(?:/[+-]?\d++)"
+_HAPROXY: Final = layout(
+    "{host} [{time}] {frontend} {backend}/{server} {timers} {status} {size} {request_cookie}"
+    ' {response_cookie} {termination} {connections} {queue} {headers}"{request}',
+    {
+        "host": (_HAPROXY_CLIENT, "the client's address and port"),
+        "time": (
+            rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:\d\d\.\d{3}",
+            "a time such as 06/Feb/2009:12:14:14.655",
+        ),
+        "frontend": (WORD, "the frontend"),
+        "backend": (rb"[^ /\n]++", "the backend"),
+        "server": (WORD, "the server"),
+        "timers": (_COUNTS + rb"{4}", "five timers as 10/0/30/69/109"),
+        "status": (rb"(?:\d\d\d|-1)", "the status"),
+        "size": (rb"\+?\d++", "the size"),
+        "request_cookie": (WORD, "the request's cookie"),
+        "response_cookie": (WORD, "the response's cookie"),
+        "termination": (rb"[^ \n]{4}", "the termination state"),
+        "connections": (_COUNTS + rb"{4}", "five numbers of connections"),
+        "queue": (rb"\d++/\d++", "two lengths of queues"),
+        "headers": (rb"(?>(?:\{[^}\n]*+\} ){0,2})", "the captured headers"),
+        "request": (rb'[^"\n]*+"?+', "the request"),
+    },
+    end=rb"(?: .*)?",
+)
+
+
+def _apaches(
+    name: str,
+    fields: Mapping[str, AccessField],
+    pattern: Callable[..., bytes] = line_pattern,
+) -> LineFormat:
+    """A format of Apache's own, whose times have their zone."""
+    return LineFormat(
+        name=name,
+        pattern=pattern,
+        fields=fields,
+        times=("minute", "zone"),
+        minute=lambda found: minute_of(b"".join(found)),
+        exception=partial(pattern, agent=LAST_QUOTED),
+    )
+
+
+def _of_balancer(
+    name: str, line: Layout, clock: Clock, fields: dict[str, AccessField]
+) -> LineFormat:
+    """A load balancer's format: each place of its line is a field."""
+    places = {part.group: plain(part.group) for part in line.parts if isinstance(part, ValuePlace)}
+    return LineFormat(
+        name=name,
+        pattern=line.pattern,
+        fields=places | fields,
+        times=("time",),
+        minute=clock_minute(clock),
+        diagnosis=line.diagnosis,
+    )
+
+
+_ALB_FIELDS: Final = {
+    "host": AccessField(("host",), client_text),
+    "vhost": AccessField(("vhost",), lambda raw: text(raw.strip(b' "'))),
+    **of_request("request"),
+}
+
+
+def _of_cut_request(name: str, field: AccessField) -> AccessField:
+    """A field of a request with the quote behind it, which lacks where HAProxy has cut the line:
+    then it is known as far as the query.
+    """
+
+    def read(raw: bytes) -> str:
+        request, quote, _ = raw.partition(b'"')
+        if not quote:
+            request, asked, _ = request.partition(b"?")
+            if not asked or name not in ("method", "path"):
+                raise Malformed("the line is cut off in its request")
+            request += b" HTTP/1.1"
+        return field.read(request)
+
+    return AccessField(field.groups, read)
+
+
+_HAPROXY_FIELDS: Final = {
+    "host": AccessField(("host",), _haproxy_client),
+    **{
+        name: _of_cut_request(name, field)
+        for name, field in of_request("request", _unhashed).items()
+    },
+}
+_VHOST_FIELDS: Final = {"vhost": plain("vhost"), "port": plain("port"), **COMBINED}
+_HAPROXY_TIME: Final = "%d/%b/%Y:%H:%M:%S.%f"
+_MAKERS: Final[dict[str, Callable[[str], LineFormat]]] = {
+    "combined": lambda _: _apaches("combined", COMBINED),
+    "common": lambda _: _apaches("common", COMMON),
+    "vhost_combined": lambda _: _apaches("vhost_combined", _VHOST_FIELDS, _vhost_pattern),
+    "alb": lambda _: _of_balancer("alb", _ALB, Clock(), _ALB_FIELDS),
+    "haproxy": lambda time_zone: _of_balancer(
+        "haproxy", _HAPROXY, Clock(_HAPROXY_TIME, time_zone), _HAPROXY_FIELDS
+    ),
+}
+PATTERNED: Final = tuple(_MAKERS)
+"""Names of the formats here."""
+ZONELESS: Final = ("haproxy",)
+"""Those of them whose times have no zone."""
+
+
+def named_format(name: str, time_zone: str = "") -> LineFormat:
+    """The format of that name.
+
+    Args:
+        time_zone: IANA name for times without one.
+
+    Raises:
+        ValueError: the format needs a time zone and has none, or the other way round.
+    """
+    if name in ZONELESS:
+        if not time_zone:
+            raise ValueError(
+                f"{name} logs have times without a zone: say by --time-zone whose clock it was"
+            )
+    elif time_zone:
+        raise ValueError(f"{name} logs have times with their zone: leave --time-zone out")
+    return _MAKERS[name](time_zone)

@@ -1,0 +1,316 @@
+r"""Parts of one line in common or combined format: patterns of addresses, request and time,
+unescaping of bytes to text, and the reason why a line is rejected (``diagnosis``).
+
+::
+
+    127.0.0.1 - bob [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 2326
+    127.0.0.1 - bob [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 2326 "referer" "agent"
+
+Further fields after the agent are allowed (nginx's ``main`` format has one) and ignored.
+Formats: https://httpd.apache.org/docs/2.4/mod/mod_log_config.html and
+https://nginx.org/en/docs/http/ngx_http_log_module.html
+
+**How a log's bytes become text.** Servers write ``"``, ``\`` and unprintable bytes as ``\"``,
+``\\``, ``\xhh`` and the like; that is undone, so that the text is what the client sent. A byte that
+is not part of valid UTF-8 becomes ``%HH``, the way a URL spells it. Percent-escapes that the client
+sent stay as they are.
+"""
+
+import codecs
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+
+from countersink.logs.errors import Malformed
+from countersink.runtime.limits import check_event_minute
+
+ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
+"""What stands between quotes, where any character may be escaped. Not ``(?:…)*+``: such groups go
+wrong before Python 3.11.5 (python/cpython#106052)."""
+
+# No pattern here backtracks, so that a hostile line costs no more than its length.
+# Four octets written out are matched faster than a repeated group, and a set faster than \d.
+IPV4: Final = rb"\.".join([rb"[0-9]{1,3}"] * 4)
+_HEX: Final = rb"[0-9A-Fa-f]{1,4}"
+IPV6: Final = (
+    rb"(?!(?:[0-9A-Fa-f]*:){9})(?:"
+    rb"(?:" + _HEX + rb":){6}(?:" + _HEX + rb":" + _HEX + rb"|" + IPV4 + rb")"
+    rb"|(?:" + _HEX + rb"(?::" + _HEX + rb"){0,6})?"
+    rb"::(?:(?:" + _HEX + rb":){0,5}" + IPV4 + rb"|" + _HEX + rb"(?::" + _HEX + rb"){0,6})?"
+    rb")(?:%[\w.-]+)?"
+)
+HOST_NAME: Final = rb"(?!(?>(?:[\w-]+\.)*)\d+\.?(?![\w.-]))[\w-]+(?>(?:\.[\w-]+)*)\.?"
+"""Labels of which the last is no number: that would be what is left of an address."""
+_ONE_CLIENT: Final = (
+    rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
+    rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\](?::\d{1,5})?"
+    rb"|" + HOST_NAME + rb"|unix:|-)(?![\w.:%-])"
+)
+CLIENT: Final = (
+    rb"(?:" + IPV4 + rb"(?= )|" + _ONE_CLIENT + rb"(?>(?:, ?(?!-)" + _ONE_CLIENT + rb")*)(?!,))"
+)
+"""An address, with its port or without, or a host name. ``unix:`` and ``-`` stand for none. Also
+several as in X-Forwarded-For, of which the first is the client."""
+ADDRESS: Final = (
+    rb"(?:" + IPV4 + rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\]|" + HOST_NAME + rb"|unix:|-)"
+)
+"""The same without a port, whatever follows."""
+_ADDRESS_AND_SPACE: Final = (
+    rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
+    rb"|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:\]:\d{1,5})?),? "
+)
+
+_MINUTE: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d"
+_SECOND: Final = rb":(?:[0-5]\d|60) "
+_ZONE: Final = rb"[+-]\d{4}"
+_TIME: Final = rb"\[(" + _MINUTE + rb")" + _SECOND + rb"(" + _ZONE + rb")\] "
+_QUOTED: Final = rb'"' + ESCAPED + rb'"'
+_URL: Final = rb'[A-Za-z][A-Za-z0-9+.-]*+://[^ "\n]*+'
+"""A referer that stands without quotes."""
+LAST_QUOTED: Final = rb'(?>(?:(?!\] "|"\s*\Z).)*)'
+"""What stands between quotes, also such as are not escaped, at the end of a line. A time and a
+request in it are those of another line, whose beginning was torn off."""
+
+USER: Final = (
+    rb"(?:-(?= \[\d\d/)|(?!- )[^ \n]*+"
+    rb"(?>(?: (?!\[\d\d/|- |" + _ADDRESS_AND_SPACE + rb")[^ \n]*+)*))"
+)
+"""A user before the time, who may hold spaces. What looks like another line's client, ident and
+user is none: there is something in front of the line then."""
+
+
+def line_pattern(
+    captured: Collection[str],
+    between_quotes: bytes = ESCAPED,
+    *,
+    only: bytes | None = None,
+    agent: bytes | None = None,
+) -> bytes:
+    """The pattern of a line in either format, without its end.
+
+    Nothing in it backtracks (possessive, atomic), so that a hostile line costs no more than its
+    length, and a time or request that a client wrote into its referer is never taken for the real.
+    Not to be used with ``re.DOTALL``.
+
+    Args:
+        captured: which fields become named groups, of ``host ident user time minute zone request
+            status size referer agent``, the last two with their quotes. ``minute`` and ``zone``
+            are what :func:`minute_of` takes, one after the other. Groups are numbered in this
+            order.
+        between_quotes: the pattern of a quoted text without its quotes.
+        only: a pattern of some of the times; lines with others do not match, nor some with spaces
+            in the user. Then no part of the time can be captured.
+        agent: the pattern of the agent without its quotes; None: as of all others.
+    """
+
+    def field(name: str, pattern: bytes) -> bytes:
+        return b"(?P<%s>%s)" % (name.encode(), pattern) if name in captured else pattern
+
+    ident = b"(?>" + field("ident", rb"(?!" + _ADDRESS_AND_SPACE + rb")[^ \n]+") + b" )"
+    if only is None:
+        time = field("time", field("minute", _MINUTE) + _SECOND + field("zone", _ZONE))
+        user = field("user", USER)
+    else:
+        # No spaces, so that what follows is the first time of the line, whichever it is.
+        time, user = only, field("user", rb"[^ \n]++")
+    quoted = b'(?:"' + between_quotes + b'"'
+    agent = quoted if agent is None else b'(?:"' + agent + b'"'
+    names = ident + user + b" "
+    if "ident" not in captured and "user" not in captured:
+        names = rb"(?>- - (?=\[\d\d/)|" + names + b")"  # as nearly all lines have it
+    before_time = names + rb"\[" + time + rb"\] "
+    behind = b"".join(
+        (
+            field("status", rb"(?:\d\d\d|-)") + b" " + field("size", rb"(?:\d++|-)"),
+            b"(?: " + field("referer", quoted + rb"|-|" + _URL + b")"),
+            b" " + field("agent", agent + rb"|-)") + b"(?: .*)?)?",
+        )
+    )
+    if not {"status", "size", "referer", "agent"}.intersection(captured):
+        # The first is but faster than the second.
+        plain = rb"\d\d\d \d++ " + quoted + b") " + agent + rb")(?=\n)"
+        behind = b"(?:" + plain + b"|" + behind + b")"
+    return b"".join(
+        (
+            b"(?>" + field("host", CLIENT) + b" )",
+            before_time,
+            b'"' + field("request", between_quotes) + b'" ',
+            behind,
+        )
+    )
+
+
+_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
+_VERSION: Final = re.compile(rb"HTTP/\d(?:\.\d+)?")
+_TARGET: Final = re.compile(rb"/|\*\Z|[A-Za-z][A-Za-z0-9+.-]*://|[^\s/?#@]+:\d+\Z")
+_ORIGIN: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_BACKSLASH: Final = ord("\\")  # looked for much faster than b"\\"
+_ESCAPE: Final = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
+_ESCAPES: Final = {
+    b'"': b'"',
+    b"\\": b"\\",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+    b"v": b"\v",
+}
+_MONTH_NAMES: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_MONTHS: Final = {
+    name.encode(): number for number, name in enumerate(_MONTH_NAMES.split(), start=1)
+}
+
+
+def split_request(request: bytes) -> tuple[bytes, bytes, bytes]:
+    """Method, target and version in a request line, still escaped.
+
+    A line without a version is HTTP/0.9: its version is empty. Spaces inside the target, which some
+    servers let pass, are kept.
+
+    Raises:
+        Malformed: it is no request line.
+    """
+    method, _, rest = asked(request).rstrip(b" ").partition(b" ")
+    target, _, version = rest.rpartition(b" ")
+    versioned = _VERSION.fullmatch(version) is not None
+    target = (target if versioned else rest).strip(b" ")
+    if _METHOD.fullmatch(method) is None or _TARGET.match(target) is None:
+        raise Malformed("the request is not 'method target version'")
+    if not versioned and (method != b"GET" or b" " in target):
+        raise Malformed("the request has no HTTP version")
+    return method, target, version if versioned else b""
+
+
+def asked(target: bytes) -> bytes:
+    """A request target that is there.
+
+    Raises:
+        Malformed: it is empty or ``-``, as servers write of a client that asked for nothing.
+    """
+    if target in (b"-", b""):
+        raise Malformed("the client sent no request")
+    return target
+
+
+def path_of(target: bytes) -> bytes:
+    """A request target without its query string; of an absolute one the path alone.
+
+    Raises:
+        Malformed: as :func:`asked`.
+    """
+    if not target.startswith(b"/"):
+        origin = _ORIGIN.match(asked(target))
+        if origin is not None:
+            target = target[origin.end() :]
+            if not target.startswith(b"/"):
+                target = b"/" + target
+    return target.partition(b"?")[0]
+
+
+def text(raw: bytes) -> str:
+    """What the client sent, of what the server wrote: see the module's docstring."""
+    if _BACKSLASH in raw:
+        raw = _ESCAPE.sub(_unescaped, raw)
+    return decoded(raw)
+
+
+def decoded(raw: bytes) -> str:
+    """The same where nothing is escaped."""
+    return raw.decode("utf-8", PERCENT)
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    code: bytes = match[1]
+    if len(code) == 3:
+        return bytes.fromhex(code[1:].decode())
+    return _ESCAPES.get(code, match[0])
+
+
+def _percent(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    bad = error.object[error.start : error.end]
+    return "".join(f"%{byte:02X}" for byte in bad), error.end
+
+
+PERCENT: Final = "countersink-percent"
+"""The error handler of ``bytes.decode`` that spells what is no UTF-8 as ``%HH``."""
+codecs.register_error(PERCENT, _percent)
+
+
+def minute_of(raw: bytes) -> int:
+    """Whole Unix minutes of ``17/May/2015:10:05+0000``; seconds never matter.
+
+    Raises:
+        Malformed: there is no such time, or it lies before 1970 or more than 366 days ahead.
+    """
+    try:
+        hour, minute = int(raw[12:14]), int(raw[15:17])
+        if hour > 23 or minute > 59:
+            raise ValueError("a day has 24 hours of 60 minutes")
+        return check_event_minute(_midnight(raw[:11], raw[17:]) + hour * 60 + minute)
+    except KeyError:
+        raise Malformed(f"there is no month {raw[3:6].decode()}") from None
+    except ValueError as error:
+        raise Malformed(f"the time cannot be: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _midnight(day: bytes, zone: bytes) -> int:
+    """The Unix minute at which ``17/May/2015`` begins at ``+0200``."""
+    try:
+        date = datetime(int(day[7:11]), _MONTHS[day[3:6]], int(day[:2]), tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"there is no such day as {day.decode()}") from None
+    hours, minutes = int(zone[1:3]), int(zone[3:5])
+    if hours > 23 or minutes > 59:
+        raise ValueError("such a time zone does not exist")
+    offset = hours * 60 + minutes
+    return int(date.timestamp()) // 60 - (-offset if zone[:1] == b"-" else offset)
+
+
+_NAMES: Final = re.compile(
+    CLIENT
+    + rb" (?!"
+    + _ADDRESS_AND_SPACE
+    + rb")[^ ]+ "
+    + USER.replace(rb"(?= \[\d\d/)", rb"")
+    + b" "
+)
+_AFTER_CLIENT: Final = re.compile(rb"(?<!,) .*", re.DOTALL)
+_SHOWN: Final = 60
+
+
+def diagnosis(line: bytes) -> str:
+    """Which part of the format a line that does not match lacks."""
+    opened = re.search(_TIME, line)
+    if opened is None:
+        return (
+            "it has no time such as [17/May/2015:10:05:03 +0000], as lines of an access log have"
+            " (--log-format reads other layouts)"
+        )
+    before = line[: opened.start()]
+    if re.fullmatch(rb"[^ ]+ [^ ]+ .* ", before, re.DOTALL) is None:
+        return "client, ident and user do not stand before the time"
+    client = _AFTER_CLIENT.sub(b"", before)
+    if re.match(rb" [^ ]+ - .", before[len(client) :], re.DOTALL):
+        return "there is a field too many before the time (a virtual host?)"
+    if re.fullmatch(CLIENT, client) is None:
+        return (
+            f"the client {text(client[:_SHOWN])!r} is neither an address nor a host name"
+            " (--log-format reads other layouts)"
+        )
+    if _NAMES.fullmatch(before) is None:
+        return (
+            "more than client, ident and user stands before the time"
+            " (--log-format reads other layouts)"
+        )
+    rest = line[opened.end() :]
+    request = re.match(_QUOTED, rest)
+    if request is None:
+        return "the quoted request is missing or cut off"
+    if re.match(rb" (?:\d{3}|-) (?:\d+|-)", rest[request.end() :]) is None:
+        return "status and size do not follow the request"
+    return "the line is cut off, or the quoted referer and agent are malformed"

@@ -1,0 +1,495 @@
+"""Rotated logs: which names count as rotated (``access.log.1``, dates, ``.gz``), their order, how
+the file of a position is found again, and the notices about lines that may be lost.
+
+Rotated names are the log's own name with a number or a date behind it or before its extension,
+compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,
+``access-2026-11-21.log``. A higher number is older, a higher date is newer.
+
+Where the log is a link, they are also looked for where it points to, under that file's name; and if
+there is a date in that (``2026-11-21.log``), the files of other dates are rotated ones.
+"""
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+from itertools import chain
+from typing import Final
+
+from countersink.logs.errors import LogError, TailError
+from countersink.logs.file import EXTENSIONS, LogFile
+from countersink.logs.lines import Reporter
+from countersink.logs.position import (
+    NONE,
+    PREFIX_BYTES,
+    UNKNOWN,
+    Position,
+    head_of,
+    prefix_of,
+    shared_bytes,
+)
+from countersink.runtime.process import Stop
+
+POLL: Final = 0.25
+"""Seconds between two looks at a file that does not grow."""
+_ATTEMPTS: Final = 20
+_NUMBERS: Final = r"\d+(?:[-._T:]\d+)*"
+_HIGHEST_NUMBER: Final = 100_000
+"""Below, digits behind the name count rotations; from here on, they are a date."""
+_PACKED: Final = rf"(?P<packed>{'|'.join(map(re.escape, EXTENSIONS))})?"
+_DATE: Final = re.compile(r"(?<!\d)(?:20\d\d[-._]?[01]\d(?:[-._T:]?\d\d)*|1\d{9})(?!\d)")
+"""In a name, to the day or finer; or Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """A log's name, and where its rotated files lie.
+
+    Attributes:
+        path: its name, absolute.
+        rotated_in: a directory for rotated files beside its own; '': none.
+    """
+
+    path: str
+    rotated_in: str = ""
+
+    def places(self) -> dict[str, list[str]]:
+        """The directories where rotated files may lie, and the patterns of their names there."""
+        directory, name = os.path.split(self.path)
+        target_directory, target = os.path.split(os.path.realpath(self.path))
+        names = [_rotated(name)]
+        found = {directory: names}
+        if os.path.islink(self.path):
+            names = [*names, _dated(target) or _rotated(target)]
+            found = {directory: names, target_directory: names}
+        return found | ({self.rotated_in: names} if self.rotated_in else {})
+
+    def names(self) -> list[str]:
+        """All that lies there."""
+        return [os.path.join(place, name) for place in self.places() for name in _names(place)]
+
+
+def _rotated(name: str) -> str:
+    """The pattern of the rotated files of a log of that name."""
+    stem, extension = os.path.splitext(name)
+    return (
+        rf"(?:{re.escape(name)}[-._](?P<behind>{_NUMBERS})"
+        rf"|{re.escape(stem)}[-._](?P<before>{_NUMBERS}){re.escape(extension)}){_PACKED}"
+    )
+
+
+def _dated(name: str) -> str:
+    """The pattern of the files whose names have another date in the same place; '': it has none."""
+    date = _DATE.search(name)
+    if date is None:
+        return ""
+    before, after = re.escape(name[: date.start()]), re.escape(name[date.end() :])
+    return rf"{before}(?P<date>{_NUMBERS}){after}(?:[-._](?P<behind>{_NUMBERS}))?{_PACKED}"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLog:
+    """A log that is rotated: its name stands for one file after the other.
+
+    Attributes:
+        log: where it lies.
+        reporter: told of waits and of files that are gone.
+        follow: wait for it where it is not there.
+        stop: ends waiting.
+    """
+
+    log: LogPath
+    reporter: Reporter
+    _: KW_ONLY
+    follow: bool
+    stop: Stop
+
+    @property
+    def path(self) -> str:
+        """Its name, absolute."""
+        return self.log.path
+
+    def bears(self, file: LogFile) -> bool:
+        """Whether ``file`` is the one that has the name now."""
+        return _is(self.path, file)
+
+    def open(self, position: Position, move: Callable[[Position], Position]) -> LogFile | None:
+        """What came after the file of the position, else the log itself; waits for it when
+        following. None when stopped while waiting. That there is no log yet is a position, too,
+        which ``move`` stores: all files that come later are new.
+
+        Raises:
+            LogError: it is not there, and not followed; or it cannot be read.
+        """
+        waiting = False
+        while True:
+            newer = since(self.log, position) if position.older else None
+            if newer is not None:
+                return newer
+            try:
+                return LogFile(self.path)
+            except LogError:
+                if not os.path.lexists(self.path) and not position.older:
+                    newest, changed = older(self.log, None)
+                    position = move(position.moved(older=newest, older_at=changed))
+                if not self.follow or os.path.exists(self.path):
+                    raise
+            if not waiting:
+                self.reporter.notice(f"waiting for {self.path} to appear")
+                waiting = True
+            if self.stop.wait(POLL):
+                return None
+
+    def replaces(self, file: LogFile, position: Position) -> bool:
+        """Whether ``file`` follows one that is gone, of which lines may be lost; says so.
+
+        Raises:
+            TailError: it is the file of the position, but shorter; or that one lies below the
+                log's directory, where rotated files are not looked for.
+        """
+        is_log = file.path == self.path
+        if is_log and position.prefix_bytes >= PREFIX_BYTES and begins_as(file, position):
+            file.close()
+            raise TailError(
+                f"{self.path} is shorter than when its line {position.line} was counted: "
+                "if it was put back from a copy, wait until it has grown, "
+                "or use --from-start to count it all again"
+            )
+        gone = position.prefix_bytes > 0 or (
+            is_log and position.inode not in (0, file.inode) and not has_newer(self.log, position)
+        )
+        if gone:
+            self._look_below(position)
+            self.reporter.notice(
+                f"{file.path} is another file than the one counted up to line {position.line}, "
+                "and that one was not found; lines written to it later cannot be counted "
+                "(--rotated-in names the directory that rotated files are moved to)"
+            )
+        return gone
+
+    def _look_below(self, position: Position) -> None:
+        directory = os.path.dirname(self.path)
+        for place in (os.path.join(directory, name) for name in _names(directory)):
+            with suppress(LogError):
+                if found := find(LogPath(self.path, place), position):
+                    found.close()
+                    raise TailError(
+                        f"{found.path} holds line {position.line} of {self.path}, and maybe more:"
+                        f" --rotated-in {place} goes on there"
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """A rotated file.
+
+    Attributes:
+        path: where it lies.
+        order: sorts the older before the newer.
+    """
+
+    path: str
+    order: tuple[int, ...]
+
+
+def siblings(log: LogPath) -> list[Rotated]:
+    """The rotated files of a log, oldest first; each once, plain before compressed."""
+    found: dict[object, Rotated] = {}
+    seen = {_identity(log.path)}
+    for directory, patterns in log.places().items():
+        for other in sorted(_names(directory)):  # "x.1" comes before "x.1.gz" and stays
+            path = os.path.join(directory, other)
+            matches = (re.fullmatch(pattern, other) for pattern in patterns)
+            match = next(filter(None, matches), None)
+            if match is None or (identity := _identity(path)) is None or identity in seen:
+                continue
+            seen.add(identity)
+            plain = path.removesuffix(match["packed"] or "")
+            found.setdefault(plain, Rotated(path, _order(**match.groupdict())))
+    return sorted(found.values(), key=lambda rotated: rotated.order)
+
+
+def _order(
+    *, date: str | None = None, behind: str | None = None, before: str | None = None, **_: object
+) -> tuple[int, ...]:
+    """What sorts a rotated file, by the numbers in its name."""
+    numbers = [int(number) for number in re.findall(r"\d+", behind or before or "")]
+    if len(numbers) == 1 and numbers[0] < _HIGHEST_NUMBER:
+        numbers = [-numbers[0]]
+        kind = 0
+    else:
+        kind = 1
+    if date is None:
+        return kind, *numbers
+    # The file of a date comes after those that were rotated on it.
+    return 1, *map(int, re.findall(r"\d+", date)), *(numbers or [sys.maxsize])
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file; None: there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def find(log: LogPath, position: Position) -> LogFile | None:
+    """The file that ``position`` was taken in, wherever it lies by now; None if it is gone.
+
+    First whatever still is the same inode, then, since a copy or a compressed file is another,
+    what begins with the same bytes. A file that held none cannot be known again: its inode may
+    have been given to another one.
+
+    Raises:
+        LogError: it was not found, but a file cannot be read that may be it.
+    """
+    if position.prefix_bytes == 0:
+        return None
+    known = [log.path, *(each.path for each in reversed(siblings(log)))]
+    by_inode = [*known, *(other for other in log.names() if other not in known)]
+    same = (each for each in by_inode if _is_at(each, position.device, position.inode))
+    unread: LogError | None = None
+    for candidate in chain(same, known):
+        try:
+            file = _open_if(candidate, position)
+        except LogError as error:
+            if _changed_ns(candidate) > position.older_at:
+                unread = unread or error
+            continue
+        if file is not None:
+            return file
+    if unread is not None:
+        raise unread
+    return None
+
+
+def begins_as(file: LogFile, position: Position) -> bool:
+    """Whether the first bytes of ``file`` are those that ``position`` was taken behind.
+
+    Raises:
+        LogError: the file cannot be read.
+    """
+    found = b""
+    # Of a compressed file that is cut off what stands before comes first, then the error.
+    while more := file.read(position.prefix_bytes - len(found), len(found)):
+        found += more
+    return prefix_of(found) == position.prefix
+
+
+def older(log: LogPath, file: LogFile | None) -> tuple[str, int]:
+    """What a position in ``file`` (None: the log is not there yet) notes of the rotated files that
+    are older: its fields ``older`` and ``older_at``.
+    """
+    newest, changed = NONE, file.changed_ns() if file else 0
+    rotated = siblings(log)
+    own = next((i for i, each in enumerate(rotated) if file and _is(each.path, file)), None)
+    for each in rotated[:own]:
+        changed = max(changed, _changed_ns(each.path))
+        try:
+            head = _head(each.path)
+        except LogError:
+            newest = UNKNOWN
+            continue
+        if head[shared_bytes(head) :]:
+            newest = f"{len(head)}:{prefix_of(head)}"
+    return newest, changed
+
+
+def since(log: LogPath, position: Position) -> LogFile | None:
+    """The oldest of the rotated files that are newer than the file of ``position``, opened; None if
+    there is none. For a position whose own file cannot be found.
+
+    Raises:
+        LogError: the log is rotated faster than it can be read.
+    """
+    return _opened(log, lambda: next(iter(_newer(log, position)), None))
+
+
+def has_newer(log: LogPath, position: Position) -> bool:
+    """Whether any rotated file, if an empty one, is newer than the file of ``position``."""
+    return bool(_newer(log, position, empty=True))
+
+
+def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str]:
+    """The rotated files that are newer than the file of ``position``, oldest first: those with
+    something behind their directives, the position's own, and, if ``empty``, the others.
+
+    Raises:
+        LogError: one of them cannot be read.
+    """
+    rotated = siblings(log)
+    known: tuple[int, ...] | None = None
+    if position.older not in (NONE, UNKNOWN):
+        size, _, prefix = position.older.partition(":")
+        for each in rotated:
+            with suppress(LogError):
+                if prefix_of(_head(each.path)[: int(size)]) == prefix:
+                    known = each.order
+    log_head = _head(log.path)
+    found: list[str] = []
+    for each in rotated:
+        if position.older == NONE:
+            newer = True
+        elif known is not None and known[0] == each.order[0]:
+            newer = each.order > known
+        else:
+            newer = _changed_ns(each.path) > position.older_at
+        if not newer:
+            continue
+        head = _head(each.path)
+        if _same_beginning(head, log_head):
+            continue  # of a log that was copied and not truncated
+        filled = head[shared_bytes(head) :]
+        if empty or filled or _is_at(each.path, position.device, position.inode):
+            found.append(each.path)
+    return found
+
+
+def _head(path: str) -> bytes:
+    """The bytes by which a file is known; none where there is no file.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    try:
+        with LogFile(path) as file:
+            return head_of(file)
+    except LogError:
+        if os.path.exists(path):
+            raise
+        return b""
+
+
+def _same_beginning(one: bytes, other: bytes) -> bool:
+    """Whether two files are one and its copy: they share a line, or as much as is looked at."""
+    common = one[: len(other)]
+    own = common[shared_bytes(common) :]
+    return other.startswith(common) and (b"\n" in own or len(own) == PREFIX_BYTES)
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def after(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
+    """The file that was begun after ``file``, opened; None when ``file`` is the log itself.
+
+    Args:
+        position: one taken in ``file``.
+
+    Raises:
+        LogError: the log is rotated faster than it can be read.
+    """
+    return _opened(log, lambda: _path_after(log, file, position))
+
+
+def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
+    """The file that ``find`` names, opened; None: there is none.
+
+    Renaming goes on while we look: what was opened is right only if it still is the answer
+    afterwards.
+    """
+    for _ in range(_ATTEMPTS):
+        found = find()
+        if found is None:
+            return None
+        try:
+            opened = LogFile(found)
+        except LogError:
+            if os.path.exists(found):
+                raise
+            if found == log.path:
+                return None  # renamed, and the new one not there yet
+            continue
+        again = find()
+        if again is not None and _is(again, opened):
+            return opened
+        opened.close()
+    raise LogError(f"{log.path} is rotated faster than it can be read")
+
+
+def is_moved(log: LogPath, file: LogFile) -> bool:
+    """Whether ``file`` lies where rotated files are not looked for."""
+    beside = (log.path, *(each.path for each in siblings(log)))
+    return file.linked and not any(_is(each, file) for each in beside)
+
+
+def _path_after(log: LogPath, file: LogFile, position: Position) -> str | None:
+    if _is(log.path, file):
+        return None
+    rotated = siblings(log)
+    place = next((i for i, each in enumerate(rotated) if _is(each.path, file)), None)
+    if place is None:
+        place = _copy_of(file, rotated)
+    if place is None:
+        # Deleted, while we read it.
+        newer_paths = _newer(log, position)
+        return newer_paths[0] if newer_paths else log.path
+    here = rotated[place]
+    newer = [
+        each
+        for each in rotated[place + 1 :]
+        if each.order[0] == here.order[0] and each.order > here.order
+    ]
+    return newer[0].path if newer else log.path
+
+
+def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
+    """The index of the newest of ``rotated`` that begins as ``file``, which was compressed or
+    copied and deleted while it was open; None if there is none.
+    """
+    head = head_of(file)
+    if not head[shared_bytes(head) :]:
+        return None
+    for place in reversed(range(len(rotated))):
+        with suppress(LogError):
+            if _head(rotated[place].path).startswith(head):
+                return place
+    return None
+
+
+def _is(path: str, file: LogFile) -> bool:
+    return _is_at(path, file.device, file.inode)
+
+
+def _is_at(path: str, device: int, inode: int) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (device, inode)
+
+
+def _open_if(path: str, position: Position) -> LogFile | None:
+    """The file at ``path``, opened, if it begins as ``position`` says and reaches as far.
+
+    Raises:
+        LogError: it is there, but cannot be read.
+    """
+    try:
+        file = LogFile(path)
+    except LogError:
+        if os.path.exists(path):
+            raise
+        return None
+    found = False
+    try:
+        found = begins_as(file, position) and file.holds(position.offset)
+    finally:
+        if not found:
+            file.close()
+    return file if found else None
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []

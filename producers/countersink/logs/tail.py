@@ -1,0 +1,364 @@
+"""``countersink tail``: reads a log to its end or follows it, decides when the position is stored
+(``STORE_AFTER``), and goes on after rotation and truncation; flags are in
+``cli/commands/count/tail.py``.
+
+A log's position moves in Redis in the same step as its rows arrive there, so a run that was killed
+anywhere goes on where it stopped: no line is skipped and none is counted twice. A second run over
+a log that has not grown adds nothing.
+
+**Which log it is.** The position belongs to the counter, the kind of key and the absolute path; a
+file is known again by its first bytes (``position.py``); where there were none, or it is gone, it
+goes on with the oldest file that came after it. After a rotation, also one that happened
+while nothing was running, the rotated file is finished first, then the files between, then the new
+one. A server goes on writing to a renamed file for a moment: following waits until it has not grown
+for some seconds, and a run that finds it younger ends there, for the next one to go on. When the
+rotated file is gone, a notice says so and the new file is read from its beginning.
+
+**A last line without a newline** may be a whole one or half of one. In a file that can still grow
+(the log itself), following leaves it until its newline comes. A run that ends at the end of the
+file counts it if it is a valid line that comes to the same however it goes on; the position
+remembers that, and the line is not counted again when it grows. Else it is left for the next run,
+and reported. In a rotated file, a compressed one or a pipe the end is the end: the last line is
+counted or rejected like any other.
+
+A pipe (:func:`tail_pipe`) has no position.
+"""
+
+import time
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Final
+
+from countersink.logs.errors import LogError, TailError
+from countersink.logs.file import LogFile, Pipe
+from countersink.logs.lines import Block, Cutter, Hits, Summary
+from countersink.logs.position import (
+    Ledger,
+    Position,
+    head_of,
+    known_head,
+    prefix_of,
+    shared_bytes,
+)
+from countersink.logs.position_file import Begin, PositionFile, Resumption
+from countersink.logs.rotation import (
+    POLL,
+    LogPath,
+    NamedLog,
+    after,
+    find,
+    is_moved,
+    older,
+    since,
+)
+from countersink.logs.sender import LogSender
+
+STORE_AFTER: Final = 1.0
+"""Seconds after which what came is stored, however little."""
+
+
+class _Replaced(Exception):
+    """The open file was truncated: it holds other bytes than those that were read."""
+
+
+@dataclass
+class FileTail:
+    """One run over a log that is a file.
+
+    Attributes:
+        sender, ledger: where rows and position go.
+        hits: what is read is added to them; their reporter is also told of rotations and waits.
+        path: the log, absolute.
+        follow: go on when the end is reached.
+        rotate_wait: seconds for which a rotated file must not have grown until it is left.
+        rotated_in: a directory for rotated files beside its own; '': none.
+        file: by which a Redis that has lost the position is known.
+    """
+
+    sender: LogSender
+    ledger: Ledger
+    hits: Hits
+    _: KW_ONLY
+    path: str
+    follow: bool
+    rotate_wait: float
+    rotated_in: str = ""
+    file: PositionFile | None = None
+    _unsaved: bool = False
+
+    def __post_init__(self) -> None:
+        self._paths = LogPath(self.path, self.rotated_in)
+        self._log = NamedLog(
+            self._paths, self.hits.reporter, follow=self.follow, stop=self.sender.stop
+        )
+
+    def run(self, *, begin: Begin | None = None) -> Summary:
+        """Count what is new, from the stored position on, or from where ``begin`` says.
+
+        Raises:
+            LogError: the log cannot be read.
+            UnknownFormat: it cannot be told what its lines are; the position stays before them.
+            TailError: another run is at work on it, or a stop came while Redis was away.
+            PositionError: the position was lost, or is damaged.
+            StreamError: Redis refuses for good.
+        """
+        known = Resumption(self.sender, self.ledger, self.hits, self._paths, self.file)
+        self._position = known.position(begin)
+        if not self._position.older:
+            # Also before the first line: the log may be rotated before there is one.
+            self._unsaved = True
+            file = self._log.open(self._position, self._move)
+        else:
+            file = find(self._paths, self._position) or self._begin_anew()
+        if file is None:
+            return self.hits.summary
+        self._enter(file)
+        try:
+            if begin == "end":
+                self._pass_over()
+            while self._step():
+                pass
+            self._store()
+        finally:
+            self._file.close()
+        return self.hits.summary
+
+    def _pass_over(self) -> None:
+        """Go to behind the last whole line."""
+        file, cutter = self._file, Cutter()
+        while data := file.read(cutter.wanted, cutter.reach):
+            cutter.feed(data)
+        self._cutter = Cutter(cutter.offset, cutter.line)
+        self._place = (cutter.offset, cutter.line, False)
+        self.hits.parser.begin(file, cutter.offset)
+        self._head = head_of(file)[: cutter.offset]
+
+    def _enter(self, file: LogFile) -> None:
+        if not self._position.older:
+            newest, changed = older(self._paths, file)
+            self._position = replace(self._position, older=newest, older_at=changed)
+        position = self._position
+        if file.path != self.path:
+            self.hits.reporter.notice(
+                f"reading {file.path}, which was rotated, from line {position.line + 1}"
+            )
+        if file.compressed and self.follow and file.path == self.path:
+            file.close()
+            raise TailError(f"{file.path} is compressed and will not grow: leave out --follow")
+        self._file = file
+        self.hits.parser.begin(file, position.offset, counted=position.unterminated)
+        self._cutter = Cutter(position.offset, position.line, counted=position.unterminated)
+        self._place = (position.offset, position.line, position.unterminated)
+        self.hits.held.clear()  # read again, from the position on
+        self._head = head_of(file)[: position.offset]
+        self._changed = 0
+        self._grown_at = time.monotonic()
+
+    def _step(self) -> bool:
+        """Read to the end of the file and decide what then; False when the run is over."""
+        try:
+            self._read_to_end()
+            self._check_head()
+        except _Replaced:
+            return self._reopen()
+        except LogError:
+            self._store()  # what stands before it
+            raise
+        self._store()
+        if self.sender.stop.requested:
+            return False
+        if self._log.bears(self._file):
+            if self.follow:
+                self.sender.stop.wait(POLL)
+                return True
+            self._take_rest()
+            return False
+        return self._leave()
+
+    def _read_to_end(self) -> None:
+        file, cutter = self._file, self._cutter
+        while not self.sender.stop.requested:
+            start = cutter.reach
+            data = file.read(cutter.wanted, start)
+            if not data:
+                return
+            # After reading: had the file been truncated before, its head would tell now.
+            self._check_head()
+            if start == len(self._head):
+                self._head = known_head(self._head + data)
+            self._grown_at = time.monotonic()
+            self._count(cutter.feed(data))
+            if self.hits.full:
+                self._store()
+
+    def _check_head(self) -> None:
+        file, head = self._file, self._head
+        nothing = len(head) <= shared_bytes(head)
+        if self._position.prefix_bytes == 0 and nothing and file.path == self.path:
+            self._check_copies()
+        if not file.compressed and not (
+            file.holds(self._cutter.reach) and file.read(len(head), 0) == head
+        ):
+            raise _Replaced
+
+    def _check_copies(self) -> None:
+        """Before the first bytes of the log: what came before may have been copied and cut off."""
+        changed = self._file.changed_ns()
+        if changed != self._changed:
+            self._changed = changed
+            copy = since(self._paths, self._position) if self._log.bears(self._file) else None
+            if copy is not None:
+                copy.close()
+                raise _Replaced
+
+    def _reopen(self) -> bool:
+        """Go on after a truncation: in the copy that was made before it, else from the start."""
+        self._store()
+        self._file.close()
+        file = find(self._paths, self._position) or self._begin_anew()
+        if file is None:
+            return False
+        self._enter(file)
+        return True
+
+    def _leave(self) -> bool:
+        """Go on from a rotated file, once nobody writes to it any more, to the next."""
+        file = self._file
+        if self.follow and time.monotonic() - self._grown_at < self.rotate_wait:
+            self.sender.stop.wait(POLL)
+            return True
+        if not file.compressed:
+            # Either way round: a file server's clock may be ahead.
+            if not self.follow and abs(time.time() - file.changed_ns() / 1e9) < self.rotate_wait:
+                self.hits.reporter.notice(
+                    f"{file.path} was rotated and may still be written to: "
+                    "the next run goes on there"
+                )
+                return False
+            if file.holds(self._cutter.reach + 1):
+                return True  # it grew while what was read before was being stored
+        following = after(self._paths, self._file, self._position)
+        if following is None:
+            self.sender.stop.wait(POLL)
+            return self.follow
+        if is_moved(self._paths, file):
+            self.hits.reporter.notice(
+                f"{file.path} was moved to where rotated files are not looked for: files that came "
+                "after it may be there, too (--rotated-in names a directory)"
+            )
+        self._finish()
+        self._file.close()
+        self._position = self._position.next_file()
+        self._enter(following)
+        return True
+
+    def _finish(self) -> None:
+        self.hits.held.append((self._file.path, self._cutter.finish()))
+        self.hits.end()
+        self._counted()
+        self._store()
+
+    def _take_rest(self) -> None:
+        """The last line, at the end of a run: see the module's docstring."""
+        cutter = self._cutter
+        if self._file.compressed:
+            self._finish()
+            return
+        self.hits.end(cutter.rest)
+        path, number = self._file.path, cutter.line + 1
+        if self.hits.count_unterminated(path, cutter.rest, number, overlong=cutter.overlong):
+            cutter.counted = True
+        self._counted()
+
+    def _count(self, block: Block) -> None:
+        self.hits.count(self._file.path, block)
+        if not self.hits.held:
+            self._counted()
+
+    def _counted(self) -> None:
+        """All that was read is counted."""
+        self._place = self._cutter.offset, self._cutter.line, self._cutter.counted
+
+    def _begin_anew(self) -> LogFile | None:
+        """What came after the file that was read before, or else the log, from its start."""
+        position = self._position
+        file = self._log.open(self._position, self._move)
+        if file is None:
+            return None
+        if self._log.replaces(file, position):
+            self._unsaved = True
+            self.hits.summary.lost += 1
+        self._position = position.next_file()
+        return file
+
+    def _store(self) -> None:
+        old = self._position
+        offset, line, counted = self._place
+        if (offset, counted) == (old.offset, old.unterminated) and not self._unsaved:
+            return
+        known = self._head[: self._cutter.reach if counted else offset]
+        if len(known) <= shared_bytes(known):
+            known = b""
+        new = old.moved(
+            device=self._file.device,
+            inode=self._file.inode,
+            prefix_bytes=len(known),
+            prefix=prefix_of(known),
+            offset=offset,
+            line=line,
+            unterminated=counted,
+        )
+        self._move(new)
+        self._unsaved = False
+        self.hits.stored()
+
+    def _move(self, new: Position) -> Position:
+        counts = self.hits.counts
+        moved = self.sender.move(self.ledger, self._position, new, counts)
+        self._position = moved
+        if self.file:
+            self.file.append(moved)
+        return moved
+
+
+def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
+    """Count what comes through a pipe until it ends or the sender's stop is requested.
+
+    A pipe has no place to go back to: what another run reads is counted again.
+
+    Raises:
+        LogError: it cannot be read.
+        UnknownFormat: it cannot be told what its lines are.
+        TailError: a stop came while Redis was away.
+        StreamError: Redis refuses for good.
+    """
+    stop = sender.stop
+    pipe, cutter = Pipe(fd, lambda: stop.requested), Cutter()
+    stored_at = time.monotonic()
+
+    def store() -> None:
+        nonlocal stored_at
+        if hits.counts:
+            sender.add(hits.counts)
+        hits.stored()
+        stored_at = time.monotonic()
+
+    damage: LogError | None = None
+    while not stop.requested:
+        try:
+            data = pipe.take(cutter.wanted)
+        except LogError as error:
+            damage = error
+            break
+        if data == b"":
+            break
+        if data is not None:
+            hits.count(name, cutter.feed(data))
+        if hits.full or data is None or time.monotonic() - stored_at >= STORE_AFTER:
+            store()
+    if not stop.requested and damage is None:
+        hits.count(name, cutter.finish())
+    hits.end()
+    store()
+    if damage is not None:
+        raise damage
+    return hits.summary

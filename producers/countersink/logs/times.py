@@ -1,0 +1,266 @@
+"""Parses times of logs, CSV and JSON into Unix minutes: ``auto``, ``unix``, ``unix-ms``,
+``unix-us``, ``unix-ns``, strptime patterns, time zones, and the reasons why a time is rejected.
+
+``auto`` takes
+
+- ISO 8601: ``2015-05-17T10:05:03Z``, ``2015-05-17 10:05:03.123+02:00`` (or ``,123``),
+  ``2015-05-17``, also with an offset (``2015-05-17+02:00``, a date of XML Schema);
+- Unix seconds of ten digits (2001 to 2286), milliseconds of thirteen, microseconds of sixteen and
+  nanoseconds of nineteen, with or without a fraction;
+- an access log's ``17/May/2015:10:05:03 +0000``.
+
+What says no time zone is in the recipe's. A date alone is that day of the counter, whatever its
+time zone and offset; where the counter is not known, midnight in the recipe's. A time that the
+clock passes twice is the first of the two; one that it skips is as far after the last that it had.
+
+A number that another unit makes a time from 1990 to 2099, and the given one does not, is rejected.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from functools import lru_cache
+from time import strptime
+from typing import Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from countersink.logs.errors import Malformed, Misread
+from countersink.logs.line import minute_of
+from countersink.runtime.limits import check_event_minute
+
+_LONGEST: Final = 64
+"""Characters of a time that is looked at."""
+_REMEMBERED: Final = 20_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE: Final = timedelta(minutes=1)
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(?:\.[0-9]{1,30})?")
+_UNIX: Final = re.compile(r"([0-9]{10}(?:[0-9]{3}){0,3})(?:\.[0-9]{1,30})?")
+UNITS: Final = {"unix": 1, "unix-ms": 10**3, "unix-us": 10**6, "unix-ns": 10**9}
+"""Time formats that are numbers: how many of them a second has."""
+_OF_DIGITS: Final = dict(zip((10, 13, 16, 19), UNITS.values(), strict=True))
+"""The unit of a time of today by how many digits it has."""
+_AS_HOURS: Final = re.compile(
+    r"20[0-9]{2}(?:0[1-9]|1[0-2])(?:[0-2][0-9]|3[01])(?:[01][0-9]|2[0-3])"
+)
+"""The hours of exports, ``2026051209``, which would be Unix times from 2033 on."""
+LIKELY: Final = range(631_152_000, 4_102_444_800)
+"""The Unix seconds of 1990 to 2099."""
+_ACCESS_LOG: Final = re.compile(
+    r"\[?([0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}):(?:[0-5][0-9]|60) ([+-][0-9]{4})\]?"
+)
+_DATE: Final = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}(?:[T ].*)?", re.DOTALL)
+_NAMED_UTC: Final = re.compile(r" ?(?:UTC|GMT)\Z")
+_SPACED_ZONE: Final = re.compile(r" (?=[+-][0-9]{2}:?(?:[0-9]{2})?\Z)")
+_DATE_ALONE: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8})(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:?[0-9]{2}))?"
+)
+_HOURS: Final = re.compile(r"%[HIcXMSf]")
+_LEAP: Final = re.compile(r"([T ][0-9]{2}(:?)[0-9]{2}\2)60")
+_OFFSET: Final = re.compile(r"[+-][0-9]{2}(?::?[0-9]{2})?:?[6-9][0-9]\Z")
+"""An offset with 60 or more minutes or seconds, which Python takes."""
+
+
+def has_hours(time_format: str) -> bool:
+    """Whether a pattern of strptime says when on a day."""
+    return _HOURS.search(time_format.replace("%%", "")) is not None
+
+
+def no_day(day: date) -> int:
+    """What a log says by a date alone: nothing, since it is not known when the counter's day was.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError("it is a date without a time of day")
+
+
+class Clock:
+    """Reads the times of one source. Remembers texts; not thread-safe.
+
+    Args:
+        time_format: ``auto``, one of :data:`UNITS` or a pattern of strptime.
+        time_zone: IANA name for times without one; '': those are refused.
+        begins: the first minute of a day of the counter; None: a date alone is a time.
+        column: where the times stand, as the reasons name it; '': they do not.
+        advises: the reasons name ``--time-format``, which may be given here.
+
+    Raises:
+        ValueError: there is no such time zone, or the format cannot be.
+    """
+
+    def __init__(
+        self,
+        time_format: str = "auto",
+        time_zone: str = "",
+        begins: Callable[[date], int] | None = None,
+        column: str = "",
+        *,
+        advises: bool = True,
+    ) -> None:
+        self._begins = begins
+        self._advises = advises
+        self._where = f"column {column!r}: " if column else ""
+        self._zone: ZoneInfo | None = _zone(time_zone) if time_zone else None
+        self._format = time_format
+        named = {"auto": self._auto, **dict.fromkeys(UNITS, self._unix)}
+        self._read: Callable[[str], int] = named.get(time_format, self._by_pattern)
+        if time_format not in named:
+            self._dates = not has_hours(time_format)
+            dates = self._dates and begins is not None
+            _check_pattern(time_format, zoned=self._zone is not None or dates)
+        self._minutes: dict[str, int] = {}
+
+    def minute(self, time: object) -> int:
+        """The whole Unix minute of ``time``, a text or a number.
+
+        Raises:
+            Malformed: it is no time in this format, has no zone where one is needed, or lies
+                before 1970 or more than 366 days ahead.
+        """
+        text = time if type(time) is str else _digits(time, self._where)
+        minute = self._minutes.get(text)
+        if minute is None:
+            minute = self._minute(text)
+            if len(self._minutes) >= _REMEMBERED:
+                self._minutes.clear()
+            self._minutes[text] = minute
+        return minute
+
+    def _minute(self, time: str) -> int:
+        text = time.strip() if len(time) <= _LONGEST else ""
+        if not text:
+            why = "the time is too long" if time.strip() else "there is no time"
+            raise Malformed(self._where + why)
+        try:
+            return check_event_minute(self._read(text))
+        except Malformed:
+            raise
+        except (ValueError, OverflowError) as error:
+            raise Malformed(f"{self._where}the time {text!r} cannot be: {error}") from None
+
+    def _unix(self, text: str) -> int:
+        number = _number(text)
+        for other, unit in UNITS.items():
+            if other != self._format and math.floor(number / unit) in LIKELY:
+                when = _EPOCH + timedelta(seconds=math.floor(number / unit))
+                raise Misread(
+                    f"{self._where}the time {text!r} cannot be: it is none from 1990 on in"
+                    f" {self._format}"
+                    + self._advice(f"; --time-format {other} makes it {when:%Y-%m-%dT%H:%M:%SZ}")
+                )
+        return math.floor(number / (60 * UNITS[self._format]))
+
+    def _auto(self, text: str) -> int:
+        if found := _UNIX.fullmatch(text):
+            if _AS_HOURS.match(text):
+                raise Misread(
+                    f"{self._where}the time {text!r} may be a date with its hour or a Unix time"
+                    + self._advice(
+                        ": say which, by --time-format '%Y%m%d%H' or --time-format"
+                        f" {list(UNITS)[len(found[1]) // 3 - 3]}"
+                    )
+                )
+            return math.floor(_number(text) / (60 * _OF_DIGITS[len(found[1])]))
+        if found := _ACCESS_LOG.fullmatch(text):
+            return minute_of((found[1] + found[2]).encode())
+        text = text.upper()
+        alone = _DATE_ALONE.fullmatch(text)
+        if not alone and not _DATE.fullmatch(text):
+            raise ValueError(
+                "it is neither ISO 8601 nor a Unix time"
+                + self._advice("; --time-format says what it is")
+            )
+        if _OFFSET.search(text):
+            raise ValueError("its offset has 60 minutes or more")
+        text = alone[1] if alone else _SPACED_ZONE.sub("", _NAMED_UTC.sub("+00:00", text))
+        try:
+            when = datetime.fromisoformat(_LEAP.sub(r"\g<1>59", text))
+        except ValueError:
+            raise ValueError("no such date or time is in the calendar of ISO 8601") from None
+        return self._day(when.date()) if alone and self._begins else self._whole(when)
+
+    def _advice(self, option: str) -> str:
+        return option if self._advises else ""
+
+    def _by_pattern(self, text: str) -> int:
+        try:
+            read = strptime(text, self._format)  # unlike datetime's it takes leap seconds
+            offset, leap = read.tm_gmtoff, read.tm_sec == 60
+            when = datetime(  # without %z it is naive; _whole gives it a zone
+                *read[:5],
+                read.tm_sec - leap,
+                tzinfo=None if offset is None else timezone(timedelta(seconds=offset)),
+            )
+        except ValueError:
+            raise ValueError(f"it is no time of the pattern {self._format!r}") from None
+        return self._day(when.date()) if self._begins and self._dates else self._whole(when)
+
+    def _day(self, day: date) -> int:
+        assert self._begins is not None
+        if day < _EPOCH.date():
+            raise ValueError("it is before 1970")
+        return self._begins(day)
+
+    def _whole(self, when: datetime) -> int:
+        if when.tzinfo is None:
+            if self._zone is None:
+                raise ValueError("it has no time zone; say which by --time-zone")
+            when = when.replace(tzinfo=self._zone)
+        return (when - _EPOCH) // _MINUTE
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> ZoneInfo:
+    """As ``countersink.store.counters.buckets.zone``, which producers must not import."""
+    if name not in available_timezones():
+        raise ValueError(
+            f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
+            " or UTC"
+        )
+    return ZoneInfo(name)
+
+
+def _digits(time: object, where: str) -> str:
+    """A number of JSON as the text of one; ``where`` it stands."""
+    if time is None:
+        raise Malformed(f"{where}there is no time")
+    if type(time) is int:
+        if abs(time) < 10**19:
+            return str(time)
+    elif type(time) is float and math.isfinite(time) and abs(time) < 1e19:
+        return f"{Decimal(time):.6f}"
+    raise Malformed(f"{where}the time is neither a text nor a number that can be one")
+
+
+def _number(text: str) -> Decimal:
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError("it is no number")
+    return Decimal(text)
+
+
+def _check_pattern(pattern: str, *, zoned: bool) -> None:
+    """Write a time by ``pattern`` and read it again."""
+    if "%Z" in pattern.replace("%%", ""):
+        raise ValueError(
+            f"time format {pattern!r}: Python reads %Z and forgets it; write %z for +0200, or the"
+            " name itself (GMT) and say by --time-zone where it is"
+        )
+    sample = datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
+    try:
+        if "%" not in pattern:
+            raise ValueError("it holds no % directive")
+        read = datetime.strptime(sample.strftime(pattern), pattern)  # noqa: DTZ007
+    except (ValueError, re.error) as error:
+        raise ValueError(
+            f"time format {pattern!r}: {error}; give auto, {', '.join(UNITS)} or a pattern of"
+            " strptime such as '%d.%m.%Y %H:%M:%S'"
+        ) from None
+    if read.year != sample.year:  # 1900 is what strptime takes then
+        raise ValueError(f"time format {pattern!r} has no year")
+    if read.tzinfo is None and not zoned:
+        raise ValueError(
+            f"time format {pattern!r} has no %z: say by --time-zone where the times are from"
+        )

@@ -1,0 +1,141 @@
+"""One line of StatsD."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersink.statsd.errors import MalformedMetric
+from countersink.statsd.line import MAX_NAME, MAX_VALUES, UNIT, is_other, parse
+from tests.support.examples import examples
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "amount", "tags"),
+    [
+        (b"a:1|c", "a", 1, {}),
+        (b"a.b-c:12|c", "a.b-c", 12, {}),
+        (b"a:-3|c", "a", -3, {}),
+        (b"a:+3|c", "a", 3, {}),
+        (b"a:0|c", "a", 0, {}),
+        (b"a:1|c|@0.1", "a", 10, {}),
+        (b"a:2|c|@0.1|#x:y", "a", 20, {"x": "y"}),
+        (b"a:1|c|#x:y,flag,u:v:w", "a", 1, {"x": "y", "flag": "", "u": "v:w"}),
+        (b"a:1|c|#", "a", 1, {}),
+        (b"a:1|c|#x:y|@0.5", "a", 2, {"x": "y"}),
+        (b"a:1:2:3|c", "a", 6, {}),
+        (b"a:1:2|c|@0.5", "a", 6, {}),
+        (b"a:0.5:1e1:-.5|c", "a", 10, {}),
+        (b"a" + b":1" * MAX_VALUES + b"|c", "a", MAX_VALUES, {}),
+        (b"a:1|c|#x:y|c:0123abc|e:it-false,cn-x|card:low", "a", 1, {"x": "y"}),
+        (b"a:1|c:2|c:3|c", "a", 6, {}),
+        (b"a:1|c|@0.1:2|c", "a", 12, {}),
+        (b"a:1:2|c|@0.5:3|c|@0.1", "a", 36, {}),
+        (b"a:1|c:320|ms:4|g|@0.1:2|c", "a", 3, {}),
+        (b"a:320|ms:1|c", "a", 1, {}),
+        (b"a:320|ms|@0.1:u|s:1|c", "a", 1, {}),
+        (b"a:1|c:2|c|@0.5|#x:1|c:0123abc", "a", 5, {"x": "1"}),
+        (b"a;x=y:1|c:2|c", "a", 3, {"x": "y"}),
+        (b"a" + b":1|c" * MAX_VALUES, "a", MAX_VALUES, {}),
+        (b"a:1|c|", "a", 1, {}),
+        (b"a,x=y,z=w:1|c", "a", 1, {"x": "y", "z": "w"}),
+        (b"a;x=y:1|c", "a", 1, {"x": "y"}),
+        (b"a;x=y:1|c|#x:z", "a", 1, {"x": "z"}),
+        (b"a#x=y,z=w:1|c", "a", 1, {"x": "y", "z": "w"}),
+        (b"a[x=y,z=w]:1|c", "a", 1, {"x": "y", "z": "w"}),
+        (b"a[x=y].b:1|c", "a.b", 1, {"x": "y"}),
+        (b"a,x=y#[z=w]:1|c", "a", 1, {"x": "y#[z=w]"}),
+        (b"a#x=y;z:1|c", "a", 1, {"x": "y;z"}),
+        (b"a,b;x=y:1|c", "a,b", 1, {"x": "y"}),
+        (b"a,b:1|c", "a,b", 1, {}),
+        (b"a#b:1|c", "a#b", 1, {}),
+        (b"a#b,x=y:1|c", "a#b", 1, {"x": "y"}),
+        (b"a[0]:1|c", "a[0]", 1, {}),
+        (b"a[x=y:1|c", "a[x=y", 1, {}),
+        ("käse:1|c".encode(), "käse", 1, {}),
+        (b"a b/c:1|c", "a b/c", 1, {}),
+    ],
+)
+def test_counters(line: bytes, name: str, amount: int, tags: dict[str, str]) -> None:
+    metric = parse(line)
+    assert (metric.name, metric.amount, dict(metric.tags)) == (name, amount * UNIT, tags)
+    assert metric.minute is None
+
+
+def test_a_time_of_its_own() -> None:
+    assert parse(b"a:1|c|T1764000059").minute == 1764000059 // 60
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"a", "no type"),
+        (b"a:1", "no type"),
+        (b"a|c", "no value"),
+        (b":1|c", "no name"),
+        (b";x=y:1|c", "no name"),
+        (b"a:|c", "not a number"),
+        (b"a:x|c", "not a number"),
+        (b"a:NaN|c", "not a number"),
+        (b"a:inf|c", "not a number"),
+        (b"a:1:|c", "not a number"),
+        (b"a" + b":1" * (MAX_VALUES + 1) + b"|c", "more than 1,000 values"),
+        (b"a:1|x", "type is unknown"),
+        (b"a:1|", "type is unknown"),
+        (b"a:1|C", "type is unknown"),
+        (b"a:1|c:2", "no type"),
+        (b"a:1|c:", "no type"),
+        (b"a:1|c:2|x", "type is unknown"),
+        (b"a:1|x:2|c", "type is unknown"),
+        (b"a:1|c:x|c", "not a number"),
+        (b"a:1|c|@2:1|c", "sample rate"),
+        (b"a" + b":1|c" * (MAX_VALUES + 1), "more than 1,000 values"),
+        (b"a:1|c|0.1", "more behind its type"),
+        (b"a:1|c|@0", "sample rate"),
+        (b"a:1|c|@2", "sample rate"),
+        (b"a:1|c|@nan", "sample rate"),
+        (b"a:1|c|@", "sample rate"),
+        (b"a:1|c|@0.1|@0.1", "two sections"),
+        (b"a:1|c|Tnow", "time"),
+        (b"a:1|c|T-1", "time"),
+        (b"a:1|c|T999999999999", "after 9999"),
+        (b"\xff\xfe:1|c", "UTF-8"),
+        (b"a" * (MAX_NAME + 1) + b":1|c", "longer than"),
+        (b"\x00\x01\x02", "no type"),
+    ],
+)
+def test_malformed_lines(line: bytes, why: str) -> None:
+    with pytest.raises(MalformedMetric, match=why):
+        parse(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"a:320|ms", b"a:1|g", b"a:+1|g", b"a:x|s", b"a:1|h|@0.1", b"a:1|d|#x:y", b"a:1|m", b"a:1|kv",
+     b"_e{5,4}:title|text|t:error", b"_sc|Redis|0|#env:dev", b"a:1|ms:2|g", b"a:1|ms|@0.1:x:y|s",
+     b"a:1|ms|@0.1|#x:1|c"],
+)  # fmt: skip
+def test_other_types(line: bytes) -> None:
+    assert is_other(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"a:1|c", b"a:1|x", b"a", b"", b"|", b"a:1|c|g", b"a:1|ms:1|c", b"a:1|ms|@0.1:1|c",
+     b"a:1|msx", b"a:1|ms:2"],
+)  # fmt: skip
+def test_what_is_not_another_type(line: bytes) -> None:
+    assert not is_other(line)
+
+
+@examples(few=25, many=100)
+@given(st.one_of(st.binary(max_size=80), st.text("ab:|c@#,;=.0123456789T-", max_size=40)))
+def test_whatever_comes_is_a_counter_or_malformed(sent: bytes | str) -> None:
+    line = sent if isinstance(sent, bytes) else sent.encode()
+    other = is_other(line)
+    try:
+        metric = parse(line)
+    except MalformedMetric:
+        return
+    assert other or b"|c" in line
+    assert metric.name
+    assert type(metric.amount) is int
