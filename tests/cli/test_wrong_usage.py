@@ -215,7 +215,7 @@ REFUSED = {
         "--map /none/map.toml": "/none/map.toml: cannot be read: No such file",
     },
     "tail access.log --counter views": {
-        "--from-start --begin end": "is the same as --begin start",
+        "--begin file": "is not one of",
         "--key '{{status}}'": "names no field",
         "--log-format '%h %y %t'": "%y at character 4",
         "--log-format '%h %t' --input-format alb": "give one",

@@ -18,7 +18,7 @@ from countersink.cli.commands.count.increment import send_one
 from countersink.cli.errors import Failure
 from countersink.logs import Parser
 from countersink.logs.lines import Hits, Summary
-from countersink.logs.position import Ledger
+from countersink.logs.position import LogMark
 from countersink.logs.sender import LogSender
 from countersink.logs.tail import tail_pipe
 from countersink.producers import Producer
@@ -366,14 +366,14 @@ def test_a_tail_of_a_pipe_goes_to_another_master(shared: RedisCluster, how: str)
         assert told.notices == []
 
 
-def test_the_place_of_a_position_does_not_depend_on_where_slots_lie(
+def test_the_place_of_a_mark_does_not_depend_on_where_slots_lie(
     shared: RedisCluster,
 ) -> None:
     """So two tails that begin while slots move meet, and one of them is refused."""
     with connect(shared.url) as client:
 
         def places() -> list[int]:
-            return [Ledger(client, f"log {number}").partition for number in range(30)]
+            return [LogMark(client, f"log {number}").partition for number in range(30)]
 
         before = places()
         slot = key_slot(names.stream_key(0).encode())
@@ -593,9 +593,9 @@ def test_a_tail_waits_for_the_master_that_has_its_position(
         write(tailing.log, "/a", "/b")
         with tailing.following():
             eventually(lambda: counted(client) == {"/a": 1, "/b": 1})
-            ledger = tailing.ledger
-            master = alone.master_of(ledger.partition)
-            slot = key_slot(ledger.stream.encode())
+            mark = tailing.mark
+            master = alone.master_of(mark.partition)
+            slot = key_slot(mark.stream.encode())
             target = next(server for server in alone.servers if server is not master)
             alone.move(slot, slot, master, target)
             write(tailing.log, "/c")
@@ -607,7 +607,7 @@ def test_a_tail_waits_for_the_master_that_has_its_position(
             eventually(alone.is_whole, 30)
             eventually(lambda: counted(client).get("/d") == 1, 20)
         assert counted(client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
-        assert tailing.ledger.partition == ledger.partition
+        assert tailing.mark.partition == mark.partition
 
 
 @pytest.mark.clusters

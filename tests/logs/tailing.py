@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +14,8 @@ import redis
 
 from countersink.logs import Parser, Rejected, rotation, tail
 from countersink.logs.lines import Hits, Reporter, Summary
-from countersink.logs.position import Ledger
-from countersink.logs.position_file import Begin, PositionFile
-from countersink.logs.sender import LogSender
+from countersink.logs.position import LogMark, PositionFile
+from countersink.logs.sender import Begin, LogSender
 from countersink.logs.tail import FileTail
 from countersink.runtime.process import Stop
 from countersink.stream.decode import decode
@@ -45,22 +44,38 @@ def append(log: Path, data: bytes) -> None:
         file.write(data)
 
 
-def counted(client: redis.Redis) -> Counter[str]:
-    """What the stream's entries add up to by key: each entry id once, as the worker does."""
-    totals: Counter[str] = Counter()
-    seen: set[str] = set()
+def entries(client: redis.Redis) -> dict[str, Counter[str]]:
+    """The hits of the streams' entries by key, by entry id."""
+    found: dict[str, Counter[str]] = {}
     for stream in stream_keys(client):
         for page in pages(client, stream):
             for delivery in page:
                 entry = decode(delivery)
                 assert not entry.bad
-                if entry.id not in seen:
-                    seen.add(entry.id)
-                    for _, counter, key, _, amount in entry.rows:
-                        assert counter == COUNTER
-                        assert isinstance(key, str)
-                        totals[key] += amount
-    return totals
+                totals = Counter[str]()
+                for _, counter, key, _, amount in entry.rows:
+                    assert counter == COUNTER
+                    assert isinstance(key, str)
+                    totals[key] += amount
+                assert found.setdefault(entry.id, totals) == totals
+    return found
+
+
+def counted(client: redis.Redis) -> Counter[str]:
+    """What the streams' entries add up to by key: each entry id once, as the worker does."""
+    return sum(entries(client).values(), Counter[str]())
+
+
+def snapshot(client: redis.Redis) -> Callable[[], None]:
+    """What puts Redis back to what it is now."""
+    kept = {key: client.dump(key) or b"" for key in client.scan_iter()}
+
+    def restore() -> None:
+        client.flushall()
+        for key, value in kept.items():
+            client.restore(key, 0, value)
+
+    return restore
 
 
 @dataclass
@@ -94,7 +109,7 @@ class Tailing:
         log_format: str = "",
         rotated_in: Path | None = None,
     ) -> None:
-        self.file = file
+        self.file = file or log.with_name(f"{log.name}.{kind}.position")
         self.rotated_in = str(rotated_in or "")
         self.log_format = log_format
         self.client = client
@@ -107,57 +122,46 @@ class Tailing:
         self.source = f"{COUNTER} {kind} {log}"
 
     @property
-    def ledger(self) -> Ledger:
-        """The log's position."""
-        return Ledger(self.client, self.source)
+    def mark(self) -> LogMark:
+        """The log's mark in Redis."""
+        return LogMark(self.client, self.source)
 
-    def make(
-        self,
-        *,
-        follow: bool = False,
-        client: redis.Redis | None = None,
-        file: PositionFile | None = None,
-    ) -> FileTail:
-        """A run that has not begun."""
+    @contextmanager
+    def made(
+        self, *, follow: bool = False, client: redis.Redis | None = None
+    ) -> Iterator[FileTail]:
+        """A run that has not begun; it holds the position file."""
         connection = client or self.client
         sender = LogSender(
             connection, counter=COUNTER, full=self.full, notice=self.told.notice, stop=self.stop
         )
-        return FileTail(
-            sender,
-            Ledger(connection, self.source),
-            Hits(Parser(self.kind, log_format=self.log_format), self.told, Summary()),
-            path=str(self.log),
-            follow=follow,
-            rotate_wait=self.rotate_wait,
-            file=file,
-            rotated_in=self.rotated_in,
-        )
+        with closing(PositionFile(str(self.file), self.source)) as file:
+            yield FileTail(
+                sender,
+                file,
+                LogMark(connection, self.source),
+                Hits(Parser(self.kind, log_format=self.log_format), self.told, Summary()),
+                path=str(self.log),
+                follow=follow,
+                rotate_wait=self.rotate_wait,
+                rotated_in=self.rotated_in,
+            )
 
     def run(
-        self,
-        *,
-        from_start: bool = False,
-        begin: Begin | None = None,
-        client: redis.Redis | None = None,
+        self, *, begin: Begin | None = None, client: redis.Redis | None = None, follow: bool = False
     ) -> Summary:
         """One run to the end of the log."""
-        with ExitStack() as closing:
-            file = PositionFile(str(self.file), self.source) if self.file else None
-            if file:
-                closing.callback(file.close)
-            run = self.make(client=client, file=file)
-            return run.run(begin="start" if from_start else begin)
+        with self.made(client=client, follow=follow) as run:
+            return run.run(begin=begin)
 
     @contextmanager
     def following(self, begin: Begin | None = None) -> Iterator[Thread]:
         """A run with --follow, in a thread, stopped at the end."""
-        run = self.make(follow=True)
         failures: list[BaseException] = []
 
         def body() -> None:
             try:
-                run.run(begin=begin)
+                self.run(begin=begin, follow=True)
             except BaseException as error:
                 failures.append(error)
 

@@ -5,7 +5,9 @@ import gzip
 import lzma
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from threading import Thread
@@ -18,11 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from countersink.logs.errors import LogError, TailError
-from countersink.logs.position import Ledger, Outcome, Position
+from countersink.logs.position import LogBatch, LogMark, Outcome
 from countersink.logs.rotation import LogPath, siblings
-from countersink.stream.entry import Sealed
 from countersink.stream.names import stream_key
-from tests.logs.tailing import Tailing, append, counted, line, write
+from tests.logs.tailing import Tailing, append, counted, entries, line, snapshot, write
 from tests.support.examples import MANY
 from tests.support.waiting import eventually
 
@@ -132,15 +133,6 @@ class TestWhileNothingRan:
         assert tailing.run().rejected == 1
         assert tailing.told.lines == [("access.log.1", 1)]
         assert counted(tailing.client) == {"/a": 1, "/whole": 1, "/b": 1}
-
-    def test_a_counted_last_line_is_not_counted_again_there(self, tailing: Tailing) -> None:
-        append(tailing.log, line("/a"))
-        tailing.run()
-        append(tailing.log, b"\n" + line("/b") + b"\n")
-        rotate(tailing.log)
-        write(tailing.log, "/c")
-        tailing.run()
-        assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
 
     def test_a_file_that_is_gone_is_said_to_be(self, tailing: Tailing) -> None:
         write(tailing.log, "/a")
@@ -589,22 +581,6 @@ def test_the_files_after_one_that_is_gone_are_counted(tailing: Tailing) -> None:
     assert counted(tailing.client) == {"/a": 1, "/0": 1, "/1": 1, "/2": 1}
 
 
-def test_a_position_of_a_version_that_did_not_note_older_files_is_gone_on_from(
-    tailing: Tailing,
-) -> None:
-    write(tailing.log, "/0")
-    rotate(tailing.log)
-    write(tailing.log, "/a")
-    tailing.run()
-    (position,) = tailing.client.scan_iter("*:tail:*")
-    assert tailing.client.hdel(position, "older", "older_at", "at", "previous") == 4
-    write(tailing.log, "/b")
-    rotate(tailing.log)
-    write(tailing.log, "/c")
-    tailing.run()
-    assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
-
-
 class TestWhileFollowing:
     """Rotation under a run."""
 
@@ -666,7 +642,6 @@ class TestWhileFollowing:
         tailing = Tailing(redis_client, log)
         if there:
             log.touch()
-        run = tailing.make(follow=True)
 
         def pause(seconds: float) -> bool:
             if not filled:
@@ -679,7 +654,7 @@ class TestWhileFollowing:
         filled: list[bool] = []
         wait = tailing.stop.wait
         tailing.stop.wait = pause  # type: ignore[method-assign]
-        thread = Thread(target=run.run)
+        thread = Thread(target=partial(tailing.run, follow=True))
         thread.start()
         eventually(lambda: counted(redis_client) == {"/a": 1, "/b": 1} or not thread.is_alive())
         tailing.stop.request()
@@ -733,28 +708,24 @@ class Killed(BaseException):
     """As SIGKILL: nothing that comes after happens."""
 
 
-class DyingLedger(Ledger):
+class DyingMark(LogMark):
     """Dies before or after its step in Redis when told to."""
 
     die: str | None = None
 
-    def move(
-        self,
-        old: str,
-        new: Position,
-        entries: Sequence[Sealed],
-        full: int,
-    ) -> Outcome:
+    def store(self, batch: LogBatch, full: int) -> Outcome:
         if self.die == "before":
             raise Killed
-        outcome = super().move(old, new, entries, full)
+        outcome = super().store(batch, full)
         if self.die == "after":
             raise Killed
         return outcome
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A server that writes and rotates, and runs of tail that are killed."""
+    """A server that writes and rotates, runs of tail that are killed, and a Redis that is emptied
+    or put back, at times before and at times after workers have applied what it held.
+    """
 
     directory: Path
     client: redis.Redis
@@ -767,6 +738,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.directory / "access.log"
         self.written: list[str] = []
         self.half = b""
+        self.applied: dict[str, Counter[str]] = {}
+        self.kept = snapshot(self.client)
         self.log.touch()
         self.count(None)
 
@@ -805,21 +778,38 @@ class LogMachine(RuleBasedStateMachine):
     @rule(die=st.sampled_from([None, "before", "after"]))
     def count(self, die: str | None) -> None:
         tailing = Tailing(self.client, self.log)
-        run = tailing.make()
-        ledger = DyingLedger(self.client, tailing.source)
-        ledger.die = die
-        run.ledger = ledger
-        try:
-            run.run()
-        except Killed:
-            pass
-        assert not tailing.told.reasons or self.half
+        with tailing.made() as run:
+            mark = DyingMark(self.client, tailing.source)
+            mark.die = die
+            run.mark = mark
+            try:
+                run.run()
+            except Killed:
+                pass
+        assert not tailing.told.reasons
         assert not any("not found" in notice for notice in tailing.told.notices)
+
+    @rule()
+    def apply(self) -> None:
+        self.applied |= entries(self.client)
+
+    @rule()
+    def keep(self) -> None:
+        self.kept = snapshot(self.client)
+
+    @rule(empty=st.booleans())
+    def lose(self, empty: bool) -> None:
+        if empty:
+            self.client.flushdb()
+        else:
+            self.kept()
 
     def teardown(self) -> None:
         self._complete()
         Tailing(self.client, self.log).run()
-        assert counted(self.client) == dict.fromkeys(self.written, 1)
+        self.apply()
+        total = sum(self.applied.values(), Counter[str]())
+        assert total == dict.fromkeys(self.written, 1)
 
 
 @pytest.mark.random
@@ -830,5 +820,5 @@ def test_whatever_the_server_does_and_however_runs_die_each_line_counts_once(
         directory = tmp_path / "logs"
         client = redis_client
 
-    several = settings(max_examples=60 if MANY else 10, stateful_step_count=25, deadline=None)
+    several = settings(max_examples=600 if MANY else 10, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(Machine, settings=several)

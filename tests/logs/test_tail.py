@@ -12,7 +12,6 @@ import redis
 from countersink.logs import sender
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
 from countersink.logs.lines import LONGEST, WINDOW
-from countersink.logs.position import Ledger
 from countersink.runtime.process import Stop
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamMisconfigured
@@ -43,19 +42,19 @@ def test_rejected_lines_carry_their_number_in_the_file(tailing: Tailing) -> None
     assert tailing.run().rejected == 0
 
 
-def test_from_start_forgets_the_position(tailing: Tailing) -> None:
+def test_begin_start_forgets_the_position(tailing: Tailing) -> None:
     write(tailing.log, "/a")
     tailing.run()
-    assert tailing.run(from_start=True).counted == 1
+    assert tailing.run(begin="start").counted == 1
     assert tailing.run().counted == 0
     assert counted(tailing.client) == {"/a": 2}
 
 
-def test_from_start_of_an_emptied_log_forgets_too(tailing: Tailing) -> None:
+def test_begin_start_of_an_emptied_log_forgets_too(tailing: Tailing) -> None:
     write(tailing.log, "/a")
     tailing.run()
     os.truncate(tailing.log, 0)
-    assert tailing.run(from_start=True).counted == 0
+    assert tailing.run(begin="start").counted == 0
     write(tailing.log, "/b")
     tailing.run()
     assert counted(tailing.client) == {"/a": 1, "/b": 1}
@@ -112,11 +111,10 @@ def test_a_line_may_have_a_mebibyte(tailing: Tailing) -> None:
 
 
 def test_a_byte_order_mark_is_not_of_the_first_line(redis_client: redis.Redis, log: Path) -> None:
-    append(log, b"\xef\xbb\xbf" + line("/a"))
+    append(log, b"\xef\xbb\xbf" + line("/a") + b"\n")
     for log_format in "", '%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-agent}i"':
         tailing = Tailing(redis_client, log, kind="host", log_format=log_format)
-        assert tailing.run(from_start=True).counted == 1
-    append(log, b"\n")
+        assert tailing.run(begin="start").counted == 1
     assert tailing.run().counted == 0
     assert counted(redis_client) == {"10.0.0.1": 2}
 
@@ -162,7 +160,7 @@ class TestUntold:
     def test_following_waits_for_a_line_that_tells_it(self, tailing: Tailing) -> None:
         append(tailing.log, b"the server starts\n" * 20)
         with tailing.following():
-            eventually(lambda: tailing.ledger.read() is not None)
+            eventually(lambda: tailing.mark.read() != "")
             append(tailing.log, b"it listens\n" * 20 + line("/a") + b"\n")
             eventually(lambda: counted(tailing.client) == {"/a": 1})
         assert [number for _, number in tailing.told.lines] == [*range(1, 41)]
@@ -170,21 +168,21 @@ class TestUntold:
     def test_following_waits_for_a_hundred_lines(self, tailing: Tailing) -> None:
         append(tailing.log, b"the server starts\n" * 100)
         with pytest.raises(UnknownFormat):
-            tailing.make(follow=True).run()
+            tailing.run(follow=True)
 
     def test_a_stop_before_leaves_them_for_the_next_run(self, tailing: Tailing) -> None:
         append(tailing.log, b"the server starts\n" + line("/a")[:-3])
         with tailing.following():
-            eventually(lambda: tailing.ledger.read() is not None)
+            eventually(lambda: tailing.mark.read() != "")
         tailing.stop = Stop()
-        append(tailing.log, line("/a")[-3:])
+        append(tailing.log, line("/a")[-3:] + b"\n")
         summary = tailing.run()
         assert (summary.counted, summary.rejected) == (1, 1)
 
     def test_a_rotated_log_is_read_again(self, tailing: Tailing) -> None:
         append(tailing.log, b"the server starts\n")
         with tailing.following():
-            eventually(lambda: tailing.ledger.read() is not None)
+            eventually(lambda: tailing.mark.read() != "")
         tailing.stop = Stop()
         rotated = tailing.log.with_name("access.log.1")
         tailing.log.rename(rotated)
@@ -262,85 +260,26 @@ class TestUntold:
         tailing.run()
         assert counted(tailing.client) == {"/a": 2}
 
-    def test_an_emptied_redis_gets_them_again(self, tailing: Tailing, tmp_path: Path) -> None:
-        tailing.file = tmp_path / "position"
-        append(tailing.log, b"the server starts\n" + line("/a"))
-        assert tailing.run().counted == 1
-        tailing.client.flushall()
-        assert tailing.run(begin="file").counted == 0
-        assert counted(tailing.client) == {"/a": 1}
-
 
 class TestLastLine:
-    """A line without its newline may be whole, or half."""
+    """A line without its newline waits for it where the file may still grow."""
 
-    def test_a_whole_one_is_counted_once_however_it_goes_on(self, tailing: Tailing) -> None:
-        append(tailing.log, line("/a") + b"\n" + line("/last"))
-        assert tailing.run().counted == 2
-        assert tailing.run().counted == 0
-        append(tailing.log, b' "and more"')
-        assert tailing.run().counted == 0
-        append(tailing.log, b"\n" + line("/b") + b"\n")
-        assert tailing.run().counted == 1
-        assert counted(tailing.client) == {"/a": 1, "/last": 1, "/b": 1}
-
-    @pytest.mark.parametrize("cut", [1, 30, 60, 66, 70, 74, -1])
-    def test_a_half_one_is_counted_once_when_the_rest_comes(
-        self, tailing: Tailing, cut: int
+    @pytest.mark.parametrize("cut", [1, 30, 70, -1, None])
+    def test_it_is_counted_once_when_its_newline_comes(
+        self, tailing: Tailing, cut: int | None
     ) -> None:
-        whole = line("/half")
-        append(tailing.log, whole[:cut])
-        first = tailing.run()
-        assert first.rejected == 0
-        assert first.counted + first.left == 1
-        append(tailing.log, whole[cut:] + b"\n")
-        tailing.run()
-        assert tailing.run().counted == 0
-        assert counted(tailing.client) == {"/half": 1}
-        assert tailing.run().left == 0
-
-    @pytest.mark.parametrize(
-        ("log_format", "kind", "half", "rest", "key"),
-        [
-            ("$msec;$request_uri", "path", b"1779000000.000;/a", b"b", "/ab"),
-            ("$msec;$request_uri", "path", b"1779000000.000;/a b", b" c", "/a b c"),
-            ("", "size", line("/").removesuffix(b'2 "-" "agent"'), b'2 "-" "agent"', "12"),
-            ("", "agent", line("/").removesuffix(b' "-" "agent"'), b' "-" "agent"', "agent"),
-            (
-                "",
-                "cs-uri-stem",
-                b"#Fields: date time cs-uri-stem\n2026-11-20 22:00 /a",
-                b"b",
-                "/ab",
-            ),
-        ],
-    )
-    def test_one_whose_key_may_go_on_is_left(
-        self, tailing: Tailing, log_format: str, kind: str, half: bytes, rest: bytes, key: str
-    ) -> None:
-        tailing.log_format, tailing.kind = log_format, kind
-        append(tailing.log, half)
-        first = tailing.run()
-        assert (first.counted, first.rejected, first.left) == (0, 0, 1)
-        assert "may not end here" in tailing.told.reasons[0]
-        append(tailing.log, rest + b"\n")
-        tailing.run()
-        assert counted(tailing.client) == {key: 1}
-
-    @pytest.mark.parametrize("end", [b"", b"\r"])
-    def test_one_whose_key_stands_before_its_end_is_counted(
-        self, tailing: Tailing, end: bytes
-    ) -> None:
-        tailing.log_format = "$msec;$uri;$args"
-        append(tailing.log, b"1779000000.000;/a;b" + end)
-        assert tailing.run().counted == 1
-
-    def test_its_number_does_not_shift_those_behind_it(self, tailing: Tailing) -> None:
-        append(tailing.log, line("/a"))
-        tailing.run()
+        whole = line("/last")
+        append(tailing.log, line("/a") + b"\n" + whole[:cut])
+        for _ in range(2):
+            first = tailing.run()
+            assert (first.rejected, first.left) == (0, 1)
+        assert counted(tailing.client) == {"/a": 1}
+        assert "line 2 of" in tailing.told.notices[0]
+        append(tailing.log, whole[cut:] if cut else b"")
         append(tailing.log, b"\nbad\n")
-        tailing.run()
-        assert tailing.told.lines == [("access.log", 2)]
+        assert tailing.run().left == 0
+        assert tailing.told.lines == [("access.log", 3)]
+        assert counted(tailing.client) == {"/a": 1, "/last": 1}
 
     def test_an_endless_one_is_said(self, tailing: Tailing) -> None:
         write(tailing.log, "/a")
@@ -358,13 +297,6 @@ class TestLastLine:
             append(tailing.log, line("/half")[-5:] + b"\n")
             eventually(lambda: counted(tailing.client) == {"/a": 1, "/half": 1})
         assert tailing.told.lines == []
-
-    def test_following_goes_on_behind_one_that_was_counted(self, tailing: Tailing) -> None:
-        append(tailing.log, line("/a"))
-        tailing.run()
-        with tailing.following():
-            append(tailing.log, b"\n" + line("/b") + b"\n")
-            eventually(lambda: counted(tailing.client) == {"/a": 1, "/b": 1})
 
     def test_in_a_compressed_log_the_end_is_the_end(self, tailing: Tailing) -> None:
         tailing.log.write_bytes(gzip.compress(line("/a") + b"\n" + line("/b")[:-3]))
@@ -401,7 +333,7 @@ class TestCompressed:
     def test_it_cannot_be_followed(self, tailing: Tailing) -> None:
         tailing.log.write_bytes(gzip.compress(line("/a") + b"\n"))
         with pytest.raises(TailError, match="leave out --follow"):
-            tailing.make(follow=True).run()
+            tailing.run(follow=True)
 
 
 class TestExactlyOnce:
@@ -428,37 +360,76 @@ class TestExactlyOnce:
     ) -> None:
         write(tailing.log, *(f"/{n}" for n in range(1500)))
         tailing.run()
-        before = tailing.client.dump(tailing.ledger.key)
+        before = tailing.client.dump(tailing.mark.key)
         assert before is not None
         write(tailing.log, *(f"/{n}" for n in range(1200)))
         tailing.run()
         after = counted(tailing.client)
         # As after a crash of Redis with appendfsync everysec: the entries had reached MySQL.
-        tailing.client.restore(tailing.ledger.key, 0, before, replace=True)
-        assert tailing.run().counted == 1200
+        tailing.client.restore(tailing.mark.key, 0, before, replace=True)
+        assert tailing.run().counted == 0
+        assert tailing.client.xlen(stream_key(0)) == 2 + 2 * 2
         assert counted(tailing.client) == after
 
-    def test_of_two_runs_at_once_one_ends_and_nothing_is_doubled(
-        self, redis_url: str, tailing: Tailing, log: Path
+    @pytest.mark.parametrize("further", [False, True])
+    def test_of_two_runs_with_a_copy_of_the_file_one_ends_and_nothing_is_doubled(
+        self, redis_url: str, tailing: Tailing, log: Path, further: bool
     ) -> None:
         write(log, "/a", "/b")
-        rival = Tailing(tailing.client, log)
-        rival.run(from_start=True)
+        tailing.run()
+        rival = Tailing(tailing.client, log, file=log.with_name("rival"))
+        rival.file.write_bytes(tailing.file.read_bytes())
         write(log, "/c")
-        with RedisProxy.to(redis_url) as proxy:
-            proxy.when("EVALSHA", Phase.BEFORE, Deed.PASS, call=lambda _: rival.run())
-            with (
-                connect(proxy.url(redis_url)) as client,
-                pytest.raises(TailError, match="another countersink tail"),
-            ):
+
+        def goes_ahead(_: object) -> None:
+            rival.run()
+            if further:
+                write(log, "/d")
+                rival.run()
+
+        with RedisProxy.to(redis_url) as proxy, connect(proxy.url(redis_url)) as client:
+            proxy.when("EVALSHA", Phase.BEFORE, Deed.PASS, call=goes_ahead)
+            if further:
+                with pytest.raises(TailError, match="another countersink tail"):
+                    tailing.run(client=client)
+            else:  # they have read the same lines
                 tailing.run(client=client)
+                write(log, "/d")
+                rival.run()
+        write(log, "/e")
+        with pytest.raises(PositionError, match="is older, or of another reader"):
+            tailing.run()
+        assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
+
+    def test_lines_that_another_run_has_sent_in_part_are_not_sent_again(
+        self, redis_url: str, tailing: Tailing, log: Path
+    ) -> None:
+        """Its mark lies between two batches of this one."""
+        write(log, "/a")
+        tailing.run()
+        rival = Tailing(tailing.client, log, file=log.with_name("rival"))
+        rival.file.write_bytes(tailing.file.read_bytes())
+        write(log, "/b")
+        with RedisProxy.to(redis_url) as proxy, connect(proxy.url(redis_url)) as client:
+
+            def goes_ahead(_: object) -> None:
+                whole = log.read_bytes()
+                log.write_bytes(whole.removesuffix(line("/c") + b"\n"))
+                rival.run()
+                log.write_bytes(whole)
+
+            write(log, "/c")
+            proxy.when("EVALSHA", Phase.BEFORE, Deed.PASS, call=goes_ahead)
+            with pytest.raises(TailError, match="another countersink tail"):
+                tailing.run(client=client)
+        assert rival.run().counted == 1
         assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
 
     def test_of_two_first_runs_at_once_one_ends(
         self, redis_url: str, tailing: Tailing, log: Path
     ) -> None:
         write(log, "/a")
-        rival = Tailing(tailing.client, log)
+        rival = Tailing(tailing.client, log, file=log.with_name("rival"))
         with RedisProxy.to(redis_url) as proxy:
             proxy.when("EVALSHA", Phase.BEFORE, Deed.PASS, call=lambda _: rival.run())
             with connect(proxy.url(redis_url)) as client, pytest.raises(TailError):
@@ -481,37 +452,33 @@ class TestExactlyOnce:
         write(log, "/a")
         tailing = Tailing(redis_client, log)
         tailing.run()
-        assert redis_client.xlen(tailing.ledger.stream) == 1
+        assert redis_client.xlen(tailing.mark.stream) == 1
         assert tailing.run().counted == 0
 
 
-class TestPosition:
+class TestMark:
     """What Redis holds of a log."""
 
-    def test_a_newer_versions_position_is_refused(self, tailing: Tailing) -> None:
+    @pytest.mark.parametrize("mark", ["mine", "", "x 0 y"])
+    def test_one_that_is_not_ours_is_refused(self, tailing: Tailing, mark: str) -> None:
         write(tailing.log, "/a")
         tailing.run()
-        tailing.client.hset(tailing.ledger.key, "v", "2")
-        with pytest.raises(PositionError, match="another version"):
+        write(tailing.log, "/b")
+        tailing.client.set(tailing.mark.key, mark or tailing.mark.read() + "0")
+        with pytest.raises(PositionError, match="--begin start"):
             tailing.run()
-
-    def test_a_damaged_position_is_refused_and_from_start_helps(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
-        tailing.client.hset(tailing.ledger.key, "offset", "much")
-        with pytest.raises(PositionError, match="damaged"):
-            tailing.run()
+        assert counted(tailing.client) == {"/a": 1}
 
     def test_a_key_of_another_type_is_refused(self, tailing: Tailing) -> None:
         write(tailing.log, "/a")
-        tailing.client.set(tailing.ledger.key, "mine")
+        tailing.client.lpush(tailing.mark.key, "mine")
         with pytest.raises(StreamMisconfigured):
             tailing.run()
         assert tailing.client.xlen(stream_key(0)) == 0
 
     def test_it_lies_in_the_hash_slot_of_its_stream(self, tailing: Tailing) -> None:
-        ledger = Ledger(tailing.client, tailing.source)
-        tags = {key[key.index("{") : key.index("}")] for key in (ledger.key, ledger.stream)}
+        mark = tailing.mark
+        tags = {key[key.index("{") : key.index("}")] for key in (mark.key, mark.stream)}
         assert len(tags) == 1
 
 
@@ -552,22 +519,22 @@ class TestWaiting:
         with connect(server.url) as client:
             tailing = Tailing(client, log)
             write(log, "/a")
-            run = tailing.make()
-            server.kill()
             failure: list[BaseException] = []
-
-            def body() -> None:
-                try:
-                    run.run()
-                except TailError as error:
-                    failure.append(error)
-
             monkeypatch.setattr(sender, "_LAST_ATTEMPTS", 0.3)
-            thread = Thread(target=body)
-            thread.start()
-            eventually(lambda: any("waiting for Redis" in n for n in tailing.told.notices))
-            tailing.stop.request()
-            thread.join(30)
+            with tailing.made() as run:
+                server.kill()
+
+                def body() -> None:
+                    try:
+                        run.run()
+                    except TailError as error:
+                        failure.append(error)
+
+                thread = Thread(target=body)
+                thread.start()
+                eventually(lambda: any("waiting for Redis" in n for n in tailing.told.notices))
+                tailing.stop.request()
+                thread.join(30)
             assert "is not stored" in str(failure[0])
 
     def test_following_waits_for_a_log_to_appear(self, tailing: Tailing) -> None:

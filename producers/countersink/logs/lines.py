@@ -5,24 +5,18 @@ the hits of ``tail`` until they are stored: after how many rows or lines (``ROWS
 from dataclasses import dataclass
 from typing import Final
 
-from countersink.logs import Cell, Counts, Malformed, Parser, Rejected
+from countersink.logs import Counts, Parser, Rejected
 from countersink.logs.file import BOM
 
 LONGEST: Final = 1024 * 1024
 """Bytes of a line (without its newline and the NULs before it); a longer one is rejected."""
 TOO_LONG: Final = "the line is longer than 1 MiB"
 WINDOW: Final = 256 * 1024
-"""Bytes looked at together, more only for a longer line.
-
-Where reading begins decides where each full window ends. The last one ends where the file ended at
-that time: read again after the file has grown, it is cut differently.
-"""
+"""Bytes looked at together, more only for a longer line."""
 ROWS_PER_STORE: Final = 20_000
 """Distinct (key, minute) from which on a batch is stored."""
 LINES_PER_STORE: Final = 200_000
 """Lines from which on a batch is stored."""
-_MORE: Final = (b"0", b' "0" "0"')
-"""How a line may go on: in its last value, and with others that a format may have behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +40,11 @@ class Cutter:
     Attributes:
         offset: where the first line that was not handed out begins.
         line: how many lines were handed out; numbers begin at 1.
-        counted: whether the line at ``offset`` was counted before its newline came.
     """
 
-    def __init__(self, offset: int = 0, line: int = 0, *, counted: bool = False) -> None:
+    def __init__(self, offset: int = 0, line: int = 0) -> None:
         self.offset = offset
         self.line = line
-        self.counted = counted
         self._buffer = b""
         self._passed = 0  # bytes of the line at ``offset`` that are not in the buffer
         self._overlong = False
@@ -66,16 +58,6 @@ class Cutter:
     def reach(self) -> int:
         """The offset to read them from."""
         return self.offset + self._passed + len(self._buffer)
-
-    @property
-    def rest(self) -> bytes:
-        """The beginning of a line whose newline has not come; empty for one already counted."""
-        return b"" if self.counted else self._buffer
-
-    @property
-    def overlong(self) -> bool:
-        """Whether that line is longer than may be: then :attr:`rest` is but a part of it."""
-        return self._overlong and not self.counted
 
     def feed(self, data: bytes) -> Block:
         """Take the next bytes and hand out the lines that they complete."""
@@ -102,12 +84,11 @@ class Cutter:
         self.offset += self._passed + cut
         self.line += len(lines)
         rejected: list[Rejected] = []
-        if self.counted or self._overlong or len(lines[0]) > LONGEST:
-            if not self.counted:
-                rejected.append(Rejected(first, TOO_LONG))
+        if self._overlong or len(lines[0]) > LONGEST:
+            rejected.append(Rejected(first, TOO_LONG))
             del lines[0]
             first += 1
-        self._passed, self._overlong, self.counted = 0, False, False
+        self._passed, self._overlong = 0, False
         return Block(first, lines, rejected)
 
     def finish(self) -> Block:
@@ -185,19 +166,19 @@ class Hits:
         self.held.append((path, block))
         self._count_held()
 
-    def end(self, rest: bytes = b"") -> None:
-        """Count what is held; no more comes but ``rest``, a line without newline.
+    def end(self) -> None:
+        """Count what is held; no more comes.
 
         Raises:
             UnknownFormat: it cannot be told what the lines are.
         """
         if self.held:
-            self._count_held(rest, all=True)
+            self._count_held(all=True)
 
-    def _count_held(self, rest: bytes = b"", *, all: bool = False) -> None:
+    def _count_held(self, *, all: bool = False) -> None:
         if not self.parser.knows:
             lines = [line for _, block in self.held for line in block.lines]
-            if lines and not self.parser.told([*lines, rest], all=all):
+            if lines and not self.parser.told(lines, all=all):
                 return
         for path, block in self.held:
             rejected = block.rejected + self.parser.count(block.lines, block.first, self.counts)
@@ -206,52 +187,6 @@ class Hits:
             for each in rejected:
                 self.reporter.rejected(path, each)
         self.held.clear()
-
-    def count_unterminated(
-        self,
-        path: str,
-        rest: bytes,
-        number: int,
-        *,
-        overlong: bool = False,
-        again: bool = False,
-    ) -> bool:
-        """Add the line without newline ``rest`` if it is valid; whether it was.
-
-        Args:
-            overlong: it is too long to be read.
-            again: it was counted before.
-        """
-        if not overlong and not rest.strip(b"\0 \t\r"):
-            return False
-        try:
-            if overlong:
-                raise Malformed(TOO_LONG)
-            cell = self.parser.parse(rest) if again else self._whole(rest)
-        except Malformed as error:
-            why = f"left for the next run: it has no newline yet, and {error}"
-            self.reporter.rejected(path, Rejected(number, why))
-            self.summary.left = 1
-            return False
-        if cell is not None:
-            self.counts[cell] = self.counts.get(cell, 0) + 1
-        return True
-
-    def _whole(self, rest: bytes) -> Cell | None:
-        """What a line comes to that may go on, but not so that it comes to something else.
-
-        Raises:
-            Malformed: it is not valid, or what it comes to is its end (a path that is cut).
-        """
-        cell = self.parser.parse(rest)
-        for more in _MORE:
-            try:
-                other = self.parser.parse(rest + more)
-            except Malformed:
-                continue
-            if other != cell:
-                raise Malformed("what it counts as may not end here")
-        return cell
 
     def stored(self) -> None:
         """Everything in it is in Redis."""

@@ -1,46 +1,52 @@
-"""The position of ``tail`` in Redis: fields of its hash, what identifies a file (device, inode,
-SHA-256 of the first bytes), the move together with the rows, errors for a damaged one; the copy on
-disk: ``position_file.py``.
+"""The position of ``tail``: which file of a log is being read and how far (``Position``), the
+position file on disk (``PositionFile``), and the mark in Redis (``LogMark``).
 
-==================  ==============================================================================
-field               meaning
-==================  ==============================================================================
-``v``               version of this record, ``1``
-``source``          counter, kind of key and path of the log, for people
-``token``           new with each move; a move is made only from the token that its maker has read
-``series``          random, new when a log is begun anew; goes into the entries' ids
-``file``            how many files of this log came before, by rotation
-``device``          of the file
-``inode``           of the file
-``prefix_bytes``    how many bytes of the file's beginning ``prefix`` stands for, up to 1,024 behind
-                    the directives of a W3C log, which other files begin with, too
-``prefix``          their SHA-256 in hex; empty for none
-``offset``          uncompressed bytes that have been counted
-``line``            lines that have been counted, or rejected, in this file
-``unterminated``    1: the line at ``offset`` had no newline yet and has been counted all the same
-``older``           the newest of the rotated files that are older than this one, as
-                    ``rotation.py`` writes it; ``-`` if there was none
-``older_at``        when it or this file was written to last, on its disk's clock; Unix ns
-``at``              Unix ms on Redis's clock, the entries' own
-``previous``        the token before
-==================  ==============================================================================
+**The position file** is the position. Each batch of entries is appended to it and synchronized to
+disk before it is sent, with the position that is reached by it. It holds lines of JSON::
+
+    {"v": 1, "source": "page_views path /var/log/nginx/access.log", "instead_of": ""}
+    {"series": …, "file": 0, "offset": 8190, …, "at": 1764288000000, "entries": [[id, rows, 12], …]}
+
+**The mark** is one string in Redis, ``series file offset``, which the script that adds a batch to
+the queue also sets. Batches behind the mark are sent again as they stand in the file, with the ids
+and times that they had: workers apply each id once. So a run that was killed between disk and
+Redis, and a Redis that has lost its last moments, end alike. A mark that is ahead of the file, or
+of another series, says that another tail has read this log: :meth:`LogSender.resume` refuses.
+``instead_of`` is the mark that there was when the log was begun anew.
+
+======================  ==========================================================================
+member of a batch       meaning
+======================  ==========================================================================
+``series``              random, new when a log is begun anew (``--begin``)
+``file``                how many files of this log came before, by rotation
+``device``, ``inode``   of the file
+``prefix_bytes``        how many bytes of the file's beginning ``prefix`` stands for, up to 1,024
+                        behind the directives of a W3C log, which other files begin with, too
+``prefix``              their SHA-256 in hex; empty for none
+``offset``              uncompressed bytes that have been counted
+``line``                lines that have been counted, or rejected, in this file
+``older``               the newest of the rotated files that are older than this one, as
+                        ``rotation.py`` writes it; ``-`` if there was none
+``older_at``            when it or this file was written to last, on its disk's clock; Unix ns
+``at``                  Unix ms on Redis's clock, the entries' own
+``entries``             id, rows and number of increments of each
+======================  ==========================================================================
 
 A file is known again by its prefix: unlike an inode that survives copying and compressing, and is
 not given to the next file. Of a file in which nothing was there to read, or which is gone, what is
 newer than ``older`` is counted.
-
-``move.lua`` writes the rows and the position in one step. Should its reply be lost, the same call
-finds its own token there and adds nothing; after a failover that lost the step, it makes it again
-with the same entry ids.
 """
 
+import fcntl
+import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import redis
 
@@ -48,13 +54,7 @@ from countersink.logs.errors import LogError, PositionError
 from countersink.logs.file import LogFile
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Sealed
-from countersink.stream.names import (
-    note_use,
-    partitions,
-    stream_key,
-    tail_key,
-    used_partitions,
-)
+from countersink.stream.names import note_use, partitions, stream_key, tail_key, used_partitions
 
 VERSION: Final = 1
 PREFIX_BYTES: Final = 1024
@@ -63,20 +63,21 @@ _DIRECTIVES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?>(?:#[^\n]*+\n)*)")
 NONE: Final = "-"
 """As ``older``: there was no older file."""
 UNKNOWN: Final = "?"
-"""As ``older``: it was not noted."""
-_MOVE: Final = (files("countersink.producers") / "scripts" / "move.lua").read_text("utf-8")
+"""As ``older``: it could not be read."""
+FILE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of a position file above which it is replaced by one with the newest half of them."""
+_ATTEMPTS: Final = 20
+_SCRIPT: Final = (files("countersink.logs") / "scripts" / "store.lua").read_text("utf-8")
 
-Outcome = Literal["stored", "full", "moved"]
-_OUTCOMES: Final[dict[str, Outcome]] = {"stored": "stored", "full": "full", "moved": "moved"}
-"""Stored (also: by an earlier call); the stream is full; somebody else moved the position."""
+Outcome = Literal["stored", "full", "other"]
+"""Stored (also: by an earlier call); the stream is full; the mark is not the one that is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
     """A place in a log; the fields are those of the module's table."""
 
-    token: str = ""
-    series: str = ""
+    series: str
     file: int = 0
     device: int = 0
     inode: int = 0
@@ -84,32 +85,51 @@ class Position:
     prefix: str = ""
     offset: int = 0
     line: int = 0
-    unterminated: bool = False
     older: str = ""
     older_at: int = 0
-    at: int = 0
-    previous: str = ""
 
     @classmethod
-    def first(cls, token: str = "") -> Self:
+    def first(cls) -> Self:
         """The beginning of a log that was never read, or is to be read anew."""
-        return cls(token=token, series=_random())
+        return cls(series=os.urandom(16).hex())
 
-    def moved(self, **changes: object) -> "Position":
-        """This position with ``changes`` and a token of its own."""
-        return replace(self, token=_random(), previous=self.token, **changes)  # type: ignore[arg-type]
+    @property
+    def mark(self) -> str:
+        """The text of the mark in Redis."""
+        return f"{self.series} {self.file} {self.offset}"
+
+    def is_reached(self, mark: str) -> bool:
+        """Whether ``mark`` is this position or a later one of the same series."""
+        return mark.startswith(self.series) and _place(mark) >= (self.file, self.offset)
 
     def next_file(self) -> "Position":
-        """The beginning of the file after this one; not yet a move."""
-        return Position(token=self.token, series=self.series, file=self.file + 1)
+        """The beginning of the file after this one."""
+        return Position(series=self.series, file=self.file + 1)
 
 
-class Ledger:
-    """The position of one source in Redis, and the stream that its rows go to.
+def _place(mark: str) -> tuple[int, int]:
+    _, file, offset = mark.split(" ")
+    return int(file), int(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """Entries, with the position that is reached by them; ``at`` is in Unix ms on Redis's clock."""
+
+    position: Position
+    at: int
+    entries: Sequence[Sealed]
+
+
+class LogMark:
+    """The mark of one source in Redis, and the stream that its entries go to.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
         source: any text that names the log and how it is counted.
+
+    Attributes:
+        known: its text as it was read or set last; empty where there is none.
 
     Raises:
         StreamError: Redis did not answer.
@@ -117,81 +137,264 @@ class Ledger:
 
     def __init__(self, client: redis.Redis, source: str) -> None:
         self._client = client
-        self.source = source
-        self._move = client.register_script(_MOVE)
-        # A source stays with the partition where its position lies, also when their number changes.
-        known = used_partitions(client)
+        self._script = client.register_script(_SCRIPT)
+        # A source stays with the partition where its mark lies, also when their number changes.
+        used = used_partitions(client)
         with mapped():
             pipe = client.pipeline(transaction=False)
-            for partition in known:
+            for partition in used:
                 pipe.exists(tail_key(partition, source))
             there = pipe.execute()
         # Wherever partitions lie: two readers must choose the same one while hash slots move.
         home = int(tail_key(0, source)[-8:], 16) * partitions(client) >> 32
-        self.partition: int = known[there.index(1)] if 1 in there else home
+        self.partition: int = used[there.index(1)] if 1 in there else home
         note_use(client, self.partition)
         self.key = tail_key(self.partition, source)
         self.stream = stream_key(self.partition)
+        self.known = ""
 
-    def read(self) -> Position | None:
-        """The position; None if the source was never read.
+    def read(self) -> str:
+        """Its text now; empty: there is none.
 
         Raises:
             StreamError: Redis did not answer.
-            PositionError: a newer version wrote it, or it is damaged.
         """
         with mapped():
-            raw = self._client.hgetall(self.key)
-        if not raw:
-            return None
-        known = {_text(name): _text(value) for name, value in raw.items()}
-        if known.get("v") != str(VERSION):
-            raise PositionError(
-                f"the position at {self.key} was written by another version of countersink "
-                f"({known.get('v')!r}): use that one, or --from-start"
-            )
-        try:
-            # Versions before 1.0 did not note these.
-            known = {"older": UNKNOWN, "at": "0", "previous": "", **known}
-            known.setdefault("older_at", str(1_000_000 * int(known["at"])))
-            values: dict[str, Any] = {
-                each.name: known[each.name] if each.type is str else int(known[each.name])
-                for each in fields(Position)
-            }
-            values["unterminated"] = values["unterminated"] == 1
-            return Position(**values)
-        except (KeyError, ValueError) as error:
-            raise PositionError(
-                f"the position at {self.key} is damaged ({error}): use --from-start"
-            ) from error
+            self.known = _text(self._client.get(self.key) or "")
+        return self.known
 
-    def move(self, old: str, new: Position, entries: Sequence[Sealed], full: int) -> Outcome:
-        """Add the entries and set the position, both or neither; the same call may be repeated.
+    def store(self, batch: LogBatch, full: int) -> Outcome:
+        """Add a batch to the stream and set the mark, both or neither; the same call may be
+        repeated. ``other``: neither was done, and :attr:`known` is the mark that was found.
 
         Args:
-            old: the token the position must still have; empty where there is none.
-            new: the position afterwards.
-            entries: what was read between the two.
+            batch: what was read behind the known mark.
             full: entries in the stream from which on it is full.
 
         Raises:
             StreamError: Redis did not answer; the outcome is unknown.
         """
-        position = asdict(new) | {
-            "v": VERSION,
-            "source": self.source,
-            "unterminated": int(new.unterminated),
-        }
-        arguments: list[str | bytes | int] = [old, new.token, full, 2 * len(position)]
-        for name, value in position.items():
-            arguments += name, value
-        for entry in entries:
+        arguments: list[str | bytes | int] = [self.known, batch.position.mark, full]
+        for entry in batch.entries:
             arguments.append(2 * len(entry.fields()))
             for name, value in entry.fields().items():
                 arguments += name, value
         with mapped():
-            reply = self._move(keys=[self.key, self.stream], args=arguments)
-        return _OUTCOMES[_text(reply)]
+            outcome, mark = self._script(keys=[self.key, self.stream], args=arguments)
+        self.known = _text(mark)
+        return {"stored": "stored", "full": "full"}.get(_text(outcome), "other")  # type: ignore[return-value]
+
+
+class PositionFile:
+    """An open position file, locked: no other process uses it meanwhile.
+
+    Args:
+        path: where it is, or will be.
+        source: what the position belongs to: the text that names the log and how it is counted.
+
+    Attributes:
+        path: as given.
+        position: the newest; None in a new file.
+        instead_of: the mark that there was when the log was begun; empty: none.
+
+    Raises:
+        OSError: it cannot be opened, locked or written to.
+        PositionError: another tail uses it, it belongs to another source, or it is damaged.
+    """
+
+    def __init__(self, path: str, source: str) -> None:
+        self.path = path
+        self.position: Position | None = None
+        self.instead_of = ""
+        self._source = source
+        self._fd = self._locked()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def batches(self) -> Iterator[LogBatch]:
+        """Those it holds, oldest first.
+
+        Raises:
+            PositionError: it is damaged.
+        """
+        with open(self.path, "rb") as file:
+            file.readline()
+            try:
+                for line in file:
+                    yield _batch(line)
+            except (ValueError, TypeError, KeyError) as error:
+                raise PositionError(
+                    f"the position file {self.path} is damaged ({error}): delete it, and say with "
+                    "--begin where to go on"
+                ) from error
+
+    def knows(self, mark: str) -> bool:
+        """Whether what stands behind a mark can be sent again: there is none, or it is that of one
+        of the batches, or lies before them. One between two of them is another reader's.
+        """
+        if mark in ("", self.instead_of):
+            return True
+        positions = [batch.position for batch in self.batches()]
+        return any(each.mark == mark for each in positions) or (
+            mark.startswith(positions[0].series) and not positions[0].is_reached(mark)
+        )
+
+    def append(self, batch: LogBatch, known: str) -> None:
+        """Write a batch to disk. One of another series than the one before begins the file anew.
+
+        Args:
+            batch: it.
+            known: the mark in Redis.
+
+        Raises:
+            PositionError: it cannot be written.
+        """
+        line = _line(batch)
+        begun_anew = self.position is None or self.position.series != batch.position.series
+        try:
+            if begun_anew:
+                self.instead_of = known
+                self._replace(line)
+            elif self._size + len(line) > FILE_BYTES:
+                self._replace(self._newest(FILE_BYTES // 2) + line)
+            else:
+                _write(self._fd, line)
+                self._size += len(line)
+                os.fdatasync(self._fd)
+        except OSError as error:
+            raise PositionError(
+                f"the position cannot be noted in {self.path}: {error.strerror}. Nothing is lost: "
+                "the next run goes on from there"
+            ) from error
+        self.position = batch.position
+
+    def close(self) -> None:
+        """Close and unlock it; once more does no harm."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _locked(self) -> int:
+        for _ in range(_ATTEMPTS):
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), os.stat(self.path)):
+                    return fd
+            except BlockingIOError:
+                os.close(fd)
+                break
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # it was replaced meanwhile
+        raise PositionError(
+            f"another countersink tail uses the position file {self.path}; stop one of them"
+        )
+
+    def _open(self) -> None:
+        with open(self.path, "rb") as file:
+            head = file.readline()
+            if not head.endswith(b"\n"):
+                self._replace(b"")
+                return
+            try:
+                told = json.loads(head)
+                self.instead_of = told["instead_of"]
+            except (ValueError, TypeError, KeyError):
+                told = {}
+            if (told.get("v"), told.get("source")) != (VERSION, self._source):
+                raise PositionError(
+                    f"{self.path} is not the position file of this log, counter and kind of key: "
+                    "each has a file of its own"
+                )
+            self._size = len(head)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._size += len(line)
+        os.ftruncate(self._fd, self._size)  # a torn last line
+        for batch in self.batches():
+            self.position = batch.position
+
+    def _newest(self, size: int) -> bytes:
+        """Whole lines of the last ``size`` bytes."""
+        with open(self.path, "rb") as file:
+            file.seek(self._size - size)
+            file.readline()
+            return file.read()
+
+    def _replace(self, lines: bytes) -> None:
+        """Put a file with these lines in its place."""
+        head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
+        data = json.dumps(head).encode() + b"\n" + lines
+        other = f"{self.path}.new"
+        with suppress(FileNotFoundError):
+            os.unlink(other)
+        fd = os.open(other, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write(fd, data)
+            os.fsync(fd)
+            os.rename(other, self.path)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(self._fd)
+        self._fd = fd
+        self._size = len(data)
+        directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def default_path(source: str) -> str:
+    """Where the position file of ``source`` lies if nobody says otherwise: in the directory for
+    state that systemd gives a service, else in the user's (XDG); made if it is missing.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):
+        state = os.path.join(os.path.expanduser("~"), ".local", "state")
+    directory = os.path.join(service or os.path.join(state, "countersink"), "tail")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    return os.path.join(directory, file_name(source))
+
+
+def file_name(source: str) -> str:
+    """The name of the position file of ``source`` in a directory for several."""
+    return sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32] + ".jsonl"
+
+
+def _line(batch: LogBatch) -> bytes:
+    entries = [[each.id, each.rows.decode(), each.increments] for each in batch.entries]
+    return (
+        json.dumps({**asdict(batch.position), "at": batch.at, "entries": entries}).encode() + b"\n"
+    )
+
+
+def _batch(line: bytes) -> LogBatch:
+    known = json.loads(line)
+    at = known.pop("at")
+    entries = [
+        Sealed(id=id, at=at, rows=rows.encode(), increments=increments)
+        for id, rows, increments in known.pop("entries")
+    ]
+    return LogBatch(Position(**known), at, entries)
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def shared_bytes(head: bytes) -> int:
@@ -227,7 +430,3 @@ def prefix_of(head: bytes) -> str:
 
 def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _random() -> str:
-    return os.urandom(16).hex()

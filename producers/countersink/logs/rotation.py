@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -134,7 +134,7 @@ class NamedLog:
             except LogError:
                 if not os.path.lexists(self.path) and not position.older:
                     newest, changed = older(self.log, None)
-                    position = move(position.moved(older=newest, older_at=changed))
+                    position = move(replace(position, older=newest, older_at=changed))
                 if not self.follow or os.path.exists(self.path):
                     raise
             if not waiting:
@@ -156,7 +156,7 @@ class NamedLog:
             raise TailError(
                 f"{self.path} is shorter than when its line {position.line} was counted: "
                 "if it was put back from a copy, wait until it has grown, "
-                "or use --from-start to count it all again"
+                "or use --begin start to count it all again"
             )
         gone = position.prefix_bytes > 0 or (
             is_log and position.inode not in (0, file.inode) and not has_newer(self.log, position)

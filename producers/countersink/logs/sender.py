@@ -1,27 +1,37 @@
-"""How ``tail`` stores entries and position together: pauses and notices while Redis is away or the
-stream is full, tries after a stop, and the error if another ``tail`` reads the same log."""
+"""``LogSender``, which stores the hits of ``tail``: where a run begins (``--begin``) and when that
+is refused, up to which age batches are sent again to a Redis without a mark (``AGAIN_MS``), pauses
+and notices while Redis is away or the stream is full, tries after a stop."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Final, TypeVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final, Literal, TypeVar
 
 import redis
 
 from countersink.logs import Counts
-from countersink.logs.errors import TailError
+from countersink.logs.errors import PositionError, TailError
 from countersink.logs.formats.reader import without_visitor
-from countersink.logs.position import Ledger, Outcome, Position
+from countersink.logs.position import LogBatch, LogMark, Outcome, Position, PositionFile
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import MAX_HASHES, Salt, member_hash, no_salt, salt_of
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import mapped
-from countersink.stream.entry import Row, Sealed, encoded, id_for, new_entry_id
+from countersink.stream.entry import Row, Sealed, encoded, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PartitionRoute, note_use, read_salts
 
+Begin = Literal["start", "end"]
+BEGINS: Final[tuple[Begin, ...]] = ("start", "end")
+AGAIN_MS: Final = 2 * 24 * 3600 * 1000
+"""Age of the oldest batch that is sent again where Redis has no mark at all: guards, by which
+workers know what they applied, are kept for three days."""
+_SENT_AGAIN: Final = (
+    "Redis has not all that was read of this log (a tail was killed, or Redis was emptied or"
+    " restored): what it has not is sent again, as it was, and counts once"
+)
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
 _REMIND_EVERY: Final = 60.0
@@ -61,50 +71,71 @@ class LogSender:
     _route: PartitionRoute | None = None
     """Of a source without a place of its own."""
 
-    def move(
-        self,
-        ledger: Ledger,
-        old: Position,
-        new: Position,
-        counts: Counts,
-        *,
-        again: bool = False,
-    ) -> Position:
-        """Store the hits between two positions of a file, and the second of them, which is returned
-        with its time.
-
-        The entries' ids follow from where in the file the batch begins and ends. Should Redis lose
-        its last second, a reader that cuts the same batches again sends the same ids, and nothing
-        counts twice. A batch that had ended at the end of a growing file is cut differently once
-        the file has grown; its lines then count twice if a worker had applied them already, unless
-        a position file says how they were cut: ``again`` sends them with the time of ``new``.
+    def resume(self, file: PositionFile, mark: LogMark, begin: Begin | None) -> Position:
+        """The position to go on from; one without a device for a log that is to be counted from its
+        start (or end). What Redis has not of the position file's batches is sent again.
 
         Raises:
-            TailError: another reader moved the position, Redis lost it, or a stop came while Redis
-                was away.
+            PositionError: there is no position, or an older one, of a log that was read before, and
+                ``begin`` does not say where to go on.
+            TailError: a stop came while Redis was away.
             StreamError: Redis refuses for good.
         """
-        span = f"{old.offset}+{old.unterminated:d}..{new.offset}+{new.unterminated:d}"
-        place = f"{new.series}:{new.file}:{span}"
-        self._stream = ledger.stream
-        if not again:
-            new = replace(new, at=self.now())
-        entries = self._seal(
-            counts, new.at, lambda n: id_for(f"tail:{ledger.source}", self.counter, f"{place}:{n}")
-        )
-        if not self._insist(lambda: ledger.move(old.token, new, entries, self.full)):
-            now = self.patiently(ledger.read)
-            if now is None or (now.series == new.series and now.at < old.at):
-                raise TailError(
-                    "Redis has lost the position of this log: it was emptied or restored, or is "
-                    "another one. What was read last is not stored; run it again"
-                )
+        self._stream = mark.stream
+        known = self.patiently(mark.read)
+        position = file.position
+        if begin or (position is None and not known):
+            return Position.first()
+        if position is None or not (known == position.mark or file.knows(known)):
+            what = "is not there" if position is None else "is older, or of another reader"
+            raise PositionError(
+                f"Redis says that this log was read before, up to the mark {known!r}, but the"
+                f" position file {file.path} {what}: was it lost or put back, or does another"
+                " machine or user read this log? --begin start counts the whole log (again),"
+                " --begin end what comes from now on"
+            )
+        if known != position.mark:
+            self.notice(_SENT_AGAIN)
+            self._catch_up(file, mark)
+        return position
+
+    def store(self, file: PositionFile, mark: LogMark, position: Position, counts: Counts) -> None:
+        """Store the hits before a position of a log, and the position.
+
+        Raises:
+            PositionError: the position file cannot be written; nothing was sent.
+            TailError: another reader has set the mark, or a stop came while Redis was away; the
+                next run sends what the file has.
+            StreamError: Redis refuses for good.
+        """
+        at = self.now()
+        batch = LogBatch(position, at, self._seal(counts, at))
+        file.append(batch, mark.known)
+        if not self._sent(file, mark, batch):
+            self.notice(_SENT_AGAIN)
+            self._catch_up(file, mark)
+
+    def _sent(self, file: PositionFile, mark: LogMark, batch: LogBatch) -> bool:
+        """Send a batch; False: Redis has lost one before it."""
+        if self._insist(lambda: mark.store(batch, self.full)) == "other":
+            if file.knows(mark.known):
+                return False
             raise TailError(
                 "another countersink tail reads this log for this counter; stop one of them. "
                 "Nothing was counted twice"
             )
-        self.entries += len(entries)
-        return new
+        self.entries += len(batch.entries)
+        return True
+
+    def _catch_up(self, file: PositionFile, mark: LogMark) -> None:
+        """Send the batches of the file that are behind the mark, as they stand there."""
+        oldest = 0 if mark.known else self.now() - AGAIN_MS
+        for batch in file.batches():
+            if batch.at < oldest or batch.position.is_reached(mark.known):
+                continue
+            if not self._sent(file, mark, batch):
+                self._catch_up(file, mark)  # from the beginning: it was emptied meanwhile
+                return
 
     def add(self, counts: Counts) -> None:
         """Store hits that have no place to go back to; of a cluster on a master that serves.
@@ -117,7 +148,7 @@ class LogSender:
             self._route = self.patiently(self._found)
         route = self._route
         route.return_home(self.client)
-        entries = self._seal(counts, self.now(), lambda n: new_entry_id(self.now()))
+        entries = self._seal(counts, self.now())
         self._insist(lambda: route.reach(self.client, lambda: self._append(route.stream, entries)))
         self.entries += len(entries)
 
@@ -137,16 +168,10 @@ class LogSender:
             pipe.execute()
         return "stored"
 
-    def _seal(self, counts: Counts, at: int, name: Callable[[int], str]) -> list[Sealed]:
-        rows = self._rows(counts)
+    def _seal(self, counts: Counts, at: int) -> list[Sealed]:
         return [
-            Sealed(
-                id=name(n),
-                at=at,
-                rows=raw,
-                increments=sum(row[3] for row in part),
-            )
-            for n, (part, raw) in enumerate(encoded(rows))
+            Sealed(id=new_entry_id(at), at=at, rows=raw, increments=sum(row[3] for row in part))
+            for part, raw in encoded(self._rows(counts))
         ]
 
     def _rows(self, counts: Counts) -> list[Row]:
@@ -178,8 +203,7 @@ class LogSender:
                 )
                 rows.append((self.counter, key, minute, amount))
                 continue
-            # In an order: a batch that is sent again is cut into the same rows.
-            hashes = sorted({member_hash(each.encode(), salt.salt) for each in visitors})
+            hashes = list({member_hash(each.encode(), salt.salt) for each in visitors})
             for at in range(0, len(hashes), MAX_HASHES):
                 part = b"".join(hashes[at : at + MAX_HASHES])
                 rows.append((self.counter, key, minute, 0 if at else amount, salt.number, part))
@@ -228,15 +252,15 @@ class LogSender:
                 trouble.over("Redis is back")
                 return result
 
-    def _insist(self, move: Callable[[], Outcome]) -> bool:
-        """Whether it was stored; False when somebody else moved the position."""
+    def _insist(self, store: Callable[[], Outcome]) -> Outcome:
+        """What came of storing something, tried again for as long as the stream is full."""
         trouble = _Trouble(self.notice, self.stop)
-        while (outcome := self.patiently(move)) == "full":
+        while (outcome := self.patiently(store)) == "full":
             trouble.wait(
                 f"the queue holds {self.full} entries or more: waiting for the workers", None
             )
         trouble.over("the queue has room again")
-        return outcome == "stored"
+        return outcome
 
 
 @dataclass(slots=True)
@@ -258,8 +282,8 @@ class _Trouble:
             self.stopped = self.stopped or now
             if now - self.stopped >= _LAST_ATTEMPTS:
                 raise TailError(
-                    f"stopped while {why}: what was read last is not stored, "
-                    "and the next run reads it again"
+                    f"stopped while {why}: what was read last is not stored; if it was read from a"
+                    " file, the next run stores it"
                 ) from cause
             time.sleep(_FIRST_WAIT)
         else:

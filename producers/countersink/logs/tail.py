@@ -2,9 +2,9 @@
 (``STORE_AFTER``), and goes on after rotation and truncation; flags are in
 ``cli/commands/count/tail.py``.
 
-A log's position moves in Redis in the same step as its rows arrive there, so a run that was killed
-anywhere goes on where it stopped: no line is skipped and none is counted twice. A second run over
-a log that has not grown adds nothing.
+Each batch of lines is written to the position file before it is sent, with the place behind it
+(``position.py``), so a run that was killed anywhere goes on where it stopped: no line is skipped
+and none is counted twice. A second run over a log that has not grown adds nothing.
 
 **Which log it is.** The position belongs to the counter, the kind of key and the absolute path; a
 file is known again by its first bytes (``position.py``); where there were none, or it is gone, it
@@ -14,12 +14,9 @@ one. A server goes on writing to a renamed file for a moment: following waits un
 for some seconds, and a run that finds it younger ends there, for the next one to go on. When the
 rotated file is gone, a notice says so and the new file is read from its beginning.
 
-**A last line without a newline** may be a whole one or half of one. In a file that can still grow
-(the log itself), following leaves it until its newline comes. A run that ends at the end of the
-file counts it if it is a valid line that comes to the same however it goes on; the position
-remembers that, and the line is not counted again when it grows. Else it is left for the next run,
-and reported. In a rotated file, a compressed one or a pipe the end is the end: the last line is
-counted or rejected like any other.
+**A last line without a newline** waits for it in a file that may still grow: the log itself, plain.
+In a rotated file, a compressed one or a pipe the end is the end: the last line is counted or
+rejected like any other.
 
 A pipe (:func:`tail_pipe`) has no position.
 """
@@ -32,14 +29,14 @@ from countersink.logs.errors import LogError, TailError
 from countersink.logs.file import LogFile, Pipe
 from countersink.logs.lines import Block, Cutter, Hits, Summary
 from countersink.logs.position import (
-    Ledger,
+    LogMark,
     Position,
+    PositionFile,
     head_of,
     known_head,
     prefix_of,
     shared_bytes,
 )
-from countersink.logs.position_file import Begin, PositionFile, Resumption
 from countersink.logs.rotation import (
     POLL,
     LogPath,
@@ -50,7 +47,7 @@ from countersink.logs.rotation import (
     older,
     since,
 )
-from countersink.logs.sender import LogSender
+from countersink.logs.sender import Begin, LogSender
 
 STORE_AFTER: Final = 1.0
 """Seconds after which what came is stored, however little."""
@@ -65,24 +62,23 @@ class FileTail:
     """One run over a log that is a file.
 
     Attributes:
-        sender, ledger: where rows and position go.
+        sender, file, mark: where rows and position go.
         hits: what is read is added to them; their reporter is also told of rotations and waits.
         path: the log, absolute.
         follow: go on when the end is reached.
         rotate_wait: seconds for which a rotated file must not have grown until it is left.
         rotated_in: a directory for rotated files beside its own; '': none.
-        file: by which a Redis that has lost the position is known.
     """
 
     sender: LogSender
-    ledger: Ledger
+    file: PositionFile
+    mark: LogMark
     hits: Hits
     _: KW_ONLY
     path: str
     follow: bool
     rotate_wait: float
     rotated_in: str = ""
-    file: PositionFile | None = None
     _unsaved: bool = False
 
     def __post_init__(self) -> None:
@@ -98,15 +94,14 @@ class FileTail:
             LogError: the log cannot be read.
             UnknownFormat: it cannot be told what its lines are; the position stays before them.
             TailError: another run is at work on it, or a stop came while Redis was away.
-            PositionError: the position was lost, or is damaged.
+            PositionError: the position was lost, or is damaged, or cannot be written.
             StreamError: Redis refuses for good.
         """
-        known = Resumption(self.sender, self.ledger, self.hits, self._paths, self.file)
-        self._position = known.position(begin)
+        self._position = self.sender.resume(self.file, self.mark, begin)
         if not self._position.older:
             # Also before the first line: the log may be rotated before there is one.
             self._unsaved = True
-            file = self._log.open(self._position, self._move)
+            file = self._log.open(self._position, self._move_to)
         else:
             file = find(self._paths, self._position) or self._begin_anew()
         if file is None:
@@ -128,7 +123,7 @@ class FileTail:
         while data := file.read(cutter.wanted, cutter.reach):
             cutter.feed(data)
         self._cutter = Cutter(cutter.offset, cutter.line)
-        self._place = (cutter.offset, cutter.line, False)
+        self._place = (cutter.offset, cutter.line)
         self.hits.parser.begin(file, cutter.offset)
         self._head = head_of(file)[: cutter.offset]
 
@@ -145,9 +140,9 @@ class FileTail:
             file.close()
             raise TailError(f"{file.path} is compressed and will not grow: leave out --follow")
         self._file = file
-        self.hits.parser.begin(file, position.offset, counted=position.unterminated)
-        self._cutter = Cutter(position.offset, position.line, counted=position.unterminated)
-        self._place = (position.offset, position.line, position.unterminated)
+        self.hits.parser.begin(file, position.offset)
+        self._cutter = Cutter(position.offset, position.line)
+        self._place = (position.offset, position.line)
         self.hits.held.clear()  # read again, from the position on
         self._head = head_of(file)[: position.offset]
         self._changed = 0
@@ -263,11 +258,14 @@ class FileTail:
         if self._file.compressed:
             self._finish()
             return
-        self.hits.end(cutter.rest)
-        path, number = self._file.path, cutter.line + 1
-        if self.hits.count_unterminated(path, cutter.rest, number, overlong=cutter.overlong):
-            cutter.counted = True
+        self.hits.end()
         self._counted()
+        if cutter.reach > cutter.offset:
+            self.hits.summary.left = 1
+            self.hits.reporter.notice(
+                f"line {cutter.line + 1} of {self._file.path} has no newline yet: the next run"
+                " counts it"
+            )
 
     def _count(self, block: Block) -> None:
         self.hits.count(self._file.path, block)
@@ -276,12 +274,12 @@ class FileTail:
 
     def _counted(self) -> None:
         """All that was read is counted."""
-        self._place = self._cutter.offset, self._cutter.line, self._cutter.counted
+        self._place = self._cutter.offset, self._cutter.line
 
     def _begin_anew(self) -> LogFile | None:
         """What came after the file that was read before, or else the log, from its start."""
         position = self._position
-        file = self._log.open(self._position, self._move)
+        file = self._log.open(self._position, self._move_to)
         if file is None:
             return None
         if self._log.replaces(file, position):
@@ -291,33 +289,30 @@ class FileTail:
         return file
 
     def _store(self) -> None:
-        old = self._position
-        offset, line, counted = self._place
-        if (offset, counted) == (old.offset, old.unterminated) and not self._unsaved:
+        offset, line = self._place
+        if offset == self._position.offset and not self._unsaved:
             return
-        known = self._head[: self._cutter.reach if counted else offset]
+        known = self._head[:offset]
         if len(known) <= shared_bytes(known):
             known = b""
-        new = old.moved(
-            device=self._file.device,
-            inode=self._file.inode,
-            prefix_bytes=len(known),
-            prefix=prefix_of(known),
-            offset=offset,
-            line=line,
-            unterminated=counted,
+        self._move_to(
+            replace(
+                self._position,
+                device=self._file.device,
+                inode=self._file.inode,
+                prefix_bytes=len(known),
+                prefix=prefix_of(known),
+                offset=offset,
+                line=line,
+            )
         )
-        self._move(new)
         self._unsaved = False
         self.hits.stored()
 
-    def _move(self, new: Position) -> Position:
-        counts = self.hits.counts
-        moved = self.sender.move(self.ledger, self._position, new, counts)
-        self._position = moved
-        if self.file:
-            self.file.append(moved)
-        return moved
+    def _move_to(self, position: Position) -> Position:
+        self.sender.store(self.file, self.mark, position, self.hits.counts)
+        self._position = position
+        return position
 
 
 def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:

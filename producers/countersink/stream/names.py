@@ -126,10 +126,8 @@ def remove_salts(client: redis.Redis, counter: str) -> None:
 
 
 def tail_key(partition: int, source: str) -> str:
-    """The hash that holds how far ``source`` (any text that names a log and its options) was read.
-
-    Its fields: :mod:`countersink.logs.position`. It lies in the hash slot of the
-    partition's stream, so that rows and position move in one transaction.
+    """The mark of how far ``source`` (any text that names a log and its options) was read: a
+    string, in the hash slot of the partition's stream. See :mod:`countersink.logs.position`.
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{{countersink:{partition}}}:tail:{digest}"

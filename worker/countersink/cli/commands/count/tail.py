@@ -21,15 +21,8 @@ from countersink.logs import Parser, Rejected
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
 from countersink.logs.formats.detection import AUTO
 from countersink.logs.lines import Hits, Reporter, Summary
-from countersink.logs.position import Ledger
-from countersink.logs.position_file import (
-    BEGINS,
-    Begin,
-    PositionFile,
-    default_path,
-    file_name,
-)
-from countersink.logs.sender import LogSender
+from countersink.logs.position import LogMark, PositionFile, default_path, file_name
+from countersink.logs.sender import BEGINS, Begin, LogSender
 from countersink.logs.tail import FileTail, tail_pipe
 from countersink.logs.template import Condition, canonical
 from countersink.metrics.health import Health, probes
@@ -126,22 +119,17 @@ class _Report(Reporter):
     "--follow", is_flag=True, help="Go on counting as the log grows, also across rotations."
 )
 @settings.one_off(
-    "--from-start",
-    is_flag=True,
-    help="Forget the position and count the whole log again (--begin start).",
-)
-@settings.one_off(
     "--begin",
     type=click.Choice(BEGINS),
-    help="Where to go on, whatever position is known: at the log's start, after its end, at the "
-    "position in the file, or at the position in Redis.",
+    help="Where to go on, whatever position is known: at the log's start, which counts it all"
+    " (again), or after its end.",
 )
 @settings.setting(
     "--position-file",
     type=click.Path(),
     metavar="FILE",
-    help="File for the position, which shows whether Redis has lost it; if it is a directory, each "
-    "log, counter and kind of key has its own file in it.  "
+    help="File for the position; if it is a directory, each log, counter and kind of key has its"
+    " own file in it. Put it on a disk that lasts as long as the log.  "
     "[default: in ~/.local/state/countersink/tail]",
 )
 @settings.setting(
@@ -190,7 +178,6 @@ def command(
     where: tuple[Condition, ...],
     visitor: tuple[str, ...] | None,
     follow: bool,
-    from_start: bool,
     begin: Begin | None,
     position_file: str | None,
     max_stream_length: int,
@@ -209,16 +196,13 @@ def command(
     tail detects the format from the first lines if they are unambiguous; docs/backfill.md lists the
     formats.
 
-    Redis keeps the position with the counts: a second run adds nothing, and a run that was killed
-    goes on where it stopped. If Redis has lost the position, tail refuses to count the log again
-    until --begin says where to go on. - reads standard input, which has no position.
+    The position file says how far the log was counted: a second run adds nothing, and a run that
+    was killed goes on where it stopped. If the file is lost or older than what Redis remembers,
+    tail refuses until --begin says where to go on. - reads standard input, which has no position.
 
     Lines that cannot be counted are shown on stderr with their numbers, and the command then ends
     with 3, unless --allow-rejects covers them.
     """
-    if from_start and begin not in (None, "start"):
-        raise Misuse("--from-start is the same as --begin start: leave one of them out")
-    begin = "start" if from_start else begin
     report = _Report(show_rejected)
     if dimension:
         key = _no_key(key)
@@ -301,12 +285,6 @@ def _parser(
         )
 
 
-UNPROTECTED: Final = (
-    "how far this log was counted is kept in Redis alone, since there is no directory to note it "
-    "in: should Redis lose it, the log is counted again. --position-file names a file"
-)
-
-
 def _count(
     closing: ExitStack,
     sender: LogSender,
@@ -320,8 +298,8 @@ def _count(
     rotate_wait: float,
     rotated_in: str,
 ) -> None:
-    """Count a log: what comes through a pipe, or what is new in a file, whose position in Redis and
-    in a file is that of these ``lines``.
+    """Count a log: what comes through a pipe, or what is new in a file, whose position is that of
+    these ``lines``.
 
     Raises:
         LogError, PositionError, TailError, StreamError: as of :class:`FileTail`.
@@ -333,20 +311,17 @@ def _count(
     path = _absolute(access_log)
     source = f"{lines} {path}"
     file = _position_file(position_file, source)
-    if file:
-        closing.callback(file.close)
-    ledger = sender.patiently(lambda: Ledger(sender.client, source))
-    if file is None and sender.patiently(ledger.read) is None:
-        hits.reporter.notice(UNPROTECTED)
+    closing.callback(file.close)
+    mark = sender.patiently(lambda: LogMark(sender.client, source))
     run = FileTail(
         sender,
-        ledger,
+        file,
+        mark,
         hits,
         path=path,
         follow=follow,
         rotate_wait=rotate_wait,
         rotated_in=rotated_in,
-        file=file,
     )
     run.run(begin=begin)
 
@@ -377,23 +352,26 @@ def _pipe(name: str, begin: Begin | None) -> int | None:
     if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return None
     if begin:
-        raise Misuse(
-            f"{name} is a pipe, which is always read from where it is: leave out --begin and"
-            " --from-start"
-        )
+        raise Misuse(f"{name} is a pipe, which is always read from where it is: leave out --begin")
     return 0 if mode is None else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _position_file(asked: str | None, source: str) -> PositionFile | None:
-    """The position file; None where none was asked for and there is no place for one."""
+def _position_file(asked: str | None, source: str) -> PositionFile:
+    """The position file.
+
+    Raises:
+        PositionError: it cannot be used.
+    """
+    path = asked or ""
     try:
-        if asked and os.path.isdir(asked):
-            return PositionFile(os.path.join(asked, file_name(source)), source)
-        return PositionFile(asked or default_path(source), source)
+        if path and os.path.isdir(path):
+            path = os.path.join(path, file_name(source))
+        return PositionFile(path or default_path(source), source)
     except OSError as error:
-        if not asked:
-            return None
-        raise PositionError(f"cannot use the position file {asked}: {error.strerror}") from error
+        raise PositionError(
+            f"cannot use the position file {path or error.filename}: {error.strerror};"
+            " --position-file names another"
+        ) from error
 
 
 def _absolute(name: str) -> str:
