@@ -128,7 +128,7 @@ def test_the_result_as_json(redis_url: str, log: Path) -> None:
 def test_rotated_files_in_a_directory_of_their_own(
     redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
 ) -> None:
-    old = tmp_path / "old"
+    old = tmp_path.with_name(f"{tmp_path.name}-old")
     old.mkdir()
     options = ("--rotated-in", os.path.relpath(old), "--rotate-wait", "0")
     for number in range(2):
@@ -137,10 +137,6 @@ def test_rotated_files_in_a_directory_of_their_own(
         write(log, f"/late{number}")
         log.rename(old / "access.log.1")
     write(log, "/new")
-    done = tail(redis_url, str(log))
-    assert done.status == 1
-    assert f"{old}/access.log.1 holds line 1 of {log}" in done.err
-    (old / "access.log.1").unlink()
     done = tail(redis_url, str(log), "--format", "json")
     assert (done.status, done.json["counted"], done.json["lost"]) == (3, 1, 1)
     assert "was not found" in done.err

@@ -147,8 +147,7 @@ class NamedLog:
         """Whether ``file`` follows one that is gone, of which lines may be lost; says so.
 
         Raises:
-            TailError: it is the file of the position, but shorter; or that one lies below the
-                log's directory, where rotated files are not looked for.
+            TailError: it is the file of the position, but shorter.
         """
         is_log = file.path == self.path
         if is_log and position.prefix_bytes >= PREFIX_BYTES and begins_as(file, position):
@@ -162,24 +161,12 @@ class NamedLog:
             is_log and position.inode not in (0, file.inode) and not has_newer(self.log, position)
         )
         if gone:
-            self._look_below(position)
             self.reporter.notice(
                 f"{file.path} is another file than the one counted up to line {position.line}, "
                 "and that one was not found; lines written to it later cannot be counted "
                 "(--rotated-in names the directory that rotated files are moved to)"
             )
         return gone
-
-    def _look_below(self, position: Position) -> None:
-        directory = os.path.dirname(self.path)
-        for place in (os.path.join(directory, name) for name in _names(directory)):
-            with suppress(LogError):
-                if found := find(LogPath(self.path, place), position):
-                    found.close()
-                    raise TailError(
-                        f"{found.path} holds line {position.line} of {self.path}, and maybe more:"
-                        f" --rotated-in {place} goes on there"
-                    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +251,17 @@ def find(log: LogPath, position: Position) -> LogFile | None:
             return file
     if unread is not None:
         raise unread
+    return None
+
+
+def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | None:
+    """The same in the directories below the log's own, with the one where it was found."""
+    directory = os.path.dirname(log.path)
+    for place in (os.path.join(directory, name) for name in _names(directory)):
+        below = LogPath(log.path, place)
+        with suppress(LogError):
+            if file := find(below, position):
+                return below, file
     return None
 
 

@@ -43,6 +43,7 @@ from countersink.logs.rotation import (
     NamedLog,
     after,
     find,
+    find_below,
     is_moved,
     older,
     since,
@@ -82,10 +83,11 @@ class FileTail:
     _unsaved: bool = False
 
     def __post_init__(self) -> None:
-        self._paths = LogPath(self.path, self.rotated_in)
-        self._log = NamedLog(
-            self._paths, self.hits.reporter, follow=self.follow, stop=self.sender.stop
-        )
+        self._look_in(LogPath(self.path, self.rotated_in))
+
+    def _look_in(self, paths: LogPath) -> None:
+        self._paths = paths
+        self._log = NamedLog(paths, self.hits.reporter, follow=self.follow, stop=self.sender.stop)
 
     def run(self, *, begin: Begin | None = None) -> Summary:
         """Count what is new, from the stored position on, or from where ``begin`` says.
@@ -103,7 +105,7 @@ class FileTail:
             self._unsaved = True
             file = self._log.open(self._position, self._move_to)
         else:
-            file = find(self._paths, self._position) or self._begin_anew()
+            file = self._find() or self._begin_anew()
         if file is None:
             return self.hits.summary
         self._enter(file)
@@ -209,7 +211,7 @@ class FileTail:
         """Go on after a truncation: in the copy that was made before it, else from the start."""
         self._store()
         self._file.close()
-        file = find(self._paths, self._position) or self._begin_anew()
+        file = self._find() or self._begin_anew()
         if file is None:
             return False
         self._enter(file)
@@ -275,6 +277,14 @@ class FileTail:
     def _counted(self) -> None:
         """All that was read is counted."""
         self._place = self._cutter.offset, self._cutter.line
+
+    def _find(self) -> LogFile | None:
+        """The file of the position; where it lies in a directory below, so do those after it."""
+        file = find(self._paths, self._position)
+        if file is None and (below := find_below(self._paths, self._position)):
+            paths, file = below
+            self._look_in(paths)
+        return file
 
     def _begin_anew(self) -> LogFile | None:
         """What came after the file that was read before, or else the log, from its start."""

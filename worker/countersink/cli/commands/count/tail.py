@@ -150,8 +150,8 @@ class _Report(Reporter):
     "--rotated-in",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIR",
-    help="The directory that rotated files are moved to (olddir of logrotate), if it is not the "
-    "log's own.",
+    help="The directory that rotated files are moved to (olddir of logrotate), if it is neither "
+    "the log's own nor one below it.",
 )
 @settings.setting(
     "--show-rejected",
