@@ -215,8 +215,7 @@ for user in ("app", "tail", "jobs", "web"):
     ]
 for user in ("app", "worker", "jobs", "web"):
     FORBIDDEN[user] += [
-        ("HSET", "{countersink:0}:tail:a", "f", "v"),
-        ("DEL", "{countersink:0}:tail:a"),
+        ("SET", "{countersink:0}:tail:a", "v"),
     ]
 
 
