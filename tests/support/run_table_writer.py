@@ -24,6 +24,11 @@ from tests.support.table_traffic import statement
 RETRIED = frozenset({1213, 1205, 1020, 1317})
 """Deadlock, lock wait, a record that has changed since the snapshot, KILL QUERY: rolled back, and
 again."""
+NO_SAVEPOINT = 1305
+"""A deadlock's victim that is killed at the same time is told of the kill (1317) alone, though its
+whole transaction is rolled back: the next that it hears is that its savepoint is gone."""
+KILLED_WHILE_READ = "has an error in its body"
+"""In the text of a syntax error (1064): KILL QUERY came while MariaDB read a trigger."""
 STATEMENT_ALONE = frozenset({1205, 1317})
 """Of those, the ones that undo the statement and no more: some writers go on with the next one."""
 OWN = frozenset({1062, 1451, 1452})
@@ -43,6 +48,7 @@ class Writer:
         self.own = OWN | STATEMENT_ALONE if number % 3 else OWN
         self.connection = connect(app_url)
         self.tally: Counter[str] = Counter()
+        self.killed = False
         self.worst_s = 0.0
         self.reported = time.monotonic()
         with self.connection.cursor() as cursor:
@@ -87,7 +93,11 @@ class Writer:
                 self._transaction(cursor)
         except pymysql.err.MySQLError as error:
             code = error.args[0]
-            if code not in RETRIED:
+            if not (
+                code in RETRIED
+                or (code == NO_SAVEPOINT and self.killed)
+                or (code == 1064 and KILLED_WHILE_READ in error.args[1])
+            ):
                 raise
             self._rollback(cursor)
             self.tally[f"retried {code}"] += 1
@@ -96,6 +106,7 @@ class Writer:
         return True
 
     def _transaction(self, cursor: Any) -> None:
+        self.killed = False
         self._timed(cursor, "BEGIN")
         for _ in range(self.draw.randint(1, MOST_STATEMENTS)):
             self._statement(cursor)
@@ -115,6 +126,7 @@ class Writer:
         except pymysql.err.MySQLError as error:
             if error.args[0] not in self.own:
                 raise
+            self.killed = self.killed or error.args[0] == 1317
             self.tally[f"own {error.args[0]}"] += 1
         finally:
             self.worst_s = max(self.worst_s, time.monotonic() - begun)
