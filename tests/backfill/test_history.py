@@ -8,8 +8,8 @@ import pytest
 from countersink.backfill import history
 from countersink.backfill.count import targets, task
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.history import Drift, RejectedLine
-from countersink.backfill.options import Recipe
+from countersink.backfill.history import RejectedLine
+from countersink.backfill.options import Drift, Recipe
 from countersink.logs.template import Condition
 from countersink.store import Store
 from countersink.store.connection import Session

@@ -8,15 +8,14 @@ may have millions.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import Recipe
+from countersink.backfill.options import Drift, Recipe
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import Width, width_of
 from countersink.store.counters.catalog import load_scheme
-from countersink.store.sql import label_of, label_time
+from countersink.store.sql import label_of
 
 PAGE: Final = 1000
 """Rows that are read at once."""
@@ -103,44 +102,6 @@ class RejectedLine:
     line: int
     reason: str
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """A key's bucket that was not what the sources say.
-
-    Attributes:
-        day: in the counter's time zone.
-        bucket: as it is in the tables.
-        width: of the bucket.
-        key: the key.
-        had: the total before.
-        should_be: what the sources say.
-    """
-
-    day: date
-    bucket: datetime
-    width: Width
-    key: str
-    had: int
-    should_be: int
-
-    @staticmethod
-    def of(day: date, label: int, key: bytes, had: int, should_be: int) -> "Drift":
-        """That of a bucket of a day, by its label, and a key."""
-        return Drift(
-            day=day,
-            bucket=label_time(label),
-            width=width_of(label),
-            key=key.decode(errors="replace"),
-            had=had,
-            should_be=should_be,
-        )
-
-    @property
-    def delta(self) -> int:
-        """What was added to correct it."""
-        return self.should_be - self.had
 
 
 _RUN: Final = (

@@ -5,22 +5,19 @@ the default number of rejected lines (``MOST_REJECTS``), ``BackfillReport``; fla
 The recipe says how lines become counts: what has to be the same for the same result.
 """
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from countersink.backfill.history import Drift
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
-from datetime import date
-from typing import Self
+from dataclasses import dataclass, field, fields, replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Final, Literal, Self
 
 import msgspec
 
 from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.template import Condition
+from countersink.store.counters.buckets import Width, width_of
+from countersink.store.sql import label_time
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
@@ -225,6 +222,44 @@ class SourceReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A key's bucket that was not what the sources say.
+
+    Attributes:
+        day: in the counter's time zone.
+        bucket: as it is in the tables.
+        width: of the bucket.
+        key: the key.
+        had: the total before.
+        should_be: what the sources say.
+    """
+
+    day: date
+    bucket: datetime
+    width: Width
+    key: str
+    had: int
+    should_be: int
+
+    @staticmethod
+    def of(day: date, label: int, key: bytes, had: int, should_be: int) -> "Drift":
+        """That of a bucket of a day, by its label, and a key."""
+        return Drift(
+            day=day,
+            bucket=label_time(label),
+            width=width_of(label),
+            key=key.decode(errors="replace"),
+            had=had,
+            should_be=should_be,
+        )
+
+    @property
+    def delta(self) -> int:
+        """What was added to correct it."""
+        return self.should_be - self.had
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillReport:
     """What a backfill reports at its end.
 
@@ -255,7 +290,7 @@ class BackfillReport:
     known_lines: int = 0
     by_day: tuple[tuple[str, int], ...] = ()
     corrections: int = 0
-    drift: "tuple[Drift, ...]" = ()
+    drift: tuple[Drift, ...] = ()
     notices: tuple[str, ...] = ()
 
 

@@ -28,8 +28,7 @@ from countersink.backfill import run_state
 from countersink.backfill.count.sources import hold_counter
 from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked
 from countersink.backfill.errors import RolledUpMeanwhile
-from countersink.backfill.history import Drift
-from countersink.backfill.options import BackfillOptions, Progress
+from countersink.backfill.options import BackfillOptions, Drift, Progress
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.backfill.run_state import LineCounts
 from countersink.runtime.limits import key_text

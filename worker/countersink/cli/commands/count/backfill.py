@@ -12,8 +12,7 @@ import click
 from countersink.backfill import history
 from countersink.backfill.counter_column import exported
 from countersink.backfill.errors import WrongOption
-from countersink.backfill.history import Drift
-from countersink.backfill.options import BackfillOptions, BackfillReport, SourceReport
+from countersink.backfill.options import BackfillOptions, BackfillReport, Drift, SourceReport
 from countersink.backfill.run import backfill
 from countersink.cli import output, progress, settings
 from countersink.cli.commands.count import backfill_options, backfills

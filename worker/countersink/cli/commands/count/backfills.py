@@ -10,7 +10,8 @@ from typing import Any, Final
 import click
 
 from countersink.backfill import history, run_state
-from countersink.backfill.history import Drift, Run, RunSource
+from countersink.backfill.history import Run, RunSource
+from countersink.backfill.options import Drift
 from countersink.backfill.undo import Undone, undo
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
