@@ -116,6 +116,10 @@ def test_days_of_another_time_zone_come_exactly(servers: Servers) -> None:
         "2026-11-18T23:00+01:00",
         "2026-11-19T00:00+01:00",
     ]
+    done = servers.call("export", "views", "--time-zone", "Asia/Kolkata")
+    assert [row[1:] for row in lines(done)[1:]] == [["2026-11-19", "/", "3"]]
+    servers.call("increment", "views", "/", "--at", "2026-11-19T18:10Z")  # or on the next day
+    servers.apply()
     refused = servers.call("export", "views", "--time-zone", "Asia/Kolkata")
     assert "Asia/Kolkata" in one_sentence(refused, 1)
 

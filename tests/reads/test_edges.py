@@ -11,7 +11,7 @@ import redis
 from countersink.reads import ANYTHING, Reads
 from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.errors import SeriesTooLong
+from countersink.store.errors import InexactZone, SeriesTooLong
 from countersink.store.totals import sums
 from countersink.store.totals.query import DIMENSIONS, Query
 from countersink.store.totals.selection import Selection
@@ -120,3 +120,69 @@ def test_what_is_pending_is_asked_for_where_the_queue_was_read_for_it(
 def test_questions_that_do_not_go_together(asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Query(Selection("c"), **asked)
+
+
+def test_days_by_key_are_told_where_days_are(store: Store, session: Session) -> None:
+    """Before the first day and the first month nothing was counted: they may begin in a bucket."""
+    put_scheme(session, "hours", "UTC", "hour")
+    put_scheme(session, "own", "Asia/Kolkata", "hour")
+    noon = date(2026, 11, 18)
+    for name in ("hours", "own"):
+        put_rows(
+            session, [(name, "hour", at(noon, 13), "k", 1), (name, "hour", at(noon, 15), "k", 2)]
+        )
+    put_rows(session, [("days", "day", date(2026, 11, day), "k", day) for day in (18, 19, 20)])
+    begin, end = (datetime(2026, 11, 18, hour, tzinfo=UTC) for hour in (12, 17))
+    for wanted, by in (
+        (Selection("hours", time_zone="Asia/Kathmandu"), "day"),
+        (Selection("hours", time_zone="Asia/Kathmandu"), "month"),
+        (Selection("hours", time_zone="Asia/Kathmandu", start=begin, end=end), "day"),
+        (Selection("own"), "day"),
+        (Selection("own"), "month"),
+        (Selection("days", time_zone="America/New_York"), "month"),
+    ):
+        ((place, total),) = exported(session, by, wanted)
+        assert exported(session, f"key-{by}", wanted) == [(place, "k", total)]
+    for by in ("day", "key-day"):
+        with pytest.raises(InexactZone):
+            exported(session, by, Selection("days", time_zone="America/New_York"))
+
+
+def test_a_day_in_two_pieces_is_whole_from_its_first_beginning_on(
+    store: Store, session: Session
+) -> None:
+    """St. John's set its clocks back at 00:01: the 7th began, then the 6th came back."""
+    until = minute(date(2012, 1, 1), 3 * 60 + 30)
+    put_scheme(session, "n", "America/St_Johns", "minute", rolled_day=until)
+    put_rows(session, [("n", "day", date(2010, 11, 7), "k", 7)])
+    first, back, again = (
+        datetime(2010, 11, 7, *each, tzinfo=UTC) for each in ((2, 30), (2, 31), (3, 30))
+    )
+    assert store.totals.total("n", start=first) == 7
+    assert store.totals.total("n", end=first) == 0
+    for cut in (back, again):
+        with pytest.raises(InexactZone):
+            store.totals.total("n", start=cut)
+    put_scheme(session, "o", "America/St_Johns", "minute", rolled_day=until)
+    put_rows(session, [("o", "day", date(2010, 11, 6), "k", 6)])
+    assert store.totals.total("o", start=again) == 0
+    assert store.totals.total("o", end=again) == 6
+    for cut in (first, back):
+        with pytest.raises(InexactZone):
+            store.totals.total("o", start=cut)
+
+
+def test_a_breakdown_lacks_what_was_before_it_in_whatever_zone(
+    store: Store, session: Session
+) -> None:
+    """A zone that is more than a day behind begins that date after the breakdown does."""
+    store.counters.set("b", time_zone="Pacific/Auckland", resolution="hour", dimensions=["page"])
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    put_rows(session, [("b", "hour", now, "k", 5)])
+    store.counters.set("b", breakdowns=["page"])
+    since = store.counters.show("b").breakdowns[0].since
+    for zone in ("UTC", "Pacific/Honolulu", "Pacific/Pago_Pago", "Etc/GMT+12"):
+        found = store.totals.ask(
+            Query(Selection("b", time_zone=zone), by=DIMENSIONS, dimensions=("page",))
+        )
+        assert (found.rows, found.since) == ([], datetime.fromtimestamp(since * 60, UTC))

@@ -288,8 +288,11 @@ def _would_divide(book: Book, question: Question, zone: str) -> bool:
     width, unit = book.resolution, question.unit
     if not (book.zone == zone and question.in_days and width == "day"):
         for edge in question.edges(zone):
-            first, _ = bucket(book.zone, width, edge)
-            if first < edge and book.told_before(width) <= first:
+            # Also of a day that goes on after the next one has begun, where clocks go back to it.
+            around = [bucket(book.zone, width, minute) for minute in (edge - 1, edge)]
+            if any(
+                first < edge <= last and book.told_before(width) <= first for first, last in around
+            ):
                 return True
     if unit is None or (book.zone == zone and question.in_days and width == "day"):
         return False

@@ -37,9 +37,10 @@ def frame(
     Args:
         store: where the totals are.
         counter: a name, or names; of one counter there is no column ``counter``.
-        by: ``day``, ``hour``, ``month``, ``key``, ``key-day``, ``key-month`` or ``total``, or
-            dimensions, such as ``page,country``: the columns, as of ``countersink export``. Days
-            and months (their first days) are ``datetime64``, hours are in UTC.
+        by: ``day``, ``hour``, ``minute``, ``month``, ``key``, ``key-day``, ``key-month`` or
+            ``total``, or dimensions, such as ``page,country``: the columns, as of ``countersink
+            export``. Days and months (their first days) are ``datetime64``, hours and minutes are
+            in UTC.
         keys: these keys only.
         match: or those that match.
         where: or events with these values of dimensions: ``{"country": "DE"}``.
@@ -74,6 +75,7 @@ def frame(
     for column in ("day", "month"):
         if column in made:
             made[column] = pd.to_datetime(made[column])
-    if "hour" in made:
-        made["hour"] = pd.to_datetime(made["hour"], utc=True)
+    for column in ("hour", "minute"):
+        if column in made:
+            made[column] = pd.to_datetime(made[column], utc=True)
     return made.drop(columns="counter") if isinstance(counter, str) else made

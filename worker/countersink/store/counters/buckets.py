@@ -59,8 +59,9 @@ def zone(name: str) -> ZoneInfo:
     Raises:
         ValueError: there is none; the message says what a name looks like.
     """
-    # Asked for by name, not by trying: a name is a path, and not every file there is a zone.
-    if name not in available_timezones():
+    # Asked for by name, not by trying: a name is a path, and not every file there is a zone. That
+    # of this machine is another one elsewhere.
+    if name == "localtime" or name not in available_timezones():
         raise ValueError(
             f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
             " or UTC"

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.times import iso
 from countersink.store.counters.all_counters import totals_of
-from countersink.store.counters.buckets import month_ends, month_of
+from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.store.errors import (
     AnswerTooLarge,
     IncompleteBreakdown,
@@ -252,30 +252,31 @@ class _Rows:
             self._note_told(begins)
             if told is not None:
                 scope = Scope.of(own, told.start, told.end)
-                days = sorted({own.day(label) for label in bucket_labels(snapshot, scope)})
-                own.require_days(days)
-                yield from self._by_place(own, scope, told, [(day, day) for day in days])
+                labels = bucket_labels(snapshot, scope)
+                days = sorted(set(map(own.day, labels)))
+                yield from self._by_place(own, scope, labels, [(day, day) for day in days])
         else:
             scope = Scope.of(own, wanted.start, wanted.end)
             labels = bucket_labels(snapshot, scope)
             months = sorted({month_of(own.day(label)) for label in labels})
             places = [(month, month_ends(month)) for month in months]
-            yield from self._by_place(own, scope, wanted, places)
+            yield from self._by_place(own, scope, labels, places)
 
     def _by_place(
-        self, view: View, whole: Scope, wanted: Selection, places: Sequence[tuple[date, date]]
+        self, view: View, whole: Scope, labels: list[int], places: Sequence[tuple[date, date]]
     ) -> Iterator[Row]:
-        """(first day, key, total) of each of some ranges of days, as far as ``wanted`` has them.
+        """(first day, key, total) of each of some ranges of days, which have buckets.
 
         Raises:
-            InexactZone, RolledUp: one that the wanted range cuts begins or ends within a bucket.
+            InexactZone, RolledUp: one begins, or another day with counts begins behind one, within
+                a bucket. Before the first one nothing was counted.
         """
+        latest = max(map(view.last_day, labels), default=None)
+        behind = [last + ONE_DAY for _, last in places if latest and last < latest]
+        view.require_series(sorted({first for first, _ in places}.union(behind)))
         for first, last in places:
-            begins_before = wanted.start is None or view.first_day(wanted.start) < first
-            ends_behind = wanted.end is None or view.final_day(wanted.end) > last
-            view.require_range(first if begins_before else None, last if ends_behind else None)
             scope = Scope.within(view, intersected(view.ranges(first, last), whole.ranges))
-            for key, total in keyed(self.snapshot, scope, wanted.keys):
+            for key, total in keyed(self.snapshot, scope, self.wanted.keys):
                 yield first, key, total
 
 

@@ -65,19 +65,19 @@ class BreakdownView:
 
     def lacks(self, snapshot: Snapshot, start: date | None) -> datetime | None:
         """:attr:`since`, if a range that begins so has times before it. One without a beginning
-        begins with the first day that has counts.
+        begins with the first bucket that has counts.
         """
         since = self.since
         if since is None:
             return None
         view = snapshot.view(self.counter)
-        start = start or min(map(view.day, snapshot.edges(view)), default=None)
         if start is None:
-            return None
-        if isinstance(start, datetime):
-            return since if start < since else None
-        begins = buckets.day_begins(self.selection.time_zone or view.zone, start)
-        return since if begins < since.timestamp() else None
+            begins = min(map(view.scheme.starts_at, snapshot.edges(view)), default=None)
+        elif isinstance(start, datetime):
+            begins = buckets.unix(start)
+        else:
+            begins = buckets.day_begins(self.selection.time_zone or view.zone, start)
+        return since if begins is not None and begins < since.timestamp() else None
 
     @contextmanager
     def named(self) -> Iterator[None]:

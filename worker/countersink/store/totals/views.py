@@ -373,10 +373,20 @@ class View:
         # A day that comes in two pieces goes on after the next one has begun.
         return buckets.date_changes(zone, day) != (instant,) or (width == "month" and day.day != 1)
 
-    def _labels_at(self, cut: Cut) -> set[int]:
-        """The bucket that would go on; two where a day comes in two pieces."""
+    def _labels_at(self, cut: Cut) -> Iterator[int]:
+        """The bucket that would go on; two, perhaps, where a day comes in two pieces."""
         around = ((cut.instant - 1) // 60, cut.instant // 60)
-        return {self.scheme.label_in(cut.width, minute) for minute in around}
+        for label in {self.scheme.label_in(cut.width, minute) for minute in around}:
+            if self.scheme.starts_at(label) < cut.instant < self._last_end(cut.width, label):
+                yield label
+
+    def _last_end(self, width: Width, label: int) -> int:
+        """Unix seconds at which a bucket has ended for good: its last day may come back."""
+        if width in FINER:
+            return self.scheme.ends_at(label)
+        day = buckets.own_date(label)
+        last = month_ends(day) if width == "month" else day
+        return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
         """Raise the error for what goes on."""
