@@ -26,10 +26,10 @@ from benchmarks.measuring import Measurement, Paced, Wrong
 from benchmarks.processes import PROJECT
 from benchmarks.site import APPENDFSYNC, MYSQL_OPTIONS, why_unavailable
 from benchmarks.workload import COUNTER, zipf_keys
-from countersink.cli.servers import Kind, MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_USED_KEY, stream_key
+from tests.support.servers import Kind, MySQLServer, RedisServer
 
 WORKERS: Final = (1, 2, 4)
 ROWS_PER_ENTRY: Final = 100

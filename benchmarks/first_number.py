@@ -16,10 +16,10 @@ from typing import Final
 
 from playwright.sync_api import Browser
 
-from countersink.cli.servers import FAST, MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.browser.chromium import program, running
 from tests.browser.filled import fill
+from tests.support.servers import FAST, MySQLServer, RedisServer
 from tests.support.templates import SMALL, template
 from tests.web.serving import serving
 

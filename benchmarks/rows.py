@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from countersink.cli.servers import Kind
+from tests.support.servers import Kind
 
 SERVERS: Final[tuple[Kind, ...]] = ("mariadb", "mysql")
 """Compaction and sequences are measured on both in one run, whatever --server says of the other

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from countersink.cli.servers import MySQLServer, RedisServer
+from tests.support.servers import MySQLServer, RedisServer
 
 WORKER_STOP_SECONDS = 15
 

@@ -20,7 +20,6 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
-from countersink.cli.servers import Kind, MySQLServer, RedisServer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
@@ -29,6 +28,7 @@ from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
 from tests.support.databases import KeptDatabase, SharedServers, dropped, new_name
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.servers import Kind, MySQLServer, RedisServer
 
 settings.register_profile(
     "countersink",

@@ -41,7 +41,7 @@ from benchmarks.rows import (
 from benchmarks.series import QUERIES
 from benchmarks.sightings import BYTES, TABLE_BYTES
 from benchmarks.unique_year import DAYS
-from countersink.cli.servers import Kind
+from tests.support.servers import Kind
 
 SERVER: Kind = "mysql" if os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql" else "mariadb"
 OTHER = next(server for server in SERVERS if server != SERVER)

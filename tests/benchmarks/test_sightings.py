@@ -21,10 +21,10 @@ from benchmarks.workload import (
     pages_of,
     sightings,
 )
-from countersink.cli.servers import Kind
 from countersink.producers import Producer
 from countersink.store import Store
 from countersink.store.migrate import migrate
+from tests.support.servers import Kind
 
 COUNT: Final = 3_000
 SERVER: Kind = "mysql" if os.environ.get("COUNTERSINK_TEST_SERVER") == "mysql" else "mariadb"

@@ -9,13 +9,13 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ViewportSize, expect
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from countersink.web.auth import register
 from countersink.web.endpoints import live
 from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking_in, program, running
 from tests.browser.filled import fill
 from tests.support.databases import dropped, new_name
+from tests.support.servers import MySQLServer, RedisServer
 from tests.web.serving import Web, serving
 
 DESK: Final = ViewportSize(width=1200, height=900)

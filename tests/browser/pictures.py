@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from playwright.sync_api import Page, expect
 
-from countersink.cli.servers import FAST, MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.browser.chromium import looking, program, running
 from tests.browser.filled import fill, fill_keys, fill_minutes, spoil
 from tests.support.processes import Children
+from tests.support.servers import FAST, MySQLServer, RedisServer
 from tests.support.templates import SMALL, template
 from tests.web.serving import Web, serving
 

@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from countersink.cli.servers import MySQLServer
 from tests.browser.axe import faults
 from tests.browser.chromium import Look, looking
 from tests.browser.compared import BERLIN, KEYS, NOW, Event, by_day, counted, fill
 from tests.browser.conftest import DESK, server
+from tests.support.servers import MySQLServer
 from tests.web.serving import Web
 
 TODAY = NOW.date()

@@ -9,12 +9,12 @@ import pytest
 import requests
 from playwright.sync_api import Browser, Error, Route, expect
 
-from countersink.cli.servers import MySQLServer
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
 from tests.browser.chromium import UNLOADED, Look, looking, routed
 from tests.browser.conftest import server
 from tests.browser.filled import set_aside
+from tests.support.servers import MySQLServer
 from tests.web.serving import Web
 
 FAILURES = 3

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from countersink.cli.servers import MySQLServer
 from countersink.store.apply.dead import count
 from countersink.store.connection import connect
 from countersink.stream.connection import connect as connect_redis
@@ -15,6 +14,7 @@ from tests.browser.chromium import Look, looking, routed
 from tests.browser.conftest import server
 from tests.browser.filled import send, set_aside, spoil
 from tests.support.processes import Children
+from tests.support.servers import MySQLServer
 from tests.support.waiting import eventually
 from tests.web.serving import Web
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import RedisServer
 from tests.cli.command import Servers, Start
 from tests.support.databases import KeptDatabase
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
+from tests.support.servers import RedisServer
 
 
 @pytest.fixture

@@ -144,23 +144,6 @@ def test_a_question_that_no_breakdown_answers(asked: Servers) -> None:
     assert "no dimension 'colour'" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--by", "page", "--key", "/home"), "not by both"),
-        (("--where", "page=/home", "--by", "key"), "no keys"),
-        (("--where", "page"), "country=DE"),
-        (("--by", "page,page"), "once"),
-        (("--by", "Page"), "a-z"),
-        (("--where", "page=a", "--where", "page=b"), "once"),
-    ],
-)
-def test_questions_that_are_none(asked: Servers, arguments: tuple[str, ...], message: str) -> None:
-    done = asked.call("totals", "views", *arguments)
-    assert done.status != 0
-    assert message in done.err
-
-
 def test_an_export_by_dimensions(asked: Servers) -> None:
     done = asked.call("export", "views", "--by", "page", "--where", "country=DE")
     assert done.status == 0, done.err

@@ -1,59 +1,66 @@
-"""Progress on stderr: lines where it is no terminal, a bar where it is; never on stdout."""
+"""Progress on stderr: a bar on a terminal, nothing elsewhere; never on stdout."""
 
 import pytest
 
+from countersink.backfill.options import Progress
 from countersink.cli import progress
+from countersink.cli.commands.count.backfill import words_of
+
+Captured = pytest.CaptureFixture[str]
 
 
-def test_without_a_terminal_it_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with progress.rows("track", "counting") as shown:
-        for done in range(1000):
-            shown(done, 1000)  # nothing: ten seconds have not passed
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
-    with progress.rows("track", "counting") as shown:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+
+
+def test_without_a_terminal_there_is_none(capsys: Captured) -> None:
+    with progress.rows("counting") as shown:
         shown(500, 1000)
-        shown(2000, 1500)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_it_is_a_bar(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_terminal(monkeypatch)
+    with progress.rows("counting {x} [red]") as shown:
+        shown(500, 1000)
+        shown(2000, 1500)  # more than the server thought
         shown(0, 0)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [
-        "countersink track: 50%, 500 of about 1,000 rows",
-        "countersink track: 99%, 2,000 of about 2,000 rows",
-        "countersink track: 0%, 0 of about 0 rows",
-    ]
+    assert "counting {x} [red]" in err
 
 
-def test_on_a_terminal_it_is_a_bar(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_on_a_terminal_it_may_be_left_out(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress.rows("track", "counting {x} [red]") as shown:
-        shown(500, 1000)
+    on_terminal(monkeypatch)
+    with progress.bar("reading", shown=False) as show:
+        show(0.5, "words")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_share_and_words_are_shown_beside_the_bar(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_terminal(monkeypatch)
+    with progress.bar("verifying") as show:
+        show(None, "the rows of {x} [red]")
+    assert "the rows of {x} [red]" in capsys.readouterr().err
+    with progress.bar("compacting") as show:
+        show(0.5, "500 of about 1,000 rows")
     out, err = capsys.readouterr()
     assert out == ""
-    assert "counting {x} [red]" in err
+    assert "50%" in err
     assert "500 of about 1,000 rows" in err
 
 
-def test_what_is_looked_at_is_shown_likewise(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with progress.looking("verify", "verifying") as shown:
-        shown("0 of 3 counters")
-    assert capsys.readouterr() == ("", "")
-    with monkeypatch.context() as at_once:
-        at_once.setattr(progress, "LINE_EVERY_S", 0.0)
-        with progress.looking("verify", "verifying") as shown:
-            shown("0 of 3 counters")
-    assert capsys.readouterr() == ("", "countersink verify: 0 of 3 counters\n")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress.looking("verify", "verifying") as shown:
-        shown("the rows of {x} [red]")
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "verifying the rows of {x} [red]" in err
+def test_how_far_a_backfill_is() -> None:
+    half = Progress(doing="reading", source="a.log", done=50, size=100, lines=1000, rejected=2)
+    assert words_of(half) == (0.5, "1,000 lines, 2 rejected")
+    assert words_of(Progress(doing="reading", source="-", lines=7)) == (None, "7 lines")
+    grown = Progress(doing="reading", done=120, size=100, lines=3000)  # it has grown meanwhile
+    assert words_of(grown) == (1.0, "3,000 lines")
+    assert words_of(Progress(doing="waiting")) == (None, "waiting for the queue")
+    assert words_of(Progress(doing="correcting")) == (None, "correcting")

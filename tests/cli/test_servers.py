@@ -16,17 +16,11 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from countersink.cli.servers import (
-    Kind,
-    MySQLServer,
-    RedisServer,
-    ServerFailed,
-    ServerMissing,
-    base,
-)
+from countersink.cli.servers import ServerFailed, ServerMissing, base
 from countersink.cli.servers.base import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.processes import is_running
+from tests.support.servers import Kind, MySQLServer, RedisServer
 from tests.support.templates import template
 from tests.support.waiting import eventually
 
@@ -60,18 +54,6 @@ def test_redis_keeps_its_data_and_port_through_a_clean_restart(
         client.set("kept", "1")
         server.restart()
         assert server.port == port
-        assert client.get("kept") == b"1"
-
-
-def test_redis_with_appendfsync_always_keeps_its_data_through_a_kill(
-    own_redis_server: RedisFactory,
-) -> None:
-    server = own_redis_server(appendfsync="always")
-    with redis.Redis.from_url(server.url) as client:
-        client.set("kept", "1")
-        server.kill()
-        assert not server.running
-        server.start()
         assert client.get("kept") == b"1"
 
 
@@ -120,14 +102,6 @@ def test_mysql_listens_on_loopback_and_asks_for_its_password(mysql_server: MySQL
         pymysql.connect(unix_socket=str(mysql_server.socket), user="root", password="")
 
 
-def test_a_fast_mysql_has_its_own_directory_for_temporary_tables_and_flushes_seldom(
-    mysql_server: MySQLServer, own_mysql_server: MySQLFactory
-) -> None:
-    other = own_mysql_server(fast=True)
-    assert sql(mysql_server, "SELECT @@tmpdir") != sql(other, "SELECT @@tmpdir")
-    assert sql(other, FLUSHES) == [(0,)]
-
-
 def test_the_server_is_of_the_kind_that_was_asked_for(
     mysql_server: MySQLServer, server_kind: Kind
 ) -> None:
@@ -147,24 +121,6 @@ def test_a_new_data_directory_is_made_without_a_template(tmp_path: Path, server_
             }[server_kind]
         )
     assert not server.running
-
-
-def test_a_frozen_server_does_not_answer_until_it_is_thawed(own_redis_server: RedisFactory) -> None:
-    server = own_redis_server()
-    with redis.Redis.from_url(server.url, socket_timeout=0.2, retry=NO_RETRY) as client:
-        client.ping()
-        server.freeze()
-        with pytest.raises(redis.TimeoutError):
-            client.ping()
-        server.thaw()
-        assert eventually(lambda: answers(client))
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
 
 
 def test_a_frozen_server_can_be_stopped_and_killed(own_redis_server: RedisFactory) -> None:
@@ -260,7 +216,7 @@ def test_a_killed_process_leaves_no_server_behind(
 ) -> None:
     program = f"""
         import signal
-        from countersink.cli.servers import MySQLServer, RedisServer
+        from tests.support.servers import MySQLServer, RedisServer
         from tests.support.templates import template
         if {kind!r} == "redis":
             server = RedisServer({str(tmp_path)!r})
@@ -300,21 +256,6 @@ def test_a_missing_program_is_one_line_that_says_what_to_install(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(ServerMissing, match="make test-mysql"):
         MySQLServer(tmp_path / "y", kind="mysql").start()
-
-
-def test_the_program_named_in_the_environment_is_used_for_mysql(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrapper = tmp_path / "mysqld"
-    wrapper.write_text("#!/bin/sh\nexit 3\n")
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("COUNTERSINK_MYSQLD", str(wrapper))
-    assert base.mysqld() == [str(wrapper)]
-    with pytest.raises(ServerFailed, match="could not make the data directory"):
-        MySQLServer(tmp_path / "y", kind="mysql").start()
-    monkeypatch.setenv("COUNTERSINK_MYSQLD", str(tmp_path / "absent"))
-    with pytest.raises(ServerMissing, match="not a program"):
-        base.mysqld()
 
 
 def test_the_program_named_in_the_environment_is_used_for_redis(

@@ -19,7 +19,7 @@ import redis
 
 from countersink.cli.commands.run import up as up_module
 from countersink.cli.commands.run.up import COMMANDS, STOP_SIGNALS, Restarter
-from countersink.cli.servers import RedisServer, base
+from countersink.cli.servers import base
 from countersink.producers import Producer
 from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
@@ -27,6 +27,7 @@ from countersink.store import Store, StoreError
 from tests.cli.command import call, countersink, environment, one_sentence
 from tests.support.factories import RedisFactory
 from tests.support.processes import is_running
+from tests.support.servers import RedisServer
 from tests.support.waiting import eventually
 
 MARIADB_ONLY = pytest.mark.skipif(
@@ -342,7 +343,7 @@ def test_the_pauses_between_restarts_grow_and_shrink_after_a_steady_minute() -> 
     now = 0.0
     said: list[str] = []
     part = Fragile()
-    restarter = Restarter([part], said.append, clock=lambda: now)
+    restarter = Restarter(part, said.append, clock=lambda: now)
     pauses = []
     for _ in range(7):
         part.running = False

@@ -13,7 +13,6 @@ import pytest
 import redis
 
 from benchmarks import scale
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.producers import Producer
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
@@ -25,6 +24,7 @@ from tests.support.group_replication import ReplicationGroup
 from tests.support.processes import Child, Children, countersink
 from tests.support.redis_cluster import RedisCluster
 from tests.support.replication import ask, port_of, run
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 

@@ -9,7 +9,6 @@ from typing import Any
 import mysql.connector
 import pytest
 
-from countersink.cli.servers import MySQLServer
 from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
@@ -18,6 +17,7 @@ from tests.drivers.applications import App
 from tests.store.helpers import keys
 from tests.support.databases import dropped, new_name
 from tests.support.ledger import post_planted
+from tests.support.servers import MySQLServer
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

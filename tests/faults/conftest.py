@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
+from tests.support.servers import MySQLServer, RedisServer
 
 
 @pytest.fixture

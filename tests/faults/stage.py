@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from countersink.backfill.input.spans import LINES
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store.errors import StoreError
@@ -25,6 +24,7 @@ from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.proxies import Deed, MySQLProxy, Phase, RedisProxy, Request, Rule
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.traffic import STREAM, Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
 

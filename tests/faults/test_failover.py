@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import Kind
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
@@ -21,6 +20,7 @@ from tests.support.failover_load import Load, report
 from tests.support.processes import Child, Children
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.run_app import CHUNK
+from tests.support.servers import Kind
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 

@@ -11,7 +11,6 @@ import pytest
 import redis
 
 from countersink.cli.commands.repair import doctor_mysql
-from countersink.cli.servers import Kind
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
@@ -26,6 +25,7 @@ from tests.support.mysql_router import MySQLRouter
 from tests.support.processes import Children
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.replication import ask, port_of, run
+from tests.support.servers import Kind
 from tests.support.traffic import backlog
 from tests.support.waiting import eventually
 

@@ -7,10 +7,10 @@ import pymysql
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer
 from countersink.stream.connection import connect as connect_redis
 from tests.support.oracle import connect
 from tests.support.proxies import Deed, MySQLProxy, Phase, RedisProxy
+from tests.support.servers import MySQLServer
 from tests.support.traffic import STREAM
 
 

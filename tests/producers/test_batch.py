@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.cli.servers import RedisServer
 from countersink.producers import Increment, InvalidBatch, Producer, engine
 from countersink.producers.testing import RecordingProducer
 from countersink.stream.connection import connect
@@ -16,6 +15,7 @@ from countersink.stream.entry import id_for
 from tests.producers.helpers import distinct, entries, total, totals
 from tests.store.helpers import together
 from tests.support.factories import RedisFactory
+from tests.support.servers import RedisServer
 
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = int(AT.timestamp()) // 60

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from countersink.cli.servers import MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from tests.schedules.tables import Tables
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
+from tests.support.servers import MySQLServer
 
 
 @pytest.fixture(scope="session")

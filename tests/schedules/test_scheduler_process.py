@@ -1,15 +1,10 @@
 """The scheduler process: real processes, real signals, servers that go away."""
 
-import socket
-import time
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 import redis
 
-from countersink.cli import container_health
-from countersink.schedules.report import ProcessHeartbeat
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
@@ -166,65 +161,6 @@ def test_a_redis_that_goes_away_and_forgets_costs_no_run(
         rows = session.query("SELECT COUNT(*) FROM job_run")[0][0]
         eventually(lambda: len(set(queued(client))) >= rows, 30, message=child.output)
     end(child)
-
-
-def test_its_health_is_told(
-    redis_url: str, runs_url: str, children: Children, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "redis://127.0.0.1:1")
-    monkeypatch.setenv("COUNTERSINK_JOBS_REDIS_URL", redis_url)
-    assert container_health.main(["scheduler"]) == 1
-    assert "no scheduler process" in capsys.readouterr().err
-    child = scheduler(children, redis_url, runs_url)
-    eventually(lambda: container_health.main(["scheduler"]) == 0, 30, message=child.output)
-    assert container_health.main(["jobs"]) == 1
-    end(child)
-    assert container_health.main(["scheduler"]) == 1
-    assert container_health.main(["nonsense"]) == 2
-
-
-def test_the_health_check_finds_its_server_as_the_commands_do(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    for name in ("REDIS_URL", "JOBS_REDIS_URL"):
-        monkeypatch.delenv(f"COUNTERSINK_{name}", raising=False)
-    assert container_health.main(["jobs"]) == 2
-    assert "COUNTERSINK_REDIS_URL" in capsys.readouterr().err
-    with connect_redis(redis_url) as client:
-        figures = ProcessHeartbeat(client, "jobs", f"{socket.gethostname()}-1-x")
-        figures.publish("idle")
-        (tmp_path / "countersink.toml").write_text(
-            f'redis_url = "redis://127.0.0.1:1"\njobs_redis_url = "{redis_url}"\n'
-            "[worker]\nbatch_entries = 500\n"
-        )
-        assert container_health.main(["jobs"]) == 0, capsys.readouterr().err
-        assert container_health.main(["worker"]) == 1
-        (tmp_path / "countersink.toml").unlink()
-        (tmp_path / "url").write_text(f"{redis_url}\n")
-        monkeypatch.setenv("COUNTERSINK_REDIS_URL_FILE", str(tmp_path / "url"))
-        assert container_health.main(["jobs"]) == 0, capsys.readouterr().err
-        figures.withdraw()
-        assert container_health.main(["jobs"]) == 1
-
-
-def test_a_scheduler_that_has_not_looked_for_long_is_unhealthy(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COUNTERSINK_REDIS_URL", redis_url)
-    monkeypatch.delenv("COUNTERSINK_JOBS_REDIS_URL", raising=False)
-    with connect_redis(redis_url) as client:
-        figures = ProcessHeartbeat(client, "scheduler", f"{socket.gethostname()}-1-x")
-        figures.publish("planning", looked=time.time() - 60)
-        assert container_health.main(["scheduler"]) == 0
-        figures.publish("planning again", looked=time.time() - 600)
-        assert container_health.main(["scheduler"]) == 1
-        assert "has not looked at its jobs for 600 s" in capsys.readouterr().err
-        figures.publish("waiting")
-        assert container_health.main(["scheduler"]) == 0
-        figures.withdraw()
 
 
 def test_newer_tables_end_it_with_a_reason(

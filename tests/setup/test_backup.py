@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.producers import Producer
 from countersink.store import Store
 from countersink.store.connection import connect
@@ -15,6 +14,7 @@ from countersink.store.verify import open_session, verify
 from tests.clients.programs import output, redis_cli
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.waiting import eventually
 from tests.worker.running import drain
 

@@ -93,6 +93,16 @@ def test_whatever_runs_for_long_has_a_health_check_and_comes_back() -> None:
             assert service["restart"] == "unless-stopped"
 
 
+def test_a_health_check_asks_the_port_at_which_health_is_served() -> None:
+    for name in COMMANDS:
+        port = re.search(r"127.0.0.1:(\d+)/readyz", SERVICES[name]["healthcheck"]["test"][-1])
+        assert port
+        if name == "web":
+            assert SERVICES[name]["ports"][0].endswith(f":{port[1]}")
+        else:
+            assert SERVICES[name]["command"][-2:] == ["--metrics-port", port[1]]
+
+
 def test_a_long_run_of_a_job_leaves_a_process_for_the_others() -> None:
     assert SERVICES["jobs"]["scale"] == 2
     assert COMMANDS.count("jobs") == 2

@@ -12,7 +12,6 @@ import pytest
 import redis
 import requests
 
-from countersink.cli.servers import MySQLServer
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
 from countersink.store.connection import connect
@@ -22,6 +21,7 @@ from tests.cli.command import Servers, call
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
 from tests.support.processes import COUNTERSINK, Child
+from tests.support.servers import MySQLServer
 from tests.support.waiting import eventually
 
 OPS = Path(__file__).resolve().parents[2] / "ops"

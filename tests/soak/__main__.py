@@ -20,11 +20,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from tests.faults.stage import Stage
 from tests.soak.repertoire import REPERTOIRE, Act
 from tests.support.oracle import Oracle
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.templates import SMALL, template
 
 ACTS_PER_ROUND = 3

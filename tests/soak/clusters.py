@@ -32,7 +32,6 @@ import pymysql
 import redis
 from redis.crc import key_slot
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Unavailable
@@ -49,6 +48,7 @@ from tests.support.processes import Children
 from tests.support.redis_cluster import SLOTS, ClusterServer, RedisCluster
 from tests.support.replication import run
 from tests.support.sentinels import MASTER, SENTINEL_PASSWORD, Watched
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.templates import SMALL, template
 from tests.support.waiting import eventually
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from countersink.cli.servers import RedisServer
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
@@ -47,6 +46,7 @@ from tests.faults.stage import Stage
 from tests.support import logs
 from tests.support.databases import new_name
 from tests.support.oracle import Oracle
+from tests.support.servers import RedisServer
 from tests.web.attacks import floods
 from tests.web.attacks.target import Target
 from tests.web.exploring import explored

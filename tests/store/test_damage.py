@@ -12,7 +12,6 @@ import pytest
 import redis
 
 from countersink.backfill.run import backfill
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
@@ -24,6 +23,7 @@ from tests.store.app import open_app
 from tests.store.helpers import compacted, entry, keep, minute, restore, rolled_up, row
 from tests.support.databases import dropped, new_name
 from tests.support.examples import MANY
+from tests.support.servers import MySQLServer, RedisServer
 
 DAY = "2026-11-21"
 """The day of `minute()`."""

@@ -13,7 +13,6 @@ import pytest
 
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.cli.commands.repair.doctor import Finding
-from countersink.cli.servers import FAST
 from countersink.store import Store, connection, galera, hosts, sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
@@ -27,6 +26,7 @@ from tests.store.app import Connection, run
 from tests.store.helpers import beside, entry, keys, row, together
 from tests.support.galera import GaleraCluster, GaleraNode, installed, lagging
 from tests.support.replication import run as run_as_root
+from tests.support.servers import FAST
 from tests.support.waiting import eventually
 
 T = TypeVar("T")

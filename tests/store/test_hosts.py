@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import Kind, MySQLServer
 from countersink.store import Store, connection, hosts
 from countersink.store.connection import connect
 from countersink.store.errors import (
@@ -32,6 +31,7 @@ from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory
 from tests.support.proxies import MySQLProxy
 from tests.support.replication import ask, port_of, run
+from tests.support.servers import Kind, MySQLServer
 from tests.support.waiting import eventually
 
 

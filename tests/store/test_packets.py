@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import Kind
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applied, Applier
@@ -18,6 +17,7 @@ from countersink.stream.decode import decode_payload
 from tests.store.helpers import entry, keys, minute, now_ms, rows
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
+from tests.support.servers import Kind
 
 PACKET = MIN_PACKET
 

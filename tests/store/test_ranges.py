@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from countersink.cli.servers import MySQLServer
 from countersink.store.apply import dead
 from countersink.store.connection import Session, connect
 from countersink.store.counters.all_counters import counter_names
@@ -21,6 +20,7 @@ from countersink.store.totals.series import Unit, series
 from countersink.store.totals.snapshot import Snapshot
 from tests.store.helpers import days_of, minute
 from tests.store.width_rows import WidthRow, put_rows, put_scheme
+from tests.support.servers import MySQLServer
 
 FIRST = date(2026, 1, 1)
 Ask = Callable[[Snapshot], Any]

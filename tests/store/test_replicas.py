@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import Kind, MySQLServer
 from countersink.store import Store, replicas
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Misconfigured, SchemaMismatch, Unavailable
@@ -22,6 +21,7 @@ from tests.support import galera, group_replication
 from tests.support.asking import Asking
 from tests.support.factories import MySQLFactory
 from tests.support.replication import ReplicatedPair, ask, port_of, run
+from tests.support.servers import Kind, MySQLServer
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

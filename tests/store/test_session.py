@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import Kind
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
@@ -26,6 +25,7 @@ from countersink.store.errors import (
 from countersink.store.migrate import migrate
 from tests.store.helpers import MAX, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
+from tests.support.servers import Kind
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import Kind, MySQLServer
 from countersink.cli.servers.base import free_port
 from countersink.store.connection import connect
 from countersink.store.errors import Refused, Unavailable
 from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory
+from tests.support.servers import Kind, MySQLServer
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.cli.servers import MySQLServer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
@@ -22,6 +21,7 @@ from countersink.store.totals.views import View
 from tests.store.helpers import EPOCH, days_of, entry
 from tests.store.width_rows import put_scheme
 from tests.support.examples import MANY
+from tests.support.servers import MySQLServer
 
 ZONES = (
     "Asia/Kolkata",

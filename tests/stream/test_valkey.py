@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import RedisServer
 from countersink.stream.connection import connect
 from countersink.stream.group import Group
 from countersink.stream.names import stream_key
@@ -17,6 +16,7 @@ from tests.stream import test_cluster, test_delivery, test_sentinel
 from tests.support.processes import PROJECT
 from tests.support.redis_cluster import RedisCluster
 from tests.support.sentinels import Watched
+from tests.support.servers import RedisServer
 from tests.support.valkey import valkey_server
 from tests.worker import test_loop
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.servers import FAST, Kind, MySQLServer
 from countersink.store.connection import Session, connect
 from countersink.store.errors import StoreError
 from countersink.store.migrate import migrate
+from tests.support.servers import FAST, Kind, MySQLServer
 from tests.support.templates import SMALL, template
 
 PLAIN: Final[dict[Kind, tuple[str, ...]]] = {"mariadb": (), "mysql": ("--tls-version=",)}

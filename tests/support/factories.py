@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
-from countersink.cli.servers import FAST, AppendFsync, Kind, MySQLServer, RedisServer
+from tests.support.servers import FAST, AppendFsync, Kind, MySQLServer, RedisServer
 from tests.support.templates import SMALL, template
 
 S = TypeVar("S", RedisServer, MySQLServer)

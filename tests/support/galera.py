@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.servers import MySQLServer
 from countersink.cli.servers.base import find_program
 from countersink.store.connection import Session, connect
 from countersink.store.errors import StoreError
 from countersink.store.settings import Settings
 from tests.support.ports import Ports
 from tests.support.replication import ask, run
+from tests.support.servers import MySQLServer
 from tests.support.templates import SMALL, template
 from tests.support.waiting import eventually
 

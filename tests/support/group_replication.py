@@ -13,17 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.servers import MySQLServer
-from countersink.cli.servers.base import (
-    LOOPBACK,
-    find_program,
-    mysql_tree,
-    write_private,
-)
+from countersink.cli.servers.base import LOOPBACK, find_program, write_private
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
 from tests.support.ports import Ports
 from tests.support.replication import ask, run
+from tests.support.servers import MySQLServer, mysql_tree
 from tests.support.templates import SMALL, template
 from tests.support.waiting import eventually
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Final
 
-from countersink.cli.servers.base import LOOPBACK, PrivateServer, mysql_tree, mysqld
+from countersink.cli.servers.base import LOOPBACK, PrivateServer
 from countersink.store.connection import connect
 from countersink.store.errors import StoreError
+from tests.support.servers import mysql_tree, mysqld
 
 _USR: Final = mysql_tree() / "usr"
 _PROGRAM: Final = _USR / "bin/mysqlrouter"

@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-from countersink.cli.servers import Kind, MySQLServer
-from countersink.cli.servers.base import mysql_tree
 from countersink.store.connection import Session, connect
 from tests.support.factories import MySQLFactory
+from tests.support.servers import Kind, MySQLServer, mysql_tree
 from tests.support.waiting import eventually
 
 _OPTIONS: Final[dict[Kind, tuple[str, ...]]] = {

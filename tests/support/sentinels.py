@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import redis
 
-from countersink.cli.servers import RedisServer
 from countersink.cli.servers.base import LOOPBACK, write_private
 from countersink.stream.connection import connect
 from tests.support.factories import ServerFactory
+from tests.support.servers import RedisServer
 from tests.support.waiting import eventually
 
 MASTER = "mymaster"

@@ -9,9 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from countersink.cli.servers import FAST, Kind, MySQLServer
-from countersink.cli.servers import mysql as recipe
-from countersink.cli.servers.base import mariadbd, mysqld
+from countersink.cli.servers import mariadb
+from countersink.cli.servers.base import mariadbd
+from tests.support import servers
+from tests.support.servers import FAST, Kind, MySQLServer, mysqld
 
 SMALL: dict[Kind, tuple[str, ...]] = {
     # small redo logs: less to copy and to write; tests never fill them. Without TLS, unless a later
@@ -31,7 +32,8 @@ def template(kind: Kind) -> Path:
     version = subprocess.run(
         [*program, "--version"], capture_output=True, text=True, check=True
     ).stdout
-    made_by = Path(recipe.__file__).read_text() + repr(SMALL[kind])
+    recipes = (mariadb.__file__, servers.__file__)
+    made_by = "".join(Path(recipe).read_text() for recipe in recipes) + repr(SMALL[kind])
     key = hashlib.sha256((version + made_by).encode()).hexdigest()[:12]
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     parent = Path(cache) / "countersink" / "templates"

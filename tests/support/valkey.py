@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers.base import mysql_tree
+from tests.support.servers import mysql_tree
 from tests.support.trees import why_missing
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from countersink.web.auth import register
 from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.processes import Children
+from tests.support.servers import MySQLServer, RedisServer
 from tests.web.attacks.target import Target
 from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving

@@ -16,7 +16,7 @@ import requests
 import uvloop
 
 from countersink.cli.commands.maintain.info import found
-from countersink.cli.commands.maintain.schedule import act
+from countersink.cli.commands.maintain.job_runs import act
 from countersink.producers import Producer
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES

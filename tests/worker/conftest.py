@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import Kind, MySQLServer
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
+from tests.support.servers import Kind, MySQLServer
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import pymysql
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer
 from countersink.store.migrate import migrate
 from countersink.store.settings import Settings
 from countersink.stream.connection import command
@@ -16,6 +15,7 @@ from countersink.stream.names import PARTITIONS_KEY
 from countersink.worker import intake
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
+from tests.support.servers import MySQLServer
 from tests.support.traffic import Traffic, backlog, now_ms
 from tests.support.waiting import eventually
 from tests.worker.running import (

@@ -5,7 +5,6 @@ import signal
 import pytest
 import redis
 
-from countersink.cli.servers import MySQLServer
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.errors import StreamMisconfigured
@@ -14,6 +13,7 @@ from tests.support.factories import RedisFactory
 from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
+from tests.support.servers import MySQLServer
 from tests.support.traffic import Traffic, backlog
 from tests.support.waiting import eventually
 from tests.worker.running import AWAY, check, drain, feeding, fill

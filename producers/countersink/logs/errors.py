@@ -13,6 +13,8 @@
     └── TailError             `countersink tail` cannot go on
 """
 
+from countersink.runtime.errors import ExplainedError
+
 
 class Malformed(ValueError):
     """A line that cannot be counted; the message says why."""
@@ -24,7 +26,7 @@ class Misread(Malformed):
     """
 
 
-class LogError(Exception):
+class LogError(ExplainedError):
     """A log cannot be read; the message says why."""
 
 
@@ -36,9 +38,9 @@ class UnknownFormat(Exception):
     """The format cannot be told; the message says what to do."""
 
 
-class PositionError(Exception):
+class PositionError(ExplainedError):
     """The position of a log cannot be used; the message says what to do."""
 
 
-class TailError(Exception):
+class TailError(ExplainedError):
     """Reading cannot go on; the message says what to do. What was stored stays stored."""

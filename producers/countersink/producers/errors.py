@@ -14,6 +14,8 @@ Errors of the queue are in :mod:`countersink.stream.errors`.
 
 from collections.abc import Sequence
 
+from countersink.runtime.errors import ExplainedError
+
 
 class InvalidBatch(ValueError):
     """Some increments of a batch cannot be; nothing of it was counted.
@@ -29,7 +31,7 @@ class InvalidBatch(ValueError):
         self.errors = list(errors)
 
 
-class SpoolError(Exception):
+class SpoolError(ExplainedError):
     """The spool cannot be written or read at the moment (disk full, no right, not a directory)."""
 
 

@@ -10,6 +10,8 @@
     └── CannotListen          a socket of the StatsD listener cannot be opened
 """
 
+from countersink.runtime.errors import ExplainedError
+
 
 class MalformedMetric(Exception):
     """The line is not StatsD, or not a counter that can be counted; the message says why."""
@@ -23,5 +25,5 @@ class NotLoopback(ValueError):
     """The host is reachable from elsewhere, and nobody said that it may be."""
 
 
-class CannotListen(Exception):
+class CannotListen(ExplainedError):
     """A socket cannot be opened; the message says which, why and what to do."""

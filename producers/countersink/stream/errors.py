@@ -15,17 +15,23 @@ redis-py's exceptions end here: :func:`translate` maps each of them, and keeps i
 import redis.exceptions as driver
 from redis.sentinel import MasterNotFoundError, SlaveNotFoundError
 
+from countersink.runtime.errors import ExplainedError
 
-class StreamError(Exception):
+
+class StreamError(ExplainedError):
     """Base of every error of the queue."""
 
 
 class StreamUnavailable(StreamError):
     """Redis does not serve at the moment; the outcome of the command may be unknown."""
 
+    advice = "check that the server runs and that COUNTERSINK_REDIS_URL names it"
+
 
 class StreamMisconfigured(StreamError):
     """Redis refuses, and will until somebody changes a setting; the message says which."""
+
+    advice = "check COUNTERSINK_REDIS_URL"
 
 
 class StreamRefused(StreamMisconfigured):

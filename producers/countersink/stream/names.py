@@ -18,9 +18,8 @@ key                             type    meaning; who writes it
 ``{countersink:bodies:B}:DAY``  hash    digests of bodies that came with an Idempotency-Key on a
                                         day, by its hash, expires; ``countersink web``
 ``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
-``countersink:process:K:NAME``  hash    a scheduler or job process lives, expires; that process
 ``rq:*``                        many    the scheduled jobs' queue (RQ's own); in the Redis of
-                                        COUNTERSINK_JOBS_REDIS_URL, as the line above
+                                        COUNTERSINK_JOBS_REDIS_URL
 ==============================  ======  ==========================================================
 
 The part in braces is a Redis Cluster hash tag: everything of one partition lives in one slot.
@@ -65,7 +64,6 @@ RETURN_SECONDS: Final = 30.0
 PARTITIONS_KEY: Final = "countersink:partitions"
 PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
-PROCESS_KEY_PREFIX: Final = "countersink:process:"
 _EVENTS: Final = ":events"
 _SALT_POLL_S: Final = 0.1
 
@@ -141,11 +139,6 @@ def bodies_key(bucket: int, day: int) -> str:
 def worker_key(consumer: str) -> str:
     """The hash with the figures of the worker that reads as ``consumer``."""
     return WORKER_KEY_PREFIX + consumer
-
-
-def process_key(kind: str, name: str) -> str:
-    """The hash by which a process of ``kind`` (``scheduler`` or ``jobs``) says that it lives."""
-    return f"{PROCESS_KEY_PREFIX}{kind}:{name}"
 
 
 def partitions(client: redis.Redis) -> int:

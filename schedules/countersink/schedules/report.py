@@ -1,5 +1,5 @@
-"""What scheduler and job process report: states, heartbeat and how often it is written, log
-actions, and after how many failures in a row a job is reported.
+"""What scheduler and job process report: states, log actions, and after how many failures in a row
+a job is reported.
 
 Records of the log carry ``action`` and ``fields``; how they look, and where they go, is up to
 whoever runs the process. No record holds event data or a password.
@@ -11,15 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-import redis
-
 from countersink.runtime.log import MAX_ERROR, Log
-from countersink.stream.names import process_key
-from countersink.stream.progress import Heartbeat, now_ms
 
 LOGGER: Final = logging.getLogger("countersink.schedules")
-EVERY_S: Final = 5.0
-"""Seconds between two heartbeats."""
 
 
 @dataclass(slots=True)
@@ -43,51 +37,6 @@ class ProcessVitals:
     def step(self, state: str, looked: float | None = None) -> None:
         """It moves, and this is what it does."""
         self.state, self.looked, self.moved = state, looked, time.monotonic()
-
-
-class ProcessHeartbeat:
-    """Writes the hash at most every 5 s, unless the state changed.
-
-    Fields: ``state``, ``started`` (Unix ms), and ``looked``: when it last did what it is there for
-    (Unix ms), empty where it does not say so.
-
-    Args:
-        client: with a short time-out, see :data:`countersink.stream.progress.TIMEOUT_S`.
-        kind: ``scheduler`` or ``jobs``.
-        name: of the process.
-        vitals: told every time, for who watches the process itself; an attribute, too.
-    """
-
-    def __init__(
-        self, client: redis.Redis, kind: str, name: str, vitals: ProcessVitals | None = None
-    ) -> None:
-        self.vitals = vitals or ProcessVitals()
-        self._started = now_ms()
-        self._hash = Heartbeat(client, process_key(kind, name), self._fields, EVERY_S)
-
-    def publish(self, state: str, *, looked: float | None = None) -> None:
-        """Say that the process lives, and what it does.
-
-        Args:
-            state: in a word.
-            looked: when it last did what it is there for, on :func:`time.time`; None: there is
-                nothing that it has to do again and again.
-        """
-        changed = state != self.vitals.state
-        self.vitals.step(state, looked)
-        self._hash.publish(now=changed)
-
-    def withdraw(self) -> None:
-        """Remove the hash: the process ends."""
-        self._hash.withdraw()
-
-    def _fields(self) -> dict[str, str | int | float | None]:
-        looked = self.vitals.looked
-        return {
-            "state": self.vitals.state,
-            "started": self._started,
-            "looked": None if looked is None else round(looked * 1000),
-        }
 
 
 class ScheduleAction(StrEnum):

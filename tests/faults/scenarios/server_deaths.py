@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Callable
 
-from countersink.cli.servers import RedisServer
 from countersink.stream.connection import command, connect
 from countersink.stream.names import GROUP
 from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
+from tests.support.servers import RedisServer
 from tests.support.traffic import STREAM, add, send, send_together
 from tests.support.waiting import eventually
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from countersink.cli.servers import MySQLServer
 from countersink.store import Conflict, Refused, Store
 from countersink.store.connection import Session
 from countersink.store.settings import Settings
@@ -13,6 +12,7 @@ from countersink.store.tracked.check import Cell
 from countersink.store.verify import open_session, verify
 from tests.store.tracked.application import App, user
 from tests.support.databases import dropped, new_name
+from tests.support.servers import MySQLServer
 
 ORDERS = """CREATE TABLE orders (
     tenant INT, id INT, status VARCHAR(20), PRIMARY KEY (tenant, id)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.api_keys import SCOPES
 from countersink.store.migrate import migrate
 from countersink.web.app import ROUTES
 from countersink.web.http.openapi import document
 from tests.support.databases import dropped, new_name
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from countersink.cli.servers import MySQLServer, RedisServer
 from countersink.store.migrate import migrate
 from countersink.web.server.protocol import MAX_HELD
 from tests.support.databases import dropped, new_name
 from tests.support.processes import Children
+from tests.support.servers import MySQLServer, RedisServer
 from tests.support.waiting import eventually
 from tests.web.process import WebProcess, resident
 from tests.web.raw import answer, connected, status

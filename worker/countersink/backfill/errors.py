@@ -21,11 +21,13 @@ What only one part raises and another handles, and nobody is told:
 
 from typing import TYPE_CHECKING
 
+from countersink.runtime.errors import ExplainedError
+
 if TYPE_CHECKING:
     from countersink.logs.formats.reader import Rejected
 
 
-class BackfillError(Exception):
+class BackfillError(ExplainedError):
     """A backfill cannot go on; the message says what to do."""
 
 

@@ -77,6 +77,7 @@ equal to the command's own help."""
 _ELSEWHERE: Final = {
     "migrate": "run.up:migrate_command",
     "runs": "maintain.job_runs:command",
+    "schedule": "maintain.job_runs:schedule_group",
     "compact": "maintain.job_runs:compact_command",
     "scheduler": "run.schedules:scheduler_command",
     "jobs": "run.schedules:jobs_command",

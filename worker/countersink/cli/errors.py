@@ -1,5 +1,5 @@
-"""Exit statuses, and the sentence printed for each kind of error (check that the server runs, check
-the URL, run doctor), without passwords; advice by MySQL error number is ``_ADVICE`` in
+"""Exit statuses, and the sentence printed for an error, without passwords; what to do next is the
+``advice`` of its class (``runtime/errors.py``), by MySQL error number ``_ADVICE`` in
 ``store/errors.py``.
 
 ::
@@ -28,6 +28,7 @@ from urllib.parse import unquote, unquote_plus
 
 import click
 
+from countersink.runtime.errors import ExplainedError
 from countersink.runtime.log import passwords
 
 
@@ -68,7 +69,7 @@ class Misuse(click.UsageError):
         super().__init__(message, click.get_current_context(silent=True))
 
 
-class ServerError(Exception):
+class ServerError(ExplainedError):
     """Base of everything that `countersink.cli.servers` raises by itself."""
 
 
@@ -123,61 +124,20 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 def sentence_of(error: BaseException) -> str | None:
     """The sentence for an error of ours, with what to do next; else None."""
-    # imported only when there is an error to explain: these need the drivers
-    from countersink.backfill.errors import BackfillError
-    from countersink.logs import errors as logs
-    from countersink.producers.errors import SpoolError
-    from countersink.statsd.errors import CannotListen
-    from countersink.store import errors as store
-    from countersink.stream import errors as stream
-
+    if not isinstance(error, ExplainedError):
+        return None
     text = str(error).rstrip(".")
-    if isinstance(error, stream.StreamUnavailable):
-        return f"{text}; check that the server runs and that COUNTERSINK_REDIS_URL names it"
-    if isinstance(error, stream.StreamMisconfigured):
-        return f"{text}; check COUNTERSINK_REDIS_URL"
-    if isinstance(error, store.Unavailable):
-        return f"{text}; check that the server runs and that COUNTERSINK_MYSQL_URL names it"
-    if isinstance(error, store.Misconfigured) and "COUNTERSINK_" not in text:
-        return f"{text}; check COUNTERSINK_MYSQL_URL"
-    if isinstance(
-        error,
-        ServerError
-        | BackfillError
-        | SpoolError
-        | logs.LogError
-        | logs.PositionError
-        | logs.TailError
-        | CannotListen
-        | stream.StreamError
-        | store.NoSuchKey
-        | store.TooManyLinks
-        | store.SchemaMismatch
-        | store.UnknownCounter
-        | store.RolledUp
-        | store.InexactZone
-        | store.UnknownDimension
-        | store.NotUnique
-        | store.NoSketches
-        | store.DamagedSketch
-        | store.SequenceExhausted
-        | store.SequenceUncertain,
-    ):
-        return text
-    if isinstance(error, store.StoreError):
-        return f"{text}; run countersink doctor for the whole picture"
-    return None
+    advised = not error.advice or re.search("COUNTERSINK_|countersink [a-z]", text)
+    return text if advised else f"{text}; {error.advice}"
 
 
 @contextmanager
 def values_checked() -> Iterator[None]:
-    """A ValueError inside the block becomes wrong usage. Those of the store stay what they are."""
+    """A ValueError inside the block becomes wrong usage. One that is explained stays what it is."""
     try:
         yield
     except ValueError as error:
-        from countersink.store.errors import StoreError
-
-        if isinstance(error, StoreError):
+        if isinstance(error, ExplainedError):
             raise
         raise Misuse(str(error)) from error
 

@@ -41,16 +41,23 @@ def write_json(document: object) -> None:
 
 
 def write_result(
-    format: str,
-    document: object,
+    document: Row,
     people: str | Callable[[], object],
     csv: tuple[Columns, Iterable[Row]] = ((), ()),
+    last: tuple[str, Iterable[Row]] | None = None,
 ) -> None:
-    """The result as ``--format`` says: the document as JSON, columns and rows as CSV, or the text
-    for people, or what prints it for them.
+    """The result as ``--format`` says.
+
+    Args:
+        document: for JSON.
+        people: the text for people, or what prints it for them.
+        csv: columns and rows.
+        last: the name and rows of the document's last member: they are read one by one, for they
+            may be millions.
     """
+    format = settings.noted("format")
     if format == "json":
-        write_json(document)
+        _write_json_list(document, *last) if last else write_json(document)
     elif format == "csv":
         write_csv(*csv)
     elif isinstance(people, str):
@@ -74,9 +81,7 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, date) else value
 
 
-def write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
-    """The same, with ``rows`` as its last member: they are read one by one, for they may be
-    millions."""
+def _write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
     before = json.dumps(document)[:-1] + (", " if document else "")
     click.echo(f"{before}{json.dumps(name)}: [", nl=False)
     each = (json.dumps(row) for row in rows)
@@ -143,13 +148,22 @@ def facts(values: Mapping[str, object]) -> "Table":
     return made
 
 
-def write_rows(columns: Columns, rows: Iterable[Sequence[object]]) -> None:
-    """A table of these rows on stdout, each value as :func:`cell` shows it.
+def write_facts(values: Mapping[str, object]) -> None:
+    """The same on stdout."""
+    console().print(facts(values))
+
+
+def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise: str = "") -> None:
+    """A table of these rows on stdout, each value as :func:`cell` shows it; without any the
+    sentence ``otherwise``.
 
     A long one is laid out here, the same but for folding and colours: rich takes a millisecond for
     each row, and hundreds of bytes.
     """
     cells = [tuple(map(cell, row)) for row in rows]
+    if otherwise and not cells:
+        click.echo(otherwise)
+        return
     if len(cells) > _BY_RICH:
         _write_long(columns, list(zip(*cells, strict=True)))
         return
@@ -159,10 +173,11 @@ def write_rows(columns: Columns, rows: Iterable[Sequence[object]]) -> None:
     console().print(made)
 
 
-def write_documents(columns: Columns, documents: Iterable[Row]) -> None:
+def write_documents(columns: Columns, documents: Iterable[Row], *, otherwise: str = "") -> None:
     """A table on stdout of the members of these documents that ``columns`` names."""
     names = [name.removeprefix(">") for name in columns]
-    write_rows(columns, ([each[name] for name in names] for each in documents))
+    rows = ([each[name] for name in names] for each in documents)
+    write_rows(columns, rows, otherwise=otherwise)
 
 
 def _write_long(columns: Columns, cells: Sequence[Sequence[str]]) -> None:
@@ -202,6 +217,12 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return printable(str(value))
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """The first of these names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def bar(value: int, largest: int) -> str:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from countersink.store.totals.selection import Last
 
 T = TypeVar("T")
+Parent: TypeAlias = click.Context | None
 Decorated = Callable[..., Any]
 """A command's function, before or after click has attached an option to it."""
 
@@ -82,30 +83,18 @@ class SharedSetting(Setting):
         # click calls this with the option's own default for help; a URL shows none.
         return found if isinstance(found, str) else super().get_default(ctx, call=call)
 
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """click's; the password of the URL is noted so that no message can show it."""
-        found = super().process_value(ctx, value)
-        if isinstance(found, str):
-            remember_url(found)
-        return found
-
 
 class Command(click.Command):
     """A command that refuses keys of its table in the file that are no settings of it."""
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
     ) -> click.Context:
         """click's context, after the check."""
-        _check_table(
-            parent, info_name, [str(p.name) for p in self.params if isinstance(p, Setting)]
-        )
+        known = [str(p.name) for p in self.params if isinstance(p, Setting)]
+        _check_table(parent, info_name, known)
         context = super().make_context(info_name, args, parent, **extra)
-        if context.meta.get(_SPREADSHEET) and context.params.get("format") != "csv":
+        if for_spreadsheets(context) and noted("format", context) != "csv":
             raise click.UsageError("--spreadsheet goes with --format csv", context)
         return context
 
@@ -118,11 +107,7 @@ class CommandGroup(click.Group):
         return list(self.commands)
 
     def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
+        self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
     ) -> click.Context:
         """click's context, after the check."""
         _check_table(parent, info_name, list(self.commands), tables=True)
@@ -169,41 +154,34 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
     return decorated
 
 
-def _url(flag: str, help: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: a URL, which is a setting of all commands."""
-    variable = f"COUNTERSINK_{flag[2:].replace('-', '_').upper()}"
-    return click.option(
-        flag, cls=SharedSetting, metavar="URL", envvar=variable, show_envvar=True, help=help
+URLS: Final = {
+    "redis_url": "The queue: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+    " (valkey for redis in each).",
+    "mysql_url": "The database: mysql://user:password@host:3306/database.",
+    "mysql_read_url": "Replicas of the database to read totals from.  [default: --mysql-url]",
+    "jobs_redis_url": "The queue of the scheduled jobs: redis://, rediss://, unix:// or"
+    " redis+sentinel://.  [default: --redis-url]",
+}
+"""Settings of all commands, with their help. They stand at the top of the file."""
+
+
+def urls(*names: str, expose_value: bool = False) -> Callable[[Decorated], Decorated]:
+    """Decorator: options for these of :data:`URLS`; :func:`noted` tells their values."""
+    return together(
+        *(
+            click.option(
+                f"--{name.replace('_', '-')}",
+                cls=SharedSetting,
+                metavar="URL",
+                envvar=f"COUNTERSINK_{name.upper()}",
+                show_envvar=True,
+                expose_value=expose_value,
+                callback=_note_url,
+                help=URLS[name],
+            )
+            for name in names
+        )
     )
-
-
-redis_url: Final = _url(
-    "--redis-url",
-    "The queue: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (valkey for"
-    " redis in each).",
-)
-mysql_url: Final = _url("--mysql-url", "The database: mysql://user:password@host:3306/database.")
-mysql_read_url: Final = _url(
-    "--mysql-read-url", "Replicas of the database to read totals from.  [default: --mysql-url]"
-)
-jobs_redis_url: Final = _url(
-    "--jobs-redis-url",
-    "The queue of the scheduled jobs: redis://, rediss://, unix:// or redis+sentinel://.  [default:"
-    " --redis-url]",
-)
-
-
-def jobs_queue(redis_url: str | None, jobs_redis_url: str | None) -> str:
-    """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
-    from countersink.stream.connection import check_single
-    from countersink.stream.errors import StreamMisconfigured
-
-    url = jobs_redis_url or needed(redis_url, "redis")
-    try:
-        check_single(url)
-    except StreamMisconfigured as error:
-        raise Misuse(str(error)) from None
-    return url
 
 
 def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
@@ -237,14 +215,16 @@ def log_format(function: Decorated) -> Decorated:
     )(function)
 
 
-def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
+def output_format(*choices: str, expose_value: bool = True) -> Callable[[Decorated], Decorated]:
     """Decorator: ``--format``, always the output's; the first choice is the default. Where CSV is
-    among them, ``--spreadsheet``, too: :func:`for_spreadsheets` tells whether it was said.
+    among them, ``--spreadsheet``, too. :func:`noted` tells both.
     """
     format = setting(
         "--format",
         type=click.Choice(choices),
         default=choices[0],
+        expose_value=expose_value,
+        callback=_note,
         help="How to print the result.",
     )
     if "csv" not in choices:
@@ -253,30 +233,52 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         "--spreadsheet",
         is_flag=True,
         expose_value=False,
-        callback=_note_spreadsheet,
+        callback=_note,
         help="CSV for people: put ' before cells that a spreadsheet would run as a formula.",
     )
     return lambda function: format(spreadsheet(function))
 
 
 def of_mysql(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format``, as of :func:`output_format`, and ``--mysql-url``: what a command
-    takes that prints what the database has.
+    """Decorator: ``--format`` and ``--mysql-url``, for a command that prints what the database
+    has: :mod:`countersink.cli.connections` opens it, :mod:`countersink.cli.output` prints.
     """
-    return together(output_format(*choices), mysql_url)
+    return together(output_format(*choices, expose_value=False), urls("mysql_url"))
 
 
-def for_spreadsheets() -> bool:
+def of_redis(*choices: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: the same with ``--redis-url``."""
+    return together(output_format(*choices, expose_value=False), urls("redis_url"))
+
+
+def _note(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Callback: note the value for :func:`noted`."""
+    context.meta[f"countersink.{parameter.name}"] = value
+    return value
+
+
+def _note_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Callback: the same for a URL, whose password no message may show."""
+    if value is not None:
+        remember_url(value)
+    _note(context, parameter, value)
+    return value
+
+
+def noted(name: str, context: click.Context | None = None) -> Any:
+    """The value of ``format``, ``spreadsheet`` or a URL of the current command; None: there is
+    none."""
+    context = context or click.get_current_context(silent=True)
+    return context and context.meta.get(f"countersink.{name}")
+
+
+def for_spreadsheets(context: click.Context | None = None) -> bool:
     """Whether CSV is for people who open it in a spreadsheet."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(_SPREADSHEET))
+    return bool(noted("spreadsheet", context))
 
 
-def _note_spreadsheet(context: click.Context, _: click.Parameter, value: bool) -> None:
-    context.meta[_SPREADSHEET] = value
+redis_url: Final = urls("redis_url", expose_value=True)
 
-
-_SPREADSHEET: Final = "countersink.spreadsheet"
 EXAMPLES: Final = {
     "redis": "redis://localhost:6379/0",
     "mysql": "mysql://user:password@localhost:3306/countersink",
@@ -320,9 +322,6 @@ def _from_file(variable: str, path: str, ctx: click.Context) -> str:
 
 
 DEFAULT_PATH: Final = Path("countersink.toml")
-SHARED: Final = ("redis_url", "mysql_url", "mysql_read_url", "jobs_redis_url")
-"""Settings that stand at the top of the file, outside any command's table."""
-
 Settings: TypeAlias = dict[str, "str | Settings"]
 
 
@@ -349,8 +348,8 @@ def _load(path: Path, commands: list[str]) -> Settings:
         raise click.UsageError(f"{path} is not valid TOML: {error}") from error
     settings = _texts(raw, str(path))
     for name, value in settings.items():
-        if isinstance(value, str) and name not in SHARED:
-            raise click.UsageError(_unknown(str(path), name, SHARED))
+        if isinstance(value, str) and name not in URLS:
+            raise click.UsageError(_unknown(str(path), name, list(URLS)))
         if not isinstance(value, str) and name not in commands:
             raise click.UsageError(
                 _unknown(str(path), f"[{name}]", [f"[{each}]" for each in commands])
@@ -358,7 +357,7 @@ def _load(path: Path, commands: list[str]) -> Settings:
     return settings
 
 
-def _unknown(where: str, name: str, allowed: tuple[str, ...] | list[str]) -> str:
+def _unknown(where: str, name: str, allowed: list[str]) -> str:
     """The sentence for a name in the file that is no setting, with the nearest that is one."""
     near = difflib.get_close_matches(name, allowed, 1)
     hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(allowed) or 'nothing'}"
@@ -405,10 +404,9 @@ class Finite(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The number; wrong usage otherwise."""
-        found = float(click.FLOAT.convert(value, param, ctx))
-        if not math.isfinite(found):
+        if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
             self.fail(f"{value} is no finite number", param, ctx)
-        return float(super().convert(found, param, ctx))
+        return float(super().convert(value, param, ctx))
 
 
 def _utf8(text: str) -> str:
@@ -426,10 +424,15 @@ def _dimension(text: str) -> tuple[str, str]:
     return check_name(name), value
 
 
-def _amount(text: str) -> int:
+def whole_number(text: str) -> int:
+    """The number in decimal digits, with a sign or without; ValueError for other texts."""
     if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
-    return limits.check_amount(int(text))
+    return int(text)
+
+
+def _amount(text: str) -> int:
+    return limits.check_amount(whole_number(text))
 
 
 def _moment(text: str) -> datetime:

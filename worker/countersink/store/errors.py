@@ -63,9 +63,12 @@ from typing import Any, Final
 import pymysql.err as driver
 
 from countersink.runtime.dead_letter import DeadReason, RowRefusal
+from countersink.runtime.errors import ExplainedError
+
+DOCTOR: Final = "run countersink doctor for the whole picture"
 
 
-class StoreError(Exception):
+class StoreError(ExplainedError):
     """Base of every error of the database.
 
     Attributes:
@@ -80,9 +83,13 @@ class StoreError(Exception):
 class Unavailable(StoreError):
     """The connection is lost, or was never made: connect again, rerun. The outcome is unknown."""
 
+    advice = "check that the server runs and that COUNTERSINK_MYSQL_URL names it"
+
 
 class Conflict(StoreError):
     """A deadlock, a lock wait, a lost race: roll back and rerun the whole transaction."""
+
+    advice = DOCTOR
 
 
 class ReadInterrupted(Conflict):
@@ -97,6 +104,8 @@ class BadData(StoreError):
     """A value that the server will never take (:data:`BAD_DATA`). Whoever counts has checked each
     row before, so that this is a bug, and the transaction is undone.
     """
+
+    advice = DOCTOR
 
 
 class RefusedMembers(StoreError):
@@ -114,9 +123,13 @@ class RefusedMembers(StoreError):
 class DuplicateKey(StoreError):
     """A plain INSERT met a row with the same key."""
 
+    advice = DOCTOR
+
 
 class Refused(StoreError):
     """The server answered and said no, and not for the data's sake."""
+
+    advice = DOCTOR
 
 
 class UnknownZone(Refused):
@@ -163,6 +176,8 @@ class SchemaMismatch(StoreError):
 class Misconfigured(StoreError, ValueError):
     """The URL, or a file that it names, cannot be used."""
 
+    advice = "check COUNTERSINK_MYSQL_URL"
+
 
 class SequenceUncertain(StoreError):
     """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
@@ -180,6 +195,8 @@ class TrackedCounter(StoreError, ValueError):
 
 class UnknownCounter(StoreError, LookupError):
     """Nothing was ever counted under this name."""
+
+    advice = "countersink totals --all lists what was counted"
 
 
 class UnknownDimension(StoreError, ValueError):
@@ -371,15 +388,17 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class NoSuchKey(LookupError):
+class NoSuchKey(ExplainedError, LookupError):
     """No key that is still valid has this id or name, or several have the name."""
 
 
-class NoSuchLink(LookupError):
+class NoSuchLink(ExplainedError, LookupError):
     """No link that is valid has this id."""
 
+    advice = "see countersink link list"
 
-class TooManyLinks(ValueError):
+
+class TooManyLinks(ExplainedError, ValueError):
     """There are as many valid links as there may be."""
 
 

@@ -16,7 +16,6 @@ from countersink.schedules.jobs import JOBS, Registry, load
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import (
     LOGGER,
-    ProcessHeartbeat,
     ProcessVitals,
     ScheduleAction,
     adopt,
@@ -25,7 +24,6 @@ from countersink.schedules.runner.rq import Process, RunWorker, connect_queue, i
 from countersink.store.settings import Settings
 from countersink.stream.connection import connect
 from countersink.stream.errors import translate
-from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
 _AGAIN_S: Final = 0.5
@@ -62,15 +60,12 @@ def run(
     adopt(log, "rq.worker", "rq.job", "rq.queue", "rq.registry")
     # For the runs; they ask it, not this process.
     connect(options.redis_url).close()
-    with (
-        connect_queue(options.jobs_redis_url, client_name="countersink-jobs") as client,
-        connect(options.jobs_redis_url, socket_timeout=TIMEOUT_S) as hasty,
-    ):
+    with connect_queue(options.jobs_redis_url, client_name="countersink-jobs") as client:
         process = Process(options, registry, log, os.getpid())
         install(process)
         for kind in registry.values():
             load(kind)  # imported once, and not in every work horse
-        supervisor = _Supervisor(name, stop, process, ProcessHeartbeat(hasty, "jobs", name, vitals))
+        supervisor = _Supervisor(name, stop, process, vitals or ProcessVitals())
         try:
             with stop_by_signals(
                 stop,
@@ -84,7 +79,6 @@ def run(
                 while not stop.requested:
                     supervisor.work(client)
                 supervisor.kill()
-                supervisor.figures.withdraw()
                 log(ScheduleAction.STOPPED, "a job process ends")
         finally:
             supervisor.ended = True
@@ -95,19 +89,19 @@ def run(
 class _Supervisor:
     """Keeps an RQ worker at work."""
 
-    def __init__(self, name: str, stop: Stop, process: Process, figures: ProcessHeartbeat) -> None:
+    def __init__(self, name: str, stop: Stop, process: Process, vitals: ProcessVitals) -> None:
         self._name = name
         self._log = process.log
         self._stop = stop
         self._process = process
-        self.figures = figures
+        self.vitals = vitals
         self.ended = False
         self._outage = Outage("Redis", process.log)
         self._worker: RunWorker | None = None
 
     def work(self, client: redis.Redis) -> None:
         """Let one RQ worker work, until it has to stop or Redis is away."""
-        self.figures.publish("waiting")
+        self.vitals.step("waiting")
         try:
             worker = RunWorker(
                 client,
@@ -115,7 +109,7 @@ class _Supervisor:
                 self._process,
                 self._stop,
                 self._outage,
-                self.figures,
+                self.vitals,
             )
             self._outage.over()
             if self._worker is None:

@@ -30,7 +30,7 @@ from countersink.runtime.retry import Outage
 from countersink.schedules.errors import NotOurs, RunFailed
 from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
-from countersink.schedules.report import ProcessHeartbeat, ProcessVitals, ScheduleAction
+from countersink.schedules.report import ProcessVitals, ScheduleAction
 from countersink.schedules.runner.heartbeat import shared_moment
 from countersink.stream.connection import check_single, connect, mapped
 
@@ -248,7 +248,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         process: handed to the work horses.
         stop: when to end.
         outage: where a Redis that is away is announced.
-        figures: told what the process does, every few seconds, and of each run.
+        vitals: told what the process does, every few seconds, and of each run.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         process: Process,
         stop: Stop,
         outage: Outage,
-        figures: ProcessHeartbeat,
+        vitals: ProcessVitals,
     ) -> None:
         super().__init__(
             [make_queue(client)],
@@ -273,7 +273,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         self._process = process
         self._asked = stop
         self._outage = outage
-        self._figures = figures
+        self._vitals = vitals
 
     def tell_horse(self) -> None:
         """Ask the work horse, if there is one, to end in good order; from any thread."""
@@ -294,7 +294,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     ) -> Any:
         """The next job; in short reads, so that a stop is noticed."""
         while True:
-            self._figures.publish("idle")
+            self._vitals.step("idle")
             if self._asked.requested:
                 raise StopRequested
             found = super().dequeue_job_and_maintain_ttl(IDLE_S, IDLE_S)
@@ -332,14 +332,14 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             )
             self.end_horse()
             return
-        self._figures.publish("running")
+        self._vitals.step("running")
         with suppress(redis.RedisError):  # said where the queue is read
             super().maintain_heartbeats(job)
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """RQ's, with signals held back until the child has its own handlers."""
-        self._figures.publish("running")
-        self._figures.vitals.runs += 1
+        self._vitals.step("running")
+        self._vitals.runs += 1
         self._process.held_until.value = inf
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:

@@ -21,7 +21,6 @@ from countersink.runtime.retry import Outage
 from countersink.schedules.options import SchedulerOptions
 from countersink.schedules.report import (
     LOGGER,
-    ProcessHeartbeat,
     ProcessVitals,
     ScheduleAction,
     adopt,
@@ -31,8 +30,6 @@ from countersink.schedules.scheduler.planner import Planner
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.sessions import brief_session
 from countersink.store.settings import Settings
-from countersink.stream.connection import connect
-from countersink.stream.progress import TIMEOUT_S
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -64,22 +61,19 @@ def run(
     alarm = _Alarm()
     with (
         connect_queue(options.redis_url, client_name="countersink-scheduler") as client,
-        connect(options.redis_url, socket_timeout=TIMEOUT_S) as hasty,
         stop_by_signals(
             stop, log, options.stop_within_s, doing="ending in good order", asked=alarm.wake
         ),
     ):
         vitals = vitals or ProcessVitals()
-        figures = ProcessHeartbeat(hasty, "scheduler", name, vitals)
         log(ScheduleAction.STARTED, "a scheduler starts", pid=os.getpid())
         session = brief_session(options.mysql_url)
         planner = Planner(session, RunQueue(client, vitals), options, log)
         try:
-            status = _looked(planner, options, figures, alarm, stop, log)
+            status = _looked(planner, options, vitals, alarm, stop, log)
         finally:
             alarm.close()
             session.close()
-        figures.withdraw()
         log(ScheduleAction.STOPPED, "a scheduler ends")
     return status
 
@@ -87,7 +81,7 @@ def run(
 def _looked(
     planner: Planner,
     options: SchedulerOptions,
-    figures: ProcessHeartbeat,
+    vitals: ProcessVitals,
     alarm: "_Alarm",
     stop: Stop,
     log: Log,
@@ -98,15 +92,15 @@ def _looked(
         try:
             alarm.ring_in(planner.look())
             outage.over()
-            if figures.vitals.looked is None:
+            if vitals.looked is None:
                 log(ScheduleAction.READY, "planning")
-            figures.publish("planning", looked=time.time())
+            vitals.step("planning", time.time())
         except StoreError as error:
             if isinstance(error, SchemaMismatch) and error.newer:
                 log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
                 return FAILED
             outage.failed(error)
-            figures.publish("waiting", looked=figures.vitals.looked)
+            vitals.step("waiting", vitals.looked)
         except Exception as error:
             log(
                 ScheduleAction.CRASHED,

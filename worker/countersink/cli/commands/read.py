@@ -13,14 +13,15 @@ from typing import Any, BinaryIO, Final
 from zoneinfo import ZoneInfo
 
 import click
+from redis import Redis
 
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
+from countersink.runtime.errors import ExplainedError
 from countersink.runtime.times import iso
-from countersink.store import Store, StoreError, UnknownCounter
 from countersink.store.connection import Session
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import (
@@ -42,7 +43,6 @@ from countersink.store.totals.selection import (
     wanted_keys,
 )
 from countersink.store.totals.snapshot import Snapshot
-from countersink.stream.connection import connect
 
 BY: Final = Checked("by", read_by)
 WHERE: Final = Checked("dimension", read_where)
@@ -166,10 +166,8 @@ _SHOWN: Final = (
     settings.one_off(
         "--include-pending", is_flag=True, help="Add exactly what is still in the queue."
     ),
-    settings.output_format("table", "json", "csv"),
-    settings.redis_url,
-    settings.mysql_url,
-    settings.mysql_read_url,
+    settings.output_format("table", "json", "csv", expose_value=False),
+    settings.urls("redis_url", "mysql_url", "mysql_read_url"),
 )
 
 
@@ -245,10 +243,6 @@ def _show(
     unique: bool,
     against: str | None,
     include_pending: bool,
-    format: str,
-    redis_url: str | None,
-    mysql_url: str | None,
-    mysql_read_url: str | None,
 ) -> None:
     with values_checked():
         query = Query(
@@ -261,16 +255,19 @@ def _show(
             unique=unique,
         )
     if include_pending:
-        settings.needed(redis_url, "redis")
-    answer = _ask(query, settings.needed(mysql_url, "mysql"), mysql_read_url, redis_url)
+        connections.redis_url()
+    store = connections.store()
+    with values_checked():
+        answer = Reads(store, _queue("countersink-totals")).ask(query)
     if answer.unknown_because is not None:
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
     listed = list(answer.documents())
     document = {"counter": selection.counter, "rows": listed, **answer.limits()}
     show = partial(_print, answer, listed, by, top)
-    output.write_result(format, document, show, csv=(answer.columns, listed))
+    output.write_result(document, show, csv=(answer.columns, listed))
     for limit in _limits(answer, by):
-        if answer.rows or format != "table" or answer.told_from is None:  # else it is all there is
+        table = settings.noted("format") == "table"
+        if answer.rows or not table or answer.told_from is None:  # else it is all there is
             progress.say(limit)
 
 
@@ -303,17 +300,9 @@ _WIDER: Final = {
 """What rows are rolled up to, and which option shows it, by what they are by."""
 
 
-def _ask(query: Query, mysql_url: str, mysql_read_url: str | None, redis_url: str | None) -> Answer:
-    client = connect(redis_url, client_name="countersink-totals") if redis_url else None
-    with Store(mysql_url, read_url=mysql_read_url) as store:
-        try:
-            with values_checked():
-                return Reads(store, client).ask(query)
-        except UnknownCounter as error:
-            hint = (
-                "" if query.include_pending else "; if it was a moment ago, add --include-pending"
-            )
-            raise Failure(f"{error}: countersink totals --all lists what was{hint}") from error
+def _queue(client_name: str) -> Redis | None:
+    """Redis, which tells how fresh totals are; None where it is not configured."""
+    return connections.queue(client_name) if settings.noted("redis_url") else None
 
 
 def _print(answer: Answer, rows: Sequence[dict[str, Any]], by: By, top: int | None) -> None:
@@ -400,9 +389,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
     help="The file, which gets this name when it is complete.  [default: stdout]",
 )
 @settings.output_format("csv", "ndjson", "parquet")
-@settings.redis_url
-@settings.mysql_url
-@settings.mysql_read_url
+@settings.urls("redis_url", "mysql_url", "mysql_read_url")
 def export_command(
     counters: Sequence[str],
     everything: bool,
@@ -410,9 +397,6 @@ def export_command(
     selection: Selection,
     file: Path | None,
     format: str,
-    redis_url: str | None,
-    mysql_url: str | None,
-    mysql_read_url: str | None,
 ) -> None:
     """Export all totals of counters for other programs: CSV, NDJSON or Parquet.
 
@@ -425,28 +409,22 @@ def export_command(
     if format == "parquet" and file is None and sys.stdout.isatty():
         raise Misuse("a Parquet file is not for a terminal: give --output FILE")
     write = _export_writer(format)
-    client = connect(redis_url, client_name="countersink-export") if redis_url else None
-    with Store(settings.needed(mysql_url, "mysql"), read_url=mysql_read_url) as store:
-        # Before the snapshot: what was acknowledged by now is in it.
-        complete, _ = Reads(store, client).applied_up_to()
-        query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
-        exported = _Exported(query, None if everything else list(dict.fromkeys(counters)))
-        with store.reading() as session, _destination(file) as opened, _told():
-            write(opened, query.columns, exported.rows(session))
+    store = connections.store()
+    # Before the snapshot: what was acknowledged by now is in it.
+    complete, _ = Reads(store, _queue("countersink-export")).applied_up_to()
+    query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
+    exported = _Exported(query, None if everything else list(dict.fromkeys(counters)))
+    with store.reading() as session, _destination(file) as opened, _told():
+        write(opened, query.columns, exported.rows(session))
     limited: dict[str, list[str]] = {}
     for name, limits in exported.limits.items():
         for limit in _limits(limits, by):
             limited.setdefault(limit, []).append(name)
     for limit, named in limited.items():
-        more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
-        progress.say(f"{', '.join(named[:_NAMED])}{more}: {limit}")
+        progress.say(f"{output.few(named)}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
     number, of = _number(exported.number, "row"), _number(len(exported.limits), "counter")
     progress.say(f"{number} of {of}, {fresh}")
-
-
-_NAMED: Final = 5
-"""Counters that a sentence names."""
 
 
 def _number(count: int, what: str) -> str:
@@ -518,9 +496,7 @@ def _told() -> Iterator[None]:
     """What cannot be exported, as a sentence that says what can."""
     try:
         yield
-    except UnknownCounter as error:
-        raise Failure(f"{error}: countersink totals --all lists what was") from error
-    except StoreError:
-        raise  # some of them are ValueErrors too
     except ValueError as error:
+        if isinstance(error, ExplainedError):
+            raise
         raise Failure(str(error)) from error

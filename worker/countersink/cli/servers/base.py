@@ -1,11 +1,11 @@
-"""What private servers share: start, stop, waiting until ready, free ports, passwords, and which
-installed programs are used, with the advice if one is missing."""
+"""What private servers share: a child process that ends with its parent, start, stop (kill after a
+timeout), waiting until ready, free ports, passwords, and which installed programs are used, with
+the advice if one is missing."""
 
 from __future__ import annotations
 
 import os
 import random
-import re
 import secrets
 import shutil
 import signal
@@ -14,17 +14,129 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Self
 
 from countersink.cli.errors import ServerFailed, ServerMissing
-from countersink.cli.servers.process import ChildProcess
 
 READY_POLL_SECONDS: Final = 0.02
 PORT_ATTEMPTS: Final = 10
 SOCKET_PATH_BYTES: Final = 100
 """Linux allows 107 bytes for the path of a unix socket."""
+
+
+LOG_TAIL_BYTES: Final = 2000
+"""How much of a failed server's log goes into the error."""
+
+
+def _make_launcher() -> None:
+    """Linux delivers a parent-death signal when the *thread* that started the child ends, so a
+    server started from a short-lived thread would die with that thread: they are all started by
+    one that lives as long as this process.
+    """
+    global _launcher
+    _launcher = ThreadPoolExecutor(1, "server-launcher")
+
+
+_launcher: ThreadPoolExecutor
+_make_launcher()
+os.register_at_fork(after_in_child=_make_launcher)  # a fork does not copy threads
+
+
+class ChildProcess:
+    """One run of a program; its output goes to the file ``log``, or where ours goes.
+
+    ``death_signal`` reaches the child when this process dies without having stopped it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path | None,
+        death_signal: signal.Signals,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._log = log
+        wrapper: list[str] = []
+        if setpriv := shutil.which("setpriv"):
+            wrapper = [setpriv, "--pdeathsig", death_signal.name.removeprefix("SIG"), "--"]
+        self._log_start = log.stat().st_size if log is not None and log.exists() else 0
+        with nullcontext() if log is None else log.open("ab") as output:
+            self._popen = _launcher.submit(
+                subprocess.Popen[bytes],
+                [*wrapper, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                # its own session: Ctrl-C in the terminal is for us alone to pass on
+                start_new_session=True,
+            ).result()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def alive(self) -> bool:
+        """Whether the process still runs (a frozen one does)."""
+        return self._popen.poll() is None
+
+    def how_it_ended(self) -> str:
+        """For people: "ended with status 1", "was killed by SIGKILL"."""
+        status = self._popen.poll()
+        if status is None:
+            return "runs"
+        if status < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        return f"ended with status {status}"
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process and to whatever it started; no effect when it has ended."""
+        if self.alive():
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                pass  # ended between the look and the signal
+
+    def stop(self, number: signal.Signals, timeout: float) -> None:
+        """Ask for a clean end, and wait for it; after ``timeout`` seconds kill.
+
+        Raises ServerFailed when it had to be killed.
+        """
+        if not self.alive():
+            return
+        self.send(signal.SIGCONT)  # a frozen process hears nothing else
+        self.send(number)
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerFailed(
+                f"killed after {timeout:g} s: it did not stop by itself\n{self.log_tail()}"
+            ) from None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        self.send(signal.SIGKILL)
+        self._popen.wait()
+
+    def log_text(self) -> str:
+        """What this run has written to the log."""
+        if self._log is None:
+            return ""
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._log_start)
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def log_tail(self) -> str:
+        return self.log_text()[-LOG_TAIL_BYTES:].strip()
 
 
 class PrivateServer(ABC):
@@ -37,6 +149,8 @@ class PrivateServer(ABC):
     When this process dies without `stop`, the server gets ``death_signal``.
     """
 
+    death_signal: signal.Signals = signal.SIGTERM
+
     name: str
     start_timeout: float = 60.0
     """Seconds until a server that does not answer counts as failed."""
@@ -45,17 +159,11 @@ class PrivateServer(ABC):
     """What the server's log says when its port is in use."""
 
     def __init__(
-        self,
-        directory: Path | str,
-        *,
-        port: int | None = None,
-        extra: Sequence[str] = (),
-        death_signal: signal.Signals = signal.SIGKILL,
+        self, directory: Path | str, *, port: int | None = None, extra: Sequence[str] = ()
     ) -> None:
         self.directory = Path(directory).resolve()
         self.extra = tuple(extra)
         self._port = port
-        self._death_signal = death_signal
         self._process: ChildProcess | None = None
         self._socket_directory: Path | None = None
 
@@ -76,14 +184,8 @@ class PrivateServer(ABC):
         return self._port
 
     @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise ServerFailed(f"{self.name} is not running")
-        return self._process.pid
-
-    @property
     def running(self) -> bool:
-        """Whether our process is there (also when frozen)."""
+        """Whether our process is there (also when it is stopped by a signal)."""
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
@@ -136,7 +238,7 @@ class PrivateServer(ABC):
             if self._port is None:
                 self._port = (self._last_port() if attempt == 0 else None) or free_port()
             self.socket.unlink(missing_ok=True)
-            process = ChildProcess(self._command(), log=self.log, death_signal=self._death_signal)
+            process = ChildProcess(self._command(), log=self.log, death_signal=self.death_signal)
             self._process = process
             try:
                 write_private(self._notes, f"{process.pid} {self._port}\n")
@@ -155,7 +257,7 @@ class PrivateServer(ABC):
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def stop(self) -> None:
-        """Shut down cleanly (a frozen server is thawed first); no effect when it is down."""
+        """Shut down cleanly; no effect when it is down."""
         try:
             if self._process is not None:
                 self._process.stop(signal.SIGTERM, self.stop_timeout)
@@ -164,29 +266,6 @@ class PrivateServer(ABC):
             if self._socket_directory is not None:
                 shutil.rmtree(self._socket_directory, ignore_errors=True)
                 self._socket_directory = None
-
-    def kill(self) -> None:
-        """SIGKILL: what a power cut leaves in the files is what the next start finds."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> Self:
-        """Stop cleanly if it runs, then start on the same port and data."""
-        self.stop()
-        return self.start()
-
-    def freeze(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered once this returns."""
-        if self._process is not None and self._process.alive():
-            self._process.send(signal.SIGSTOP)
-            # Told once the last of its threads has stopped; left for whoever waits for its end.
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-
-    def thaw(self) -> None:
-        """SIGCONT after `freeze`."""
-        if self._process is not None:
-            self._process.send(signal.SIGCONT)
 
     @property
     def _notes(self) -> Path:
@@ -317,7 +396,7 @@ def _installed(program: str, advice: str) -> str:
     raise ServerMissing(f"{program} is not installed: {advice}")
 
 
-def _configured(variable: str) -> str | None:
+def configured_program(variable: str) -> str | None:
     """The program that a variable of the environment names; None where it is not set."""
     configured = os.environ.get(variable)
     if not configured:
@@ -332,7 +411,7 @@ def redis_server() -> list[str]:
 
     Raises ServerMissing.
     """
-    configured = _configured("COUNTERSINK_REDIS_SERVER")
+    configured = configured_program("COUNTERSINK_REDIS_SERVER")
     return [configured or _installed("redis-server", "install the package redis-server")]
 
 
@@ -350,54 +429,3 @@ def mariadb_install_db() -> list[str]:
     # the script needs this program, which Debian keeps in the other package
     _installed("my_print_defaults", MARIADB_ADVICE)
     return [found]
-
-
-def mysql_tree() -> Path:
-    """Where `make test-mysql` puts a MySQL of its own: a file system tree, not an installation."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "countersink" / "mysql"
-
-
-def mysqld() -> list[str]:
-    """The command that runs MySQL: $COUNTERSINK_MYSQLD, the cached tree, or the system's own.
-
-    Raises ServerMissing.
-    """
-    if configured := _configured("COUNTERSINK_MYSQLD"):
-        return [configured]
-    tree = mysql_tree()
-    if (tree / "usr/sbin/mysqld").exists():
-        return _from_tree(tree)
-    installed = find_program("mysqld")
-    if installed and not is_mariadb(installed):
-        return [installed]
-    raise ServerMissing("MySQL is not installed: `make test-mysql` sets up a private one")
-
-
-def is_mariadb(program: str) -> bool:
-    """Whether a program called mysqld is MariaDB in truth."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return re.search("mariadb", said.stdout, re.IGNORECASE) is not None
-
-
-def _from_tree(tree: Path) -> list[str]:
-    """Run mysqld with the C library of its own tree, by that tree's loader: no chroot, no root."""
-    loaders = sorted(
-        loader
-        for place in ("lib64", "usr/lib64", "usr/lib")
-        for loader in tree.glob(f"{place}/ld-linux*.so.*")
-    )
-    if not loaders:
-        raise ServerMissing(f"{tree} is incomplete: remove it, then run `make test-mysql`")
-    usr = tree / "usr"
-    libraries = [*sorted(usr.glob("lib/*-linux-gnu")), usr / "lib/mysql/private", usr / "lib"]
-    return [
-        str(loaders[0]),
-        "--library-path",
-        ":".join(map(str, libraries)),
-        str(usr / "sbin/mysqld"),
-        # must come before all other options
-        "--no-defaults",
-        f"--basedir={usr}",
-        f"--lc-messages-dir={usr / 'share/mysql'}",
-    ]

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
-
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from countersink.cli.servers.base import LOOPBACK, PrivateServer, redis_server, write_private
-
-AppendFsync = Literal["always", "everysec", "no"]
 
 
 class RedisServer(PrivateServer):
@@ -26,17 +19,7 @@ class RedisServer(PrivateServer):
     name = "redis"
     port_taken = ("Address already in use",)
 
-    def __init__(
-        self,
-        directory: Path | str,
-        *,
-        port: int | None = None,
-        appendfsync: AppendFsync = "everysec",
-        extra: Sequence[str] = (),
-        death_signal: signal.Signals = signal.SIGKILL,
-    ) -> None:
-        super().__init__(directory, port=port, extra=extra, death_signal=death_signal)
-        self._appendfsync = appendfsync
+    appendfsync: str = "everysec"
 
     @property
     def url(self) -> str:
@@ -68,7 +51,7 @@ class RedisServer(PrivateServer):
         """The lines of the configuration that say what the server is for."""
         return (
             "appendonly yes\n"
-            f"appendfsync {self._appendfsync}\n"
+            f"appendfsync {self.appendfsync}\n"
             "maxmemory-policy noeviction\n"
             'save ""\n'
         )

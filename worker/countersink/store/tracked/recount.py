@@ -181,7 +181,7 @@ def _take(session: Session, counter: str) -> TrackedTable:
             code=error.code,
         ) from error
     if tracked is None:
-        raise UnknownCounter(f"no table is tracked as {counter!r}: see `track --list`")
+        raise UnknownCounter(f"no table is tracked as {counter!r}: see countersink track --list")
     return tracked
 
 

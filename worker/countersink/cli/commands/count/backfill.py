@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -12,9 +13,15 @@ import click
 from countersink.backfill import history
 from countersink.backfill.counter_column import exported
 from countersink.backfill.errors import WrongOption
-from countersink.backfill.options import BackfillOptions, BackfillReport, Drift, SourceReport
+from countersink.backfill.options import (
+    BackfillOptions,
+    BackfillReport,
+    Drift,
+    Progress,
+    SourceReport,
+)
 from countersink.backfill.run import backfill
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.commands.count import backfill_options, backfills
 from countersink.cli.commands.count.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
@@ -25,16 +32,9 @@ _STRAYS_SHOWN: Final = 20
 
 @click.command("backfill", cls=settings.Command)
 @backfill_options.options
-@settings.output_format("table", "json")
-@settings.redis_url
-@settings.mysql_url
-def command(
-    format: str,
-    redis_url: str | None,
-    mysql_url: str | None,
-    allow_rejects: Allowance | None,
-    **given: Any,
-) -> int:
+@settings.of_mysql("table", "json")
+@settings.urls("redis_url")
+def command(allow_rejects: Allowance | None, **given: Any) -> int:
     """Count events that were missed, from logs and exports.
 
     Did some of these events arrive live? Then reconcile. If none did, add.
@@ -56,12 +56,11 @@ def command(
     docs/backfill.md.
     """
     options = backfill_options.read(given)
-    url = settings.needed(mysql_url, "mysql")
+    url = connections.mysql_url()
     if options.mode == "reconcile":
-        settings.needed(redis_url, "redis")
-    as_json = format == "json"
+        connections.redis_url()
     with progress.stopped_by_signals() as asked:
-        call = _Call(url, redis_url, asked, allow_rejects or Allowance(), as_json)
+        call = _Call(url, asked, allow_rejects or Allowance())
         if options.recipe.counter_column:
             return call.run_each_counter(options)
         report = call.run(options)
@@ -69,11 +68,9 @@ def command(
             drift: Iterable[Drift] = report.drift
             if report.run is not None and report.corrections:
                 drift = history.drift(opened.enter_context(open_tables(url)), report.run)
-            if as_json:
-                rows = map(backfills.drift_document, drift)
-                output.write_json_list(_document(report), "drift", rows)
-            else:
-                _show(report, drift, dry_run=options.dry_run)
+            people = partial(_show, report, drift, dry_run=options.dry_run)
+            rows = map(backfills.drift_document, drift)
+            output.write_result(_document(report), people, last=("drift", rows))
     return call.status(report)
 
 
@@ -82,10 +79,13 @@ class _Call:
     """What one call of the command works with, for as many runs as it makes."""
 
     url: str
-    redis_url: str | None
     asked: progress.StopRequest
     allowed: Allowance
-    as_json: bool
+
+    @property
+    def as_json(self) -> bool:
+        """Whether stdout and stderr are for programs."""
+        return bool(settings.noted("format") == "json")
 
     def run_each_counter(self, options: BackfillOptions) -> int:
         """One run for each counter of an export; the exit status."""
@@ -122,13 +122,13 @@ class _Call:
             told.append(notice)
             self.say(notice)
 
-        with progress.backfill(as_json=self.as_json) as show:
+        with progress.bar("counting", shown=not self.as_json) as show:
             try:
                 report = backfill(
                     self.url,
                     options,
-                    redis_url=self.redis_url,
-                    on_progress=show,
+                    redis_url=settings.noted("redis_url"),
+                    on_progress=lambda state: show(*words_of(state)),
                     on_notice=tell,
                     stop=self.asked,
                 )
@@ -157,6 +157,15 @@ class _Call:
             # Of what it did not read nobody knows; without a signal it was --max-rejects.
             return Exit.DIFFERS if self.asked.status is None else self.asked.status
         return Exit.DONE if self.allowed.covers(report.rejected, report.lines) else Exit.DIFFERS
+
+
+def words_of(state: Progress) -> tuple[float | None, str]:
+    """The share that is read, where it is known, and what is going on, in words."""
+    if state.doing != "reading":
+        return None, "waiting for the queue" if state.doing == "waiting" else state.doing
+    rejected = f", {state.rejected:,} rejected" if state.rejected else ""
+    words = f"{state.lines:,} lines{rejected}"
+    return None if state.size is None else min(state.done / max(state.size, 1), 1.0), words
 
 
 _MEMBERS: Final = (

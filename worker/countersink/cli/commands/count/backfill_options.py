@@ -51,16 +51,37 @@ _DELIMITER: Final = Checked("character", _delimiter)
 _SOURCE_NAME: Final = Checked("name", _source_name)
 
 
-def _text(flag: str, metavar: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    return settings.one_off(flag, type=TEXT, metavar=metavar, default="", help=help)
+Option = Callable[[settings.Decorated], settings.Decorated]
+
+
+def _texts(metavar: str, **meanings: str) -> Option:
+    """Options that take a text, with their help."""
+    return settings.together(
+        *(
+            settings.one_off(
+                f"--{name.replace('_', '-')}", type=TEXT, metavar=metavar, default="", help=help
+            )
+            for name, help in meanings.items()
+        )
+    )
+
+
+def _flags(**meanings: str) -> Option:
+    """Flags, with their help."""
+    return settings.together(
+        *(
+            settings.one_off(f"--{name.replace('_', '-')}", is_flag=True, help=help)
+            for name, help in meanings.items()
+        )
+    )
 
 
 _WHAT: Final = (
     settings.one_off("--counter", type=COUNTER, help="The counter to add to, or to correct."),
-    _text(
-        "--counter-column",
+    _texts(
         "COLUMN",
-        "csv and ndjson: where each line's counter is, instead of --counter; one run per counter.",
+        counter_column="csv and ndjson: where each line's counter is, instead of --counter; one run"
+        " per counter.",
     ),
     settings.one_off(
         "--mode",
@@ -68,22 +89,27 @@ _WHAT: Final = (
         default="add",
         help="See above: add if none of the events arrived.",
     ),
-    settings.one_off(
-        "--dry-run", is_flag=True, help="Read everything, say what would change, change nothing."
-    ),
+    _flags(dry_run="Read everything, say what would change, change nothing."),
 )
 _READING: Final = (
     *log_options.decorators(INPUT_FORMATS, settings.one_off),
-    _text(
-        "--key",
+    _texts(
         "TEMPLATE",
-        "The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, for logs]",
+        key="The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, for logs]",
     ),
-    _text(
-        "--key-column",
+    _texts(
         "COLUMN",
-        "csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
+        key_column="csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
+        amount_column="csv and JSON: where the amount is, as in --key-column; by default each line"
+        " counts 1.",
     ),
+    _texts(
+        "CHARACTER",
+        decimal_point="What stands before the fraction of an amount, which must be 0: a point or a"
+        " comma.",
+        thousands="What stands between groups of three digits of an amount, such as . or a comma.",
+    ),
+    _texts("TEXT", comment="csv: what comment lines begin with, such as #."),
     log_options.dimension(settings.one_off, "dimensions"),
     log_options.visitor(settings.one_off),
     settings.one_off(
@@ -93,21 +119,6 @@ _READING: Final = (
         metavar="COLUMN",
         help="csv and JSON: where the time is, as in --key-column; detected in JSON logs."
         " Repeatable, for example for a date and a time of day: the texts are joined with a space.",
-    ),
-    _text(
-        "--amount-column",
-        "COLUMN",
-        "csv and JSON: where the amount is, as in --key-column; by default each line counts 1.",
-    ),
-    _text(
-        "--decimal-point",
-        "CHARACTER",
-        "What stands before the fraction of an amount, which must be 0: a point or a comma.",
-    ),
-    _text(
-        "--thousands",
-        "CHARACTER",
-        "What stands between groups of three digits of an amount, such as . or a comma.",
     ),
     settings.one_off(
         "--delimiter",
@@ -121,11 +132,6 @@ _READING: Final = (
         type=_COLUMNS,
         metavar="NAME,…",
         help="csv: the names of the columns of a file without a header.",
-    ),
-    _text(
-        "--comment",
-        "TEXT",
-        "csv: what comment lines begin with, such as #.",
     ),
     settings.one_off(
         "--time-format",
@@ -163,15 +169,10 @@ _DOING: Final = (
         metavar="NAME",
         help="Name that distinguishes these sources from others that begin with the same lines.",
     ),
-    settings.one_off(
-        "--count-repeats",
-        is_flag=True,
-        help="Count also a source with many lines of another one; remembered for that source.",
-    ),
-    settings.one_off(
-        "--delete-missing",
-        is_flag=True,
-        help="reconcile only: set keys that no source has to zero.",
+    _flags(
+        count_repeats="Count also a source with many lines of another one; remembered for that"
+        " source.",
+        delete_missing="reconcile only: set keys that no source has to zero.",
     ),
     settings.one_off(
         "--grace",

@@ -2,7 +2,7 @@
 rejected lines and drift; what an undo refuses is in ``backfill/undo.py``."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -13,12 +13,12 @@ from countersink.backfill import history, run_state
 from countersink.backfill.history import Run, RunSource
 from countersink.backfill.options import Drift
 from countersink.backfill.undo import Undone, undo
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER
+from countersink.runtime.times import iso
 from countersink.store.connection import Session
-from countersink.store.sessions import open_tables
 
 RUN = click.IntRange(1)
 
@@ -35,11 +35,11 @@ def command() -> None:
 @command.command("list", cls=settings.Command)
 @settings.one_off("--counter", type=COUNTER, help="Only backfills of this counter.")
 @settings.of_mysql("table", "json")
-def list_command(counter: str | None, format: str, mysql_url: str | None) -> None:
+def list_command(counter: str | None) -> None:
     """List backfills, newest first."""
-    with open_tables(settings.needed(mysql_url, "mysql")) as opened:
-        runs = history.runs(opened, counter)
-    output.write_result(format, {"runs": list(map(_document, runs))}, partial(_show_list, runs))
+    opened = connections.tables()
+    runs = history.runs(opened, counter)
+    output.write_result({"runs": list(map(_document, runs))}, partial(_show_list, runs))
 
 
 @command.command("show", cls=settings.Command)
@@ -47,73 +47,66 @@ def list_command(counter: str | None, format: str, mysql_url: str | None) -> Non
 @settings.one_off("--rejects", is_flag=True, help="List the first lines that it could not count.")
 @settings.one_off("--drift", is_flag=True, help="List what a reconcile corrected.")
 @settings.of_mysql("table", "json", "csv")
-def show_command(run: int, rejects: bool, drift: bool, format: str, mysql_url: str | None) -> None:
+def show_command(run: int, rejects: bool, drift: bool) -> None:
     """Show what a backfill read, and what came of it.
 
     --rejects and --drift print these lists instead; that of --drift is complete in JSON and CSV.
     """
     if rejects and drift:
         raise Misuse("give --rejects or --drift, not both")
-    if format == "csv" and not (rejects or drift):
+    if settings.noted("format") == "csv" and not (rejects or drift):
         raise Misuse("--format csv is for --rejects or --drift")
-    with open_tables(settings.needed(mysql_url, "mysql")) as opened:
-        found = history.run(opened, run)
-        if rejects:
-            _show_rejects(opened, found, format)
-        elif drift:
-            _show_drift(opened, found, format)
-        else:
-            sources = history.sources_of(opened, run)
-            document = _document(found) | {"read": list(map(_source_document, sources))}
-            output.write_result(format, document, partial(_show_one, found, sources))
+    opened = connections.tables()
+    found = history.run(opened, run)
+    if rejects:
+        _show_rejects(opened, found)
+    elif drift:
+        _show_drift(opened, found)
+    else:
+        sources = history.sources_of(opened, run)
+        document = _document(found) | {"read": list(map(_source_document, sources))}
+        output.write_result(document, partial(_show_one, found, sources))
 
 
-def _show_rejects(opened: Session, run: Run, format: str) -> None:
+def _show_rejects(opened: Session, run: Run) -> None:
     rows = [asdict(one) for one in history.rejects(opened, run.id)]
     more = run_state.rejects_of(opened, run.id) - len(rows)
-    if format == "csv":
-        output.write_csv(REJECTED, rows)
-    else:
-        document = {"run": run.id, "rejects": rows, "more": more}
-        output.write_result(format, document, partial(_show_rejected, rows, more))
+    document = {"run": run.id, "rejects": rows, "more": more}
+    output.write_result(document, partial(_show_rejected, rows, more), csv=(REJECTED, rows))
 
 
-def _show_drift(opened: Session, run: Run, format: str) -> None:
+def _show_drift(opened: Session, run: Run) -> None:
     if run.mode != "reconcile":
         raise Failure(f"run {run.id} added; only reconciling corrects anything")
     drift = history.drift(opened, run.id)
     rows = map(drift_document, drift)
-    if format == "json":
-        output.write_json_list({"run": run.id}, "drift", rows)
-    elif format == "csv":
-        output.write_csv(DRIFT_COLUMNS, rows)
-    elif run.corrections:
-        show_drift(drift, run.corrections, where=": --format csv has all")
-    else:
-        click.echo("Nothing differed.")
+    people: str | Callable[[], None] = "Nothing differed."
+    if run.corrections:
+        people = partial(show_drift, drift, run.corrections, where=": --format csv has all")
+    output.write_result({"run": run.id}, people, csv=(DRIFT_COLUMNS, rows), last=("drift", rows))
 
 
 @command.command("undo", cls=settings.Command)
 @click.argument("runs", metavar="RUN...", type=RUN, nargs=-1, required=True)
 @settings.of_mysql("text", "json")
-def undo_command(runs: tuple[int, ...], format: str, mysql_url: str | None) -> int:
+def undo_command(runs: tuple[int, ...]) -> int:
     """Undo exactly what a backfill added or corrected.
 
     Everything counted since then stays, even if it was compacted or rolled up. If it is
     interrupted, run it again. Afterwards the same source may be counted again. Runs that have read
     on behind it in the same source are undone together with it: give their numbers, too.
     """
-    url = settings.needed(mysql_url, "mysql")
-    with stopped_by_signals() as asked, progress.looking("backfills undo", "undoing") as looking:
+    url = connections.mysql_url()
+    with stopped_by_signals() as asked, progress.bar("undoing") as show:
         done = undo(
             url,
             *runs,
-            on_progress=lambda done, of: looking(f"{done:,} of {of:,} chunks"),
+            on_progress=lambda done, of: show(done / max(of, 1), f"{done:,} of {of:,} chunks"),
             stop=asked,
         )
     for notice in done.notices:
         click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
-    output.write_result(format, asdict(done), _undone_sentence(done))
+    output.write_result(asdict(done), _undone_sentence(done))
     if done.state != "undone":
         click.echo("countersink backfills: stopped: run it again, and it goes on", err=True)
         return asked.status or Exit.FAILED
@@ -143,30 +136,21 @@ def _source_document(one: RunSource) -> dict[str, Any]:
 
 def _show_list(runs: Sequence[Run]) -> None:
     """Runs for people."""
-    if not runs:
-        click.echo("There was no backfill so far.")
-        return
-    output.write_rows(
-        (
-            *(">run", "counter", "mode", "state", "started"),
-            *(">lines", ">rejected", ">amount", ">corrections", "sources"),
-        ),
-        (
-            (
-                str(run.id),
-                run.counter,
-                run.mode,
-                run.state,
-                f"{run.started:%Y-%m-%dT%H:%M:%S}Z",
-                run.lines,
-                run.rejected,
-                run.amount,
-                run.corrections if run.mode == "reconcile" else None,
-                _few(run.sources),
-            )
-            for run in runs
-        ),
+    columns = (
+        *(">run", "counter", "mode", "state", "started"),
+        *(">lines", ">rejected", ">amount", ">corrections", "sources"),
     )
+    rows = [
+        _document(run)
+        | {
+            "run": str(run.id),
+            "started": iso(run.started, "seconds"),
+            "corrections": run.corrections if run.mode == "reconcile" else None,
+            "sources": output.few(run.sources, 1),
+        }
+        for run in runs
+    ]
+    output.write_documents(columns, rows, otherwise="There was no backfill so far.")
 
 
 def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
@@ -176,8 +160,8 @@ def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
         "counter": run.counter,
         "mode": run.mode,
         "state": run.state,
-        "began": f"{run.started:%Y-%m-%dT%H:%M:%S}Z, in {run.holder}",
-        "last seen": f"{run.seen:%Y-%m-%dT%H:%M:%S}Z",
+        "began": f"{iso(run.started, 'seconds')}, in {run.holder}",
+        "last seen": iso(run.seen, "seconds"),
         **output.document(run, FIGURES),
     }
     if run.mode == "reconcile":
@@ -186,7 +170,7 @@ def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
     facts["sources"] = ", ".join(run.sources)
     if run.error:
         facts["error"] = run.error
-    output.console().print(output.facts(facts))
+    output.write_facts(facts)
     if sources:
         click.echo()
         _show_sources(sources)
@@ -222,10 +206,6 @@ def _undone_sentence(done: Undone) -> str:
         f"{runs} {'are' if several else 'is'} taken back: {done.counter} changed by"
         f" {done.amount:+,}, in {done.cells:,} rows of {done.chunks:,} chunks"
     )
-
-
-def _few(sources: Sequence[str]) -> str:
-    return sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1:,} more"
 
 
 DRIFT_COLUMNS: Final = ("day", "bucket", "width", "key", "had", "should_be", "delta")

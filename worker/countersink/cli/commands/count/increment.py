@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from countersink.cli import settings
+from countersink.cli import connections, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.output import printable
 from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT
@@ -50,7 +50,7 @@ from countersink.stream.names import PartitionRoute, note_use, read_salts
     metavar="VISITOR",
     help="Who was seen, for a counter of different visitors (counter set --unique); hashed here.",
 )
-@settings.redis_url
+@settings.urls("redis_url")
 def command(
     counter: str,
     key: str,
@@ -58,7 +58,6 @@ def command(
     amount: int,
     at: datetime | None,
     visitor: str | None,
-    redis_url: str | None,
 ) -> None:
     """Add to a counter, through the same queue as an app.
 
@@ -76,7 +75,7 @@ def command(
     with values_checked():
         row_key = check_dimensions(given) if given else key
         member = None if visitor is None else check_member(visitor)
-    send_one(settings.needed(redis_url, "redis"), counter, row_key, amount, at, member)
+    send_one(connections.redis_url(), counter, row_key, amount, at, member)
     shown = [printable(f"{name}={value}") for name, value in dimensions] or [printable(key)]
     words = [counter, *filter(None, shown), f"{amount:+d}", "is in the queue"]
     click.echo(" ".join(words))

@@ -12,11 +12,10 @@ from typing import Final
 
 import click
 
-from countersink.cli import output, settings
+from countersink.cli import connections, output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
 from countersink.runtime.times import iso
-from countersink.store import Store
 from countersink.store.sequences import Sequences
 from countersink.store.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
 from countersink.store.sequences.records import Sequence as StoredSequence
@@ -35,9 +34,7 @@ def _name(text: str) -> str:
 
 
 def _number(text: str) -> int:
-    if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
-        raise ValueError(f"{text!r} is not a whole number")
-    return number(int(text), "a number")
+    return number(settings.whole_number(text), "a number")
 
 
 def _setting(text: str) -> int | str:
@@ -91,26 +88,19 @@ def command() -> None:
     "--block", metavar="N", type=click.IntRange(1, MOST), help="How many values to take at once."
 )
 @settings.of_mysql("text", "json")
-def next_command(
-    name: str,
-    step: int | None,
-    start: int | None,
-    block: int | None,
-    format: str,
-    mysql_url: str | None,
-) -> None:
+def next_command(name: str, step: int | None, start: int | None, block: int | None) -> None:
     """Take the next value and print it alone; with --block, one value per line.
 
     If the command fails after it has asked the server, the value may be lost: the next call takes
     another.
     """
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         if block is None:
             values: Sequence[int] = [sequences.next(name, step, start=start)]
         else:
             values = sequences.next_block(name, block, step, start=start)
     document = {"sequence": name, "values": list(values)}
-    output.write_result(format, document, "\n".join(map(str, values)))
+    output.write_result(document, "\n".join(map(str, values)))
 
 
 @command.command("peek", cls=settings.Command)
@@ -119,9 +109,9 @@ def next_command(
     "--period", type=DAY, help="Print the value of the period that contains this day."
 )
 @settings.of_mysql("text", "json")
-def peek_command(name: str, period: date | None, format: str, mysql_url: str | None) -> None:
+def peek_command(name: str, period: date | None) -> None:
     """Print the last value that was handed out, without taking one."""
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         value = sequences.peek(name, period=period)
     if value is None:
         when = "" if period is None else f" in the period of {period}"
@@ -129,22 +119,22 @@ def peek_command(name: str, period: date | None, format: str, mysql_url: str | N
             f"{_shown(name)} has no value{when}; countersink sequence periods shows"
             " the periods in which a sequence has one, countersink sequence list all sequences"
         )
-    output.write_result(format, {"sequence": name, "value": value}, str(value))
+    output.write_result({"sequence": name, "value": value}, str(value))
 
 
 @command.command("set", cls=TakesNumbers)
 @click.argument("name", type=NAME)
 @click.argument("value", type=NUMBER)
 @settings.of_mysql("text", "json")
-def set_command(name: str, value: int, format: str, mysql_url: str | None) -> None:
+def set_command(name: str, value: int) -> None:
     """Make VALUE the last value of the current period: the next one is a step beyond it.
 
     A sequence that is set back hands out the same numbers again.
     """
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         sequences.set(name, value)
     document = {"sequence": name, "value": value}
-    output.write_result(format, document, f"{_shown(name)} is at {value}")
+    output.write_result(document, f"{_shown(name)} is at {value}")
 
 
 @command.command("reset", cls=settings.Command)
@@ -152,9 +142,7 @@ def set_command(name: str, value: int, format: str, mysql_url: str | None) -> No
 @settings.one_off("--all", "everything", is_flag=True, help="Reset all sequences.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
-def reset_command(
-    names: Sequence[str], everything: bool, yes: bool, format: str, mysql_url: str | None
-) -> None:
+def reset_command(names: Sequence[str], everything: bool, yes: bool) -> None:
     """Restart sequences at their start, in the current period.
 
     Past periods and settings stay. Numbers that were handed out come again. --all asks
@@ -164,32 +152,32 @@ def reset_command(
         raise Misuse("say which: NAME... or --all")
     if everything:
         output.confirm(yes, "Let all sequences begin again?", "nothing was reset")
-        with _sequences(mysql_url) as sequences:
+        with _sequences() as sequences:
             count = sequences.reset_all()
-        output.write_result(format, {"reset": count, "last_values": {}}, f"reset {count:,}")
+        output.write_result({"reset": count, "last_values": {}}, f"reset {count:,}")
         return
     last: dict[str, int | None] = {}
     try:
-        with _sequences(mysql_url) as sequences:
+        with _sequences() as sequences:
             for name in dict.fromkeys(names):
                 last[name] = sequences.reset(name)
     finally:
-        _print_reset(last, format)  # where one fails, those before it were reset
+        _print_reset(last)  # where one fails, those before it were reset
 
 
 @command.command("list", cls=settings.Command)
 @click.argument("prefix", type=NAME, default="")
 @settings.of_mysql("table", "json", "csv")
-def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
+def list_command(prefix: str) -> None:
     """List all sequences, or those whose names begin with PREFIX, with their values.
 
     The value is the last one of the current period, or - if there is none yet.
     """
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         found = sequences.list(prefix)
     rows = list(map(_document, found))
     shown = partial(_print_list, found)
-    output.write_result(format, {"sequences": rows}, shown, csv=(_COLUMNS, rows))
+    output.write_result({"sequences": rows}, shown, csv=(_COLUMNS, rows))
 
 
 @command.command("configure", cls=settings.Command)
@@ -217,12 +205,7 @@ def list_command(prefix: str, format: str, mysql_url: str | None) -> None:
     "--time-zone", type=ZONE, help="Time zone whose midnights begin a period; initially UTC."
 )
 @settings.of_mysql("table", "json")
-def configure_command(
-    name: str,
-    format: str,
-    mysql_url: str | None,
-    **given: int | str | bool | None,
-) -> None:
+def configure_command(name: str, **given: int | str | bool | None) -> None:
     """Change the given settings of a sequence, and show all its settings.
 
     Changes apply from the next value on, for every caller. Period and time zone can only be chosen
@@ -233,17 +216,17 @@ def configure_command(
         for option, value in given.items()
         if value is not None
     }
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         made = sequences.configure(name, **changes)  # type: ignore[arg-type]
-    output.write_result(format, _document(made), partial(_print_one, made))
+    output.write_result(_document(made), partial(_print_one, made))
 
 
 @command.command("periods", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.of_mysql("table", "json", "csv")
-def periods_command(name: str, format: str, mysql_url: str | None) -> None:
+def periods_command(name: str) -> None:
     """Show the last value of each period, and their sum."""
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         periods = sequences.periods(name)
         if not periods:
             raise Failure(
@@ -254,32 +237,33 @@ def periods_command(name: str, format: str, mysql_url: str | None) -> None:
     total = sum(period.value for period in periods)
     document = {"sequence": name, "periods": rows, "total": total}
     shown = partial(_print_periods, rows, total)
-    output.write_result(format, document, shown, csv=(_PERIOD_COLUMNS, rows))
+    output.write_result(document, shown, csv=(_PERIOD_COLUMNS, rows))
 
 
 @command.command("delete", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
-def delete_command(name: str, yes: bool, format: str, mysql_url: str | None) -> None:
+def delete_command(name: str, yes: bool) -> None:
     """Delete a sequence: the values of all its periods, and its settings.
 
     The next `next` makes the sequence again, and hands out its numbers again. The command
     asks first, unless --yes is given.
     """
     output.confirm(yes, f"Delete sequence {_shown(name)} for good?", "nothing was deleted")
-    with _sequences(mysql_url) as sequences:
+    with _sequences() as sequences:
         deleted = sequences.delete(name)
     if not deleted:
         raise Failure(f"there is no sequence {_shown(name)}")
     document = {"sequence": name, "deleted": True}
-    output.write_result(format, document, f"deleted sequence {_shown(name)}")
+    output.write_result(document, f"deleted sequence {_shown(name)}")
 
 
 @contextmanager
-def _sequences(mysql_url: str | None) -> Iterator[Sequences]:
+def _sequences() -> Iterator[Sequences]:
     """The sequences; what they refuse is wrong usage."""
-    with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+    store = connections.store()
+    with values_checked():
         yield store.sequences
 
 
@@ -308,21 +292,17 @@ def _print_one(sequence: StoredSequence) -> None:
         "period": options.period,
         "time zone": options.time_zone,
     }
-    output.console().print(output.facts(facts))
+    output.write_facts(facts)
 
 
 def _print_list(sequences: Sequence[StoredSequence]) -> None:
     """Sequences for people, one line each."""
-    if not sequences:
-        click.echo("There are no sequences.")
-        return
-    output.write_rows(
-        ("sequence", ">value", "period", "updated at", "settings"),
-        (
-            (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
-            for one in sequences
-        ),
+    columns = ("sequence", ">value", "period", "updated at", "settings")
+    rows = (
+        (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
+        for one in sequences
     )
+    output.write_rows(columns, rows, otherwise="There are no sequences.")
 
 
 def _print_periods(rows: Sequence[output.Row], total: int) -> None:
@@ -348,19 +328,18 @@ def _settings(sequence: StoredSequence) -> str:
     return ", ".join(said)
 
 
-def _print_reset(last: dict[str, int | None], format: str) -> None:
+def _print_reset(last: dict[str, int | None]) -> None:
     """Print which sequences were reset, with their last values; nothing if none was."""
-    if format == "json":
-        if last:
-            count = sum(value is not None for value in last.values())
-            output.write_json({"reset": count, "last_values": last})
+    if not last:
         return
-    for name, value in last.items():
-        click.echo(
-            f"{_shown(name)} had no value"
-            if value is None
-            else f"reset {_shown(name)}, which was at {value}"
-        )
+    count = sum(value is not None for value in last.values())
+    lines = [
+        f"{_shown(name)} had no value"
+        if value is None
+        else f"reset {_shown(name)}, which was at {value}"
+        for name, value in last.items()
+    ]
+    output.write_result({"reset": count, "last_values": last}, "\n".join(lines))
 
 
 def _shown(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import metrics, settings
+from countersink.cli import connections, metrics, settings
 from countersink.cli.errors import Exit, Misuse, values_checked
 from countersink.cli.settings import Checked
 from countersink.metrics.endpoint import producer_samples
@@ -84,14 +84,8 @@ def _mode(text: str) -> int:
 )
 @metrics.options
 @settings.log_format
-@settings.redis_url
-def command(
-    redis_url: str | None,
-    log_format: str,
-    metrics_host: str,
-    metrics_port: int | None,
-    **given: Any,
-) -> int:
+@settings.urls("redis_url")
+def command(log_format: str, metrics_host: str, metrics_port: int | None, **given: Any) -> int:
     """Count what StatsD clients send, until stopped.
 
     Counters (|c) with sample rates and tags go through a producer, as an app's own increments do;
@@ -99,7 +93,7 @@ def command(
 
     StatsD has no passwords, so the command listens at loopback only, unless --anyone is given.
     """
-    url = settings.needed(redis_url, "redis")
+    url = connections.redis_url()
     with values_checked():
         options = StatsdOptions(**given)
         producer = Producer(url, **asdict(settings.producer_options(url)))

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, NAME
-from countersink.store import Store
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.store.tracked import Plan, TrackedTable
 from countersink.store.tracked.definitions import in_words
@@ -51,8 +50,6 @@ def track_command(
     slots: int,
     dry_run: bool,
     listing: bool,
-    format: str,
-    mysql_url: str | None,
 ) -> None:
     """Keep a table's row count up to date with triggers.
 
@@ -62,27 +59,27 @@ def track_command(
     TABLE waits while the rows are counted. Avoid LOCK TABLES on a tracked table. If the command is
     interrupted, run it again. See docs/row-counts.md.
     """
-    with Store(settings.needed(mysql_url, "mysql")) as store:
-        if listing:
-            if table is not None or counter or by or day or dry_run:
-                raise Misuse("--list takes no table, nor options of one")
-            tracked = store.tracked.list()
-            document = {"tables": list(map(_document, tracked))}
-            output.write_result(format, document, partial(_show_list, tracked))
+    store = connections.store()
+    if listing:
+        if table is not None or counter or by or day or dry_run:
+            raise Misuse("--list takes no table, nor options of one")
+        tracked = store.tracked.list()
+        document = {"tables": list(map(_document, tracked))}
+        output.write_result(document, partial(_show_list, tracked))
+        return
+    if table is None:
+        raise Misuse("name a table, or give --list")
+    how: Any = {"counter": counter, "by": by, "day": day, "app_slots": slots}
+    with values_checked():
+        if dry_run:
+            plan = store.tracked.plan(table, **how)
+            output.write_result(_plan_document(plan), partial(_show_plan, plan))
             return
-        if table is None:
-            raise Misuse("name a table, or give --list")
-        how: Any = {"counter": counter, "by": by, "day": day, "app_slots": slots}
-        with values_checked():
-            if dry_run:
-                plan = store.tracked.plan(table, **how)
-                output.write_result(format, _plan_document(plan), partial(_show_plan, plan))
-                return
-            with progress.rows("track", f"counting {table}") as shown:
-                made = store.tracked.track(table, **how, progress=shown, notice=progress.say)
-        rows = store.row_count(made.counter)
+        with progress.rows(f"counting {table}") as shown:
+            made = store.tracked.track(table, **how, progress=shown, notice=progress.say)
+    rows = store.row_count(made.counter)
     output.write_result(
-        format, {**_document(made), "rows": rows}, f"tracking {_described(made)}: {rows:,} rows"
+        {**_document(made), "rows": rows}, f"tracking {_described(made)}: {rows:,} rows"
     )
 
 
@@ -92,9 +89,7 @@ def track_command(
     "--counter", type=COUNTER, help="This counter, even if a table has the same name."
 )
 @settings.of_mysql("text", "json")
-def untrack_command(
-    table_or_counter: str | None, counter: str | None, format: str, mysql_url: str | None
-) -> None:
+def untrack_command(table_or_counter: str | None, counter: str | None) -> None:
     """Stop counting a table's rows: drop the triggers and the counter.
 
     It drops exactly what track has made; the table stays as it is. If a table is tracked in several
@@ -102,9 +97,10 @@ def untrack_command(
     """
     if (table_or_counter is None) == (counter is None):
         raise Misuse("name a table or a counter, or give --counter")
-    with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+    store = connections.store()
+    with values_checked():
         gone = store.tracked.untrack(table_or_counter, counter=counter, notice=progress.say)
-    output.write_result(format, _document(gone), f"tracking no more: {_described(gone)}")
+    output.write_result(_document(gone), f"tracking no more: {_described(gone)}")
 
 
 _MEMBERS: Final = ("counter", "table", "by", "day", "slots", "triggers", "created", "counted")
@@ -122,15 +118,13 @@ def _described(tracked: TrackedTable) -> str:
 
 def _show_list(tracked: Sequence[TrackedTable]) -> None:
     """Tracked tables for people."""
-    if not tracked:
-        click.echo("No table is tracked: countersink track TABLE")
-        return
     rows = []
     for one in tracked:
         row = _document(one)
         counted = row["counted"] or "not yet: run track again"
         rows.append(row | {"by": ", ".join(one.by) or None, "counted": counted})
-    output.write_documents(("counter", "table", "by", "day", ">slots", "counted"), rows)
+    columns = ("counter", "table", "by", "day", ">slots", "counted")
+    output.write_documents(columns, rows, otherwise="No table is tracked: countersink track TABLE")
 
 
 def _plan_document(plan: Plan) -> dict[str, object]:

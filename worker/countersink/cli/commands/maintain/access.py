@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, settings
-from countersink.cli.errors import Failure, Misuse, values_checked
+from countersink.cli import connections, output, settings
+from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
 from countersink.runtime.times import iso
 from countersink.store import api_keys, links
 from countersink.store.counters.settings import require
-from countersink.store.errors import NoSuchLink, TooManyLinks, UnknownCounter
-from countersink.store.sessions import open_tables
 
 _KEY: Final = ("id", "name", "state", "scopes", "counters", "max_counters", "created", "expires")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
@@ -78,42 +76,33 @@ def key_group() -> None:
     help="When it expires: 90d, 12h, 8w, or ISO 8601.  [default: never]",
 )
 @settings.of_mysql("text", "json")
-def create_key(
-    name: str,
-    scopes: Sequence[str],
-    counters: Sequence[str],
-    max_counters: int | None,
-    expires: datetime | None,
-    format: str,
-    mysql_url: str | None,
-) -> None:
+def create_key(name: str, scopes: Sequence[str], **limits: Any) -> None:
     """Create a key for NAME, and print it: it cannot be shown again."""
-    with open_tables(settings.needed(mysql_url, "mysql")) as database, values_checked():
-        key, text = api_keys.create(
-            database, name, scopes, counters=counters, max_counters=max_counters, expires=expires
-        )
-    output.write_result(format, _key_document(key) | {"key": text}, text)
-    if format == "text":
+    database = connections.tables()
+    with values_checked():
+        key, text = api_keys.create(database, name, scopes, **limits)
+    output.write_result(_key_document(key) | {"key": text}, text)
+    if settings.noted("format") == "text":
         click.echo("Keep it: it is not shown again.", err=True)
 
 
 @key_group.command("list", cls=settings.Command)
 @settings.of_mysql("table", "json", "csv")
-def list_keys(format: str, mysql_url: str | None) -> None:
+def list_keys() -> None:
     """List all keys that were ever created, newest first, without their texts."""
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        rows = list(map(_key_document, api_keys.list_keys(database)))
-    _write_list(format, "keys", (*_KEY, "last_used"), rows, flat=map(_flat, rows))
+    database = connections.tables()
+    rows = list(map(_key_document, api_keys.list_keys(database)))
+    _write_list("keys", (*_KEY, "last_used"), rows, flat=map(_flat, rows))
 
 
 @key_group.command("revoke", cls=settings.Command)
 @click.argument("which", type=NAME, metavar="ID|NAME")
 @settings.of_mysql("text", "json")
-def revoke_key(which: str, format: str, mysql_url: str | None) -> None:
+def revoke_key(which: str) -> None:
     """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        key = api_keys.revoke(database, which)
-    output.write_result(format, _key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
+    database = connections.tables()
+    key = api_keys.revoke(database, which)
+    output.write_result(_key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
 
 
 def _key_document(key: api_keys.ApiKey) -> dict[str, Any]:
@@ -164,55 +153,44 @@ def link_group() -> None:
     help="URL at which people reach `countersink web`.",
 )
 @settings.of_mysql("text", "json")
-def create_link(
-    counter: str, expires: datetime | None, url: str, format: str, mysql_url: str | None
-) -> None:
+def create_link(counter: str, expires: datetime | None, url: str) -> None:
     """Create a link to COUNTER, and print it: it cannot be shown again."""
     ends = expires or datetime.now(UTC) + timedelta(days=_DEFAULT_DAYS)
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        try:
-            require(database, counter)
-            made, token = links.create(database, counter, ends)
-        except UnknownCounter as error:
-            raise Failure(f"{error}: countersink totals --all lists what was") from error
-        except TooManyLinks:
-            raise
-        except ValueError as error:
-            raise Misuse(str(error)) from error
+    database = connections.tables()
+    with values_checked():
+        require(database, counter)
+        made, token = links.create(database, counter, ends)
     link = f"{url.rstrip('/')}{links.path_of(counter, token)}"
-    output.write_result(format, _link_document(made) | {"link": link}, link)
-    if format == "text":
+    output.write_result(_link_document(made) | {"link": link}, link)
+    if settings.noted("format") == "text":
         until = iso(made.expires)
         click.echo(f"Whoever has it sees {counter} until {until}.", err=True)
 
 
 @link_group.command("list", cls=settings.Command)
 @settings.of_mysql("table", "json", "csv")
-def list_links(format: str, mysql_url: str | None) -> None:
+def list_links() -> None:
     """List the valid links, without their texts."""
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        rows = list(map(_link_document, links.list_links(database)))
-    _write_list(format, "links", _LINK_COLUMNS, rows, flat=rows)
+    database = connections.tables()
+    rows = list(map(_link_document, links.list_links(database)))
+    _write_list("links", _LINK_COLUMNS, rows, flat=rows)
 
 
 @link_group.command("revoke", cls=settings.Command)
 @click.argument("id", type=NAME, required=False, metavar="ID|--all")
 @settings.one_off("--all", "everything", is_flag=True, help="All links.")
 @settings.of_mysql("text", "json")
-def revoke_link(id: str | None, everything: bool, format: str, mysql_url: str | None) -> None:
+def revoke_link(id: str | None, everything: bool) -> None:
     """Revoke a link, or all links, for good: they are refused within two seconds."""
     if (id is None) is not everything:
         raise Misuse("name one ID, or say --all")
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        try:
-            if id is None:
-                number = links.revoke_all(database)
-            else:
-                links.revoke(database, id)
-                number = 1
-        except NoSuchLink as error:
-            raise Failure(f"{error}: see countersink link list") from error
-    output.write_result(format, {"revoked": number}, f"revoked {number:,}")
+    database = connections.tables()
+    number = 1
+    if id is None:
+        number = links.revoke_all(database)
+    else:
+        links.revoke(database, id)
+    output.write_result({"revoked": number}, f"revoked {number:,}")
 
 
 def _link_document(link: links.ShareLink) -> dict[str, Any]:
@@ -220,7 +198,6 @@ def _link_document(link: links.ShareLink) -> dict[str, Any]:
 
 
 def _write_list(
-    format: str,
     what: str,
     columns: Sequence[str],
     rows: Sequence[output.Row],
@@ -228,5 +205,5 @@ def _write_list(
     flat: Iterable[output.Row],
 ) -> None:
     """Rows as JSON, and ``flat``, without lists in them, as CSV or a table."""
-    people = partial(output.write_documents, columns, flat) if rows else f"There are no {what}."
-    output.write_result(format, {what: rows}, people, csv=(columns, flat))
+    people = partial(output.write_documents, columns, flat, otherwise=f"There are no {what}.")
+    output.write_result({what: rows}, people, csv=(columns, flat))

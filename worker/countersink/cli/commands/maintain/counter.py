@@ -5,23 +5,22 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
 from countersink.reads.formats import breakdown_begins, counter_document
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
-from countersink.store.counters.buckets import RESOLUTIONS, Resolution
+from countersink.store.counters.buckets import RESOLUTIONS
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import parse, text_of
 from countersink.store.counters.settings import MAX_APP_SLOTS, NO_CAP, MaxKeys, check_max_keys
 from countersink.store.visitors.salts import MOST_SALT_DAYS
-from countersink.stream.connection import connect
 from countersink.stream.errors import StreamError
 from countersink.stream.names import remove_salts
 
@@ -55,24 +54,22 @@ def command() -> None:
 
 @command.command("list", cls=settings.Command)
 @settings.of_mysql("table", "json")
-def list_command(format: str, mysql_url: str | None) -> None:
+def list_command() -> None:
     """List all counters that were made or counted, and their settings."""
-    with Store(settings.needed(mysql_url, "mysql")) as store:
-        counters = store.counters.list()
-    if format == "json":
-        output.write_json_list({}, "counters", map(counter_document, counters))
-    else:
-        _print_list(counters)
+    store = connections.store()
+    counters = store.counters.list()
+    documents = map(counter_document, counters)
+    output.write_result({}, partial(_print_list, counters), last=("counters", documents))
 
 
 @command.command("show", cls=settings.Command)
 @click.argument("name", type=COUNTER)
 @settings.of_mysql("table", "json")
-def show_command(name: str, format: str, mysql_url: str | None) -> None:
+def show_command(name: str) -> None:
     """Show a counter's settings."""
-    with Store(settings.needed(mysql_url, "mysql")) as store:
-        found = store.counters.show(name)
-    _write(format, found)
+    store = connections.store()
+    found = store.counters.show(name)
+    _write(found)
 
 
 @command.command("set", cls=settings.Command)
@@ -138,19 +135,12 @@ def show_command(name: str, format: str, mysql_url: str | None) -> None:
 @settings.of_mysql("table", "json")
 def set_command(
     name: str,
-    time_zone: str | None,
-    resolution: Resolution | None,
-    keep: str | None,
-    max_keys: MaxKeys | None,
-    app_slots: int | None,
-    dimensions: Sequence[str] | None,
     breakdowns: Sequence[str],
     unique: bool,
     salt_days: int | None,
     yes: bool,
     more: Sequence[str],
-    format: str,
-    mysql_url: str | None,
+    **changes: Any,
 ) -> None:
     """Make a counter, or change the given settings.
 
@@ -166,22 +156,18 @@ def set_command(
     if more and not breakdowns:
         raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
     wanted = (*breakdowns, *more) if breakdowns else None
-    with Store(settings.needed(mysql_url, "mysql")) as store, values_checked():
+    store = connections.store()
+    with values_checked():
         if wanted is not None and (gone := _removed(store, name, check_breakdowns(wanted))):
             question = f"Delete the breakdowns {' '.join(gone)} of {name} for good?"
             output.confirm(yes, question, "nothing was changed")
         made = store.counters.set(
             name,
-            time_zone=time_zone,
-            resolution=resolution,
-            keep=keep,
-            max_keys=max_keys,
-            app_slots=app_slots,
-            dimensions=dimensions,
             breakdowns=wanted,
             salt_days=0 if unique and salt_days is None else salt_days,
+            **changes,
         )
-    _write(format, made)
+    _write(made)
 
 
 @command.command("delete", cls=settings.Command)
@@ -189,15 +175,8 @@ def set_command(
 @settings.one_off("--key", type=KEY, help="Only this key.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
-@settings.redis_url
-def delete_command(
-    name: str,
-    key: str | None,
-    yes: bool,
-    format: str,
-    mysql_url: str | None,
-    redis_url: str | None,
-) -> None:
+@settings.urls("redis_url")
+def delete_command(name: str, key: str | None, yes: bool) -> None:
     """Delete a counter, or one key of it, with all its counts, for good.
 
     The counter's settings go too, its salts also from Redis. Increments counted later, even those
@@ -205,26 +184,24 @@ def delete_command(
     interrupted, run it again.
     """
     shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
-    with Store(settings.needed(mysql_url, "mysql")) as store:
-        found = store.counters.show(name)  # nobody is asked about what is not there
-        output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
-        deleted = store.counters.delete(name, key)
+    store = connections.store()
+    found = store.counters.show(name)  # nobody is asked about what is not there
+    output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
+    deleted = store.counters.delete(name, key)
     if key is None and found.salt_days is not None:
-        _remove_salts(name, redis_url)
+        _remove_salts(name)
     output.write_result(
-        format,
         {"counter": name, "key": key, **asdict(deleted)},
         f"deleted {shown}: {deleted.rows:,} rows, in all {deleted.amount:,}",
     )
 
 
-def _remove_salts(counter: str, redis_url: str | None) -> None:
+def _remove_salts(counter: str) -> None:
     """Take the salts of a deleted counter out of Redis, so that no producer which begins now hashes
     with them, should it be made again.
     """
     try:
-        with connect(settings.needed(redis_url, "redis")) as client:
-            remove_salts(client, counter)
+        remove_salts(connections.queue("countersink-counter"), counter)
     except (Misuse, StreamError) as error:
         progress.say(
             f"the salts of {counter} are still in Redis ({error}): do not make it again before a"
@@ -235,18 +212,17 @@ def _remove_salts(counter: str, redis_url: str | None) -> None:
 @command.command("strict", cls=settings.Command)
 @click.argument("state", type=click.Choice(["on", "off"]), required=False)
 @settings.of_mysql("text", "json")
-def strict_command(state: str | None, format: str, mysql_url: str | None) -> None:
+def strict_command(state: str | None) -> None:
     """Show or switch strict mode.
 
     In strict mode, rows of counters that were never made or counted before go to the dead letters,
     as unknown_counter; after `counter set`, `dead retry` counts them.
     """
-    with Store(settings.needed(mysql_url, "mysql")) as store:
-        if state is not None:
-            store.counters.set_strict(state == "on")
-        on = store.counters.strict()
+    store = connections.store()
+    if state is not None:
+        store.counters.set_strict(state == "on")
+    on = store.counters.strict()
     output.write_result(
-        format,
         {"strict": on},
         "strict: rows of unknown counters go to the dead letters"
         if on
@@ -257,19 +233,18 @@ def strict_command(state: str | None, format: str, mysql_url: str | None) -> Non
 @command.command("max-keys", cls=settings.Command)
 @click.argument("keys", type=KEYS, required=False)
 @settings.of_mysql("text", "json")
-def max_keys_command(keys: MaxKeys | None, format: str, mysql_url: str | None) -> None:
+def max_keys_command(keys: MaxKeys | None) -> None:
     """Show or set how many keys a day of a counter may have; none: any number.
 
     It applies to counters without a number of their own (`counter set --max-keys`). Rows of further
     keys are counted in the key __overflow__ of the counter. Keys that a day already has go on being
     counted, even above the limit. Workers apply changes at once.
     """
-    with Store(settings.needed(mysql_url, "mysql")) as store:
-        if keys is not None:
-            store.counters.set_max_keys(check_max_keys(keys))
-        most = store.counters.max_keys()
+    store = connections.store()
+    if keys is not None:
+        store.counters.set_max_keys(check_max_keys(keys))
+    most = store.counters.max_keys()
     output.write_result(
-        format,
         {"max_keys": most},
         "a day of a counter may have any number of keys"
         if most is None
@@ -286,8 +261,8 @@ def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list
     return [each.text for each in there if each.dimensions not in wanted]
 
 
-def _write(format: str, counter: Counter) -> None:
-    output.write_result(format, counter_document(counter), partial(_print_one, counter))
+def _write(counter: Counter) -> None:
+    output.write_result(counter_document(counter), partial(_print_one, counter))
 
 
 def _print_one(counter: Counter) -> None:
@@ -308,7 +283,7 @@ def _print_one(counter: Counter) -> None:
     if counter.dimensions:
         facts["dimensions"] = ", ".join(counter.dimensions)
         facts["breakdowns"] = ", ".join(map(_breakdown, counter.breakdowns)) or "none"
-    output.console().print(output.facts(facts))
+    output.write_facts(facts)
 
 
 def _breakdown(breakdown: Breakdown) -> str:
@@ -324,30 +299,18 @@ def _salts(days: int) -> str:
 
 def _print_list(counters: Sequence[Counter]) -> None:
     """Counters for people, one line each."""
-    if not counters:
-        click.echo("There are no counters.")
-        return
-    output.write_rows(
+    columns = (
+        *("counter", "time zone", "resolution", "keep", ">max keys", ">overflown", ">app slots"),
+        *("rolled up to", "made"),
+    )
+    rows = (
         (
-            *("counter", "time zone", "resolution", "keep", ">max keys"),
-            *(">overflown", ">app slots", "rolled up to", "made"),
-        ),
-        map(_cells, counters),
+            *(each.name, each.time_zone, each.resolution, text_of(each.keep), each.most_keys),
+            *(each.overflown, str(each.app_slots), _rolled(each), each.made),
+        )
+        for each in counters
     )
-
-
-def _cells(counter: Counter) -> tuple[object, ...]:
-    return (
-        counter.name,
-        counter.time_zone,
-        counter.resolution,
-        text_of(counter.keep),
-        counter.most_keys,
-        counter.overflown,
-        str(counter.app_slots),
-        _rolled(counter),
-        counter.made,
-    )
+    output.write_rows(columns, rows, otherwise="There are no counters.")
 
 
 def _rolled(counter: Counter) -> str | None:

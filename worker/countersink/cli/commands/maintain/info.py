@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import redis
@@ -14,14 +14,14 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from countersink.cli import output, settings
+from countersink.cli import connections, output, settings
 from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
 from countersink.runtime.times import iso_ms
 from countersink.store import queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session
-from countersink.stream.connection import cluster_of, connect, mapped, time_us
+from countersink.stream.connection import cluster_of, mapped, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (
     GROUP,
@@ -52,25 +52,22 @@ _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
     metavar="SECONDS",
     help="How often to repeat, with --watch.",
 )
-@settings.output_format("table", "json")
-@settings.redis_url
-@settings.mysql_url
-def command(
-    watch: bool, every: float, format: str, redis_url: str | None, mysql_url: str | None
-) -> None:
+@settings.of_redis("table", "json")
+@settings.urls("mysql_url")
+def command(watch: bool, every: float) -> None:
     """Show the backlog, the workers and how far behind they are.
 
     Dead rows and scheduled jobs are in MySQL; without MySQL the rest is shown. Jobs that failed
     three times in a row are at the end, with the last error.
     """
-    if watch and format == "json":
+    if watch and settings.noted("format") == "json":
         raise Misuse("--watch is for people and --format json for programs: leave one of them out")
-    client = connect(settings.needed(redis_url, "redis"), client_name="countersink-info")
+    client, mysql_url = connections.queue("countersink-info"), settings.noted("mysql_url")
     if watch:
         _watch(lambda: render(found(client, mysql_url)), every)
         return
     state = found(client, mysql_url)
-    output.write_result(format, state, lambda: output.console().print(render(state)))
+    output.write_result(state, lambda: output.console().print(render(state)))
 
 
 def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
@@ -97,13 +94,13 @@ def _set_aside(session: Session) -> dict[str, Any]:
         "lost": {
             "entries": queue_losses.total(session),
             "recent": [
-                {
-                    "stream": loss.stream,
-                    "entries": loss.entries or None,
-                    "waited": loss.waited,
-                    "since": iso_ms(loss.since),
-                    "noticed_at": iso_ms(loss.noticed_at),
-                }
+                output.document(
+                    loss,
+                    ("stream", "entries", "waited", "since", "noticed_at"),
+                    entries=loss.entries or None,
+                    since=iso_ms(loss.since),
+                    noticed_at=iso_ms(loss.noticed_at),
+                )
                 for loss in queue_losses.recent(session)
             ],
         },
@@ -244,7 +241,9 @@ def queue(client: redis.Redis) -> dict[str, Any]:
     """
     now, away = look_around(client)
     streams = stream_states(client, away)
-    published = _published(client, away)
+    published: dict[str, dict[str, str]] = {}
+    for found in each_master(client, away, _published, none_is_well=True):
+        published |= found
     workers = [{"worker": name, **_typed(f)} for name, f in sorted(published.items())]
     oldest = min((each.oldest for each in streams if each.oldest is not None), default=None)
     return {
@@ -260,31 +259,51 @@ def queue(client: redis.Redis) -> dict[str, Any]:
     }
 
 
-def look_around(client: redis.Redis) -> tuple[int, dict[str, str]]:
-    """Redis's time, Unix ms, of a cluster the latest of its masters'; and which masters do not
-    answer within a second, or refuse the user, each with why: so nothing else waits for them.
+Asked = TypeVar("Asked")
+
+
+def each_master(
+    client: redis.Redis,
+    away: dict[str, str],
+    ask: Callable[[redis.Redis], Asked],
+    *,
+    none_is_well: bool = False,
+) -> list[Asked]:
+    """The answers of a single Redis, or of the masters of a cluster that are not ``away``. A
+    master that does not answer within a second, or refuses the user, is added there with the
+    reason, so that nothing else waits for it.
 
     Raises:
-        StreamError: Redis did not do its part; of a cluster, no master did.
+        StreamError: Redis did not do its part; of a cluster no master did, unless
+            ``none_is_well``.
     """
     cluster = cluster_of(client)
-    if cluster is None:
-        with mapped():
-            return time_us(client) // 1000, {}
-    times, away = [], dict[str, str]()
-    last: StreamError | None = None
     with mapped():
+        if cluster is None:
+            return [ask(client)]
         masters = cluster.masters()
+    answers = []
+    last: StreamError | None = None
     for address in masters:
+        if address.text in away:
+            continue
         try:
             with mapped(), cluster.asked(address, hasty=True) as master:
-                times.append(time_us(master) // 1000)
+                answers.append(ask(master))
         except (StreamUnavailable, StreamRefused) as error:
             away[address.text] = str(error)
             last = error
-    if last is not None and not times:
+    if last is not None and not answers and not none_is_well:
         raise last
-    return max(times), away
+    return answers
+
+
+def look_around(client: redis.Redis) -> tuple[int, dict[str, str]]:
+    """Redis's time, Unix ms, of a cluster the latest of its masters'; and which masters are away,
+    each with why. Raises as :func:`each_master`.
+    """
+    away: dict[str, str] = {}
+    return max(each_master(client, away, time_us)) // 1000, away
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,15 +328,9 @@ class StreamState:
 
     def document(self) -> dict[str, Any]:
         """Its members in JSON."""
-        return {
-            "partition": self.partition,
-            "stream": stream_key(self.partition),
-            "node": self.node,
-            "entries": self.entries,
-            "pending": self.pending,
-            "oldest": _iso(self.oldest),
-            "bytes": self.bytes,
-        }
+        names = ("partition", "stream", "node", "entries", "pending", "oldest", "bytes")
+        stream, oldest = stream_key(self.partition), _iso(self.oldest)
+        return output.document(self, names, stream=stream, oldest=oldest)
 
 
 def stream_states(client: redis.Redis, away: dict[str, str]) -> list[StreamState]:
@@ -372,28 +385,8 @@ def _iso(ms: int | None) -> str | None:
     return None if ms is None else iso_ms(ms)
 
 
-def _published(client: redis.Redis, away: dict[str, str]) -> dict[str, dict[str, str]]:
-    """What each worker published, by consumer name; see ``countersink.stream.progress``. Of a
-    cluster on the masters that are not ``away``.
-    """
-    cluster = cluster_of(client)
-    if cluster is None:
-        with mapped():
-            return _published_on(client)
-    workers: dict[str, dict[str, str]] = {}
-    with mapped():
-        masters = cluster.masters()
-    for address in masters:
-        if (node := address.text) not in away:
-            try:
-                with mapped(), cluster.asked(address) as master:
-                    workers |= _published_on(master)
-            except (StreamUnavailable, StreamRefused) as error:
-                away[node] = str(error)
-    return workers
-
-
-def _published_on(client: redis.Redis) -> dict[str, dict[str, str]]:
+def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
+    """What each worker published, by consumer name; see ``countersink.stream.progress``."""
     workers: dict[str, dict[str, str]] = {}
     for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
         fields: Any = client.hgetall(key)

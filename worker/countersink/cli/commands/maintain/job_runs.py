@@ -1,9 +1,9 @@
-"""``countersink runs``: columns and flags; the part about scheduled jobs in ``countersink info``:
+"""``countersink runs`` and ``countersink schedule``: columns, flags, texts and errors, the latter's
+for HTTP as well (``act``); the part about scheduled jobs in ``countersink info``:
 failing jobs, overdue runs (``OVERDUE_MINUTES``), no scheduler; ``countersink compact``, the job
 that can be run by hand: flags, and what it prints of buckets compacted and left out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -11,18 +11,19 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
 from countersink.runtime.times import iso
 from countersink.schedules import runs
+from countersink.schedules.cron import OFF
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import width_of
-from countersink.store.errors import StoreError, UnknownCounter
+from countersink.store.errors import StoreError
 from countersink.store.sessions import open_tables
 from countersink.store.sql import label_text, width_number
 
@@ -43,25 +44,25 @@ _NUMBERS: Final = ("attempts", "rows")
     help="How many of the last runs to show.",
 )
 @settings.of_mysql("table", "json", "csv")
-def command(job: str | None, limit: int, format: str, mysql_url: str | None) -> None:
+def command(job: str | None, limit: int) -> None:
     """Show the last runs of the scheduled jobs, and the next ones.
 
     A run is planned (again, where it failed and is tried once more), running, done, failed or
     skipped. Times are in UTC.
     """
-    with open_tables(settings.needed(mysql_url, "mysql")) as opened:
-        last = [_row(run) for run in runs.last_runs(opened, job=job, limit=limit)]
-        upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
+    opened = connections.tables()
+    last = [_row(run) for run in runs.last_runs(opened, job=job, limit=limit)]
+    upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
     if job is not None and job not in JOBS and not last and not upcoming:
         raise Misuse(f"there is no job {job!r}: there are {', '.join(JOBS)}")
     document = {"runs": last, "next": upcoming}
-    output.write_result(format, document, partial(_show, last, upcoming), csv=(COLUMNS, last))
+    output.write_result(document, partial(_show, last, upcoming), csv=(COLUMNS, last))
 
 
 def _row(run: runs.RunRow) -> dict[str, Any]:
     """A run as it is printed."""
     started, ended = iso(run.started_at), iso(run.ended_at)
-    planned = _second(run.planned_at)
+    planned = iso(run.planned_at, "seconds")
     return output.document(run, COLUMNS, planned=planned, started=started, ended=ended)
 
 
@@ -78,45 +79,22 @@ def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any
                 planned,
                 ("job", "at", "cron", "time_zone", "paused", "last", "ended", "detail"),
                 job=planned.name,
-                at=None if planned.paused or planned.next_at is None else _second(planned.next_at),
-                last=None if last is None else last.state,
-                ended=None if last is None else iso(last.ended_at),
-                detail=None if last is None else last.detail,
+                at=iso(None if planned.paused else planned.next_at, "seconds"),
+                last=last and last.state,
+                ended=last and iso(last.ended_at),
+                detail=last and last.detail,
             )
         )
     return sorted(rows, key=lambda row: (row["at"] is None, row["at"], row["job"]))
 
 
-def _ended(run: runs.RunRow | None) -> str | None:
-    return None if run is None or run.ended_at is None else _second(run.ended_at)
-
-
-def _second(moment: datetime) -> str:
-    """A time in UTC, of whole seconds, as ISO 8601."""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
-
-
 def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) -> None:
-    if last:
-        output.write_documents([f">{n}" if n in _NUMBERS else n for n in COLUMNS], last)
-    else:
-        click.echo("No run so far.")
+    columns = [f">{name}" if name in _NUMBERS else name for name in COLUMNS]
+    output.write_documents(columns, last, otherwise="No run so far.")
     click.echo()
-    if upcoming:
-        output.write_rows(
-            ("next", "at", "cron", "time zone"),
-            (
-                (
-                    run["job"],
-                    "paused" if run["paused"] else run["at"],
-                    run["cron"],
-                    run["time_zone"],
-                )
-                for run in upcoming
-            ),
-        )
-    else:
-        click.echo("Nothing is planned: start countersink scheduler.")
+    rows = ((run["job"], run["at"], run["cron"], run["time_zone"]) for run in upcoming)
+    nothing = "Nothing is planned: start countersink scheduler."
+    output.write_rows(("next", "at", "cron", "time zone"), rows, otherwise=nothing)
 
 
 COMPACT: Final = "compact"
@@ -159,7 +137,9 @@ def _look(session: Session) -> dict[str, Any]:
     return {
         "planning": runs.is_planned(session),
         "failing": [
-            output.document(one, ("job", "times", "since", "detail"), since=_second(one.since))
+            output.document(
+                one, ("job", "times", "since", "detail"), since=iso(one.since, "seconds")
+            )
             for one in runs.failing(session)
         ],
         "last_compaction": _row(last[COMPACT]) if COMPACT in last else None,
@@ -167,7 +147,7 @@ def _look(session: Session) -> dict[str, Any]:
         "overdue": list(map(_row, runs.overdue(session, OVERDUE_MINUTES))),
         "jobs": {
             job: {
-                "last_success": _ended(last.get(job)),
+                "last_success": iso(last[job].ended_at, "seconds") if job in last else None,
                 "runs": by_state,
             }
             for job, by_state in sorted(tally.items())
@@ -205,6 +185,106 @@ def render(found: Mapping[str, Any]) -> RenderableType:
     return Group(output.facts(facts), *(Text(output.cell(text), style="red") for text in warnings))
 
 
+SCHEDULE_COLUMNS: Final = ("job", "at", "paused", "last", "ended", "detail", "cron", "time_zone")
+JOB: Final = click.argument("job", metavar="JOB")
+
+
+def act(mysql_url: str, what: str, job: str) -> dict[str, Any]:
+    """Pause, resume or run a job; it as ``schedule list`` shows it, and the planned time of a run:
+    null where one waits already.
+
+    Args:
+        mysql_url: where the jobs are.
+        what: ``pause``, ``resume`` or ``run``.
+        job: its name.
+
+    Raises:
+        LookupError: no scheduler has ever planned a job of this name.
+        StoreError: MySQL did not do its part.
+    """
+    with open_tables(mysql_url) as session:
+        if job not in runs.jobs(session):
+            raise LookupError(job)
+        told = {}
+        if what == "run":
+            planned = runs.add(session, job)
+            told = {"planned": planned and iso(planned.replace(tzinfo=None))}
+        elif what == "pause":
+            runs.pause(session, job)
+        else:
+            runs.resume(session, job)
+        (shown,) = next_rows(session, job=job)
+    return shown | told
+
+
+@click.group("schedule", cls=settings.CommandGroup)
+def schedule_group() -> None:
+    """List, pause, resume and run the scheduled jobs."""
+
+
+@schedule_group.command("list", cls=settings.Command)
+@settings.of_mysql("table", "json", "csv")
+def list_command() -> None:
+    """List the jobs: when each runs next, and how it ended last. Times are in UTC."""
+    session = connections.tables()
+    rows = next_rows(session)
+    output.write_result({"jobs": rows}, partial(_show_schedule, rows), csv=(SCHEDULE_COLUMNS, rows))
+
+
+@schedule_group.command("pause", cls=settings.Command)
+@JOB
+@settings.of_mysql("table", "json")
+def pause_command(job: str) -> None:
+    """Plan nothing of a job until it is resumed. A run that is planned or running goes on."""
+    _act("pause", job, f"{job} is paused: countersink schedule resume {job}")
+
+
+@schedule_group.command("resume", cls=settings.Command)
+@JOB
+@settings.of_mysql("table", "json")
+def resume_command(job: str) -> None:
+    """Plan a paused job again, from its next time on."""
+    _act("resume", job, f"{job} is not paused")
+
+
+@schedule_group.command("run", cls=settings.Command)
+@JOB
+@settings.of_mysql("table", "json")
+def run_command(job: str) -> None:
+    """Run a job now, beside its planned times, unless a run of it waits already.
+
+    A scheduler hands it over within seconds.
+    """
+    _act("run", job, f"a run of {job} waits: countersink runs --job {job}")
+
+
+def _act(what: str, job: str, said: str) -> None:
+    try:
+        done = act(connections.mysql_url(), what, job)
+    except LookupError:
+        raise Failure(f"there is no job {job!r}: countersink schedule list shows them") from None
+    output.write_result(done, partial(click.echo, said))
+
+
+def _show_schedule(rows: Sequence[dict[str, Any]]) -> None:
+    shown = [
+        row
+        | {
+            "next": "paused" if row["paused"] else row["at"] or _unplanned(row),
+            "last": row["last"] or "none so far",
+            "ended": row["ended"] or "",
+            "time zone": row["time_zone"],
+        }
+        for row in rows
+    ]
+    columns = ("job", "next", "last", "ended", "cron", "time zone")
+    output.write_documents(columns, shown, otherwise="No job so far: start countersink scheduler.")
+
+
+def _unplanned(row: Mapping[str, Any]) -> str:
+    return "off" if row["cron"] == OFF else "soon"
+
+
 _DEFAULT: Final = CompactOptions()
 
 
@@ -217,6 +297,7 @@ _DEFAULT: Final = CompactOptions()
 )
 @settings.one_off(
     "--grace",
+    "grace_s",
     type=click.FloatRange(0),
     default=_DEFAULT.grace_s,
     metavar="SECONDS",
@@ -236,15 +317,7 @@ _DEFAULT: Final = CompactOptions()
     help="Share of the time spent working; the rest is pause, to spare writers.",
 )
 @settings.of_mysql("table", "json")
-def compact_command(
-    counter: str | None,
-    before: date | None,
-    grace: float,
-    threshold: int,
-    share: float,
-    format: str,
-    mysql_url: str | None,
-) -> int:
+def compact_command(**what: Any) -> int:
     """Compact now: add up the rows of each key in one row.
 
     The scheduled job does this by itself, in 4 % of the time. It is safe at any time and may be
@@ -252,16 +325,10 @@ def compact_command(
     left for the next run. The status is 3 if keys were left as they are, because their different
     members cannot be read, or their width is unknown.
     """
-    what = CompactOptions(
-        counter=counter, before=before, grace_s=grace, threshold=threshold, share=share
-    )
-    connect = partial(move.open_tables, settings.needed(mysql_url, "mysql"))
-    try:
-        with progress.share("compact", "compacting", _described) as show:
-            done = compact(connect, what, progress=show)
-    except UnknownCounter as error:
-        raise Failure(f"{error}: countersink totals --all lists what was") from error
-    output.write_result(format, _document(done), partial(_show_compacted, done))
+    connect = partial(move.open_tables, connections.mysql_url())
+    with progress.bar("compacting") as show:
+        done = compact(connect, CompactOptions(**what), progress=partial(_show_share, show))
+    output.write_result(_document(done), partial(_show_compacted, done))
     return Exit.DIFFERS if done.unreadable or done.unknown else Exit.DONE
 
 
@@ -269,8 +336,8 @@ _NAMED: Final = 10
 """Places named; the others are counted."""
 
 
-def _described(done: PassDone) -> tuple[float, str]:
-    return done.share, f"{done.rows_before:,} rows became {done.rows_after:,}"
+def _show_share(show: progress.Show, done: PassDone) -> None:
+    show(done.share, f"{done.rows_before:,} rows became {done.rows_after:,}")
 
 
 def _document(done: PassDone) -> dict[str, object]:

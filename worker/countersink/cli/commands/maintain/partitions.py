@@ -8,11 +8,11 @@ from typing import Any, Final
 import click
 import redis
 
-from countersink.cli import output, settings
+from countersink.cli import connections, output, settings
 from countersink.cli.commands.maintain.info import StreamState, look_around, stream_states
 from countersink.cli.errors import Misuse
 from countersink.stream import names
-from countersink.stream.connection import cluster_of, connect, mapped
+from countersink.stream.connection import cluster_of, mapped
 
 _MEMBERS: Final = (
     *("partition", "stream", "node", "entries", "pending", "bytes", "oldest", "lag_ms"),
@@ -25,9 +25,8 @@ _MEMBERS: Final = (
 @click.argument(
     "number", type=click.IntRange(1, names.MAX_PARTITIONS), required=False, metavar="N]"
 )
-@settings.output_format("table", "json", "csv")
-@settings.redis_url
-def command(action: str | None, number: int | None, format: str, redis_url: str | None) -> None:
+@settings.of_redis("table", "json", "csv")
+def command(action: str | None, number: int | None) -> None:
     """Show the partitions of the queue, or set how many there are.
 
     Producers spread over the first N of them; one that runs changes when it connects again.
@@ -38,7 +37,7 @@ def command(action: str | None, number: int | None, format: str, redis_url: str 
         raise Misuse(
             f"say how many, from 1 to {names.MAX_PARTITIONS}: countersink partitions set N"
         )
-    client = connect(settings.needed(redis_url, "redis"), client_name="countersink-partitions")
+    client = connections.queue("countersink-partitions")
     if number is not None:
         names.set_partitions(client, number)
     layout = look(client)
@@ -48,8 +47,8 @@ def command(action: str | None, number: int | None, format: str, redis_url: str 
         "nodes": layout.nodes,
         "warnings": layout.warnings,
     }
-    output.write_result(format, document, lambda: _print(layout), (_MEMBERS, layout.streams))
-    for warning in layout.warnings if format != "json" else ():
+    output.write_result(document, lambda: _print(layout), (_MEMBERS, layout.streams))
+    for warning in () if settings.noted("format") == "json" else layout.warnings:
         click.echo(f"warning: {warning}", err=True)
 
 

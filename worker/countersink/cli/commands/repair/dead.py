@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, settings
+from countersink.cli import connections, output, settings
 from countersink.cli.errors import Exit, Misuse
 from countersink.cli.settings import NAME, Checked
 from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import retry
 from countersink.store.lease import any_slot
-from countersink.store.sessions import open_tables
 from countersink.stream.decode import decode_payload
 
 COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")
@@ -62,22 +61,20 @@ def _selected(
 @settings.one_off("--reason", type=NAME, metavar="CODE", help="Only rows with this reason.")
 @settings.one_off("--limit", type=click.IntRange(1), default=100, help="Most rows to list.")
 @settings.of_mysql("table", "json", "csv")
-def list_command(
-    refs: Sequence[str], reason: str | None, limit: int, format: str, mysql_url: str | None
-) -> None:
+def list_command(refs: Sequence[str], reason: str | None, limit: int) -> None:
     """List dead rows, newest first.
 
     Of one reason and counter the first 10,000 are kept, or 64 MiB of them. Of those that come after
     them there is only the number: they cannot be retried. Once some were retried or dropped, there
     is room again.
     """
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
-        by_reason = dead.count(database)
-        not_kept = [
-            {"reason": why, "counter": counter, "rows": number}
-            for (why, counter), number in dead.not_kept(database).items()
-        ]
+    database = connections.tables()
+    rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
+    by_reason = dead.count(database)
+    not_kept = [
+        {"reason": why, "counter": counter, "rows": number}
+        for (why, counter), number in dead.not_kept(database).items()
+    ]
     shown = [document(row) for row in rows]
     found = {
         "rows": shown,
@@ -86,19 +83,13 @@ def list_command(
         "not_kept": not_kept,
     }
     say = partial(_print, shown, by_reason, not_kept)
-    output.write_result(format, found, say, csv=(COLUMNS, shown))
+    output.write_result(found, say, csv=(COLUMNS, shown))
 
 
 @command.command("retry", cls=settings.Command)
 @_selection("All rows except those that are too_old or reconciled.")
 @settings.of_mysql("text", "json")
-def retry_command(
-    refs: Sequence[str],
-    reason: str | None,
-    everything: bool,
-    format: str,
-    mysql_url: str | None,
-) -> int:
+def retry_command(refs: Sequence[str], reason: str | None, everything: bool) -> int:
     """Retry dead rows: count each exactly once.
 
     Rows that fail again stay; the status is then 3. Rows that are too_old may be counted already,
@@ -106,15 +97,15 @@ def retry_command(
     both are retried only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        done = retry(database, slot=any_slot(), decode=decode_payload, reason=why, refs=chosen)
+    database = connections.tables()
+    done = retry(database, slot=any_slot(), decode=decode_payload, reason=why, refs=chosen)
     said = f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}"
     if done.left_out:
         said += (
             f"\nleft out {done.left_out:,} with the reason too_old or reconciled, which may be"
             " counted already: --reason, or their refs, retry them"
         )
-    output.write_result(format, asdict(done), said)
+    output.write_result(asdict(done), said)
     return Exit.DIFFERS if done.failed else Exit.DONE
 
 
@@ -122,14 +113,7 @@ def retry_command(
 @_selection("All rows.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
 @settings.of_mysql("text", "json")
-def drop_command(
-    refs: Sequence[str],
-    reason: str | None,
-    everything: bool,
-    yes: bool,
-    format: str,
-    mysql_url: str | None,
-) -> None:
+def drop_command(refs: Sequence[str], reason: str | None, everything: bool, yes: bool) -> None:
     """Delete dead rows for good: they are never counted.
 
     With --all or --reason the numbers of those that were not kept are forgotten as well, and the
@@ -139,9 +123,9 @@ def drop_command(
     if chosen is None:
         which = "all dead rows" if why is None else f"all dead rows with the reason {why}"
         output.confirm(yes, f"Delete {which} for good?", "nothing was deleted")
-    with open_tables(settings.needed(mysql_url, "mysql")) as database:
-        dropped = dead.drop(database, reason=why, refs=chosen)
-    output.write_result(format, {"dropped": dropped}, f"dropped {dropped:,}")
+    database = connections.tables()
+    dropped = dead.drop(database, reason=why, refs=chosen)
+    output.write_result({"dropped": dropped}, f"dropped {dropped:,}")
 
 
 def _print(

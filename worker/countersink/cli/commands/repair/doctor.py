@@ -54,17 +54,16 @@ class DoctorCheck:
 
 
 @click.command("doctor", cls=settings.Command)
-@settings.output_format("table", "json")
-@settings.redis_url
-@settings.mysql_url
-def command(format: str, redis_url: str | None, mysql_url: str | None) -> int:
+@settings.of_redis("table", "json")
+@settings.urls("mysql_url")
+def command() -> int:
     """Check the servers and their settings, and say what to do.
 
     Each line is ok, warn (it works; something can get lost or slow) or fail. The status is 1 when
     a line fails. Nothing is written to either server.
     """
-    lines = list(_lines(redis_url, mysql_url))
-    output.write_result(format, {"lines": list(map(asdict, lines))}, partial(_print, lines))
+    lines = list(_lines(settings.noted("redis_url"), settings.noted("mysql_url")))
+    output.write_result({"lines": list(map(asdict, lines))}, partial(_print, lines))
     return Exit.FAILED if any(line.status == "fail" for line in lines) else Exit.DONE
 
 

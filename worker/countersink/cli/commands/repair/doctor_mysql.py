@@ -3,9 +3,10 @@ TLS, schema, dead rows, entries that Redis has lost; what warns, what fails, and
 each. Nothing is changed."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
+from countersink.cli import output
 from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
 from countersink.store import galera, hosts, queue_losses
 from countersink.store.apply import dead, key_caps
@@ -13,52 +14,31 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch, StoreError
 from countersink.store.sessions import require_schema, schema_version
 from countersink.store.settings import Settings
-from countersink.store.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on, show
+from countersink.store.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
 
-_NAMED: Final = 5
-"""Counters that a line names."""
 _LEAST_NODES: Final = 3
 """Of a Galera cluster: with one away the others still are more than half."""
 _PAUSED: Final = 0.05
 """Share of the time that flow control may hold up writes, since statistics were reset."""
 _ENOUGH_MEMBERS: Final = 3
 """Members of a group of which one may die."""
-_VARIABLES: Final = (
-    *hosts.READ_ONLY,
-    "binlog_format",
-    "group_replication_consistency",
-    "group_replication_group_name",
-    "group_replication_single_primary_mode",
-    "innodb_doublewrite",
-    "innodb_flush_log_at_trx_commit",
-    "log_bin",
-    "sync_binlog",
-    "transaction_isolation",
-    "tx_isolation",
-)
-_TABLES: Final = (
-    "counter_slot",
-    "counter_ledger",
-    "counter_keys",
-    "applied_entry",
-    "dead_row",
-    "dead_group",
-    "lease",
-    "queue_look",
-)
+_TABLES: Final = {
+    "counter_slot": "amount",
+    "counter_ledger": "amount",
+    "counter_keys": "made",
+    "applied_entry": None,
+    "dead_row": None,
+    "dead_group": None,
+    "lease": "holder",
+    "queue_look": "version",
+}
+"""Tables in which rows are made and deleted, and of each the column that is updated."""
 _PROBES: Final = (
     "SELECT 1 FROM {0} WHERE FALSE",
     "INSERT INTO {0} SELECT * FROM {0} WHERE FALSE",
     "DELETE FROM {0} WHERE FALSE",
 )
-_UPDATES: Final = (
-    "UPDATE counter_slot SET amount = amount WHERE FALSE",
-    "UPDATE counter_ledger SET amount = amount WHERE FALSE",
-    "UPDATE counter_keys SET made = made WHERE FALSE",
-    "UPDATE lease SET holder = holder WHERE FALSE",
-    "UPDATE queue_look SET version = version WHERE FALSE",
-    "UPDATE control SET pruned_before = pruned_before WHERE FALSE",
-)
+_UPDATE: Final = "UPDATE {0} SET {1} = {1} WHERE FALSE"
 
 
 def lines(url: str) -> Iterator[Finding]:
@@ -112,7 +92,7 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
         check = DoctorCheck(f"mysql host {host.where}")
         try:
             with connect(host, database=False) as session:
-                variables = _variables(session, (*hosts.VARIABLES, "server_uuid", "server_uid"))
+                variables = _variables(session)
                 why_not = hosts.why_not(variables, session.query)
                 if is_galera(variables):
                     why_not = galera.look(session).trouble
@@ -141,20 +121,19 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 def _cluster(session: Session, variables: dict[str, str]) -> object:
     """What the server shares with those that hold the same rows, by themselves."""
     if is_galera(variables):
-        return _status(session, "wsrep_cluster_state_uuid")["wsrep_cluster_state_uuid"]
+        return _status(session)["wsrep_cluster_state_uuid"]
     # The same server may be in the URL by two of its names.
     number = session.query("SELECT @@server_id")[0][0]
     unique = variables.get("server_uuid", variables.get("server_uid"))  # MySQL's, MariaDB's
     return variables.get("group_replication_group_name") or (*session.server, number, unique)
 
 
-def _status(session: Session, *wanted: str) -> dict[str, str]:
-    return {name.lower(): value for name, value in session.query(show("GLOBAL STATUS", wanted))}
+def _status(session: Session) -> dict[str, str]:
+    return {name.lower(): value for name, value in session.query("SHOW GLOBAL STATUS")}
 
 
-def _variables(session: Session, wanted: Sequence[str] = _VARIABLES) -> dict[str, str]:
-    rows = session.query(show("GLOBAL VARIABLES", wanted))
-    return {name.lower(): value for name, value in rows}
+def _variables(session: Session) -> dict[str, str]:
+    return {name.lower(): value for name, value in session.query("SHOW GLOBAL VARIABLES")}
 
 
 def _writable(variables: dict[str, str]) -> Finding:
@@ -202,7 +181,7 @@ def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
     """Size and state of a Galera cluster, which node is the writer, and how much it is held up."""
     check = DoctorCheck("galera")
     node = galera.look(session)
-    found = _status(session, "wsrep_cluster_size", "wsrep_flow_control_paused")
+    found = _status(session)
     size = int(found.get("wsrep_cluster_size", 0))
     where = node.address or session.where.where
     told = f"{size} nodes, of which {where} takes all that countersink writes"
@@ -339,9 +318,11 @@ def _engines(session: Session) -> Finding:
 
 
 def _rights(session: Session) -> Finding:
-    statements = [probe.format(table) for table in _TABLES for probe in _PROBES] + list(_UPDATES)
+    statements = [probe.format(table) for table in _TABLES for probe in _PROBES]
+    updated = {**_TABLES, "control": "pruned_before"}
     if isinstance(session, galera.GaleraSession):
-        statements.append("UPDATE writer_fence SET uses = uses WHERE FALSE")
+        updated["writer_fence"] = "uses"
+    statements += [_UPDATE.format(table, column) for table, column in updated.items() if column]
     for statement in statements:
         try:
             # Each of them changes no row: only the right to do it is asked for.
@@ -391,7 +372,7 @@ def _losses(session: Session) -> Iterator[Finding]:
 def _overflow(session: Session) -> Finding:
     found = key_caps.overflown_by_counter(session)
     if found:
-        named = ", ".join(list(found)[:_NAMED]) + (", …" if len(found) > _NAMED else "")
+        named = output.few(list(found))
         return DoctorCheck("keys per day").warn(
             f"{sum(found.values()):,} of {named} went to {key_caps.OVERFLOW} since yesterday",
             "see what makes so many keys, or countersink counter set NAME --max-keys N",

@@ -13,7 +13,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from countersink.cli import output
 from countersink.cli.commands.maintain import partitions
-from countersink.cli.commands.maintain.info import as_text, queue
+from countersink.cli.commands.maintain.info import as_text, each_master, queue
 from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import cluster_of, command, mapped
@@ -62,8 +62,6 @@ _OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
     ("ASKING",),
 )
 """What they send to a cluster, too."""
-_NAMED: Final = 5
-"""Hash slots on their way that are named."""
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
@@ -226,10 +224,9 @@ def _moving(masters: Mapping[str, ClusterNodeState]) -> Iterator[Finding]:
             for slot in re.findall(r"\[(\d+)-[<>]-", reply):
                 slots.setdefault(int(slot), []).append(name)
     if slots:
-        some = "; ".join(f"{slot}: {', '.join(slots[slot])}" for slot in sorted(slots)[:_NAMED])
-        more = "; …" if len(slots) > _NAMED else ""
+        some = output.few([f"{slot} of {' and '.join(slots[slot])}" for slot in sorted(slots)])
         yield DoctorCheck("redis slots").warn(
-            f"{len(slots):,} hash slots are MIGRATING or IMPORTING ({some}{more}): if no"
+            f"{len(slots):,} hash slots are MIGRATING or IMPORTING ({some}): if no"
             " reshard is at work, one was broken off, and what has a key on each side waits",
             "redis-cli --cluster fix, unless a reshard is at work",
         )
@@ -437,13 +434,7 @@ def _config(client: redis.Redis, name: str) -> str | None:
 
 def ahead_ms(client: redis.Redis) -> int | None:
     """Redis's clock minus this machine's in ms; None when it does not answer."""
-    cluster = cluster_of(client)
     try:
-        with mapped():
-            asked = [client] if cluster is None else map(cluster.hasty, cluster.masters())
+        return each_master(client, {}, offset_ms)[0]
     except StreamError:
         return None
-    for one in asked:
-        with suppress(StreamError):
-            return offset_ms(one)
-    return None

@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Exit
-from countersink.cli.progress import stopped_by_signals
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
 from countersink.runtime.times import iso_ms
-from countersink.stream.connection import connect
 
 COLUMNS: Final = ("segment", "state", "since", ">bytes", ">entries", ">increments", "what")
 DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -35,8 +33,8 @@ def command() -> None:
 
 @command.command("list", cls=settings.Command)
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@settings.output_format("table", "json")
-def list_command(directory: Path, format: str) -> int:
+@settings.output_format("table", "json", expose_value=False)
+def list_command(directory: Path) -> int:
     """List the files of a spool directory.
 
     A file is held (a live process writes or replays it), waiting (its process is gone: replay it),
@@ -45,37 +43,31 @@ def list_command(directory: Path, format: str) -> int:
     """
     segments = list_segments(directory)
     found = {"directory": str(directory), "segments": list(map(_document, segments))}
-    output.write_result(format, found, partial(_show, segments))
+    output.write_result(found, partial(_show, segments))
     well = all(one.state in ("held", "waiting") and not one.damaged_bytes for one in segments)
     return Exit.DONE if well else Exit.DIFFERS
 
 
 @command.command("replay", cls=settings.Command)
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@settings.output_format("text", "json")
-@settings.redis_url
-def replay_command(directory: Path, format: str, redis_url: str | None) -> int:
+@settings.of_redis("text", "json")
+def replay_command(directory: Path) -> int:
     """Send the files that dead processes left in a spool directory, then delete them.
 
     It is safe beside live producers, which keep what they hold, and beside another replay. If it is
     interrupted, run it again. Files with corrupt records are kept as .damaged; the status is 3 if
     there were any, or if a file could not be read.
     """
-    url = settings.needed(redis_url, "redis")
-    with (
-        stopped_by_signals() as asked,
-        connect(url, client_name="countersink-spool") as client,
-        progress.looking("spool replay", "replaying:") as looking,
-        _said(),
-    ):
+    client = connections.queue("countersink-spool")
+    with progress.stopped_by_signals() as asked, progress.bar("replaying") as show, _said():
         done = replay(
             directory,
             client,
-            on_progress=lambda so_far: looking(f"{so_far.increments:,} increments"),
+            on_progress=lambda so_far: show(None, f"{so_far.increments:,} increments"),
             stop=asked,
         )
     document = {"directory": str(directory), **asdict(done), "kept": list(map(str, done.kept))}
-    output.write_result(format, document, partial(_tell, done))
+    output.write_result(document, partial(_tell, done))
     if done.stopped:
         return asked.status or Exit.DONE
     well = not (done.damaged_bytes or done.kept or done.unreadable)
@@ -110,16 +102,15 @@ def _document(one: SegmentInfo) -> dict[str, Any]:
 
 
 def _show(segments: Sequence[SegmentInfo]) -> None:
-    if not segments:
-        click.echo("There is nothing in this spool.")
-        return
     rows = []
     for one in segments:
         row = {**_document(one), "segment": one.path.name, "what": _what(one)}
         if one.state in ("damaged", "unreadable"):
             row |= {"entries": None, "increments": None}
         rows.append(row)
-    output.write_documents(COLUMNS, rows)
+    output.write_documents(COLUMNS, rows, otherwise="There is nothing in this spool.")
+    if not segments:
+        return
     waiting = [one for one in segments if one.state == "waiting"]
     increments = sum(one.increments for one in waiting)
     click.echo(f"{len(waiting):,} to be replayed, with {increments:,} increments.")

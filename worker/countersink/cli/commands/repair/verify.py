@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import connections, output, progress, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.store import Store, StoreError, Unavailable
@@ -39,9 +39,7 @@ class Mending:
     "--repair", is_flag=True, help="Repair tracked tables that differ, beside live writes."
 )
 @settings.of_mysql("table", "json")
-def command(
-    table: str | None, counter: str | None, repair: bool, format: str, mysql_url: str | None
-) -> int:
+def command(table: str | None, counter: str | None, repair: bool) -> int:
     """Prove that nothing was lost or doubled in the tables.
 
     The ledger has the sum of everything ever applied to a counter, which neither compaction nor
@@ -55,26 +53,26 @@ def command(
     """
     if table is not None and counter is not None:
         raise Misuse("give a table or --counter, not both")
-    url = settings.needed(mysql_url, "mysql")
+    url = connections.mysql_url()
     mending = None
     with values_checked():
         done = _verify(url, counter, table)
     if repair:
         mending = _repair(url, done)
         done = _verify(url, counter, table)
-    output.write_result(format, _document(done, mending), partial(_show, done, mending))
+    output.write_result(_document(done, mending), partial(_show, done, mending))
     return Exit.DONE if done.agrees else Exit.DIFFERS
 
 
 def _verify(url: str, counter: str | None, table: str | None) -> Verified:
-    with open_session(url) as session, progress.looking("verify", "verifying") as looking:
-        return verify(session, counter, table=table, looking=looking)
+    with open_session(url) as session, progress.bar("verifying") as show:
+        return verify(session, counter, table=table, looking=partial(show, None))
 
 
 def _repair(url: str, found: Verified) -> Mending:
     """Mend each tracked table that something is wrong with."""
     repaired, failed = [], dict[str, str]()
-    with Store(url) as store, progress.rows("verify", "counting rows") as shown:
+    with Store(url) as store, progress.rows("counting rows") as shown:
         for counter in sorted(_wrong(store, found)):
             try:
                 repaired.append(

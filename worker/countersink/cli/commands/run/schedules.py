@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from countersink.cli import metrics, settings
+from countersink.cli import connections, metrics, settings
 from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
@@ -54,13 +54,8 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 )
 @metrics.options
 @settings.log_format
-@settings.jobs_redis_url
-@settings.redis_url
-@settings.mysql_url
+@settings.urls("jobs_redis_url", "redis_url", "mysql_url")
 def scheduler_command(
-    redis_url: str | None,
-    mysql_url: str | None,
-    jobs_redis_url: str | None,
     time_zone: str,
     log_format: str,
     metrics_host: str,
@@ -74,8 +69,7 @@ def scheduler_command(
     day of week), or six with seconds first; "off" turns a job off. countersink jobs runs what is
     planned.
     """
-    queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
-    mysql_url = settings.needed(mysql_url, "mysql")
+    queue_url, mysql_url = connections.jobs_redis_url(), connections.mysql_url()
     with values_checked():
         jobs = {
             name: Times(
@@ -114,13 +108,8 @@ def scheduler_command(
 )
 @metrics.options
 @settings.log_format
-@settings.jobs_redis_url
-@settings.redis_url
-@settings.mysql_url
+@settings.urls("jobs_redis_url", "redis_url", "mysql_url")
 def jobs_command(
-    redis_url: str | None,
-    mysql_url: str | None,
-    jobs_redis_url: str | None,
     log_format: str,
     metrics_host: str,
     metrics_port: int | None,
@@ -132,12 +121,10 @@ def jobs_command(
     does not, another process takes it over later. While a server is away, the process waits, logs
     that, and goes on.
     """
-    queue_url = settings.jobs_queue(redis_url, jobs_redis_url)
-    redis_url = settings.needed(redis_url, "redis")
-    mysql_url = settings.needed(mysql_url, "mysql")
+    queue_url, mysql_url = connections.jobs_redis_url(), connections.mysql_url()
     with values_checked():
         chosen = JobsOptions(
-            redis_url=redis_url,
+            redis_url=connections.redis_url(),
             mysql_url=mysql_url,
             jobs_redis_url=queue_url,
             jobs=JobOptions(**{each.name: options.pop(each.name) for each in fields(JobOptions)}),

@@ -19,18 +19,18 @@ from typing import Final, Protocol, Self
 
 import click
 
-from countersink.cli import settings
+from countersink.cli import connections, settings
 from countersink.cli.errors import Failure, ServerError, remember_url, scrub
-from countersink.cli.output import write_json
-from countersink.cli.servers import MySQLServer, RedisServer
+from countersink.cli.output import write_result
+from countersink.cli.servers import MariaDBServer, RedisServer
 from countersink.cli.servers.base import (
     LOOPBACK,
+    ChildProcess,
     PrivateServer,
     free_port,
     is_free,
     write_private,
 )
-from countersink.cli.servers.process import ChildProcess
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
 from countersink.store.migrate import migrate
@@ -73,9 +73,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
 
 
 @click.command("up", cls=settings.Command)
-@settings.redis_url
-@settings.mysql_url
-@settings.jobs_redis_url
+@settings.urls("redis_url", "mysql_url", "jobs_redis_url")
 @settings.setting(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -85,14 +83,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
 )
 @_port("web", WEB_PORT)
 @_port("statsd", STATSD_PORT)
-def command(
-    redis_url: str | None,
-    mysql_url: str | None,
-    jobs_redis_url: str | None,
-    data: Path,
-    web_port: int | None,
-    statsd_port: int | None,
-) -> None:
+def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     """Run everything here: all processes, and private servers where no URL is configured.
 
     The private Redis and MariaDB listen on this machine only, on free ports, with their own
@@ -101,8 +92,10 @@ def command(
     only. Each of these and each private server is started again if it dies. Ctrl-C or SIGTERM stops
     everything that was started here, and nothing else.
     """
+    redis_url, mysql_url = settings.noted("redis_url"), settings.noted("mysql_url")
+    jobs_redis_url = settings.noted("jobs_redis_url")
     if redis_url is not None:
-        settings.jobs_queue(redis_url, jobs_redis_url)  # before anything starts
+        connections.jobs_redis_url()  # refused before anything starts
     given = {JOBS_REDIS_URL: jobs_redis_url} if jobs_redis_url else {}
     ports = Ports.chosen(web_port, statsd_port)
     data = data.resolve()
@@ -129,20 +122,18 @@ def _run(
     """
     servers: list[PrivateServer] = []
     ours: dict[str, str] = {}
-    # orphans of a killed `up` shut down cleanly by themselves
-    death_signal = signal.SIGTERM
     for variable, url in {REDIS_URL: redis_url, MYSQL_URL: mysql_url}.items():
         if url is not None:
             _say(f"no server for {variable}, which is set: {url} is used, whatever {data} holds")
     if redis_url is None:
-        redis = RedisServer(data / "redis", death_signal=death_signal)
+        redis = RedisServer(data / "redis")
         _start(redis, "Redis", stack)
         servers.append(redis)
         redis_url = ours[REDIS_URL] = redis.url
     if stop.next(0):
         return
     if mysql_url is None:
-        mysql = MySQLServer(data / "mysql", death_signal=death_signal)
+        mysql = MariaDBServer(data / "mysql")
         _start(mysql, "MariaDB", stack)
         servers.append(mysql)
         mysql_url = ours[MYSQL_URL] = mysql.url_for(DATABASE)
@@ -165,9 +156,11 @@ def _run(
             return
     click.echo(_instructions(urls, ports, ours, data))
     sys.stdout.flush()
-    restarter = Restarter([*servers, *processes], _say)
+    parts: list[Restartable] = [*servers, *processes]
+    restarters = [Restarter(part, _say) for part in parts]
     while not stop.next(LOOK_EVERY_S):
-        restarter.look()
+        for restarter in restarters:
+            restarter.look()
     _say("stopping: what takes increments first, the servers last")
 
 
@@ -364,69 +357,57 @@ class Restartable(Protocol):
     def start(self) -> object: ...
 
 
-@dataclass(slots=True)
-class _Record:
-    part: Restartable
-    started: float
-    deaths: int = 0
-    due: float | None = None
-    """When to start it again; None while it runs. Seconds of the restarter's clock."""
-
-
 class Restarter:
-    """Starts again, after growing pauses, what has died; call `look` again and again."""
+    """Starts a part again, after growing pauses, when it has died; call `look` again and again."""
 
     def __init__(
         self,
-        parts: Sequence[Restartable],
+        part: Restartable,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._part = part
         self._say = say
         self._clock = clock
-        self._records = [_Record(part, clock()) for part in parts]
+        self._started = clock()
+        self._deaths = 0
+        self._due: float | None = None  # by the clock; None while the part runs
 
     def look(self) -> None:
-        """Note what has died since the last look, and start what is due. Never raises for these."""
-        for record in self._records:
-            if record.due is None:
-                if not record.part.running:
-                    self._note_death(record, record.part.how_it_ended())
-            elif self._clock() >= record.due:
-                self._start(record)
+        """Note a death since the last look, or start what is due. Never raises for these."""
+        if self._due is None:
+            if not self._part.running:
+                self._note_death(self._part.how_it_ended())
+        elif self._clock() >= self._due:
+            self._start()
 
-    def _note_death(self, record: _Record, how: str) -> None:
-        if self._clock() - record.started >= STEADY_AFTER:
-            record.deaths = 0
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**record.deaths)
-        record.deaths += 1
-        record.due = self._clock() + pause
-        self._say(f"the {record.part.name} {how}; starting it again in {pause:g} s")
+    def _note_death(self, how: str) -> None:
+        if self._clock() - self._started >= STEADY_AFTER:
+            self._deaths = 0
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._deaths)
+        self._deaths += 1
+        self._due = self._clock() + pause
+        self._say(f"the {self._part.name} {how}; starting it again in {pause:g} s")
 
-    def _start(self, record: _Record) -> None:
-        record.started = self._clock()
+    def _start(self) -> None:
+        self._started = self._clock()
         try:
-            record.part.start()
+            self._part.start()
         except (ServerError, OSError) as failure:
-            self._note_death(record, f"did not start ({failure})")
+            self._note_death(f"did not start ({failure})")
         else:
-            record.due = None
-            self._say(f"the {record.part.name} runs again")
+            self._due = None
+            self._say(f"the {self._part.name} runs again")
 
 
 @click.command("migrate", cls=settings.Command)
-@settings.mysql_url
-@settings.output_format("text", "json")
-def migrate_command(mysql_url: str | None, format: str) -> None:
+@settings.of_mysql("text", "json")
+def migrate_command() -> None:
     """Create the database and its tables, or bring them up to date.
 
     It is safe to run at any time, also several times at once. It refuses a schema that is newer
     than this program.
     """
-    applied = migrate(settings.needed(mysql_url, "mysql"))
-    if format == "json":
-        write_json({"applied": applied})
-        return
-    for name in applied:
-        click.echo(f"applied {name}")
-    click.echo("The schema is up to date.")
+    applied = migrate(connections.mysql_url())
+    lines = [*(f"applied {name}" for name in applied), "The schema is up to date."]
+    write_result({"applied": applied}, "\n".join(lines))

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import settings
+from countersink.cli import connections, settings
 from countersink.cli.commands.maintain.info import found
-from countersink.cli.commands.maintain.schedule import act
+from countersink.cli.commands.maintain.job_runs import act
 from countersink.cli.errors import Failure, values_checked
 from countersink.producers import Producer
 from countersink.runtime.log import logged
@@ -85,10 +85,8 @@ def _several(
     session_hours="Hours that a login to the dashboard lasts.",
 )
 @settings.log_format
-@settings.redis_url
-@settings.mysql_url
-@settings.mysql_read_url
-def command(redis_url: str | None, mysql_url: str | None, log_format: str, **options: Any) -> int:
+@settings.urls("redis_url", "mysql_url", "mysql_read_url")
+def command(log_format: str, **options: Any) -> int:
     """Serve HTTP: increments in, totals out, and the dashboard.
 
     Until a key exists, it serves this machine alone; countersink key create makes one, and from
@@ -101,8 +99,8 @@ def command(redis_url: str | None, mysql_url: str | None, log_format: str, **opt
     from countersink.web.errors import CannotServe
     from countersink.web.server.process import run
 
-    redis_url = settings.needed(redis_url, "redis")
-    mysql_url = settings.needed(mysql_url, "mysql")
+    redis_url, mysql_url = connections.redis_url(), connections.mysql_url()
+    options["mysql_read_url"] = settings.noted("mysql_read_url")
     with values_checked():
         chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
         producing = settings.producer_options(redis_url)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import metrics, settings
+from countersink.cli import connections, metrics, settings
 from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import WORKER_STATES, Sample, Samples, one_of
@@ -30,24 +30,17 @@ _NOT_READY: Final = ("starting", "waiting", "stopping")
 )
 @metrics.options
 @settings.log_format
-@settings.redis_url
-@settings.mysql_url
-def command(
-    redis_url: str | None,
-    mysql_url: str | None,
-    metrics_host: str,
-    metrics_port: int | None,
-    **options: Any,
-) -> int:
+@settings.urls("redis_url", "mysql_url")
+def command(metrics_host: str, metrics_port: int | None, **options: Any) -> int:
     """Move increments from Redis into MySQL until stopped.
 
     Run one per core; each takes its own slot. On SIGTERM and Ctrl-C it finishes the current batch.
     While a server is away, the worker waits, logs that, and goes on by itself.
     """
-    redis_url = settings.needed(redis_url, "redis")
-    mysql_url = settings.needed(mysql_url, "mysql")
     with values_checked():
-        chosen = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
+        chosen = WorkerOptions(
+            redis_url=connections.redis_url(), mysql_url=connections.mysql_url(), **options
+        )
     vitals = Vitals()
     said = metrics.log_as(chosen.log_format)
     with metrics.served(metrics_host, metrics_port, partial(health, chosen, vitals), said):
