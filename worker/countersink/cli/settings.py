@@ -165,7 +165,7 @@ URLS: Final = {
 """Settings of all commands, with their help. They stand at the top of the file."""
 
 
-def urls(*names: str, expose_value: bool = False) -> Callable[[Decorated], Decorated]:
+def urls(*names: str) -> Callable[[Decorated], Decorated]:
     """Decorator: options for these of :data:`URLS`; :func:`noted` tells their values."""
     return together(
         *(
@@ -175,7 +175,7 @@ def urls(*names: str, expose_value: bool = False) -> Callable[[Decorated], Decor
                 metavar="URL",
                 envvar=f"COUNTERSINK_{name.upper()}",
                 show_envvar=True,
-                expose_value=expose_value,
+                expose_value=False,
                 callback=_note_url,
                 help=URLS[name],
             )
@@ -276,8 +276,6 @@ def for_spreadsheets(context: click.Context | None = None) -> bool:
     """Whether CSV is for people who open it in a spreadsheet."""
     return bool(noted("spreadsheet", context))
 
-
-redis_url: Final = urls("redis_url", expose_value=True)
 
 EXAMPLES: Final = {
     "redis": "redis://localhost:6379/0",

@@ -4,14 +4,14 @@ result, exit status, when it is ready; the work is in ``logs/tail.py``."""
 import os
 import re
 import stat
-from contextlib import ExitStack
+from contextlib import closing
 from functools import partial
 from typing import Final
 
 import click
 from click.core import ParameterSource
 
-from countersink.cli import metrics, settings
+from countersink.cli import connections, metrics, settings
 from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Exit, Failure, Misuse, values_checked
 from countersink.cli.output import printable, write_json
@@ -27,7 +27,7 @@ from countersink.logs.tail import FileTail, tail_pipe
 from countersink.logs.template import Condition, canonical
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import Sample, Samples
-from countersink.stream.connection import connect, mapped
+from countersink.stream.connection import mapped
 
 DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
 
@@ -69,10 +69,10 @@ class _Report(Reporter):
         if self._total:
             click.echo(f"rejected: {self._total} in all", err=True)
 
-    def result(self, summary: Summary, counter: str, entries: int, output: str) -> None:
+    def result(self, summary: Summary, counter: str, entries: int) -> None:
         """The result on stdout."""
         self.close()
-        if output == "json":
+        if settings.noted("format") == "json":
             document = {
                 "counter": counter,
                 "counted": summary.counted,
@@ -168,8 +168,7 @@ class _Report(Reporter):
     "rejected.",
 )
 @metrics.options
-@settings.output_format("text", "json")
-@settings.redis_url
+@settings.of_redis("text", "json")
 def command(
     access_log: str,
     counter: str,
@@ -185,10 +184,8 @@ def command(
     rotated_in: str | None,
     show_rejected: int,
     allow_rejects: log_options.Allowance | None,
-    format: str,
     metrics_host: str,
     metrics_port: int | None,
-    redis_url: str | None,
     **formats: str | None,
 ) -> int:
     """Count the lines of a web server's access log, plain or compressed.
@@ -210,36 +207,40 @@ def command(
     given = {name: text or "" for name, text in formats.items()}
     parser = _parser(key, dimension, where, fields, **given)
     summary = Summary()
-    with ExitStack() as closing:
-        asked = closing.enter_context(stopped_by_signals())
-        url = settings.needed(redis_url, "redis")
-        client = connect(url, client_name="countersink-tail")
+    with stopped_by_signals() as asked:
+        client = connections.queue("countersink-tail")
         sender = LogSender(
             client, counter=counter, full=max_stream_length, notice=report.notice, stop=asked
         )
-        told = partial(_health, url, sender, summary)
-        closing.enter_context(metrics.served(metrics_host, metrics_port, told, report.served))
-        if not follow:  # who follows waits for Redis; who runs once wants to know
-            with mapped():
-                client.ping()
-        try:
-            _count(
-                closing,
-                sender,
-                Hits(parser, report, summary),
-                access_log,
-                lines=f"{counter} {_lines_wanted(key, dimension, where, fields)}",
-                position_file=position_file,
-                begin=begin,
-                follow=follow,
-                rotate_wait=rotate_wait,
-                rotated_in=os.path.abspath(rotated_in) if rotated_in else "",
-            )
-        except (LogError, PositionError, TailError, UnknownFormat) as error:
-            report.close()
-            log = f"{access_log}: " if isinstance(error, UnknownFormat) else ""
-            raise Failure(f"{log}{error}") from error
-    report.result(summary, counter, sender.entries, format)
+        hits = Hits(parser, report, summary)
+        told = partial(_health, sender, summary)
+        with metrics.served(metrics_host, metrics_port, told, report.served):
+            if not follow:  # who follows waits for Redis; who runs once wants to know
+                with mapped():
+                    client.ping()
+            try:
+                pipe = _pipe(access_log, begin)
+                if pipe is not None:
+                    tail_pipe(sender, pipe, hits, name=access_log)
+                else:
+                    path = _absolute(access_log)
+                    source = f"{counter} {_lines_wanted(key, dimension, where, fields)} {path}"
+                    with closing(_position_file(position_file, source)) as file:
+                        FileTail(
+                            sender,
+                            file,
+                            sender.patiently(lambda: LogMark(client, source)),
+                            hits,
+                            path=path,
+                            follow=follow,
+                            rotate_wait=rotate_wait,
+                            rotated_in=os.path.abspath(rotated_in) if rotated_in else "",
+                        ).run(begin=begin)
+            except (LogError, PositionError, TailError, UnknownFormat) as error:
+                report.close()
+                log = f"{access_log}: " if isinstance(error, UnknownFormat) else ""
+                raise Failure(f"{log}{error}") from error
+    report.result(summary, counter, sender.entries)
     if asked.status is not None and (asked.status == Exit.INTERRUPTED or not follow):
         return asked.status
     allowed = allow_rejects or log_options.Allowance()
@@ -283,47 +284,6 @@ def _parser(
             envelope=given["envelope"],
             time_zone=given["time_zone"],
         )
-
-
-def _count(
-    closing: ExitStack,
-    sender: LogSender,
-    hits: Hits,
-    access_log: str,
-    *,
-    lines: str,
-    position_file: str | None,
-    begin: Begin | None,
-    follow: bool,
-    rotate_wait: float,
-    rotated_in: str,
-) -> None:
-    """Count a log: what comes through a pipe, or what is new in a file, whose position is that of
-    these ``lines``.
-
-    Raises:
-        LogError, PositionError, TailError, StreamError: as of :class:`FileTail`.
-    """
-    pipe = _pipe(access_log, begin)
-    if pipe is not None:
-        tail_pipe(sender, pipe, hits, name=access_log)
-        return
-    path = _absolute(access_log)
-    source = f"{lines} {path}"
-    file = _position_file(position_file, source)
-    closing.callback(file.close)
-    mark = sender.patiently(lambda: LogMark(sender.client, source))
-    run = FileTail(
-        sender,
-        file,
-        mark,
-        hits,
-        path=path,
-        follow=follow,
-        rotate_wait=rotate_wait,
-        rotated_in=rotated_in,
-    )
-    run.run(begin=begin)
 
 
 def _lines_wanted(
@@ -381,12 +341,12 @@ def _absolute(name: str) -> str:
     return os.path.join(os.path.realpath(directory), file)
 
 
-def _health(redis_url: str, sender: LogSender, summary: Summary) -> Health:
+def _health(sender: LogSender, summary: Summary) -> Health:
     """The health of a reader that follows its log."""
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),
-        probes=probes(redis=redis_url),
+        probes=probes(redis=connections.redis_url()),
     )
 
 
