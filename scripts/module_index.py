@@ -1,4 +1,4 @@
-"""Writes the last section of docs/architecture.md: every module, what it holds, its numbers.
+"""Prints every module, what it holds, and its numbers, as tables in Markdown.
 
     python scripts/module_index.py
 
@@ -15,24 +15,13 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
-MAP: Final = PROJECT / "docs" / "architecture.md"
 SOURCE_ROOTS: Final = ("producers", "worker", "schedules")
 SCRIPTS: Final = PROJECT / "worker" / "countersink" / "web" / "static" / "js"
-HEADING: Final = "## Every module\n"
-INTRODUCTION: Final = """
-Written by `scripts/module_index.py` from the docstrings; a test compares. The last column names
-the numbers of a module: constants in capitals, settings of an `options.py` in small letters.
-"""
 
 
 def main() -> None:
-    """Write the section anew."""
-    MAP.write_text(with_index(MAP.read_text()))
-
-
-def with_index(text: str) -> str:
-    """The map with its last section as it should be."""
-    return text.partition(HEADING)[0].rstrip() + "\n\n" + HEADING + INTRODUCTION + "".join(tables())
+    """Print the tables."""
+    print("".join(tables()))
 
 
 def tables() -> Iterator[str]:

@@ -99,6 +99,8 @@ def test_the_map_answers_thirty_questions() -> None:
     assert questions.count("\n| ") >= 30 + 1  # and the head of the table
 
 
-def test_the_map_lists_every_module() -> None:
-    index = runpy.run_path(str(PROJECT / "scripts" / "module_index.py"))["with_index"]
-    assert MAP.read_text() == index(MAP.read_text()), "run python scripts/module_index.py"
+def test_each_module_says_what_it_holds() -> None:
+    index = runpy.run_path(str(PROJECT / "scripts" / "module_index.py"))
+    rows = [row for table in index["tables"]() for row in table.splitlines() if row[:3] == "| `"]
+    assert len(rows) > 250
+    assert [row for row in rows if re.match(r"\| `[^`]*` \|  ", row)] == []
