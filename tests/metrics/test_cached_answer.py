@@ -1,6 +1,11 @@
 """An answer of what may hang: nobody waits for long, and it is asked once."""
 
+import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from countersink.metrics.health import CachedAnswer
 from tests.support.waiting import eventually
@@ -25,7 +30,8 @@ def test_what_raises_has_no_answer() -> None:
     def ask() -> int:
         raise OSError("away")
 
-    assert CachedAnswer(ask, kept_s=0, within_s=LONG).get() is None
+    with pytest.raises(OSError, match="away"):
+        CachedAnswer(ask, kept_s=0, within_s=LONG).get()
 
 
 def test_what_hangs_is_asked_once_and_nobody_waits_again() -> None:
@@ -36,22 +42,25 @@ def test_what_hangs_is_asked_once_and_nobody_waits_again() -> None:
         released.wait(60)
         return 5
 
+    def look() -> int | None:
+        try:
+            return asking.get()
+        except TimeoutError:
+            return None
+
     asking = CachedAnswer(ask, kept_s=LONG, within_s=0.05)
-    threads = [threading.Thread(target=asking.get) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(20) as pool:
+        assert [each.result() for each in [pool.submit(look) for _ in range(20)]] == [None] * 20
     for _ in range(1000):
-        assert asking.get() is None
+        assert look() is None
     assert len(asked) == 1
     released.set()
-    eventually(lambda: asking.get() == 5)
+    eventually(lambda: look() == 5)
     assert len(asked) == 1
 
 
-def test_many_who_ask_at_once_share_one_answer() -> None:
-    asked, found = [], []
+def test_many_who_ask_at_once_share_one_answer_and_may_go_away() -> None:
+    asked: list[int] = []
     go = threading.Event()
 
     def ask() -> int:
@@ -59,12 +68,27 @@ def test_many_who_ask_at_once_share_one_answer() -> None:
         go.wait(60)
         return len(asked)
 
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.wrap_future(asking.start())
+
     asking = CachedAnswer(ask, kept_s=LONG, within_s=LONG)
-    threads = [threading.Thread(target=lambda: found.append(asking.get())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: len(asked) == 1)
-    go.set()
-    for thread in threads:
-        thread.join(60)
-    assert found == [1] * 8
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(asking.get) for _ in range(8)]
+        eventually(lambda: len(asked) == 1)
+        asyncio.run(give_up())
+        go.set()
+        assert [each.result() for each in found] == [1] * 8
+
+
+def test_what_takes_long_is_asked_seldom() -> None:
+    asked: list[int] = []
+
+    def ask() -> int:
+        asked.append(1)
+        time.sleep(0.05)
+        return len(asked)
+
+    asking = CachedAnswer(ask, kept_s=0, within_s=LONG, rest=1000)
+    assert [asking.get() for _ in range(3)] == [1, 1, 1]

@@ -17,7 +17,6 @@ from tests.support.waiting import eventually
 from tests.web.endpoints.test_pending import Held
 from tests.web.serving import Web, serving
 
-MANY = 16
 PATHS = (
     "/v1/counters",
     "/v1/counters/views",
@@ -98,20 +97,6 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     monkeypatch.setattr(Reads, "ask", held_ask)
     yield found
     found.go.set()
-
-
-def test_reads_of_all_counters_leave_room_for_one(web: Web, held: Held) -> None:
-    web.count("views", "a", 3)
-    with ThreadPoolExecutor(MANY) as clients:
-        try:
-            many = [clients.submit(get, web, "/v1/totals?by=day") for _ in range(MANY)]
-            eventually(lambda: held.here)
-            single = get(web, "/v1/counters/views/totals?by=total")
-            assert single.json()["rows"] == [{"total": 3}]
-            assert not any(each.done() for each in many)
-        finally:
-            held.go.set()
-        assert [each.result().status_code for each in many] == [200] * MANY
 
 
 def test_one_key_has_so_many_reads_under_way_and_another_has_its_own(

@@ -20,7 +20,7 @@ LINES_PER_STORE: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LineBlock:
     """Complete lines in order, with the number of the first, and those that are too long.
 
     Attributes:
@@ -59,7 +59,7 @@ class Cutter:
         """The offset to read them from."""
         return self.offset + self._passed + len(self._buffer)
 
-    def feed(self, data: bytes) -> Block:
+    def feed(self, data: bytes) -> LineBlock:
         """Take the next bytes and hand out the lines that they complete."""
         buffer = self._buffer + data
         if self.offset == self._passed == 0 and buffer.startswith(BOM):
@@ -78,7 +78,7 @@ class Cutter:
                 self._overlong = True
                 buffer = b""
             self._buffer = buffer
-            return Block(first, [], [])
+            return LineBlock(first, [], [])
         lines = buffer[: cut - 1].split(b"\n")
         self._buffer = buffer[cut:]
         self.offset += self._passed + cut
@@ -89,12 +89,12 @@ class Cutter:
             del lines[0]
             first += 1
         self._passed, self._overlong = 0, False
-        return Block(first, lines, rejected)
+        return LineBlock(first, lines, rejected)
 
-    def finish(self) -> Block:
+    def finish(self) -> LineBlock:
         """Hand out what is left as the last line: nothing more will come."""
         if self.reach == self.offset:
-            return Block(self.line + 1, [], [])
+            return LineBlock(self.line + 1, [], [])
         block = self.feed(b"\n")
         self.offset -= 1  # that newline is not in the file
         return block
@@ -145,7 +145,7 @@ class Hits:
 
     def __init__(self, parser: Parser, reporter: Reporter, summary: Summary) -> None:
         self.counts: Counts = {}
-        self.held: list[tuple[str, Block]] = []
+        self.held: list[tuple[str, LineBlock]] = []
         self.lines = 0
         self.summary = summary
         self.parser = parser
@@ -156,7 +156,7 @@ class Hits:
         """Whether it is time to store."""
         return len(self.counts) >= ROWS_PER_STORE or self.lines >= LINES_PER_STORE
 
-    def count(self, path: str, block: Block) -> None:
+    def count(self, path: str, block: LineBlock) -> None:
         """Add the lines of ``block``, from the file at ``path``, as soon as it is told what they
         are.
 

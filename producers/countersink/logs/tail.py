@@ -27,7 +27,7 @@ from typing import Final
 
 from countersink.logs.errors import LogError, TailError
 from countersink.logs.file import LogFile, Pipe
-from countersink.logs.lines import Block, Cutter, Hits, Summary
+from countersink.logs.lines import Cutter, Hits, LineBlock, Summary
 from countersink.logs.position import (
     LogMark,
     Position,
@@ -269,7 +269,7 @@ class FileTail:
                 " counts it"
             )
 
-    def _count(self, block: Block) -> None:
+    def _count(self, block: LineBlock) -> None:
         self.hits.count(self._file.path, block)
         if not self.hits.held:
             self._counted()

@@ -2,11 +2,11 @@
 connections; their defaults, checks, error messages, and the refusal of hosts that are not
 loopback."""
 
-import ipaddress
 import socket
 from dataclasses import dataclass
 from typing import Final
 
+from countersink.runtime.hosts import is_loopback
 from countersink.statsd.errors import NotLoopback
 
 PORT: Final = 8125
@@ -106,16 +106,10 @@ def addresses(options: StatsdOptions) -> list[Address]:
         if family in (socket.AF_INET, socket.AF_INET6):
             found[family, str(address[0])] = None
     for _, text in found:
-        if not options.anyone and not _is_loopback(text):
+        if not options.anyone and not is_loopback(text):
             raise NotLoopback(
                 f"{options.host or 'every address'} can be reached from elsewhere, and StatsD knows"
                 " no passwords: whoever sends a packet counts. If only those can reach it who may,"
                 " say --anyone"
             )
     return list(found)
-
-
-def _is_loopback(text: str) -> bool:
-    address = ipaddress.ip_address(text.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)

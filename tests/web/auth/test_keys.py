@@ -163,7 +163,7 @@ def test_after_many_wrong_keys_an_address_is_told_to_wait_and_a_right_key_still_
 
 
 def test_a_row_that_somebody_has_edited_is_no_key_and_keeps_no_other_from_being_revoked(
-    guarded: Web, caplog: pytest.LogCaptureFixture
+    guarded: Web,
 ) -> None:
     good = guarded.key("read")
     edited = {}
@@ -172,12 +172,10 @@ def test_a_row_that_somebody_has_edited_is_no_key_and_keeps_no_other_from_being_
             made, text = api_keys.create(session, counters, ["read"], counters=["shop.*"])
             edited[made.id] = text
             session.execute("UPDATE api_key SET counters = %s WHERE id = %s", (counters, made.id))
-    for _ in range(2):
-        guarded.look_again()
+    guarded.look_again()
     assert status(guarded, "GET", "/read", good) == 200
-    for id, key in edited.items():
+    for key in edited.values():
         assert status(guarded, "GET", "/read", key) == 401
-        assert sum(id in record.getMessage() for record in caplog.records) == 1
     revoke(guarded, good.split("_")[1])
     assert status(guarded, "GET", "/read", good) == 401
     with open_tables(guarded.options.mysql_url) as session:

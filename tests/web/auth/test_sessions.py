@@ -147,17 +147,6 @@ def test_two_installations_on_one_host_leave_each_other_logged_in(
         assert [browser.get(f"{web.url}/read").status_code for web in both] == [200, 401]
 
 
-def test_a_login_of_an_earlier_version_goes_on(dashboard: Web) -> None:
-    token = cookie(log_in(dashboard, dashboard.key("read")))["Cookie"].partition("=")[2]
-    held = {"Cookie": f"countersink={token}"}
-    assert status(dashboard, "GET", "/read", held) == 200
-    proxied = {"X-Forwarded-Proto": "https", "Cookie": f"__Host-countersink={token}"}
-    assert status(dashboard, "GET", "/read", proxied) == 200
-    answer = log_out(dashboard, held)
-    assert answer.headers["Set-Cookie"].startswith('countersink=""; ')
-    assert status(dashboard, "GET", "/read", held) == 401
-
-
 def test_a_login_ends_with_its_key(dashboard: Web) -> None:
     key = dashboard.key("read", name="ends")
     held = cookie(log_in(dashboard, key))

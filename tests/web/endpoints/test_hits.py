@@ -14,7 +14,7 @@ from countersink.runtime.limits import cut_key
 from countersink.store.connection import Session, connect
 from countersink.store.counters.all_counters import counter_names
 from countersink.store.migrate import migrate
-from countersink.web.acknowledgement import StoredWaiters
+from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.badges import HitNumbers, badge
 from countersink.web.endpoints import hits
 from countersink.web.endpoints.hits import GIF
@@ -157,7 +157,7 @@ def test_visits_that_come_while_the_number_is_read_are_not_shown_twice(
 def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
     redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def in_vain(stored: StoredWaiters, seconds: float) -> bool:
+    async def in_vain(acknowledgements: Acknowledgements, seconds: float) -> bool:
         return False
 
     monkeypatch.setattr("countersink.web.badges.FRESH_S", 0.0)
@@ -165,7 +165,7 @@ def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
         url = f"{web.url}/hit/views/home.svg"
         assert title(requests.get(url, timeout=20).content) == "hits: 1"
         with monkeypatch.context() as patch:
-            patch.setattr(StoredWaiters, "reached", in_vain)
+            patch.setattr(Acknowledgements, "stored", in_vain)
             for number in (2, 3):
                 assert title(requests.get(url, timeout=20).content) == f"hits: {number}"
         assert title(requests.get(url, timeout=20).content) == "hits: 4"

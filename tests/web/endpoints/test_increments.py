@@ -5,8 +5,10 @@ import gzip
 import json
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
-from countersink.web.acknowledgement import StoredWaiters
+from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints import increments
 from countersink.web.endpoints.increments import read_increments
@@ -404,6 +406,14 @@ def test_what_redis_lost_is_not_answered_as_applied(redis_url: str, mysql_url: s
             assert web.store.totals.total("c") == number
 
 
+def waiting(
+    flush: Callable[[float], bool],
+) -> Callable[[float], Coroutine[object, object, bool]]:
+    """Waits until all is stored by this flush."""
+    services: Any = SimpleNamespace(producer=SimpleNamespace(flush=flush), redis=None)
+    return Acknowledgements(services).stored
+
+
 def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
     flushing, go_on = threading.Event(), threading.Event()
     rounds = 0
@@ -417,10 +427,10 @@ def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
         return False
 
     async def wait() -> list[bool | None]:
-        stored = StoredWaiters(flush)
-        first = asyncio.create_task(stored.reached(60))
+        stored = waiting(flush)
+        first = asyncio.create_task(stored(60))
         assert await asyncio.to_thread(flushing.wait, 20)
-        second = asyncio.create_task(stored.reached(0.2))
+        second = asyncio.create_task(stored(0.2))
         await asyncio.sleep(0)  # it has begun to wait
         go_on.set()
         return [await first, await second]
@@ -439,12 +449,12 @@ def test_who_waits_is_told_at_once_when_waiting_fails(caplog: pytest.LogCaptureF
         return True
 
     async def wait() -> list[bool | None]:
-        stored = StoredWaiters(flush)
+        stored = waiting(flush)
         async with asyncio.timeout(20):
-            first = await asyncio.gather(stored.reached(60), stored.reached(60))
-            return [*first, await stored.reached(60)]
+            first = await asyncio.gather(stored(60), stored(60))
+            return [*first, await stored(60)]
 
-    assert asyncio.run(wait()) == [False, False, True]
+    assert asyncio.run(wait()) == [False, True, True]
     (record,) = caplog.records
     assert record.exc_info is not None
 

@@ -94,7 +94,7 @@ def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("countersink.reads.pending.read_queue", held_read)
     monkeypatch.setattr(read_pool, "MAX_WAITING", 1)
     send(small)
-    limiter = small.services.read_pool.limits["pending"]
+    limiter = small.services.read_pool.queue
     with ThreadPoolExecutor(2) as others:
         try:
             first = others.submit(get, small, "/v1/totals")

@@ -7,7 +7,6 @@ import requests
 
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
-from countersink.web.auth.origins import is_loopback
 from countersink.web.errors import Unguarded
 from countersink.web.http.headers import DATA
 from countersink.web.options import WebOptions
@@ -67,41 +66,28 @@ def test_a_page_of_another_origin_changes_nothing_and_is_nobody_where_the_public
     assert pixel.json()["public"] is True
 
 
-def test_a_picture_that_says_nothing_may_count_only_where_browsers_would_say_something(
-    opened: Web,
-) -> None:
-    local = ("127.0.0.1", "127.0.0.1:8321", "localhost", "LocalHost:80", "a.localhost", "[::1]:1")
+def test_a_picture_that_says_nothing_may_count_only_where_a_program_asks(opened: Web) -> None:
     old = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/15.6 Safari/605.1.15"
-    for host in local:
-        assert ask(opened, "/hit/a/b.gif", Host=host).json()["public"] is False, host
-        assert ask(opened, "/hit/a/b.gif", Host=host, User_Agent=old).json()["public"] is True
-        said = ask(opened, "/hit/a/b.gif", Host=host, User_Agent=old, Sec_Fetch_Site="none")
-        assert said.json()["public"] is False
-    for host in ("ip6-localhost", "localhost.localdomain"):
-        assert ask(opened, "/hit/a/b.gif", Host=host).json()["public"] is True, host
-        # What is sent by POST has an Origin where a page sends it; what counts nothing may be read.
-        assert ask(opened, "/hit/a", "POST", Host=host).json()["public"] is False
-        assert ask(opened, "/read", Host=host, User_Agent=old).json()["public"] is False
-        own = {"Host": host, "Referer": f"http://{host}/page"}
-        assert ask(opened, "/hit/a/b.gif", **own).json()["public"] is False
 
-
-def test_where_everybody_may_do_everything_by_intent_the_same_holds(opened: Web) -> None:
-    with opened.beside(
-        routes=ROUTES, host="0.0.0.0", without_keys=True, trusted_proxies=("127.0.0.1",)
-    ) as web:
-        old = "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/15.6 Safari/605.1.15"
-
+    def check(web: Web, host: str) -> None:
         def public(path: str = "/hit/a/b.gif", method: str = "GET", **headers: str) -> bool:
-            return bool(ask(web, path, method, **headers).json()["public"])
+            return bool(ask(web, path, method, Host=host, **headers).json()["public"])
 
+        assert public() is False, host
+        assert public(User_Agent=old) is True
+        assert public(User_Agent=old, Sec_Fetch_Site="none") is False
+        assert public(User_Agent=old, Referer=f"http://{host}/page") is False
+        # What is sent by POST has an Origin where a page sends it; what counts nothing may be read.
+        assert public("/hit/a", "POST", User_Agent=old) is False
+        assert public("/read", User_Agent=old) is False
+
+    for host in ("127.0.0.1:8321", "LocalHost:80", "a.localhost", "[::1]:1", "ip6-localhost"):
+        check(opened, host)
+    # The same holds where everybody may do everything by intent.
+    with opened.beside(routes=ROUTES, host="0.0.0.0", without_keys=True) as web:
         assert ask(web, "/read", Host="0.0.0.0").status_code == 421
         for host in ("192.0.2.2", "10.0.0.1:8321", "[fe80::1]", "[::ffff:127.0.0.1]"):
-            assert public(Host=host) is True, host
-            assert public("/hit/a", "POST", Host=host) is False
-            assert public("/read", Host=host, User_Agent=old) is False
-            assert public(Host=host, Referer=f"http://{host}/page") is False
-        assert public(Host="192.0.2.2", X_Forwarded_Proto="https") is False
+            check(web, host)
 
 
 def test_our_own_pages_and_programs_may(opened: Web) -> None:
@@ -132,19 +118,7 @@ def test_a_key_in_a_header_needs_no_origin(guarded: Web) -> None:
         "X-Forwarded: for=203.0.113.9",
         "Forwarded: for=203.0.113.9",
         "Via: 1.1 proxy",
-        "X-Real-IP: 203.0.113.9",
-        "X-Client-IP: 203.0.113.9",
-        "X-Original-Forwarded-For: 203.0.113.9",
-        "CF-Connecting-IP: 203.0.113.9",
-        "CF-Ray: 230b030023ae2822-SJC",
-        "CDN-Loop: cloudflare",
-        "True-Client-IP: 203.0.113.9",
-        "Fly-Client-IP: 203.0.113.9",
-        "Fastly-Client-IP: 203.0.113.9",
-        "X-Azure-ClientIP: 203.0.113.9",
-        "X-Envoy-External-Address: 203.0.113.9",
-        "X-Amzn-Trace-Id: Root=1-67891233-abcdef012345678912345678",
-        "X-Cluster-Client-IP:",
+        "X-Real-IP:",
     ],
 )
 def test_what_comes_through_a_proxy_needs_a_key(opened: Web, header: str) -> None:
@@ -255,13 +229,6 @@ def test_a_server_that_is_away_is_503_with_when_to_come_again(opened: Web) -> No
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) >= 1
     assert SECRET not in answer.text
-
-
-def test_loopback() -> None:
-    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        assert is_loopback(host), host
-    for host in ("0.0.0.0", "::", "192.168.1.4", "localhost.example", "127.0.0.1.example"):
-        assert not is_loopback(host), host
 
 
 def test_without_a_valid_key_nobody_listens_beyond_loopback_unless_told_so(mysql_url: str) -> None:

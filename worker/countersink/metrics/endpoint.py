@@ -1,5 +1,5 @@
 """``/metrics``, ``/livez`` and ``/readyz`` of workers, schedulers and other processes without HTTP
-of their own: statuses and texts, limits of time, size and connections, loopback only by default.
+of their own: statuses and texts, limits of time and connections, loopback only by default.
 Metrics as text in Prometheus' format or OpenMetrics, by the Accept header, and the values of those
 about the whole installation and a producer (a process's own: in its command); names and helps are
 in ``table.py``.
@@ -9,22 +9,18 @@ what is counted. At loopback it answers to names of loopback alone: a page on th
 its own name resolve to 127.0.0.1 (DNS rebinding), and then read here as if it were ours.
 """
 
-import io
-import ipaddress
 import os
 import socket
 import threading
-import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -37,24 +33,25 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from countersink.metrics.health import Health
-from countersink.metrics.table import METRICS, RUN_STATES, WORKER_STATES, Sample, Samples
+from countersink.metrics.table import METRICS, RUN_STATES, WORKER_STATES, Kind, Sample, Samples
 from countersink.producers.errors import SpoolError
 from countersink.producers.producer import Producer
 from countersink.producers.spool.directory import used_bytes
+from countersink.runtime.hosts import host_name, is_loopback
 
-WITHIN_S: Final = 5.0
-"""Seconds in which a request's head must have arrived."""
-MAX_HEAD: Final = 16_384
-"""Bytes that it may have."""
+SILENT_S: Final = 5.0
+"""Seconds after which a connection is ended that sends nothing, or takes nothing."""
 AT_ONCE: Final = 32
-"""Connections at once. For a further one the one makes room whose head has not come for longest;
-where all are at work, it is closed."""
-ASKING: Final = AT_ONCE // 2
-"""Requests at once that may have to wait for other servers: there is room for ``/livez`` beside."""
+"""Connections at once; a further one waits until another has ended, or is silent for too long."""
 TEXT: Final = "text/plain; charset=utf-8"
-_END: Final = b"\r\n\r\n"
 _OF_THE_PROCESS: Final = (ProcessCollector(registry=None), PlatformCollector(registry=None))
 """``process_…`` (CPU, memory, descriptors, start) and ``python_info``."""
+_Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
+_FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "summary": SummaryMetricFamily,
+}
 
 
 class Endpoint:
@@ -104,34 +101,25 @@ class Endpoint:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = True
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, health: Health) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.health = health
-        self.local = _is_loopback(host)
-        self.asking = threading.BoundedSemaphore(ASKING)
+        self.local = is_loopback(host)
         self._room = threading.BoundedSemaphore(AT_ONCE)
-        self._lock = threading.Lock()
-        self._silent: dict[socket.socket, None] = {}  # whose heads have not come, by age
         super().__init__((host, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there is room for one more, or can be made."""
-        if self._room.acquire(blocking=False) or (
-            self._hang_up() and self._room.acquire(timeout=WITHIN_S)
-        ):
-            with self._lock:
-                self._silent[request] = None
-            try:
-                super().process_request(request, client_address)
-            except BaseException:  # no thread could be started
-                self.heard(request)
-                self._room.release()
-                raise
-        else:
+        """Answer in a thread of its own; close the connection where there is no room for one."""
+        if not self._room.acquire(timeout=SILENT_S):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """The thread."""
@@ -139,24 +127,6 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
-
-    def heard(self, request: socket.socket) -> None:
-        """Its head has come, or will not."""
-        with self._lock:
-            self._silent.pop(request, None)
-
-    def _hang_up(self) -> bool:
-        """End the connection that has been silent for longest; False where there is none."""
-        with self._lock:
-            longest = next(iter(self._silent), None)
-            if longest is None:
-                return False
-            del self._silent[longest]
-            try:
-                longest.shutdown(socket.SHUT_RDWR)  # which its thread sees as the end
-            except OSError:
-                pass  # its client was faster
-            return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a client that went away is no news."""
@@ -166,54 +136,31 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    protocol_version = "HTTP/1.0"  # one request per connection
-
-    def handle(self) -> None:
-        """Read the head within :data:`WITHIN_S`, however it drips, and answer."""
-        try:
-            head = _read_head(self.connection)
-        finally:
-            self.server.heard(self.connection)
-        if head is None:
-            return
-        self.rfile = io.BufferedReader(io.BytesIO(head))
-        self.handle_one_request()
+    timeout = SILENT_S
 
     def do_GET(self) -> None:
         """Answer."""
-        if self.server.local and not _is_ours(self.headers.get("Host")):
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "ask for this by a name of loopback\n")
-            return
+        health, host = self.server.health, self.headers.get("Host")
         path = self.path.partition("?")[0]
-        if path == "/livez":
-            lives = self.server.health.lives()
-            status = HTTPStatus.OK if lives else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, "ok\n" if lives else "stuck: its main loop does not move\n")
-        elif path not in ("/metrics", "/readyz"):
-            self._answer(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n")
-        elif self.server.asking.acquire(blocking=False):
-            try:
-                self._ask(path)
-            finally:
-                self.server.asking.release()
-        else:
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many ask at once\n")
-
-    do_HEAD = do_GET
-
-    def _ask(self, path: str) -> None:
-        health = self.server.health
-        if path == "/metrics":
+        if self.server.local and host is not None and not is_loopback(host_name(host)):
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "ask for this by a name of loopback\n")
+        elif path == "/livez":
+            stuck = "" if health.lives() else "stuck: its main loop does not move\n"
+            self._answer_health(stuck)
+        elif path == "/readyz":
+            why = health.unready()
+            self._answer_health(why and f"not ready: {why}\n")
+        elif path == "/metrics":
             try:
                 body, media_type = render(health.everything(), self.headers.get("Accept", ""))
             except Exception:  # whatever it is, the process goes on, and the scrape has failed
                 self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the figures cannot be had\n")
-                return
-            self._answer(HTTPStatus.OK, body, media_type)
+            else:
+                self._answer(HTTPStatus.OK, body, media_type)
         else:
-            why = health.unready()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-            self._answer(status, f"not ready: {why}\n" if why else "ok\n")
+            self._answer(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n")
+
+    do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library refuses: in one line, quoting nothing of the request."""
@@ -227,6 +174,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
+
+    def _answer_health(self, trouble: str) -> None:
+        status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
+        self._answer(status, trouble or "ok\n")
 
     def _answer(self, status: int, body: str | bytes, media_type: str = TEXT) -> None:
         content = body.encode() if isinstance(body, str) else body
@@ -243,45 +194,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def _is_ours(host: str | None) -> bool:
-    """Whether a request with this Host header, or without one, can have meant loopback."""
-    if host is None:
-        return True
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return _is_loopback(name.rstrip("."))
-
-
-def _read_head(connection: socket.socket) -> bytes | None:
-    """The head of the request; None if it did not arrive, or is too large."""
-    deadline = time.monotonic() + WITHIN_S
-    head = b""
-    while _END not in head:
-        left = deadline - time.monotonic()
-        if left <= 0 or len(head) > MAX_HEAD:
-            return None
-        connection.settimeout(left)
-        try:
-            got = connection.recv(4096)
-        except OSError:
-            return None
-        if not got:
-            return None
-        head += got
-    connection.settimeout(WITHIN_S)
-    return head
-
-
 _open: "weakref.WeakSet[_Server]" = weakref.WeakSet()
 
 
@@ -296,11 +208,16 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class _Given(Collector):
+    """The samples grouped by metric, in the order of the table."""
+
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
     def collect(self) -> Iterable[Metric]:
-        yield from families(self._samples)
+        found: dict[str, list[Sample]] = {name: [] for name in METRICS}
+        for sample in self._samples:
+            found[sample.name].append(sample)
+        return [_family(name, some) for name, some in found.items() if some]
 
 
 def render(samples: Samples, accept: str) -> tuple[bytes, str]:
@@ -323,34 +240,16 @@ def render(samples: Samples, accept: str) -> tuple[bytes, str]:
     return encode(registry), media_type
 
 
-def families(samples: Samples) -> list[Metric]:
-    """The samples grouped by metric, in the order of the table.
-
-    Raises:
-        KeyError: as :func:`render`.
-    """
-    found: dict[str, list[Sample]] = {name: [] for name in METRICS}
-    for sample in samples:
-        found[sample.name].append(sample)
-    return [_family(name, some) for name, some in found.items() if some]
-
-
 def _family(name: str, samples: Iterable[Sample]) -> Metric:
     metric = METRICS[name]
-    if metric.kind == "summary":
-        summary = SummaryMetricFamily(name, metric.help, labels=metric.labels)
-        for one in samples:
-            summary.add_metric(_values(metric.labels, one), one.observations, one.value)
-        return summary
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(name, metric.help, labels=metric.labels)
+    family: _Family = _FAMILIES[metric.kind](name, metric.help, labels=metric.labels)
     for one in samples:
-        family.add_metric(_values(metric.labels, one), one.value)
+        values = [one.labels[label] for label in metric.labels]
+        if isinstance(family, SummaryMetricFamily):
+            family.add_metric(values, one.observations, one.value)
+        else:
+            family.add_metric(values, one.value)
     return family
-
-
-def _values(labels: tuple[str, ...], sample: Sample) -> list[str]:
-    return [sample.labels[label] for label in labels]
 
 
 def installation_samples(document: Mapping[str, Any]) -> Samples:

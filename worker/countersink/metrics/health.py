@@ -8,8 +8,9 @@ Servers are asked for that, who may hang: bounded, and not again for every scrap
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Generic, TypeVar
 
@@ -32,54 +33,63 @@ Answer = TypeVar("Answer")
 
 
 class CachedAnswer(Generic[Answer]):
-    """Asks again when the last answer is old. For any thread.
+    """Asks again when the last answer is old, once however many want it. For any thread.
 
     Args:
         ask: what to call; it may raise, and it may hang.
-        kept_s: seconds that an answer is good for, however many want it; also that there is none.
+        kept_s: seconds that an answer is good for, however many want it; an error as well.
         within_s: seconds after which whoever waits gives up, and others do not begin to wait.
+        rest: what takes long to ask is good for so many times as long.
     """
 
-    def __init__(self, ask: Callable[[], Answer], *, kept_s: float, within_s: float) -> None:
+    def __init__(
+        self, ask: Callable[[], Answer], *, kept_s: float, within_s: float, rest: float = 0.0
+    ) -> None:
         self._ask = ask
         self._kept_s = kept_s
         self._within_s = within_s
+        self._rest = rest
         self._lock = threading.Lock()
-        self._asked: threading.Event | None = None
+        self._asked: Future[Answer] | None = None
         self._asked_at = 0.0
         self._good_until = 0.0
-        self._answer: Answer | None = None
 
-    def get(self) -> Answer | None:
-        """The answer; None if it raised, or does not come in time."""
-        self.start()
-        with self._lock:
-            asked, left = self._asked, self._asked_at + self._within_s - time.monotonic()
-        if asked is not None and not asked.wait(max(0.0, left)):
-            return None
-        with self._lock:
-            return self._answer
+    def get(self) -> Answer:
+        """The answer.
 
-    def start(self) -> None:
+        Raises:
+            TimeoutError: it does not come in time; or as ``ask``.
+        """
+        asked = self.start()
+        return asked.result(max(0.0, self._asked_at + self._within_s - time.monotonic()))
+
+    def start(self) -> Future[Answer]:
         """Ask, unless the last answer is good or somebody asks already; wait for nothing."""
         with self._lock:
-            if self._asked is not None or time.monotonic() < self._good_until:
-                return
-            asked = self._asked = threading.Event()
-            self._asked_at = time.monotonic()
+            now = time.monotonic()
+            if self._asked is not None and not (self._asked.done() and now >= self._good_until):
+                return self._asked
+            asked: Future[Answer] = Future()
+            asked.set_running_or_notify_cancel()  # so that no waiter can cancel it
             # On a thread: it may hang for longer than anybody waits. There is just this one.
             threading.Thread(target=self._run, args=(asked,), name="asking", daemon=True).start()
+            self._asked, self._asked_at = asked, now
+            return asked
 
-    def _run(self, asked: threading.Event) -> None:
-        answer: Answer | None = None
+    def _run(self, asked: Future[Answer]) -> None:
+        began = time.monotonic()
         try:
             answer = self._ask()
-        except Exception:
-            pass  # whatever it is, there is no answer; who needs the server says what ails it
-        with self._lock:
-            self._answer, self._asked = answer, None
-            self._good_until = time.monotonic() + self._kept_s
-        asked.set()
+        except Exception as error:
+            self._keep(began)
+            asked.set_exception(error)
+        else:
+            self._keep(began)
+            asked.set_result(answer)
+
+    def _keep(self, began: float) -> None:
+        now = time.monotonic()
+        self._good_until = now + max(self._kept_s, self._rest * (now - began))
 
 
 Probe = CachedAnswer[bool]
@@ -167,20 +177,26 @@ def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
 
         asked["redis"] = ping
     if mysql is not None:
-        url = mysql
-
-        def select() -> bool:
-            with connect_mysql(url, read_timeout=ANSWER_S) as session:  # the database is there
-                return bool(session.query("SELECT 1"))
-
-        asked["mysql"] = select
+        asked["mysql"] = partial(_is_there, mysql)
     return {
         name: CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S) for name, ask in asked.items()
     }
+
+
+def _is_there(mysql: str) -> bool:
+    with connect_mysql(mysql, read_timeout=ANSWER_S) as session:  # the database is there
+        return bool(session.query("SELECT 1"))
 
 
 def answering(probes: Probes) -> dict[str, bool]:
     """Which of them answer; all are asked at the same time."""
     for probe in probes.values():
         probe.start()
-    return {name: probe.get() is not None for name, probe in probes.items()}
+    return {name: _answers(probe) for name, probe in probes.items()}
+
+
+def _answers(probe: Probe) -> bool:
+    try:
+        return probe.get()
+    except Exception:
+        return False  # whatever it is; who needs the server says what ails it

@@ -1,9 +1,9 @@
 """The ASGI application: the list of all routes, what is opened at the start and closed at the end,
 and the limits of wrong keys and of queue rows per answer made from the options.
 
-``Dispatcher``, from a request to its route's handler: what is checked in which order, the answer to
-OPTIONS (no CORS), and which status unforeseen errors and servers that are away become (500, 503);
-errors of reads: ``web/read_pool.py``. Whatever a handler raises becomes an answer there.
+From a request to its route's handler: what is checked in which order, the answer to OPTIONS (no
+CORS), and which status unforeseen errors and servers that are away become (500, 503); errors of
+reads: ``web/read_pool.py``. Whatever a handler raises becomes an answer here.
 """
 
 import asyncio
@@ -116,15 +116,27 @@ class Application:
         self._system = system
         self._schedule = schedule
         self._table = RouteTable((*routes, openapi_route(routes)))
+        self._hosts = Hosts(options.host, options.allowed_hosts)
+        self._addresses = Addresses(options.trusted_proxies)
+        self._authenticator: Authenticator
         self._life = Router(lifespan=self._lifespan)
-        self._dispatcher: Dispatcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
-        if scope["type"] == "http":
-            await self._dispatcher(scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await self._life(scope, receive, send)
+            return
+        try:
+            response = await self._answer(scope, receive, send)
+            await compress(scope, response, self.services)
+        except Exception as error:
+            response = answer_of(error)
+        complete(response)
+        self.services.answers[response.status_code] += 1
+        try:
+            await response(scope, receive, send)
+        except Exception as error:
+            answer_of(error)  # it is in the log; the server ends the connection
 
     def stop(self) -> None:
         """Tell answers that go on without end to end; in the event loop's thread."""
@@ -161,7 +173,7 @@ class Application:
                 quotas=NameQuotas(options.max_counters),
                 stopping=stopping,
             )
-            self._dispatcher = Dispatcher(self._table, self.services)
+            self._authenticator = Authenticator(self.services)
             keeping = asyncio.create_task(register.keep())
             try:
                 yield
@@ -172,38 +184,6 @@ class Application:
                     producer.close, producer.exit_timeout
                 )
                 await register.write_uses()
-
-
-class Dispatcher:
-    """Answers requests: checks them, calls the route's handler, turns errors into answers.
-
-    Args:
-        table: the routes.
-        services: what their handlers work with.
-    """
-
-    def __init__(self, table: RouteTable, services: Services) -> None:
-        options = services.options
-        self._table = table
-        self._services = services
-        self._answers = services.answers
-        self._authenticator = Authenticator(services)
-        self._hosts = Hosts(options.host, options.allowed_hosts)
-        self._addresses = Addresses(options.trusted_proxies)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request (ASGI)."""
-        try:
-            response = await self._answer(scope, receive, send)
-            await compress(scope, response, self._services)
-        except Exception as error:
-            response = answer_of(error)
-        complete(response)
-        self._answers[response.status_code] += 1
-        try:
-            await response(scope, receive, send)
-        except Exception as error:
-            answer_of(error)  # it is in the log; the server ends the connection
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Response:
         headers = read_headers(scope)
@@ -236,9 +216,9 @@ class Dispatcher:
             holder = scope["countersink.holder"] = who.key_id or client
             request = Request(scope, receive, send)
             if not route.waits:
-                return await route.handler(request, self._services, who)
-            with self._services.places.needed(holder):
-                return await route.handler(request, self._services, who)
+                return await route.handler(request, self.services, who)
+            with self.services.places.needed(holder):
+                return await route.handler(request, self.services, who)
         except Exception as error:
             page = _page_instead(route, error) if route.hidden and _is_browser(scope) else None
             if page is None:
@@ -256,7 +236,7 @@ def answer_of(error: Exception) -> Response:
 def _problem_of(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
-    if isinstance(error, ReadInterrupted):
+    if isinstance(error, ReadInterrupted | TimeoutError):
         LOGGER.warning("a read took too long: %s", error, extra={"action": "too_slow"})
         return Problem(
             503,

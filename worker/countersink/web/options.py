@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar
 
+from countersink.runtime.hosts import is_loopback
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.store.api_keys import check_pattern
-from countersink.web.auth.origins import Addresses, is_loopback
+from countersink.web.auth.origins import Addresses
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0

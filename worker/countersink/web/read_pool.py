@@ -8,10 +8,9 @@ gone.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -35,7 +34,7 @@ from countersink.web.errors import Problem
 
 LOGGER: Final = logging.getLogger("countersink.web")
 MAX_READS: Final = 32
-"""Reads of one holder, of one kind, that are under way or wait for their turn."""
+"""Reads with one key, or from one address without, that are under way or wait for their turn."""
 MAX_PENDING_READS: Final = 8
 """The same of those that read the queue, of which one is under way at a time."""
 MAX_WAITING: Final = 16
@@ -43,50 +42,34 @@ MAX_WAITING: Final = 16
 RETRY_AFTER_S: Final = 5
 
 T = TypeVar("T")
-Kind = Literal["one", "all", "pending"]
-"""Reads of single counters or pages of them, of all counters, and with what is in the queue."""
-
-
-@dataclass(slots=True)
-class _Holder:
-    """A key, or an address without one, with reads of one kind.
-
-    Attributes:
-        running: bounds those of them that run.
-        number: how many there are, with those that wait.
-    """
-
-    running: anyio.CapacityLimiter
-    number: int = 0
 
 
 class ReadPool:
     """Runs reads in threads. For the event loop's thread.
 
-    Reads of all counters, and those of one holder, have a part of the threads: whatever these do,
-    others have a thread to read in.
+    Reads with one key have a part of the threads: whatever these do, others have a thread to read
+    in. One read at a time looks into the queue: that takes memory, and the interpreter from all
+    others.
 
     Args:
         threads: that read at once.
         seconds: that one read may take, with the wait for its turn.
 
     Attributes:
-        limits: by kind, what bounds those that run at once.
+        queue: bounds those that look into the queue.
     """
 
     def __init__(self, threads: int, seconds: float) -> None:
-        self.limits: Final[Mapping[Kind, anyio.CapacityLimiter]] = {
-            "one": anyio.CapacityLimiter(threads),
-            "all": anyio.CapacityLimiter(max(1, threads // 4)),
-            "pending": anyio.CapacityLimiter(1),
-        }
+        self.queue: Final = anyio.CapacityLimiter(1)
+        self._threads: Final = anyio.CapacityLimiter(threads)
+        self._threads_of_one: Final = max(1, threads // 2)
         self._seconds = seconds
-        self._holders: dict[tuple[str, Kind], _Holder] = {}
+        self._holders: dict[tuple[str, bool], anyio.CapacityLimiter] = {}
 
     @property
     def taken(self) -> int:
         """Reads that are under way or wait."""
-        return sum(holder.number for holder in self._holders.values())
+        return sum(map(_number, self._holders.values()))
 
     async def run(
         self,
@@ -94,7 +77,7 @@ class ReadPool:
         who: Identity,
         work: Callable[..., T],
         *args: Any,
-        kind: Kind = "one",
+        pending: bool = False,
     ) -> T:
         """What ``work`` returns, in a thread of those that read; it is ended when the request's
         time is over, or its client gone.
@@ -104,22 +87,33 @@ class ReadPool:
             who: has asked.
             work: blocks.
             args: its arguments.
-            kind: ``pending``: it reads the queue, as one alone does at a time: that takes memory,
-                and the interpreter from all others.
+            pending: it looks into the queue.
 
         Raises:
             Problem: 429 they have too many reads under way; 503 too many wait to read the queue, or
                 its time is over; as ``work``.
             ClientDisconnect: the client is gone.
         """
-        if kind == "pending" and self.limits[kind].statistics().tasks_waiting >= MAX_WAITING:
+        if pending and self.queue.statistics().tasks_waiting >= MAX_WAITING:
             raise Problem(
                 503,
                 f"{MAX_WAITING} requests with include_pending wait for their turn already: ask"
                 " without it, or again in a while",
                 retry_after=10,
             )
-        holder = who.key_id or request.scope["countersink.client"]
+        name = who.key_id or request.scope["countersink.client"], pending
+        most = MAX_PENDING_READS if pending else MAX_READS
+        own = self._holders.get(name)
+        if own is None:
+            own = anyio.CapacityLimiter(most if pending else self._threads_of_one)
+            self._holders[name] = own
+        if _number(own) >= most:
+            raise Problem(
+                429,
+                f"{most} reads with this key, or from this address, are under way already: wait"
+                " for their answers",
+                retry_after=2,
+            )
         begun, cancellation = asyncio.Event(), Cancellation()
 
         def in_thread() -> T:
@@ -127,12 +121,15 @@ class ReadPool:
                 return work(*args)
 
         async def read() -> T:
-            with self.held(holder, kind) as own:
-                async with own, self.limits[kind]:
+            try:
+                async with own, self.queue if pending else self._threads:
                     begun.set()  # from here on it has a thread, until that has ended
                     return await anyio.to_thread.run_sync(
                         in_thread, limiter=anyio.CapacityLimiter(1)
                     )
+            finally:
+                if not _number(own):
+                    self._holders.pop(name, None)
 
         reading = asyncio.create_task(read())
         gone = asyncio.create_task(_gone(request))
@@ -157,33 +154,10 @@ class ReadPool:
                 else:
                     reading.cancel()
 
-    @contextmanager
-    def held(self, name: str, kind: Kind) -> Iterator[anyio.CapacityLimiter]:
-        """A holder's turn until the end of the block; what bounds those of them that run.
 
-        Raises:
-            Problem: 429, the holder has too many.
-        """
-        most = MAX_PENDING_READS if kind == "pending" else MAX_READS
-        holder = self._holders.get((name, kind))
-        if holder is None:
-            # Of those that read the queue one runs anyway: all of them wait for that in one line.
-            half = most if kind == "pending" else max(1, self.limits[kind].total_tokens // 2)
-            holder = self._holders[name, kind] = _Holder(anyio.CapacityLimiter(half))
-        if holder.number >= most:
-            raise Problem(
-                429,
-                f"{most} reads with this key, or from this address, are under way already: wait"
-                " for their answers",
-                retry_after=2,
-            )
-        holder.number += 1
-        try:
-            yield holder.running
-        finally:
-            holder.number -= 1
-            if not holder.number:
-                del self._holders[name, kind]
+def _number(limiter: anyio.CapacityLimiter) -> int:
+    """How many have a place, or wait for one."""
+    return limiter.borrowed_tokens + limiter.statistics().tasks_waiting
 
 
 async def _gone(request: Request) -> None:
@@ -215,7 +189,9 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
     try:
         yield
     except UnknownCounter as error:
-        raise unknown(error, without_pending=without_pending) from error
+        again = "; if it was a moment ago, ask with include_pending=true" if without_pending else ""
+        text = f"{_sentence(error)}{again}. GET /v1/counters lists what was"
+        raise Problem(404, text) from error
     except RolledUp as error:
         up_to = error.rolled_up_to.isoformat()
         raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
@@ -246,12 +222,6 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
         raise  # some of them are ValueErrors too
     except ValueError as error:
         raise Problem(422, _sentence(error)) from error
-
-
-def unknown(error: UnknownCounter, *, without_pending: bool) -> Problem:
-    """The problem that nobody has counted it. Arguments as of :func:`read_problems`."""
-    advice = "; if it was a moment ago, ask with include_pending=true" if without_pending else ""
-    return Problem(404, f"{_sentence(error)}{advice}. GET /v1/counters lists what was")
 
 
 def _sentence(error: Exception) -> str:

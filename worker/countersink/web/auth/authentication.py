@@ -8,9 +8,9 @@ from typing import Final
 
 from starlette.types import Scope
 
+from countersink.runtime.hosts import host_name, is_loopback
 from countersink.web.auth import origins
 from countersink.web.auth.credentials import TokenBuckets, holder_of, shown_key
-from countersink.web.auth.origins import is_loopback, is_of_this_machine, is_proxied
 from countersink.web.auth.register import EVERYBODY, NOBODY, Identity
 from countersink.web.errors import Problem
 from countersink.web.http.route import Route
@@ -129,7 +129,7 @@ class Authenticator:
             # What is public may count by GET, too: a pixel on somebody else's page.
             if reading and not route.public:
                 return who
-            silent = login is None and (not reading or origins.may_be_silent(headers, scheme))
+            silent = login is None and (not reading or origins.may_be_silent(headers))
             if origins.is_own(headers, scheme, silent=silent):
                 return who
         if route.public:
@@ -157,8 +157,8 @@ class Authenticator:
         return (
             peer is not None
             and is_loopback(peer[0])
-            and is_of_this_machine(headers.get(b"host", b"").decode("latin-1"))
-            and not is_proxied(scope)
+            and is_loopback(host_name(headers.get(b"host", b"").decode("latin-1")))
+            and not origins.is_proxied(scope)
         )
 
 

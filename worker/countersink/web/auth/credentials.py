@@ -17,7 +17,7 @@ from countersink.web.auth.register import Credential, Identity, Register
 from countersink.web.errors import Problem
 
 COOKIE: Final = "countersink"
-"""How the cookie's name begins; all of it in earlier versions, whose logins go on."""
+"""How the cookie's name begins."""
 SECURE: Final = "__Host-"
 """In front of it where the browser came by https: no other host and no plain connection can set
 one."""
@@ -267,18 +267,12 @@ class LoginCookie:
         """What it is called for a browser that came by ``http`` or ``https``."""
         return SECURE + self._name if scheme == "https" else self._name
 
-    def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> tuple[str, str] | None:
-        """Its name and the token in it, the first of its name; None without one."""
-        cookies = headers.get(b"cookie")
-        if cookies is None:
-            return None
-        found: dict[str, str] = {}
-        for pair in cookies.decode("latin-1").split(";"):
+    def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> str | None:
+        """The token in it, the first of its name; None without one."""
+        for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
-            found.setdefault(name, value)
-        for name in (self.name(scheme), SECURE + COOKIE if scheme == "https" else COOKIE):
-            if name in found:
-                return name, found[name]
+            if name == self.name(scheme):
+                return value
         return None
 
     def login(
@@ -286,4 +280,4 @@ class LoginCookie:
     ) -> Credential | None:
         """The login that it is of."""
         shown = self.shown(headers, scheme)
-        return None if shown is None else register.login(api_keys.hash_of(shown[1]))
+        return None if shown is None else register.login(api_keys.hash_of(shown))

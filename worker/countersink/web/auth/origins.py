@@ -1,6 +1,6 @@
 """Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts (no
-CORS: ``web/app.py``); the client's address behind trusted proxies (IPv6 by /64); what shows
-a proxy, and what is loopback.
+CORS: ``web/app.py``); the client's address behind trusted proxies (IPv6 by /64); what shows a
+proxy.
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
 write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to
@@ -15,16 +15,16 @@ else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers 
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from countersink.runtime.hosts import host_name, is_loopback
 from countersink.web.errors import Problem
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-_LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"))
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
 _WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
 UNKNOWN: Final = "unknown"
 """Stands for whoever comes by a unix socket, or says what is no address."""
@@ -35,41 +35,8 @@ _REMEMBERED_PEERS: Final = 10_000
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS: Final = {"http": 80, "https": 443}
-_OF_PROXIES: Final = frozenset(
-    (
-        b"via",
-        b"forwarded",
-        b"x-real-ip",
-        b"x-real-port",
-        b"x-client-ip",
-        b"client-ip",
-        b"x-cluster-client-ip",
-        b"x-original-forwarded-for",
-        b"x-original-host",
-        b"x-proxyuser-ip",
-        b"x-scheme",
-        b"x-varnish",
-        b"front-end-https",
-        b"true-client-ip",
-        b"cdn-loop",
-        b"cloudfront-viewer-address",
-        b"do-connecting-ip",
-        b"x-amz-cf-id",
-        b"x-amzn-trace-id",
-        b"x-appengine-user-ip",
-        b"x-nf-client-connection-ip",
-        b"x-vercel-forwarded-for",
-    )
-)
-_PREFIXES_OF_PROXIES: Final = (
-    b"x-forwarded",
-    b"cf-",
-    b"fly-",
-    b"fastly-",
-    b"x-azure-",
-    b"x-arr-",
-    b"x-envoy-",
-)
+_OF_PROXIES: Final = (b"x-forwarded", b"forwarded", b"via", b"x-real-ip")
+"""How names of headers begin that proxies add."""
 
 
 class Hosts:
@@ -82,39 +49,30 @@ class Hosts:
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
         named = allowed if _is_unspecified(host) else (host, *allowed)
-        names = {name.lower().rstrip(".") for name in named}
-        self._any = "*" in names
-        self._names = names | _LOCAL
-        self._below = tuple(name[1:] for name in names if name.startswith("*."))
-        self._good: set[str] = set()
+        self._names = {name.lower().rstrip(".") for name in named}
+        self._below = tuple(name[1:] for name in self._names if name.startswith("*."))
+        self.check = lru_cache(_REMEMBERED_HOSTS)(self._check)
 
-    def check(self, host: str) -> None:
+    def _check(self, host: str) -> None:
         """Whether a request for ``host`` is for us.
 
         Raises:
             Problem: 400 it is no host; 421 it is somebody else's.
         """
-        if host in self._good:
-            return
-        match = _HOST.fullmatch(host)
-        if match is None or int(match[2] or 0) > 65_535:
+        name = host_name(host)
+        if not name:
             raise Problem(400, "The Host header is missing or malformed")
-        if not self._ours(match[1].lower().rstrip(".")):
+        if not self._is_ours(name):
             raise Problem(
                 421,
                 "This server does not answer to that name: start it with --allowed-host and the"
                 " name, or ask for it by its address",
             )
-        if len(self._good) < _REMEMBERED_HOSTS:
-            self._good.add(host)
 
-    def _ours(self, name: str) -> bool:
-        return (
-            self._any
-            or name in self._names
-            or name.endswith((".localhost", *self._below))
-            or (_address(name.strip("[]")) is not None and not _is_unspecified(name))
-        )
+    def _is_ours(self, name: str) -> bool:
+        if "*" in self._names or name in self._names or name.endswith(self._below):
+            return True
+        return is_loopback(name) or (_address(name) is not None and not _is_unspecified(name))
 
 
 class Addresses:
@@ -132,7 +90,6 @@ class Addresses:
         self._trusted: tuple[_Network, ...] = tuple(
             ipaddress.ip_network(each, strict=False) for each in trusted
         )
-        self._names: dict[str, str] = {}
 
     def is_trusted(self, peer: str | None) -> bool:
         """Whether this peer is a proxy of ours."""
@@ -154,17 +111,10 @@ class Addresses:
                 peer = _without_port(hop.strip())
                 if not self.is_trusted(peer):
                     break
-        if peer is None:
-            return UNKNOWN
-        name = self._names.get(peer)
-        if name is None:
-            name = _name(peer)
-            if len(self._names) >= _REMEMBERED_PEERS:
-                self._names.clear()
-            self._names[peer] = name
-        return name
+        return UNKNOWN if peer is None else _name(peer)
 
 
+@lru_cache(_REMEMBERED_PEERS)
 def _name(peer: str) -> str:
     address = _unmapped(peer)
     if isinstance(address, ipaddress.IPv6Address):
@@ -208,68 +158,28 @@ def is_from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
     origin = headers.get(b"origin")
     if origin is None:
         return False
-    return not is_of_this_machine(origin.decode("latin-1").partition("://")[2])
+    return not is_loopback(host_name(origin.decode("latin-1").partition("://")[2]))
 
 
-def may_be_silent(headers: Mapping[bytes, bytes], scheme: str) -> bool:
+def may_be_silent(headers: Mapping[bytes, bytes]) -> bool:
     """Whether only a program can have sent a GET that says nothing of where it comes from.
 
     For a picture on somebody's page a browser sends no ``Origin``; the page can have it leave out
-    ``Referer``; and ``Sec-Fetch-Site`` it sends by https, and to its own machine by a name that it
-    knows to be that (W3C Fetch Metadata, 2). Those of before 2023 that never send it say who they
-    are: no page can change the ``User-Agent`` of a picture.
+    ``Referer``; and ``Sec-Fetch-Site`` it sends by https and to its own machine alone (W3C Fetch
+    Metadata, 2). But all browsers say who they are: no page can change the ``User-Agent`` of a
+    picture.
     """
-    host = headers.get(b"host")
-    if host is None:
-        return True  # no browser leaves it out
-    if b"mozilla" in headers.get(b"user-agent", b"").lower():
-        return False
-    return scheme == "https" or is_told(host.decode("latin-1"))
-
-
-def is_told(host: str) -> bool:
-    """Whether browsers tell a server of this ``Host`` where a request comes from although it is not
-    asked for by https: where they know that it is on their own machine (W3C Secure Contexts, 3.1).
-    """
-    name = _host_name(host)
-    address = _address(name)
-    if address is None:
-        return name == "localhost" or name.endswith(".localhost")
-    mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
-    return address.is_loopback and not mapped
-
-
-def is_of_this_machine(host: str) -> bool:
-    """Whether a ``Host`` is one that only this machine leads to itself by: a loopback name or
-    address, with or without a port."""
-    name = _host_name(host)
-    return name.endswith(".localhost") or is_loopback(name)
-
-
-def _host_name(host: str) -> str:
-    """Of a ``Host``, without a port and brackets; empty: it is malformed."""
-    match = _HOST.fullmatch(host)
-    return "" if match is None else match[1].lower().rstrip(".").strip("[]")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens at ``host``."""
-    if host.lower() in _LOCAL:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return b"mozilla" not in headers.get(b"user-agent", b"").lower()
 
 
 def is_proxied(scope: "Scope") -> bool:
-    """Whether a header is there that proxies and content delivery networks add, whatever is in it.
+    """Whether a header is there that proxies add, whatever is in it.
 
     HTTP/1.0 counts as one: programs have spoken 1.1 for long, but proxies such as nginx, which may
     say nothing else of themselves, speak it to the server behind them.
     """
     return scope["http_version"] == "1.0" or any(
-        name in _OF_PROXIES or name.startswith(_PREFIXES_OF_PROXIES) for name, _ in scope["headers"]
+        name.startswith(_OF_PROXIES) for name, _ in scope["headers"]
     )
 
 
@@ -311,5 +221,5 @@ def _unmapped(name: str) -> _Address | None:
 
 
 def _is_unspecified(name: str) -> bool:
-    address = _unmapped(name.strip("[]"))
+    address = _unmapped(name)
     return address is not None and address.is_unspecified

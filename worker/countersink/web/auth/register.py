@@ -115,7 +115,6 @@ class Register:
         self._thread = anyio.CapacityLimiter(1)
         self._away = False
         self._late = False  # a reading has taken longer than LOOK_S
-        self._useless: set[str] = set()
 
     @property
     def keys_needed(self) -> bool:
@@ -163,7 +162,6 @@ class Register:
         # Once there was a key, one is needed: also when somebody has emptied the table since.
         self._any_made = self._any_made or any_made
         self._keys = {each.key.id: _known_key(each, began) for each in keys if each.key.scopes}
-        self._warn({each.key.id for each in keys if not each.key.scopes})
         self._logins = {
             each.token_hash: Credential(
                 identity=replace(self._keys[each.api_key].identity, session=each.token_hash),
@@ -249,17 +247,6 @@ class Register:
             self._logins.pop(what, None)
         else:
             self._keys.pop(what, None)
-
-    def _warn(self, useless: set[str]) -> None:
-        """Say once of each of these keys that it is of no use."""
-        for id in sorted(useless - self._useless):
-            LOGGER.warning(
-                "the key %s is refused, its row in api_key cannot be read: revoke it, and make"
-                " another",
-                id,
-                extra={"action": "unreadable_key"},
-            )
-        self._useless = useless
 
     def _valid(self, known: Credential | None) -> Credential | None:
         return known if known is not None and self._clock() < known.ends else None

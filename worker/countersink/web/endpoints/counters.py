@@ -1,14 +1,15 @@
 """``/v1/counters`` and ``/v1/counters/{counter}``: parameters, most counters and days per answer,
 members of the rows and settings, how long the sorting is kept."""
 
-import time
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.metrics.health import CachedAnswer
 from countersink.reads import ANYTHING
 from countersink.reads.formats import counter_document
 from countersink.reads.overview import (
@@ -23,10 +24,11 @@ from countersink.reads.overview import (
 )
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.runtime.times import iso
-from countersink.store.counters.buckets import RESOLUTIONS
+from countersink.store.counters.buckets import Resolution
+from countersink.store.counters.settings import Counter
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import freshness, json_answer
-from countersink.web.http.openapi import closed_object, object_schema, read_responses
+from countersink.web.http.openapi import Closed, Day, Time, read_responses, words
 from countersink.web.http.parameters import (
     INCLUDE_PENDING,
     choice,
@@ -42,11 +44,9 @@ from countersink.web.services import Services
 MAX_COUNTERS: Final = 1_000
 """Counters in one answer."""
 KEPT_S: Final = 2.0
-"""Seconds for which it holds, at least."""
+"""Seconds for which the order of counters holds, at least."""
 REST: Final = 20.0
 """What takes long to ask holds so many times as long."""
-MOST_S: Final = 60.0
-"""Seconds for which it holds, at most."""
 _DEFAULT_COUNTERS: Final = 100
 _DEFAULT_DAYS: Final = 14
 
@@ -81,56 +81,34 @@ _PARAMETERS: Final = (
 async def counters(request: Request, services: Services, who: Identity) -> Response:
     """Counters, each with its total and its last days."""
     given = request.scope["countersink.given"]
-    glance = Glance(
-        search=given["search"],
-        after=given["after"],
-        limit=given["limit"],
-        days=given["days"],
-        totals=given["totals"],
-        visible=who.may_name,
-        reverse=given["reverse"],
-    )
-    pending = given["include_pending"]
-    return await services.read_pool.run(
-        request,
-        who,
-        _overview,
-        request,
-        services,
-        glance,
-        given["sort"],
-        services.one(Standings),
-        pending,
-        kind="pending" if pending else "one" if given["sort"] == SORTS[0] else "all",
-    )
+    sort, pending = given["sort"], given["include_pending"]
+    order = None if sort == SORTS[0] else services.one(standings)[sort]
 
-
-def _overview(
-    request: Request,
-    services: Services,
-    glance: Glance,
-    sort: str,
-    standings: "Standings",
-    pending: bool,
-) -> Response:
-    with read_problems():
-        if sort != SORTS[0]:
-            glance = replace(glance, standing=standings.of(sort))
-        seen, complete = services.reads.read(
-            lambda moment: (overview(moment.snapshot, glance), iso(moment.complete_up_to)),
-            replace(ANYTHING, include_pending=pending),
-        )
-    return json_answer(
-        request,
-        {
+    def answer() -> Response:
+        with read_problems():
+            glance = Glance(
+                search=given["search"],
+                after=given["after"],
+                limit=given["limit"],
+                days=given["days"],
+                totals=given["totals"],
+                visible=who.may_name,
+                reverse=given["reverse"],
+                standing=None if order is None else order.get(),
+            )
+            seen, complete = services.reads.read(
+                lambda moment: (overview(moment.snapshot, glance), iso(moment.complete_up_to)),
+                replace(ANYTHING, include_pending=pending),
+            )
+        content = {
             "rows": [_row(line) for line in seen.lines],
             "counters": seen.counters,
             "next": seen.lines[-1].counter if seen.more else None,
-        },
-        {"complete_up_to": complete},
-        freshness({"complete_up_to": complete}),
-        pending=pending,
-    )
+        }
+        limits = {"complete_up_to": complete}
+        return json_answer(request, content, limits, freshness(limits), pending=pending)
+
+    return await services.read_pool.run(request, who, answer, pending=pending)
 
 
 def _row(line: OverviewLine) -> dict[str, Any]:
@@ -145,137 +123,119 @@ def _row(line: OverviewLine) -> dict[str, Any]:
     }
 
 
-class Standings:
-    """What counters are sorted by, kept for a moment: who goes through many pages asks once.
+def standings(services: Services) -> dict[str, CachedAnswer[Standing]]:
+    """What counters are sorted by, kept for a moment: who goes through many pages asks once."""
 
-    Any thread may ask; two at once may both ask the server.
+    def ask(by: str) -> Standing:
+        return services.reads.read(lambda moment: standing(moment.snapshot, by))
 
-    Args:
-        services: of the process.
-    """
-
-    def __init__(self, services: Services) -> None:
-        self._reads = services.reads
-        self._kept: dict[str, tuple[float, Standing]] = {}
-
-    def of(self, by: str) -> Standing:
-        """That by ``today``, ``total`` or ``change``.
-
-        Raises:
-            StoreError: MySQL did not do its part.
-        """
-        until, found = self._kept.get(by, (0.0, {}))
-        began = time.monotonic()
-        if began < until:
-            return found
-        found = self._reads.read(lambda moment: standing(moment.snapshot, by))
-        ended = time.monotonic()
-        self._kept[by] = (ended + min(MOST_S, max(KEPT_S, REST * (ended - began))), found)
-        return found
+    seconds = services.options.read_timeout_s
+    return {
+        by: CachedAnswer(partial(ask, by), kept_s=KEPT_S, within_s=seconds, rest=REST)
+        for by in SORTS[1:]
+    }
 
 
 async def counter(request: Request, services: Services, who: Identity) -> Response:
     """How one counter counts."""
-    name = own_counter(request, who)
-    return await services.read_pool.run(request, who, _settings, request, services, name)
-
-
-def _settings(request: Request, services: Services, name: str) -> Response:
-    with read_problems():
-        found = services.store.counters.show(name)
+    found = await require_counter(request, services, who, own_counter(request, who))
     return json_answer(request, counter_document(found), {}, {}, pending=False)
 
 
-async def require_counter(request: Request, services: Services, who: Identity, name: str) -> None:
-    """Whether anything was ever counted under this name.
+async def require_counter(
+    request: Request, services: Services, who: Identity, name: str
+) -> Counter:
+    """The counter that has this name.
 
     Raises:
-        Problem: 404 nothing was; 503 it cannot be told now.
+        Problem: 404 nothing was ever counted under it; 503 it cannot be told now.
     """
 
-    def look() -> None:
+    def look() -> Counter:
         with read_problems():
-            services.store.counters.show(name)
+            return services.store.counters.show(name)
 
-    await services.read_pool.run(request, who, look)
+    return await services.read_pool.run(request, who, look)
 
 
-_ROW: Final = closed_object(
-    {
-        "counter": {"type": "string"},
-        "time_zone": {"type": "string"},
-        "resolution": {"type": "string", "enum": [*RESOLUTIONS]},
-        "total": {"type": ["integer", "null"], "description": "null: not asked for"},
-        "today": {"type": ["integer", "null"]},
-        "days": {
-            "type": ["array", "null"],
-            "description": "Today's is the last. null: not asked for, or not to be told by day.",
-            "items": closed_object(
-                {"day": {"type": "string", "format": "date"}, "total": {"type": "integer"}}
-            ),
-        },
-    }
-)
-_OVERVIEW: Final = closed_object(
-    {
-        "rows": {"type": "array", "items": _ROW},
-        "counters": {
-            "type": ["integer", "null"],
-            "description": "All that the search finds; null: sorted by name, and more than 10,000"
-            " or so.",
-        },
-        "next": {
-            "type": ["string", "null"],
-            "description": "What to give as `after` for the next page; null: this is the last.",
-        },
-        "complete_up_to": {"type": ["string", "null"], "format": "date-time"},
-    }
-)
-_SETTINGS: Final = object_schema(
-    {
-        "counter": {"type": "string"},
-        "time_zone": {"type": "string"},
-        "resolution": {"type": "string", "enum": [*RESOLUTIONS]},
-        "keep": {
-            "type": ["object", "null"],
-            "description": "How long buckets of each width are kept, such as"
-            ' `{"minute": "2d", "day": "400d"}`; null: for ever.',
-            "additionalProperties": {"type": "string"},
-        },
-        "max_keys": {"type": ["integer", "null"], "description": "its own; null: as for all"},
-        "most_keys": {"type": ["integer", "null"], "description": "in force; null: any number"},
-        "overflown": {"type": "integer", "description": "of today in the key __overflow__"},
-        "app_slots": {"type": "integer"},
-        "rolled_up_to": {
-            "type": "object",
-            "description": "Up to when finer buckets are in those of each width, such as"
-            ' `{"hour": "2026-11-01T00:00Z"}`.',
-            "additionalProperties": {"type": "string"},
-        },
-        "made": {"type": "boolean"},
-        "dimensions": {"type": "array", "items": {"type": "string"}},
-        "breakdowns": {
-            "type": "array",
-            "items": closed_object(
-                {
-                    "dimensions": {"type": "array", "items": {"type": "string"}},
-                    "since": {
-                        "type": ["string", "null"],
-                        "format": "date-time",
-                        "description": "It holds the events from then on; null: all.",
-                    },
-                },
-                required=["dimensions", "since"],
-            ),
-        },
-        "salt_days": {
-            "type": ["integer", "null"],
-            "description": "how many days a salt of its members lasts, 0: for ever; null: its"
-            " different members are not counted",
-        },
-    },
-    required=["counter", "time_zone", "resolution", "keep", "rolled_up_to"],
-)
+class DayTotal(Closed):
+    """A day, and what it has."""
+
+    day: Day
+    total: int
+
+
+class CounterRow(Closed):
+    """A counter in the list of all."""
+
+    counter: str
+    time_zone: str
+    resolution: Resolution
+    total: Annotated[int | None, words("null: not asked for")]
+    today: int | None
+    days: Annotated[
+        list[DayTotal] | None,
+        words("Today's is the last. null: not asked for, or not to be told by day."),
+    ]
+
+
+class CounterList(Closed):
+    """A page of the list of all counters."""
+
+    rows: list[CounterRow]
+    counters: Annotated[
+        int | None,
+        words("All that the search finds; null: sorted by name, and more than 10,000 or so."),
+    ]
+    next: Annotated[
+        str | None, words("What to give as `after` for the next page; null: this is the last.")
+    ]
+    complete_up_to: Time | None
+
+
+class CounterBreakdown(Closed):
+    """Dimensions by which a counter counts."""
+
+    dimensions: list[str]
+    since: Annotated[Time | None, words("It holds the events from then on; null: all.")]
+
+
+class CounterSettings(msgspec.Struct):
+    """How a counter counts."""
+
+    counter: str
+    time_zone: str
+    resolution: Resolution
+    keep: Annotated[
+        dict[str, str] | None,
+        words(
+            "How long buckets of each width are kept, such as"
+            ' `{"minute": "2d", "day": "400d"}`; null: for ever.'
+        ),
+    ]
+    max_keys: Annotated[int | None, words("its own; null: as for all")]
+    most_keys: Annotated[int | None, words("in force; null: any number")]
+    overflown: Annotated[int, words("of today in the key __overflow__")]
+    app_slots: int
+    rolled_up_to: Annotated[
+        dict[str, str],
+        words(
+            "Up to when finer buckets are in those of each width, such as"
+            ' `{"hour": "2026-11-01T00:00Z"}`.'
+        ),
+    ]
+    made: bool
+    dimensions: list[str]
+    breakdowns: list[CounterBreakdown]
+    salt_days: Annotated[
+        int | None,
+        words(
+            "how many days a salt of its members lasts, 0: for ever; null: its"
+            " different members are not counted"
+        ),
+    ]
+
+
 ROUTES: Final = (
     Route(
         "GET",
@@ -285,7 +245,7 @@ ROUTES: Final = (
         parameters=_PARAMETERS,
         name="counters",
         summary="All counters, with totals and last days",
-        responses=read_responses(_OVERVIEW, csv=False),
+        responses=read_responses(CounterList, csv=False),
     ),
     Route(
         "GET",
@@ -295,7 +255,7 @@ ROUTES: Final = (
         shared=True,
         name="counter",
         summary="How a counter counts",
-        responses=read_responses(_SETTINGS, csv=False, one=True),
+        responses=read_responses(CounterSettings, csv=False, one=True),
     ),
 )
 """The routes to counters."""

@@ -1,9 +1,7 @@
 """``/v1/dead``, ``/v1/dead/retry``, ``/v1/dead/drop``: limits, members of the answers, texts of
 refusals (409, 422); texts of reasons are in ``runtime/dead_letter.py``."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -20,8 +18,8 @@ from countersink.store.lease import any_slot
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http import bodies
-from countersink.web.http.openapi import closed_object, json_body, object_schema, response
+from countersink.web.http.bodies import read_object
+from countersink.web.http.openapi import Count, closed_object, json_body, words
 from countersink.web.http.parameters import Parameter, number
 from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
@@ -30,23 +28,14 @@ MAX_ROWS: Final = 500
 """Dead letters in one answer."""
 MAX_REFS: Final = 1_000
 """Dead letters that one request may name."""
+MAX_BODY_BYTES: Final = 64 * 1024
+"""Of a request that names them."""
 SHOWN_BYTES: Final = 2_000
 """Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
 _REASON_LENGTH: Final = 64
 _REASON_SCHEMA: Final = {"type": "string", "pattern": f"^[ -~]{{1,{_REASON_LENGTH}}}$"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _Ref = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$")]
 _Refs = Annotated[list[_Ref], Meta(min_length=1, max_length=MAX_REFS)]
-_UpTo = Annotated[
-    int,
-    Meta(
-        ge=0,
-        le=_LAST_MS,
-        description="Only those set aside by then, in Unix ms: `up_to` of the list that was seen.",
-    ),
-]
 _Most = Annotated[
     int,
     Meta(
@@ -64,24 +53,13 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True):
         refs: by name.
         reason: all with this reason.
         all: all of them; of a retry but those that may be counted already.
-        up_to: of a reason or all, those set aside by then (Unix ms).
         most: of a reason or all, where there are more than so many none is touched.
     """
 
     refs: _Refs | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     all: bool | UnsetType = UNSET
-    up_to: _UpTo | UnsetType = UNSET
     most: _Most | UnsetType = UNSET
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The same, as the store takes it; neither refs nor a reason: all of them."""
-        return {
-            "refs": self.refs or None,
-            "reason": self.reason or None,
-            "up_to": None if self.up_to is UNSET else _moment(self.up_to),
-        }
 
 
 def _reason(text: str) -> str:
@@ -119,7 +97,7 @@ async def dropped(request: Request, services: Services, who: Identity) -> Respon
 def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
     # Counted first: who is told of so many can see them.
     not_kept = dead.not_kept_by_reason(session)
-    by_reason, newest = dead.counted(session)
+    by_reason = dead.count(session)
     rows = dead.list_rows(session, reason=reason, limit=limit)
     return {
         "rows": [_shortened(document(row)) for row in rows],
@@ -131,43 +109,31 @@ def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
         },
         "total": sum(by_reason.values()),
         "not_kept": not_kept,
-        "up_to": None if newest is None else _unix_ms(newest),
     }
 
 
 def _retry(session: Session, choice: Choice) -> Retried:
-    _require_no_more(session, choice)
-    return retry(session, slot=any_slot(), decode=decode_payload, **choice.chosen)
+    return retry(session, slot=any_slot(), decode=decode_payload, **_chosen(session, choice))
 
 
 def _drop(session: Session, choice: Choice) -> int:
-    _require_no_more(session, choice)
-    return dead.drop(session, **choice.chosen)
+    return dead.drop(session, **_chosen(session, choice))
 
 
-def _require_no_more(session: Session, choice: Choice) -> None:
-    """Refuse where somebody would decide on what they have not seen.
+def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
+    """The choice as the store takes it, without those that are set aside from now on; neither refs
+    nor a reason: all.
 
-    The time alone does not tell: what was set aside by then may be committed later.
+    Raises:
+        Problem: 409, there are more than its sender has seen.
     """
-    if choice.most is UNSET:
-        return
-    by_reason = dead.count(session, up_to=choice.chosen["up_to"])
+    by_reason, newest = dead.counted(session)
     number = by_reason.get(choice.reason, 0) if choice.reason else sum(by_reason.values())
-    if number > choice.most:
+    if choice.most is not UNSET and number > choice.most:
         raise Problem(
             409, f"There are {number:,} by now, not {choice.most:,}: none was touched, look again"
         )
-
-
-def _unix_ms(moment: datetime) -> int:
-    """Of a naive time in UTC, as the table has it."""
-    return (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-
-
-def _moment(ms: int) -> datetime:
-    """The other way round."""
-    return (_EPOCH + ms * _MILLISECOND).replace(tzinfo=None)
+    return {"refs": choice.refs or None, "reason": choice.reason or None, "up_to": newest}
 
 
 def _shortened(row: dict[str, object]) -> dict[str, object]:
@@ -177,85 +143,90 @@ def _shortened(row: dict[str, object]) -> dict[str, object]:
 
 async def _choice(request: Request, services: Services) -> Choice:
     """What the body names."""
-    body = await bodies.read(request, services)
-    bodies.check_parts(body, MAX_REFS)
+    choice = await read_object(request, services, Choice, limit=MAX_BODY_BYTES)
     try:
-        choice = msgspec.convert(bodies.read_json(body), Choice)
         for ref in choice.refs or ():
             dead.parse_ref(ref)
         if choice.reason is not UNSET:
             _reason(choice.reason)
-    except (ValueError, RecursionError) as error:  # what cannot be decoded is a ValueError
-        raise Problem(422, f"The body is not as it should be: {error}") from error
+    except ValueError as error:
+        raise Problem(422, f"The body is not valid: {error}") from error
     given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]
     if len(given) != 1 or choice.all is False:
         raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
-    if choice.refs is not UNSET and not (choice.up_to is UNSET and choice.most is UNSET):
-        raise Problem(422, "up_to and most go with reason or all: refs say which")
+    if choice.refs is not UNSET and choice.most is not UNSET:
+        raise Problem(422, "most goes with reason or all: refs say which")
     return choice
 
 
-_TEXT: Final = {"type": "string"}
-_COUNT: Final = {"type": "integer", "minimum": 0}
-_ROW: Final = object_schema(
-    {
-        "ref": _TEXT | {"description": "its name"},
-        "reason": _TEXT | {"description": "a code for machines"},
-        "detail": _TEXT | {"description": "a sentence for people"},
-        "stream": _TEXT,
-        "at": _TEXT | {"description": "when its entry was first sent"},
-        "created": {"type": ["string", "null"], "description": "when it was set aside"},
-        "payload": _TEXT | {"description": f"its first {SHOWN_BYTES:,} characters"},
-        "payload_characters": _COUNT,
-        "truncated": {"type": "boolean", "description": "it was cut off: it cannot be retried"},
-    },
-    required=["ref", "reason", "detail", "at", "created", "payload", "truncated"],
-)
-_REASON: Final = object_schema(
-    {
-        "headline": _TEXT | {"description": "what happened, in a few words"},
-        "explanation": _TEXT | {"description": "the same as a sentence"},
-        "remedy": _TEXT | {"description": "what to do"},
-        "maybe_counted": {
-            "type": "boolean",
-            "description": "it is counted already, or may be: it is retried only when asked for",
-        },
-    }
-)
-_BOUNDS: Final = {"up_to": msgspec.json.schema(_UpTo), "most": msgspec.json.schema(_Most)}
-_CHOICE: Final = json_body(
-    {
-        "oneOf": [
-            closed_object({"refs": msgspec.json.schema(_Refs)}),
-            *(
-                closed_object({name: schema, **_BOUNDS}, [name])
-                for name, schema in (("reason", _REASON_SCHEMA), ("all", {"const": True}))
-            ),
-        ]
-    }
-)
-_LIST: Final = object_schema(
-    {
-        "rows": {"type": "array", "items": _ROW},
-        "by_reason": {"type": "object", "additionalProperties": _COUNT},
-        "reasons": {"type": "object", "additionalProperties": _REASON},
-        "total": _COUNT,
-        "not_kept": {
-            "type": "object",
-            "additionalProperties": _COUNT,
-            "description": "By reason, how many more could not be counted of which there is only"
-            " the number: they cannot be retried.",
-        },
-        "up_to": {
-            "type": ["integer", "null"],
-            "description": "When the newest of all these was set aside, in Unix ms.",
-        },
-    }
-)
-_RETRIED: Final = object_schema(dict.fromkeys(("retried", "failed", "rows", "left_out"), _COUNT))
+class DeadLetter(msgspec.Struct):
+    """A row, or a whole entry, that could not be counted."""
+
+    ref: Annotated[str, words("its name")]
+    reason: Annotated[str, words("a code for machines")]
+    detail: Annotated[str, words("a sentence for people")]
+    stream: str
+    at: Annotated[str, words("when its entry was first sent")]
+    created: Annotated[str | None, words("when it was set aside")]
+    payload: Annotated[str, words(f"its first {SHOWN_BYTES:,} characters")]
+    payload_characters: Count
+    truncated: Annotated[bool, words("it was cut off: it cannot be retried")]
 
 
-def _on_choice(what: str, handler: Handler, done: Mapping[str, Any], **told: Any) -> Route:
+class DeadReasonWords(msgspec.Struct):
+    """What a reason means."""
+
+    headline: Annotated[str, words("what happened, in a few words")]
+    explanation: Annotated[str, words("the same as a sentence")]
+    remedy: Annotated[str, words("what to do")]
+    maybe_counted: Annotated[
+        bool, words("it is counted already, or may be: it is retried only when asked for")
+    ]
+
+
+class DeadList(msgspec.Struct):
+    """Dead letters, and how many there are of each reason."""
+
+    rows: list[DeadLetter]
+    by_reason: dict[str, Count]
+    reasons: dict[str, DeadReasonWords]
+    total: Count
+    not_kept: Annotated[
+        dict[str, Count],
+        words(
+            "By reason, how many more could not be counted of which there is only the"
+            " number: they cannot be retried."
+        ),
+    ]
+
+
+class DeadRetried(msgspec.Struct):
+    """What became of dead letters that were retried."""
+
+    retried: Count
+    failed: Count
+    rows: Count
+    left_out: Count
+
+
+class DeadDropped(msgspec.Struct):
+    """How many dead letters were dropped."""
+
+    dropped: Count
+
+
+_CHOICE: Final = {
+    "oneOf": [
+        closed_object({"refs": msgspec.json.schema(_Refs)}),
+        *(
+            closed_object({name: schema, "most": msgspec.json.schema(_Most)}, [name])
+            for name, schema in (("reason", _REASON_SCHEMA), ("all", {"const": True}))
+        ),
+    ]
+}
+
+
+def _on_choice(what: str, handler: Handler, done: type, **told: Any) -> Route:
     """A route that does something with dead letters that the body names."""
     return Route(
         "POST",
@@ -264,11 +235,8 @@ def _on_choice(what: str, handler: Handler, done: Mapping[str, Any], **told: Any
         scope="admin",
         whole=True,
         name=f"{what}DeadLetters",
-        body=_CHOICE,
-        responses={
-            "200": done,
-            "409": "There are more than `most`; none was touched.",
-        },
+        body=json_body(_CHOICE),
+        responses={"200": done, "409": "There are more than `most`; none was touched."},
         **told,
     )
 
@@ -283,14 +251,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         parameters=_PARAMETERS,
         name="deadLetters",
         summary="Dead letters, newest first",
-        responses={
-            "200": response("Dead letters, and how many there are of each reason.", _LIST),
-        },
+        responses={"200": DeadList},
     ),
     _on_choice(
         "retry",
         retried,
-        response("What became of them.", _RETRIED),
+        DeadRetried,
         summary="Count dead letters after all, each exactly once",
         description="What fails again stays. What may be counted already (`too_old`, `reconciled`)"
         " is retried only by its ref or by reason. Asking twice counts once.",
@@ -298,7 +264,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _on_choice(
         "drop",
         dropped,
-        response("How many are gone.", object_schema({"dropped": _COUNT})),
+        DeadDropped,
         summary="Delete dead letters for good",
         description="What they would have counted is never counted. Of a reason, or of all, the"
         " numbers in `not_kept` up to then are forgotten as well.",

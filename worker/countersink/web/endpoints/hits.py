@@ -3,18 +3,16 @@ that are not counted, parameters of the badge, refusals with their texts; the SV
 ``web/badges.py``."""
 
 import asyncio
-import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import partial
 from typing import Any, Final
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.metrics.health import CachedAnswer
 from countersink.producers import Increment
 from countersink.runtime.limits import check_counter, check_key
 from countersink.runtime.members import visitor_of
@@ -41,8 +39,6 @@ MAX_BEACON_BYTES: Final = 64 * 1024
 """Of a beacon's body, which nobody reads: as much as browsers send."""
 FRESH_S: Final = 2.0
 """Seconds after which there may be another counter."""
-KNOWN_S: Final = 60.0
-"""Seconds after which one that there was may be gone."""
 REST: Final = 4.0
 """Where reading the names takes long, the pause after it is so many times as long."""
 PATIENCE_S: Final = 2.0
@@ -167,9 +163,7 @@ async def _visit(
     """Count, if somebody looks; how many visits were counted."""
     if request.method == "HEAD" or _is_ahead(request):
         return 0
-    if services.one(VisitorCounters).fits(counter) and await _has_visitors(
-        request, services, counter
-    ):
+    if services.one(visitor_counters)(counter) and await _has_visitors(request, services, counter):
         agent = request.headers.get("user-agent", "")
         member = visitor_of(request.scope["countersink.client"], agent)
         accept(services, who, [Increment(counter, key, member=member)])
@@ -193,19 +187,13 @@ def _is_ahead(request: Request) -> bool:
     )
 
 
-class VisitorCounters:
-    """The counters whose hits tell the visitor."""
-
-    def __init__(self, services: Services) -> None:
-        self._fits = _fitting(services.options.hit_visitors)
-
-    def fits(self, counter: str) -> bool:
-        """Whether a counter is one of them."""
-        return self._fits(counter) is not None
-
-
 def _fitting(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
     return re.compile("|".join(map(translate, patterns)) or _NOTHING).match
+
+
+def visitor_counters(services: Services) -> Callable[[str], re.Match[str] | None]:
+    """What fits the counters whose hits tell the visitor."""
+    return _fitting(services.options.hit_visitors)
 
 
 class PublicCounters:
@@ -222,11 +210,7 @@ class PublicCounters:
         self._fits = _fitting(wild)
         self._services = services
         self._known: frozenset[str] = frozenset()
-        self._read_at = -math.inf
-        self._again_at = -math.inf
-        self._away = False
-        self._reading: asyncio.Task[None] | None = None
-        self._thread = anyio.CapacityLimiter(1)
+        self._names = CachedAnswer(self._read, kept_s=FRESH_S, within_s=PATIENCE_S, rest=REST)
 
     async def has(self, counter: str, holder: str) -> bool:
         """Whether a counter is public.
@@ -242,40 +226,26 @@ class PublicCounters:
             return True
         if not self._fits(counter):
             return False
-        now = time.monotonic()
-        if counter in self._known and now < self._read_at + KNOWN_S:
-            return True
-        if now >= self._again_at:
-            if self._reading is None:
-                self._reading = asyncio.create_task(self._read())
-            with self._services.places.taken(holder) as may_wait:
-                if may_wait:
-                    await asyncio.wait([self._reading], timeout=PATIENCE_S)
+        asked = self._names.start()
         if counter in self._known:
             return True
-        if self._away or self._reading is not None:
+        try:
+            if asked.done():
+                return counter in asked.result()
+            with self._services.places.needed(holder):
+                async with asyncio.timeout(PATIENCE_S):
+                    return counter in await asyncio.wrap_future(asked)
+        except (StoreError, TimeoutError) as error:
             raise Problem(
                 503,
                 "Whether there is such a counter cannot be told for now; nothing was counted",
                 retry_after=2,
-            )
-        return False
+            ) from error
 
-    async def _read(self) -> None:
-        began = time.monotonic()
-        try:
-            self._known = await anyio.to_thread.run_sync(self._names, limiter=self._thread)
-            self._read_at = began
-            self._away = False
-        except StoreError:
-            self._away = True  # what was known stays
-        finally:
-            ended = time.monotonic()
-            self._again_at = ended + max(FRESH_S, REST * (ended - began))
-            self._reading = None
-
-    def _names(self) -> frozenset[str]:
-        return frozenset(filter(self._fits, self._services.store.snapshot(counter_names)))
+    def _read(self) -> frozenset[str]:
+        names = self._services.store.snapshot(counter_names)
+        self._known = frozenset(filter(self._fits, names))
+        return self._known
 
 
 _REFUSED: Final = {

@@ -4,16 +4,15 @@ errors for each increment, Idempotency-Key, 503 when the queue is full.
 The body is JSON, read strictly: each error is told with its place.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 import anyio
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,7 +25,7 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.bodies import RequestBodies, read_json
-from countersink.web.http.openapi import closed_object, response
+from countersink.web.http.openapi import Closed, closed_object, response
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
 from countersink.web.options import DAY_S, WebOptions
@@ -70,9 +69,9 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     if wait is None:
         return answer(len(increments), None)
     acknowledged = services.one(Acknowledgements)
-    waiters = acknowledged.applied if wait == "applied" else acknowledged.stored
+    waiting = acknowledged.applied if wait == "applied" else acknowledged.stored
     with services.places.taken(request.scope["countersink.holder"]) as may_wait:
-        reached = may_wait and await waiters.reached(services.options.wait_s)
+        reached = may_wait and await waiting(services.options.wait_s)
     state: State = "unknown" if reached is None else wait if reached else "accepted"
     return answer(len(increments), state)
 
@@ -192,7 +191,7 @@ def read_increments(
     increments: list[Asked | Increment] = []
     errors: list[tuple[int, str]] = []
     checked: set[str] = set()
-    bounds: _Bounds | None = None
+    now: float | None = None
     for position, item in enumerate(items):
         counter, key, amount, at, id = item.counter, item.key, item.amount, item.at, item.id
         if counter not in checked:
@@ -207,8 +206,8 @@ def read_increments(
             when = None
             if at is not UNSET and at is not None:
                 when = read_time(at)
-                bounds = bounds or _Bounds(options, clock())
-                bounds.check(when)
+                now = clock() if now is None else now
+                _check_time(when, now, options)
             name = None if id is UNSET or id is None else scoped(who, _checked_id(id))
         except ValueError as error:
             errors.append((position, str(error)))
@@ -224,27 +223,23 @@ def read_increments(
     return increments
 
 
-class _Bounds:
-    """Between which the times of a request's increments lie, both ends included."""
+def _check_time(when: datetime, now: float, options: WebOptions) -> None:
+    """Whether an increment's time is within bounds, both ends included.
 
-    def __init__(self, options: WebOptions, now: float) -> None:
-        self._options = options
-        self._latest = now + options.max_ahead_s
-        self._earliest = now - options.max_age_days * DAY_S if options.max_age_days else -math.inf
-
-    def check(self, when: datetime) -> None:
-        """Raise ValueError where it does not."""
-        seconds = when.timestamp()
-        if seconds > self._latest:
-            raise ValueError(
-                f"'at' lies more than {self._options.max_ahead_s:,.15g} s ahead of this server's"
-                " clock: set the sender's right"
-            )
-        if seconds < self._earliest:
-            raise ValueError(
-                f"'at' lies more than {self._options.max_age_days:,} days back, and this server"
-                " takes nothing older: count it by `countersink backfill`"
-            )
+    Raises:
+        ValueError: it is not.
+    """
+    seconds = when.timestamp()
+    if seconds > now + options.max_ahead_s:
+        raise ValueError(
+            f"'at' lies more than {options.max_ahead_s:,.15g} s ahead of this server's clock: set"
+            " the sender's right"
+        )
+    if options.max_age_days and seconds < now - options.max_age_days * DAY_S:
+        raise ValueError(
+            f"'at' lies more than {options.max_age_days:,} days back, and this server takes nothing"
+            " older: count it by `countersink backfill`"
+        )
 
 
 def scoped(who: Identity, id: str) -> str:
@@ -372,6 +367,13 @@ def _no_json() -> Problem:
     return Problem(400, 'The body is not JSON: send {"counter": "page_views", "key": "/home"}')
 
 
+class Accepted(Closed):
+    """Increments that were accepted."""
+
+    accepted: Annotated[int, Meta(ge=1)]
+    state: State | UnsetType = UNSET
+
+
 _INCREMENT: Final = closed_object(
     {
         "counter": COUNTER_NAME,
@@ -413,13 +415,6 @@ _INCREMENT: Final = closed_object(
     },
     required=["counter"],
 )
-_ACCEPTED: Final = closed_object(
-    {
-        "accepted": {"type": "integer", "minimum": 1},
-        "state": {"type": "string", "enum": list(get_args(State))},
-    },
-    required=["accepted"],
-)
 _BODY: Final[dict[str, Any]] = {
     "schema": {
         "oneOf": [
@@ -451,12 +446,12 @@ ROUTES: Final = (
         other_parameters=[_IDEMPOTENCY_KEY],
         body={"required": True, "content": {"application/json": _BODY, "text/plain": _BODY}},
         responses={
-            "200": response("They are where `wait` asked for.", _ACCEPTED),
+            "200": response("They are where `wait` asked for.", Accepted),
             "202": response(
                 "They are accepted: in this server's memory, and on their way."
                 " State `unknown`: Redis had them, and has lost entries since; sent again"
                 " with the same Idempotency-Key they count once all the same.",
-                _ACCEPTED,
+                Accepted,
             ),
             "400": "The body is not JSON.",
             "409": "The Idempotency-Key came with another body before; nothing was counted.",

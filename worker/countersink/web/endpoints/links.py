@@ -9,7 +9,6 @@ proxy's log nor the header Referer has it. The page sends it as ``Authorization:
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,12 +22,7 @@ from countersink.web.endpoints.counters import require_counter
 from countersink.web.endpoints.pages import page
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import (
-    closed_object,
-    json_body,
-    response,
-    struct_schema,
-)
+from countersink.web.http.openapi import Closed, Time, json_body, words
 from countersink.web.http.parameters import COUNTER_NAME, require_own
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -36,14 +30,39 @@ from countersink.web.services import Services
 DEFAULT_DAYS: Final = 7
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class LinkAsked(Closed):
+    """Which link to make."""
+
     counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])]
     days: Annotated[int, Meta(ge=1, le=links.MOST_DAYS)] = DEFAULT_DAYS
 
 
+class Link(Closed):
+    """A link, without its token."""
+
+    id: str
+    counter: str
+    key: Annotated[str | None, words("id of the key it was made with")]
+    created: Time
+    expires: Time
+
+
+class NewLink(Link):
+    """A link that was made just now."""
+
+    token: Annotated[str, words("shown once: send it as a Bearer key")]
+    path: Annotated[str, words("behind the address of the server: the link")]
+
+
+class LinkList(Closed):
+    """Links that are valid, without their tokens."""
+
+    rows: list[Link]
+
+
 async def create(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/links``."""
-    asked = await read_object(request, services, _Asked)
+    asked = await read_object(request, services, LinkAsked)
     counter = require_own(asked.counter, who)
     await require_counter(request, services, who, counter)
     expires = datetime.now(UTC) + timedelta(days=asked.days)
@@ -96,24 +115,9 @@ def _document(link: ShareLink) -> dict[str, Any]:
         "id": link.id,
         "counter": link.counter,
         "key": link.api_key or None,
-        "created": iso(link.created.replace(tzinfo=UTC)),
-        "expires": iso(link.expires.replace(tzinfo=UTC)),
+        "created": iso(link.created),
+        "expires": iso(link.expires),
     }
-
-
-_TIME: Final = {"type": "string", "format": "date-time"}
-_LINK: Final[dict[str, Any]] = {
-    "id": {"type": "string"},
-    "counter": {"type": "string"},
-    "key": {"type": ["string", "null"], "description": "id of the key it was made with"},
-    "created": _TIME,
-    "expires": _TIME,
-}
-_MADE: Final[dict[str, Any]] = {
-    **_LINK,
-    "token": {"type": "string", "description": "shown once: send it as a Bearer key"},
-    "path": {"type": "string", "description": "behind the address of the server: the link"},
-}
 
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -125,9 +129,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         name="createLink",
         summary="Make a link that shows a counter, read-only, until it ends",
         description="It ends with the key that it is made with, too.",
-        body=json_body(struct_schema(_Asked)),
+        body=json_body(LinkAsked),
         responses={
-            "201": response("The link.", closed_object(_MADE)),
+            "201": NewLink,
             "404": "Nothing was ever counted under this name.",
             "409": "There are as many links as there may be.",
         },
@@ -139,12 +143,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         scope="read",
         name="links",
         summary="The links that are valid: one's own, or with the scope admin all",
-        responses={
-            "200": response(
-                "Links, without their tokens.",
-                closed_object({"rows": {"type": "array", "items": closed_object(_LINK)}}),
-            ),
-        },
+        responses={"200": LinkList},
     ),
     Route(
         "DELETE",

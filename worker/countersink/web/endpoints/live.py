@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from fnmatch import translate
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -27,8 +28,9 @@ from countersink.runtime.times import iso
 from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
+from countersink.web.endpoints.counters import DayTotal
 from countersink.web.errors import Problem
-from countersink.web.http.openapi import closed_object, response
+from countersink.web.http.openapi import Closed, Time, response, schema_of
 from countersink.web.http.parameters import COUNTER_NAME, Parameter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -345,17 +347,20 @@ async def _send(send: Send, text: str) -> None:
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
-_TODAY: Final = closed_object(
-    {"day": {"type": "string", "format": "date"}, "total": {"type": "integer"}}
-)
-_NEWS: Final = closed_object(
-    {
-        "counters": {"type": ["integer", "null"], "minimum": 0},
-        "complete_up_to": {"type": ["string", "null"], "format": "date-time"},
-        "today": {"type": "object", "additionalProperties": _TODAY},
-    }
-)
-_TROUBLE: Final = closed_object({"trouble": {"const": True}})
+class News(Closed):
+    """What has changed; of ``today`` those counters that have."""
+
+    counters: Annotated[int, Meta(ge=0)] | None
+    complete_up_to: Time | None
+    today: dict[str, DayTotal]
+
+
+class Trouble(Closed):
+    """A server behind this one is away."""
+
+    trouble: Annotated[bool, Meta(extra_json_schema={"const": True})]
+
+
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "description": "Each event: OpenAPI 3.1 has no other word for it.",
@@ -364,7 +369,7 @@ _EVENT: Final[dict[str, Any]] = {
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "contentSchema": {"oneOf": [_NEWS, _TROUBLE]},
+            "contentSchema": {"oneOf": [schema_of(News), schema_of(Trouble)]},
         }
     },
 }

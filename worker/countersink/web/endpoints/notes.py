@@ -1,10 +1,10 @@
 """``/v1/counters/{counter}/notes`` and ``/v1/notes``: read, write and delete notes on days, with
 statuses and texts; limits of notes are in ``store/counters/notes.py``."""
 
-from datetime import UTC, date
+from dataclasses import asdict
+from datetime import date
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,19 +17,32 @@ from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import (
-    closed_object,
-    json_body,
-    response,
-    struct_schema,
-)
+from countersink.web.http.openapi import Closed, Day, Time, json_body, words
 from countersink.web.http.parameters import END, START, day, own_counter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class NoteText(Closed):
+    """What to write on a day."""
+
     note: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": notes.MAX_NOTE})]
+
+
+class Note(Closed):
+    """A note on a day."""
+
+    counter: Annotated[str | None, words("null: of all counters")]
+    day: Day
+    note: str
+    author: Annotated[str | None, words("name of the key that wrote it")]
+    changed: Time
+
+
+class NoteList(Closed):
+    """Notes, by day."""
+
+    rows: list[Note]
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
@@ -46,7 +59,7 @@ async def write(request: Request, services: Services, who: Identity) -> Response
     """Write the note on a day, in place of one that is there."""
     day = _day(request)
     # Before the look at the counter, which takes from the client what it does not wait for.
-    asked = await read_object(request, services, _Asked)
+    asked = await read_object(request, services, NoteText)
     counter = await _known_counter(request, services, who)
     try:
         text = notes.checked_note(asked.note)
@@ -88,25 +101,12 @@ def _day(request: Request) -> date:
 
 
 def _document(note: DayNote) -> dict[str, Any]:
-    return {
+    return asdict(note) | {
         "counter": note.counter or None,
-        "day": note.day.isoformat(),
-        "note": note.note,
+        "day": iso(note.day),
         "author": note.author or None,
-        "changed": iso(note.changed.replace(tzinfo=UTC)),
+        "changed": iso(note.changed),
     }
-
-
-_NOTE: Final = closed_object(
-    {
-        "counter": {"type": ["string", "null"], "description": "null: of all counters"},
-        "day": {"type": "string", "format": "date"},
-        "note": {"type": "string"},
-        "author": {"type": ["string", "null"], "description": "name of the key that wrote it"},
-        "changed": {"type": "string", "format": "date-time"},
-    }
-)
-_LIST: Final = closed_object({"rows": {"type": "array", "items": _NOTE}})
 
 
 def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
@@ -125,7 +125,7 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
             parameters=(START, END),
             name=f"{of}Notes",
             summary=f"The notes on {words} days",
-            responses={"200": response("Notes, by day.", _LIST), **refused},
+            responses={"200": NoteList, **refused},
         ),
         Route(
             "PUT",
@@ -135,9 +135,9 @@ def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
             whole=not one,
             name=f"put{name}",
             summary=f"Write the note on one of {words} days",
-            body=json_body(struct_schema(_Asked)),
+            body=json_body(NoteText),
             responses={
-                "200": response("The note.", _NOTE),
+                "200": Note,
                 "409": "There are as many notes as there may be.",
                 **refused,
             },

@@ -116,18 +116,16 @@ async def login(request: Request, services: Services, who: Identity) -> Response
 async def logout(request: Request, services: Services, who: Identity) -> Response:
     """``POST /logout``: ends the login of the cookie."""
     scheme = request.scope["scheme"]
-    name = services.cookie.name(scheme)
     shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
     if shown is not None:
-        token_hash = api_keys.hash_of(shown[1])
+        token_hash = api_keys.hash_of(shown)
         if services.register.login(token_hash) is None:
             await services.register.look_again()
         if services.register.login(token_hash) is not None:
-            name = shown[0]  # else it may be that of another installation
             services.register.forget(token_hash)
             await services.run_in_session(api_keys.end_login, token_hash)
             services.register.forget(token_hash)  # a reading may have seen it in between
-    return _sent_on(request, "/login", name, "", 0)
+    return _sent_on(request, "/login", services.cookie.name(scheme), "", 0)
 
 
 async def _form_key(request: Request, services: Services) -> str:

@@ -17,11 +17,12 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.http.openapi import (
+    Closed,
     json_body,
-    object_schema,
     path_parameter,
     response,
-    struct_schema,
+    schema_of,
+    words,
 )
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -44,7 +45,9 @@ T = TypeVar("T")
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+class ValueAsked(Closed):
+    """Which value to hand out."""
+
     step: Annotated[
         _Int64 | None,
         Meta(
@@ -52,12 +55,9 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
             extra_json_schema={"not": {"const": 0}},
         ),
     ] = None
-    start: Annotated[
-        _Int64 | None, Meta(description="The first value, where there is none yet.")
-    ] = None
+    start: Annotated[_Int64 | None, words("The first value, where there is none yet.")] = None
     count: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_BLOCK)] | None,
-        Meta(description="A block of so many values at once."),
+        Annotated[int, Meta(ge=1, le=MAX_BLOCK)] | None, words("A block of so many values at once.")
     ] = None
 
 
@@ -108,7 +108,7 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     asked = await bodies.read_object(
         request,
         services,
-        _Asked,
+        ValueAsked,
         optional=True,
         advice=': send {"step": 1}, or nothing',
     )
@@ -166,17 +166,24 @@ def _name_of(longest: int) -> dict[str, Any]:
     )
 
 
-_VALUE: Final = object_schema({"name": {"type": "string"}, "value": {"type": ["integer", "null"]}})
-_BLOCK: Final = object_schema(
-    {
-        "name": {"type": "string"},
-        "first": {"type": "integer"},
-        "last": {"type": "integer"},
-        "step": {"type": "integer"},
-    }
-)
+class Value(msgspec.Struct):
+    """A value of a sequence."""
+
+    name: str
+    value: int | None
+
+
+class Block(msgspec.Struct):
+    """Values of a sequence, from the first to the last one."""
+
+    name: str
+    first: int
+    last: int
+    step: int
+
+
 _LAST_VALUE: Final[dict[str, Any]] = {
-    "200": response("The number of the current period.", _VALUE),
+    "200": Value,
     "422": "There can be no such name or parameter.",
 }
 _PATH: Final = "/v1/sequences/{name:path}"
@@ -191,11 +198,11 @@ ROUTES: Final = (
         description="A request that is sent again gets another number: the first one is"
         " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
         other_parameters=[_name_of(MAX_NAME_BYTES)],
-        body=json_body(struct_schema(_Asked), required=False),
+        body=json_body(ValueAsked, required=False),
         responses={
             "200": response(
                 "The number, or with `count` the block of numbers.",
-                {"oneOf": [_VALUE, _BLOCK]},
+                {"oneOf": [schema_of(Value), schema_of(Block)]},
             ),
             "400": "The body is not JSON.",
             "409": "No value is left within the sequence's limits.",

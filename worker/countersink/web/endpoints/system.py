@@ -3,64 +3,42 @@ when it is ready, how long answers are kept, and after how many seconds ``/metri
 the state of the installation (``SYSTEM_WITHIN_S``)."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import anyio
+import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from countersink.metrics.endpoint import installation_samples, producer_samples, render
 from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.table import Sample, Samples
-from countersink.store.api_keys import SCOPES
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import MAX_OBJECT_BYTES, discard
-from countersink.web.http.openapi import object_schema, path_parameter, response
+from countersink.web.http.openapi import path_parameter, response, words
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
-FRESH_S: Final = 1.0
+SYSTEM_KEPT_S: Final = 1.0
 """Seconds that one look at both servers serves everybody who asks."""
-SYSTEM_KEPT_S: Final = 5.0
-"""Seconds that the state of the installation is shown without looking again, however many ask."""
 SYSTEM_WITHIN_S: Final = 3.0
 """Seconds after which a scrape does without it: well below Prometheus' own patience of 10 s."""
 THREADS: Final = 4
 
 
-class SystemState:
-    """The state, looked at once however many ask at a time.
-
-    Args:
-        services: whose ``system`` is asked.
-    """
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._lock = asyncio.Lock()
-        self._until = 0.0
-        self._state: Mapping[str, Any] = {}
-
-    async def state(self) -> Mapping[str, Any]:
-        """The document of ``countersink info``, not older than :data:`FRESH_S`.
-
-        Raises:
-            StreamError: Redis did not do its part. (What MySQL does not tell is null in it.)
-        """
-        async with self._lock:
-            if time.monotonic() >= self._until:
-                self._state = await self._services.run(self._services.system)
-                self._until = time.monotonic() + FRESH_S
-        return self._state
+def system_state(services: Services) -> CachedAnswer[Mapping[str, Any]]:
+    """The document of ``countersink info``, looked at once however many ask at a time."""
+    return CachedAnswer(services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S)
 
 
 async def system(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/system``."""
-    return JSONResponse(dict(await services.one(SystemState).state()))
+    state = await asyncio.wrap_future(services.one(system_state).start())
+    return JSONResponse(dict(state))
 
 
 async def schedule(request: Request, services: Services, who: Identity, what: str) -> Response:
@@ -88,66 +66,61 @@ async def whoami(request: Request, services: Services, who: Identity) -> Respons
     )
 
 
-_TEXT: Final = {"type": ["string", "null"]}
-_WORDS: Final = {"type": "string"}
-_COUNT: Final = {"type": "integer"}
-_LIST: Final = {"type": "array", "items": {"type": "object"}}
+class JobState(msgspec.Struct):
+    """A scheduled job as it is now."""
 
-_JOB: Final = object_schema(
-    {
-        "job": {"type": "string"},
-        "at": _TEXT | {"description": "ISO 8601; when it runs next; null: it is paused, or off"},
-        "paused": {"type": "boolean"},
-        "cron": {"type": "string"},
-        "time_zone": {"type": "string"},
-        "last": _TEXT | {"description": "how its last run ended: done or failed"},
-        "ended": _TEXT | {"description": "ISO 8601; when that was"},
-        "detail": _TEXT | {"description": "what it did, or why it failed"},
-        "planned": _TEXT
-        | {"description": "ISO 8601; the run that was asked for; null: one waits already"},
-    },
-    ["job", "at", "paused", "cron", "time_zone", "last", "ended", "detail"],
-)
-_STATE: Final = object_schema(
-    {
-        "at": {"type": "string", "description": "ISO 8601, Redis's clock"},
-        "backlog": _COUNT | {"description": "entries that wait in the queue"},
-        "pending": _COUNT | {"description": "of those, delivered to a worker"},
-        "oldest": _TEXT | {"description": "ISO 8601; since when the oldest waits"},
-        "lag_ms": _COUNT | {"description": "milliseconds that the oldest has waited"},
-        "rows_per_second": {"type": "number"},
-        "dead": {"type": ["integer", "null"], "description": "dead letters"},
-        "dead_by_reason": {"type": ["object", "null"]},
-        "dead_not_kept": {
-            "type": ["object", "null"],
-            "description": "dead letters that are only a number, by reason",
-        },
-        "dead_unknown": _TEXT,
-        "lost": {
-            "type": ["object", "null"],
-            "description": "entries that Redis has lost, at least: all, and of the last 7 days",
-        },
-        "streams": _LIST,
-        "away": _LIST | {"description": "masters of a Redis Cluster that do not answer"},
-        "workers": _LIST,
-        "schedules": {"type": "object"},
-    },
-    ["at", "backlog", "pending", "oldest", "lag_ms", "streams", "away", "workers", "schedules"],
-)
-_WHO: Final = object_schema(
-    {
-        "key": _TEXT | {"description": "the public part of the key"},
-        "name": _TEXT,
-        "scopes": {"type": "array", "items": {"enum": list(SCOPES)}},
-        "counters": {
-            "type": "array",
-            "items": {"type": "string"},
-            "description": "shell patterns of the counters it is for; empty: all",
-        },
-        "login": {"type": "boolean", "description": "by the cookie of the dashboard"},
-        "link": _TEXT | {"description": "the id of the link that lets in, if one does"},
-    }
-)
+    job: str
+    at: Annotated[str | None, words("ISO 8601; when it runs next; null: it is paused, or off")]
+    paused: bool
+    cron: str
+    time_zone: str
+    last: Annotated[str | None, words("how its last run ended: done or failed")]
+    ended: Annotated[str | None, words("ISO 8601; when that was")]
+    detail: Annotated[str | None, words("what it did, or why it failed")]
+    planned: (
+        Annotated[
+            str | None, words("ISO 8601; the run that was asked for; null: one waits already")
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class InstallationState(msgspec.Struct):
+    """Everything known; what MySQL did not tell is null."""
+
+    at: Annotated[str, words("ISO 8601, Redis's clock")]
+    backlog: Annotated[int, words("entries that wait in the queue")]
+    pending: Annotated[int, words("of those, delivered to a worker")]
+    oldest: Annotated[str | None, words("ISO 8601; since when the oldest waits")]
+    lag_ms: Annotated[int, words("milliseconds that the oldest has waited")]
+    rows_per_second: float
+    dead: Annotated[int | None, words("dead letters")]
+    dead_by_reason: dict[str, int] | None
+    dead_not_kept: Annotated[
+        dict[str, int] | None, words("dead letters that are only a number, by reason")
+    ]
+    dead_unknown: str | None
+    lost: Annotated[
+        dict[str, Any] | None,
+        words("entries that Redis has lost, at least: all, and of the last 7 days"),
+    ]
+    streams: list[dict[str, Any]]
+    away: Annotated[list[dict[str, Any]], words("masters of a Redis Cluster that do not answer")]
+    workers: list[dict[str, Any]]
+    schedules: dict[str, Any]
+
+
+class WhoAmI(msgspec.Struct):
+    """The key, or nulls where none is needed."""
+
+    key: Annotated[str | None, words("the public part of the key")]
+    name: str | None
+    scopes: list[Literal["ingest", "read", "admin"]]
+    counters: Annotated[list[str], words("shell patterns of the counters it is for; empty: all")]
+    login: Annotated[bool, words("by the cookie of the dashboard")]
+    link: Annotated[str | None, words("the id of the link that lets in, if one does")]
+
+
 ROUTES: Final = (
     Route(
         "GET",
@@ -158,7 +131,7 @@ ROUTES: Final = (
         name="system",
         summary="The state of the whole installation",
         description="What `countersink info --format json` prints; looked at once a second.",
-        responses={"200": response("Everything known; what MySQL did not tell is null.", _STATE)},
+        responses={"200": InstallationState},
     ),
     *(
         Route(
@@ -170,10 +143,10 @@ ROUTES: Final = (
             name=f"{what}Job",
             summary=summary,
             other_parameters=[
-                path_parameter("job", description="Such as `compact`.", schema=_WORDS)
+                path_parameter("job", description="Such as `compact`.", schema={"type": "string"})
             ],
             responses={
-                "200": response("The job as it is now.", _JOB),
+                "200": JobState,
                 "404": "There is no such job, or no scheduler has planned it yet.",
             },
         )
@@ -191,7 +164,7 @@ ROUTES: Final = (
         shared=True,
         name="whoami",
         summary="Whose key this is, and what it may do",
-        responses={"200": response("The key, or nulls where none is needed.", _WHO)},
+        responses={"200": WhoAmI},
     ),
 )
 
@@ -227,9 +200,7 @@ class Monitor:
         self._services = services
         options = services.options
         self._threads = anyio.CapacityLimiter(THREADS)
-        self._system: CachedAnswer[Mapping[str, Any]] = CachedAnswer(
-            services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S
-        )
+        self._system = services.one(system_state)
         # Increments are its first duty: it is ready if it can take them, also where MySQL is away.
         # With a spool it can without Redis.
         spooled = services.producer.spool is not None
@@ -254,9 +225,11 @@ class Monitor:
         yield from producer_samples(self._services.producer)
         for status, number in sorted(self._services.answers.items()):
             yield Sample("countersink_web_requests_total", number, {"status": str(status)})
-        system = self._system.get()
-        if system is not None:
-            yield from installation_samples(system)
+        try:
+            system = self._system.get()
+        except Exception:
+            return  # whatever it is: what is not known has no sample
+        yield from installation_samples(system)
 
 
 HEALTH_ROUTES: Final = (
@@ -270,7 +243,7 @@ HEALTH_ROUTES: Final = (
         summary="Whether the process lives",
         description="It says nothing of the servers behind it: starting this process again"
         " would not bring them back.",
-        responses={"200": response("It does.", _WORDS, "text/plain")},
+        responses={"200": response("It does.", str, "text/plain")},
     ),
     Route(
         "GET",
@@ -282,8 +255,8 @@ HEALTH_ROUTES: Final = (
         summary="Whether the process can take increments",
         description="Redis answers, or there is a spool, and it was not told to stop.",
         responses={
-            "200": response("It can.", _WORDS, "text/plain"),
-            "503": response("It cannot, for now.", _WORDS, "text/plain"),
+            "200": response("It can.", str, "text/plain"),
+            "503": response("It cannot, for now.", str, "text/plain"),
         },
     ),
     Route(
@@ -297,7 +270,7 @@ HEALTH_ROUTES: Final = (
         description="Of this process and of the installation as a whole, in Prometheus' text"
         " format, or OpenMetrics where Accept asks for it.",
         responses={
-            "200": response("The metrics.", _WORDS, "text/plain", "application/openmetrics-text")
+            "200": response("The metrics.", str, "text/plain", "application/openmetrics-text")
         },
     ),
 )

@@ -16,8 +16,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from countersink.reads import Moment, Reads
-from countersink.reads.formats import CONTENT_TYPE, TotalSample, openmetrics_text
+from countersink.reads import Moment
+from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openmetrics_text
 from countersink.runtime.dimensions import MAX_DIMENSIONS, UNIQUE_COLUMNS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso
@@ -49,7 +49,7 @@ from countersink.web.http.parameters import (
     require_own,
 )
 from countersink.web.http.route import Handler, Route
-from countersink.web.read_pool import Kind, read_problems, unknown
+from countersink.web.read_pool import read_problems
 from countersink.web.services import Services
 
 MAX_NAMES: Final = 10_000
@@ -129,52 +129,39 @@ _TOTALS: Final = (BY, *PICKED, WHERE, *_RANGE, UNIQUE, TOP, AGAINST, *_REST)
 _TOP: Final = (N, BY_DIMENSIONS, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 
 
-async def totals(request: Request, services: Services, who: Identity) -> Response:
-    """Totals of a counter or of all, by day, hour, month or key, or one figure."""
-    return await _answered(request, services, who, request.scope["countersink.given"])
-
-
-async def series(request: Request, services: Services, who: Identity, by: str) -> Response:
-    """A counter's days, hours or minutes."""
-    given = {**request.scope["countersink.given"], "by": (by, ())}
-    return await _answered(request, services, who, given)
-
-
-async def top(request: Request, services: Services, who: Identity) -> Response:
-    """A counter's keys, or values of dimensions, with the largest totals."""
-    given = request.scope["countersink.given"]
-    by = given["by"] or ("key", ())
-    return await _answered(request, services, who, {**given, "by": by, "top": given["n"]})
-
-
-async def _answered(
-    request: Request, services: Services, who: Identity, given: Mapping[str, Any]
+async def totals(
+    request: Request, services: Services, who: Identity, by: str | None = None
 ) -> Response:
-    one = "counter" in request.path_params
-    counter = own_counter(request, who) if one else None
-    query = _query(counter, who, given)
+    """Totals of a counter or of all, by what the query says, or else ``by``."""
+    given = request.scope["countersink.given"]
+    counter = own_counter(request, who) if "counter" in request.path_params else None
+    query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
+    pending, spreadsheet = query.include_pending, given["spreadsheet"]
     csv = wants_csv(request, given["format"])
-    if given["spreadsheet"] and not csv:
+    if spreadsheet and not csv:
         raise refuse("spreadsheet", "it goes with format=csv")
     if query.also and csv:
         raise refuse("also", "it goes with format=json")
+
+    def answer() -> Response:
+        with read_problems(without_pending=not pending):
+            found = services.reads.ask(query)
+        limits, rows = found.limits(), list(found.documents())
+        headers = freshness(limits)
+        if csv:
+            name = f"{counter or 'all'}-{query.by}.csv".replace(":", "_")
+            text = "".join(csv_text(found.columns, rows, spreadsheet=spreadsheet))
+            return csv_answer(request, text, headers, name=name, pending=pending)
+        fresh = {"complete_up_to": limits.pop("complete_up_to")}
+        content = {"counter": counter, "rows": rows, **limits}
+        return json_answer(request, content, fresh, headers, pending=pending)
+
     # Laying out a long answer takes a while, too: in the thread.
-    kind: Kind = "pending" if query.include_pending else "one" if counter else "all"
-    return await services.read_pool.run(
-        request,
-        who,
-        _answer,
-        request,
-        services,
-        query,
-        csv,
-        given["spreadsheet"],
-        kind=kind,
-    )
+    return await services.read_pool.run(request, who, answer, pending=pending)
 
 
 def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Query:
-    top = given.get("top")
+    top = given.get("top") or given.get("n")
     standard = "counter" if counter is None else "key" if top else "day"
     by, dimensions = given.get("by") or (standard, ())
     if top and by not in ("key", "counter", DIMENSIONS):
@@ -215,29 +202,6 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
         blamed = ("unique", "against", "where")
         name = next((name for name in blamed if given.get(name)), "by")
         raise refuse(name, str(error)) from None
-
-
-def _answer(
-    request: Request, services: Services, query: Query, csv: bool, spreadsheet: bool
-) -> Response:
-    with read_problems(without_pending=not query.include_pending):
-        answer = services.reads.ask(query)
-    limits, rows = answer.limits(), list(answer.documents())
-    headers = freshness(limits)
-    if csv:
-        name = f"{query.selection.counter or 'all'}-{query.by}.csv".replace(":", "_")
-        return csv_answer(
-            request,
-            answer.columns,
-            rows,
-            headers,
-            name=name,
-            pending=query.include_pending,
-            spreadsheet=spreadsheet,
-        )
-    fresh = {"complete_up_to": limits.pop("complete_up_to")}
-    content = {"counter": query.selection.counter, "rows": rows, **limits}
-    return json_answer(request, content, fresh, headers, pending=query.include_pending)
 
 
 ROW_SCHEMAS: Final = {
@@ -357,22 +321,7 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
         raise refuse("counter", f"that could be more than {MAX_SAMPLES:,} samples: ask for less")
     for name in names:
         require_own(name, who)
-    return await services.read_pool.run(
-        request,
-        who,
-        _scrape,
-        services.reads,
-        names,
-        keys,
-        given["top"],
-        given["include_pending"],
-        kind="pending" if given["include_pending"] else "one",
-    )
-
-
-def _scrape(
-    reads: Reads, names: Sequence[str], keys: Sequence[str], top: int | None, pending: bool
-) -> Response:
+    top, pending = given["top"], given["include_pending"]
     query = Query(
         Selection(keys=keys or None),
         by="key" if keys or top else "total",
@@ -390,21 +339,23 @@ def _scrape(
                     found[name] = moment.ask(replace(query, selection=selection))
         return found, moment.complete_up_to
 
-    # All counters are of one moment: the queue is read once for them, and so are their tables.
-    with read_problems():
-        found, up_to = reads.read(asked, query)
-    if not found:
-        what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
-        error = UnknownCounter(f"nothing was ever counted as {what}")
-        raise unknown(error, without_pending=not pending)
-    samples: list[TotalSample] = []
-    for name in filter(found.__contains__, names):
-        for *key, total in found[name].rows:
-            samples.append(TotalSample(name, key[0] if key else None, total))
-    headers = {**freshness({"complete_up_to": iso(up_to)}), "Cache-Control": "private, no-cache"}
-    return Response(
-        openmetrics_text(samples, up_to).encode(), headers={**headers, "Content-Type": CONTENT_TYPE}
-    )
+    def answer() -> Response:
+        # All counters are of one moment: the queue is read once for them, and so are their tables.
+        with read_problems(without_pending=not pending):
+            found, up_to = services.reads.read(asked, query)
+            if not found:
+                what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
+                raise UnknownCounter(f"nothing was ever counted as {what}")
+        samples = [
+            TotalSample(name, key[0] if key else None, total)
+            for name in filter(found.__contains__, names)
+            for *key, total in found[name].rows
+        ]
+        headers = freshness({"complete_up_to": iso(up_to)})
+        headers |= {"Cache-Control": "private, no-cache", "Content-Type": CONTENT_TYPE}
+        return Response(openmetrics_text(samples, up_to).encode(), headers=headers)
+
+    return await services.read_pool.run(request, who, answer, pending=pending)
 
 
 def _of_counter(
@@ -430,10 +381,12 @@ def _of_counter(
 ROUTES: Final = (
     _of_counter("totals", totals, _TOTALS, "A counter's totals", _ANY),
     *(
-        _of_counter(name, partial(series, by=by), _SERIES, f"A counter's {by}s", _document(by))
+        _of_counter(name, partial(totals, by=by), _SERIES, f"A counter's {by}s", _document(by))
         for name, by in (("daily", "day"), ("hourly", "hour"), ("minutely", "minute"))
     ),
-    _of_counter("top", top, _TOP, "A counter's largest keys", _document("key", "also", "previous")),
+    _of_counter(
+        "top", totals, _TOP, "A counter's largest keys", _document("key", "also", "previous")
+    ),
     Route(
         "GET",
         "/v1/totals",

@@ -14,7 +14,7 @@ from is packed only if that word is that a page of ours asks.
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from countersink.reads.formats import csv_text
 from countersink.web.services import Services
 
 COMPLETE: Final = "Countersink-Complete-Up-To"
@@ -102,19 +101,11 @@ def json_answer(
 
 
 def csv_answer(
-    request: Request,
-    columns: Sequence[str],
-    rows: Sequence[Mapping[str, object]],
-    headers: Mapping[str, str],
-    *,
-    name: str,
-    pending: bool,
-    spreadsheet: bool,
+    request: Request, text: str, headers: Mapping[str, str], *, name: str, pending: bool
 ) -> Response:
-    """RFC 4180, as ``countersink totals --format csv`` prints it, to be kept as ``name``."""
-    body = "".join(csv_text(columns, rows, spreadsheet=spreadsheet))
+    """A text in CSV (RFC 4180), to be kept as ``name``."""
     named = {**headers, "Content-Disposition": f'inline; filename="{name}"'}
-    return _answer(request, body, body, f"{CSV}; charset=utf-8; header=present", named, pending)
+    return _answer(request, text, text, f"{CSV}; charset=utf-8; header=present", named, pending)
 
 
 def _answer(

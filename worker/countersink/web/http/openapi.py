@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 from zoneinfo import available_timezones
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,7 +23,7 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import MEDIA_TYPE, TITLES
 from countersink.web.http.answers import COMPLETE, CSV, ROLLED_UP, SINCE, TOLD_FROM, TRUNCATED
 from countersink.web.http.parameters import IN_PATH
-from countersink.web.http.route import Route
+from countersink.web.http.route import Described, Route
 from countersink.web.services import Services
 
 PATH: Final = "/openapi.json"
@@ -57,36 +58,56 @@ _EVERYWHERE: Final = (400, 408, 421, 429, 431, 500, 503)
 _WITH_BODY: Final = (413, 415)
 _WITH_KEY: Final = (401, 403)
 
-_PROBLEM: Final[dict[str, Any]] = {
-    "type": "object",
-    "description": "What is wrong, and what to do (RFC 9457).",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string", "const": "about:blank"},
-        "title": {"type": "string"},
-        "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string"},
-        "incident": {"type": "string", "description": "With status 500: find it in the log."},
-        "rolled_up_to": {
-            "type": "string",
-            "format": "date",
-            "description": "With status 422: the first day that can be asked for by day.",
-        },
-        "errors": {
-            "type": "array",
-            "description": "What is wrong with which item.",
-            "items": {
-                "type": "object",
-                "required": ["detail"],
-                "properties": {
-                    "index": {"type": "integer", "minimum": 0, "description": "of the item"},
-                    "parameter": {"type": "string", "description": "of the query"},
-                    "detail": {"type": "string"},
-                },
-            },
-        },
-    },
-}
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Day = Annotated[str, Meta(extra_json_schema={"format": "date"})]
+Count = Annotated[int, Meta(ge=0)]
+_SCHEMAS: Final[dict[str, Any]] = {}
+"""Schemas of all structs that :func:`schema_of` was asked for, by name."""
+
+
+def words(description: str) -> Meta:
+    """What the document says of a member."""
+    return Meta(description=description)
+
+
+class Closed(msgspec.Struct, forbid_unknown_fields=True):
+    """An object that has no other members."""
+
+
+class ItemError(msgspec.Struct):
+    """What is wrong with one item."""
+
+    detail: str
+    index: Annotated[int, Meta(ge=0, description="of the item")] | UnsetType = UNSET
+    parameter: Annotated[str, words("of the query")] | UnsetType = UNSET
+
+
+class ProblemDocument(msgspec.Struct):
+    """What is wrong, and what to do (RFC 9457)."""
+
+    type: Literal["about:blank"]
+    title: str
+    status: Annotated[int, Meta(ge=400, le=599)]
+    detail: str
+    incident: Annotated[str, words("With status 500: find it in the log.")] | UnsetType = UNSET
+    rolled_up_to: (
+        Annotated[Day, words("With status 422: the first day that can be asked for.")] | UnsetType
+    ) = UNSET
+    errors: list[ItemError] | UnsetType = UNSET
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The schema of a struct, or of a type with structs in it, which become parts of the document;
+    what is a schema already stays as it is.
+    """
+    if isinstance(kind, Mapping):
+        return dict(kind)
+    template = "#/components/schemas/{name}"
+    (schema,), parts = msgspec.json.schema_components([kind], ref_template=template)
+    _SCHEMAS.update(parts)
+    return schema
+
+
 _INTRODUCTION: Final = (
     "Increments in, totals out. A key goes into `Authorization: Bearer ck_…` or `X-API-Key`; what"
     " is wrong is told as `application/problem+json`."
@@ -116,7 +137,7 @@ def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM, "TimeZone": _time_zone()},
+            "schemas": {**_SCHEMAS, "TimeZone": _time_zone()},
             "responses": {f"Problem{status}": problem(status) for status in _WORDS},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -146,8 +167,10 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
     return made
 
 
-def _response(status: str, told: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Whoever only says in words what is wrong means a problem."""
+def _response(status: str, told: Described) -> Mapping[str, Any]:
+    """A struct is a body in JSON, described by its docstring; words alone are of a problem."""
+    if isinstance(told, type):
+        return response(told.__doc__ or "", told)
     if not isinstance(told, str):
         return told
     code = int(status)
@@ -159,42 +182,33 @@ def path_parameter(name: str, **described: Any) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, **described}
 
 
-def response(description: str, schema: Mapping[str, Any], *media_types: str) -> dict[str, Any]:
-    """A response with a body; JSON where no type is named."""
+def response(description: str, body: Any, *media_types: str) -> dict[str, Any]:
+    """A response whose body is of a schema or a type; JSON where no media type is named."""
+    schema = schema_of(body)
     types = media_types or ("application/json",)
     return {"description": description, "content": {each: {"schema": schema} for each in types}}
 
 
-def json_body(schema: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:
-    """A request's JSON body."""
-    return {"required": required, "content": {"application/json": {"schema": schema}}}
-
-
-def struct_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of what is read as ``kind``."""
-    schema: dict[str, Any] = msgspec.json.schema_components([kind])[1][kind.__name__]
-    del schema["title"]  # a name of ours
-    return schema
-
-
-def object_schema(
-    properties: Mapping[str, Any], required: Iterable[str] | None = None
-) -> dict[str, Any]:
-    """The schema of an object with these members, and maybe others.
-
-    Args:
-        properties: the members.
-        required: those that are always there; default: all.
-    """
-    names = list(properties if required is None else required)
-    return {"type": "object", "properties": properties, "required": names}
+def json_body(kind: Any, *, required: bool = True) -> dict[str, Any]:
+    """A request's JSON body, which is read as a type."""
+    return {"required": required, "content": {"application/json": {"schema": schema_of(kind)}}}
 
 
 def closed_object(
     properties: Mapping[str, Any], required: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """The schema of an object with these members and no others; arguments as above."""
-    return {**object_schema(properties, required), "additionalProperties": False}
+    """The schema of an object with these members and no others.
+
+    Args:
+        properties: the members.
+        required: those that are always there; default: all.
+    """
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*(properties if required is None else required)],
+        "additionalProperties": False,
+    }
 
 
 def _time_zone() -> dict[str, Any]:
@@ -205,8 +219,7 @@ def _time_zone() -> dict[str, Any]:
 
 def problem(status: int) -> dict[str, Any]:
     """A response that is a problem document."""
-    schema = {"$ref": "#/components/schemas/Problem"}
-    made = response(_WORDS.get(status, TITLES[status]), schema, MEDIA_TYPE)
+    made = response(_WORDS.get(status, TITLES[status]), ProblemDocument, MEDIA_TYPE)
     if status in _HEADERS:
         made["headers"] = deepcopy(dict(_HEADERS[status]))
     return made
@@ -271,9 +284,7 @@ def _operation_id(route: Route) -> str:
     return "_".join([route.method.lower(), *words])
 
 
-def read_responses(
-    document: Mapping[str, Any], *, csv: bool = True, one: bool = False
-) -> dict[str, Any]:
+def read_responses(document: Any, *, csv: bool = True, one: bool = False) -> dict[str, Any]:
     """The responses of a read's operation, besides those that every route has."""
     headers = {
         "ETag": {"description": "Of the numbers.", "schema": {"type": "string"}},
@@ -302,11 +313,11 @@ def read_responses(
             "schema": {"type": "string", "enum": ["true"]},
         },
     }
-    content: dict[str, Any] = {"application/json": {"schema": document}}
+    found = response("The answer.", document) | {"headers": headers}
     if csv:
-        content[CSV] = {"schema": {"type": "string"}}
+        found["content"][CSV] = {"schema": {"type": "string"}}
     made: dict[str, Any] = {
-        "200": {"description": "The answer.", "headers": headers, "content": content},
+        "200": found,
         "304": {"description": "It is as If-None-Match has it.", "headers": headers},
     }
     if one:

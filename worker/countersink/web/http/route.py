@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +20,11 @@ _PARAMETER: Final = re.compile(r"\{([a-z_]+)(:path)?\}")
 
 Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
 """Answers, or raises :class:`~countersink.web.errors.Problem`."""
+
+
+Described = str | type[msgspec.Struct] | Mapping[str, Any]
+"""A response for the document: a problem in words; a struct that is its JSON body, with its
+docstring; or all of it, as the document has it."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,7 @@ class Route:
         other_parameters: of its path and its headers, as the document has them; those of the path
             that are any text need not be there.
         body: what it takes, as the document has it; None: nothing.
-        responses: by status, as the document has them, or in words alone. What every route has
-            (401, 403, 429, …) is added.
+        responses: by status. What every route has (401, 403, 429, …) is added.
     """
 
     method: str
@@ -65,7 +70,7 @@ class Route:
     description: str = ""
     other_parameters: Sequence[Mapping[str, Any]] = ()
     body: Mapping[str, Any] | None = None
-    responses: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
+    responses: Mapping[str, Described] = field(default_factory=dict)
 
 
 class RouteTable:

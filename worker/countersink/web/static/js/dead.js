@@ -62,13 +62,13 @@ export function deadLetters(app, done) {
     return undefined;
   }
 
-  function show({ rows, total, not_kept, up_to }) {
+  function show({ rows, total, not_kept }) {
     const reasons = Object.entries(byReason);
     const lost = Object.entries(not_kept);
     const admin = app.may("admin");
     const number = reason ? byReason[reason] : total;
-    // What comes after this was not seen by who presses a button of it.
-    const which = { ...(reason ? { reason } : { all: true }), up_to, most: number };
+    // What comes after this was not seen by who presses a button of it: the server refuses then.
+    const which = { ...(reason ? { reason } : { all: true }), most: number };
     put(
       actions,
       total === 0 && lost.length === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
