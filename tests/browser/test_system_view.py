@@ -110,39 +110,23 @@ def test_a_late_answer_does_not_replace_what_was_chosen_after_it(look: Look, sys
     expect(letters).to_have_count(3)
 
 
-def test_what_comes_while_the_question_is_asked_is_not_dropped(look: Look, system: Web) -> None:
-    for key in ("a", "b", "c"):
-        set_aside(system, key, 1, reason="bad_counter")
-    set_aside(system, "d", 1, reason="bad_amount")
-    page = look.page
+def test_what_comes_after_the_list_is_neither_dropped_nor_retried_unseen(
+    look: Look, system: Web
+) -> None:
     look.excused.append("409")
-    page.goto("/#/system")
-    button(page, "No counter can have this name 3")
-    expect(page.locator(".letters li")).to_have_count(3)
-    button(page, "Drop…")
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Drop these 3 dead letters for good?")
-    for key in ("unseen", "unseen too"):
-        set_aside(system, key, 1, reason="bad_counter")
-    dialog.get_by_role("button", name="Drop").click()
-    expect(page.get_by_text("There are 5 by now, not 3: none was touched").last).to_be_visible()
-    assert dead(system) == {"bad_amount": 1, "bad_counter": 5}
-
-
-def test_what_comes_after_the_list_is_not_retried(look: Look, system: Web) -> None:
     for key in ("a", "b"):
         set_aside(system, key, 1)
     page = look.page
-    look.excused.append("409")
-    # Nothing tells the page of another one.
-    with routed(page, "**/v1/system", lambda route: None):
-        page.goto("/#/system")
-        shown = page.get_by_role("button", name="Retry all 2")
-        expect(shown).to_be_visible()
-        set_aside(system, "unseen", 1)
-        shown.click()
-        expect(page.get_by_text("There are 3 by now, not 2: none was touched").last).to_be_visible()
+    page.goto("/#/system")
+    button(page, "Drop…")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Drop these 2 dead letters for good?")
+    set_aside(system, "unseen", 1)
+    dialog.get_by_role("button", name="Drop").click()
+    expect(page.get_by_text("There are 3 by now, not 2: none was touched").last).to_be_visible()
     assert dead(system) == {"bad_sketch": 3}
+    button(page, "Retry all 3")  # the list is there anew
+    expect(page.get_by_text("Counted 3 rows.").last).to_be_visible()
 
 
 def test_what_may_be_counted_already_is_asked_about(look: Look, system: Web) -> None:

@@ -18,7 +18,6 @@ from tests.web.serving import Web
 BAD_CHOICES: Final[tuple[Any, ...]] = (
     {},
     [],
-    None,
     {"all": False},
     {"all": True, "reason": "too_old"},
     {"refs": []},
@@ -167,6 +166,9 @@ def test_what_is_refused_does_nothing(web: Web) -> None:
             answer = post(web, action, body)
             assert answer.status_code == (400 if body is None else 422), body
             assert answer.headers["Content-Type"] == "application/problem+json"
+        for text in ("", "{", b"\xff"):
+            answer = requests.post(f"{web.url}/v1/dead/{action}", data=text, timeout=20)
+            assert answer.status_code == 400, text
         twice = '{"reason": "bad_key", "reason": "bad_sketch"}'
         answer = requests.post(f"{web.url}/v1/dead/{action}", data=twice, timeout=20)
         assert (answer.status_code, "twice" in answer.text) == (422, True)

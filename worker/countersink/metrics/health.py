@@ -29,6 +29,8 @@ WITHIN_S: Final = 1.5
 """Seconds that whoever asks waits at most, whatever hangs."""
 KEPT_S: Final = 1.0
 """Seconds that an answer is good for."""
+LONGEST_S: Final = 60.0
+"""Seconds that one is waited for, and is good for because it took long to ask, as a rule."""
 Answer = TypeVar("Answer")
 
 
@@ -39,18 +41,29 @@ class CachedAnswer(Generic[Answer]):
         ask: what to call; it may raise, and it may hang.
         kept_s: seconds that an answer is good for, however many want it; an error as well.
         within_s: seconds after which whoever waits gives up, and others do not begin to wait.
-        rest: what takes long to ask is good for so many times as long.
+        rest: what takes long to ask is good for so many times as long,
+        longest_s: but for so many seconds at most: its server may have stood still for a moment.
+
+    Attributes:
+        last: what was asked last; None: nothing yet.
     """
 
     def __init__(
-        self, ask: Callable[[], Answer], *, kept_s: float, within_s: float, rest: float = 0.0
+        self,
+        ask: Callable[[], Answer],
+        *,
+        kept_s: float,
+        within_s: float = LONGEST_S,
+        rest: float = 0.0,
+        longest_s: float = LONGEST_S,
     ) -> None:
         self._ask = ask
         self._kept_s = kept_s
         self._within_s = within_s
         self._rest = rest
+        self._longest_s = longest_s
         self._lock = threading.Lock()
-        self._asked: Future[Answer] | None = None
+        self.last: Future[Answer] | None = None
         self._asked_at = 0.0
         self._good_until = 0.0
 
@@ -67,13 +80,13 @@ class CachedAnswer(Generic[Answer]):
         """Ask, unless the last answer is good or somebody asks already; wait for nothing."""
         with self._lock:
             now = time.monotonic()
-            if self._asked is not None and not (self._asked.done() and now >= self._good_until):
-                return self._asked
+            if self.last is not None and not (self.last.done() and now >= self._good_until):
+                return self.last
             asked: Future[Answer] = Future()
             asked.set_running_or_notify_cancel()  # so that no waiter can cancel it
             # On a thread: it may hang for longer than anybody waits. There is just this one.
             threading.Thread(target=self._run, args=(asked,), name="asking", daemon=True).start()
-            self._asked, self._asked_at = asked, now
+            self.last, self._asked_at = asked, now
             return asked
 
     def _run(self, asked: Future[Answer]) -> None:
@@ -89,7 +102,8 @@ class CachedAnswer(Generic[Answer]):
 
     def _keep(self, began: float) -> None:
         now = time.monotonic()
-        self._good_until = now + max(self._kept_s, self._rest * (now - began))
+        rest = min(self._rest * (now - began), self._longest_s)
+        self._good_until = now + max(self._kept_s, rest)
 
 
 Probe = CachedAnswer[bool]

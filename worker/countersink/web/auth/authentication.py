@@ -67,7 +67,15 @@ class Authenticator:
             return NOBODY
         shown = shown_key(headers)
         if shown is not None:
-            who = await self._holder(shown, client)
+            known = await holder_of(shown, client, self._register, self._failures, self._places)
+            if known is None:
+                raise Problem(
+                    401,
+                    "The key is wrong, revoked or expired: countersink key create makes another"
+                    " one",
+                    headers={"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'},
+                )
+            who = known.identity
             _take(self._per_key, who.key_id)
             if who.link and not route.shared:
                 raise Problem(403, "A link shows the numbers of its counter, and nothing else")
@@ -92,21 +100,6 @@ class Authenticator:
             Problem: 429, the address has sent too many.
         """
         _take(self._per_address, client)
-
-    async def _holder(self, shown: str, client: str) -> Identity:
-        """Whose key this is.
-
-        Raises:
-            Problem: 401 nobody's; 429 nor were many others from there; 503 see :func:`holder_of`.
-        """
-        known = await holder_of(shown, client, self._register, self._failures, self._places)
-        if known is not None:
-            return known.identity
-        raise Problem(
-            401,
-            "The key is wrong, revoked or expired: countersink key create makes another one",
-            headers={"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'},
-        )
 
     def _without_key(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope

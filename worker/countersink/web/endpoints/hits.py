@@ -23,7 +23,7 @@ from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
 from countersink.web.endpoints.increments import accept, until
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.openapi import path_parameter, response
+from countersink.web.http.openapi import response
 from countersink.web.http.parameters import Parameter, choice, counter_of_path, short_text
 from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
@@ -65,7 +65,8 @@ _COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts not
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
     """Count a visit, and answer with a picture that nobody sees. Whatever the query says: a page
     may add to it what keeps others' caches away."""
-    counter, key = await _place(request, services, who)
+    counter, key = _named(request)
+    await _require_ingest(request, services, who, counter)
     await _visit(request, services, who, counter, key)
     return Response(GIF, headers=_HEADERS, media_type="image/gif")
 
@@ -95,21 +96,11 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 async def beacon(request: Request, services: Services, who: Identity, ending: str = "") -> Response:
     """Count a visit that ``navigator.sendBeacon`` tells of, of a key that ends in ``ending``."""
     request.path_params["key"] += ending
-    counter, key = await _place(request, services, who)
+    counter, key = _named(request)
+    await _require_ingest(request, services, who, counter)
     await bodies.discard(request, MAX_BEACON_BYTES)
     await _visit(request, services, who, counter, key)
     return Response(status_code=204, headers=_HEADERS)
-
-
-async def _place(request: Request, services: Services, who: Identity) -> tuple[str, str]:
-    """Counter and key that the path names, if they may add to it.
-
-    Raises:
-        Problem: as :func:`_named` and :func:`_require_ingest`.
-    """
-    counter, key = _named(request)
-    await _require_ingest(request, services, who, counter)
-    return counter, key
 
 
 def _named(request: Request) -> tuple[str, str]:
@@ -254,7 +245,6 @@ _REFUSED: Final = {
     "503": "The queue takes no more for now, or MySQL does not tell whether there is a counter that"
     " fits a public pattern; nothing was counted.",
 }
-_KEY: Final = path_parameter("key", description="May hold slashes.", schema={"type": "string"})
 _PICTURE: Final = {"type": "string", "format": "binary"}
 _COUNTED: Final = {"204": "It is counted."}
 
@@ -279,7 +269,6 @@ def _route(
         name=name,
         summary=summary,
         description="Counters that the server is told are public need no key.",
-        other_parameters=[_KEY],
         responses={**responses, **_REFUSED},
     )
 

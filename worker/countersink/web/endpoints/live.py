@@ -9,8 +9,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from fnmatch import translate
@@ -21,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from countersink.metrics.health import CachedAnswer
 from countersink.reads import Reads
 from countersink.reads.overview import today
 from countersink.runtime.limits import check_counter
@@ -43,13 +45,13 @@ LIFE_S: Final = 300.0
 """Seconds until a stream ends; the browser opens another one, which is let in anew or not."""
 HEARTBEAT_S: Final = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy takes the stream for dead."""
-WELCOME_S: Final = 1.0
-"""Seconds between two looks whether a listener's key still holds."""
 SEND_S: Final = 10.0
 """Seconds within which a listener must take what it is sent."""
 RECONNECT_MS: Final = 2_000
 EVERY_S: Final = 1.0
 """Seconds between two looks, at least."""
+POLL_S: Final = 0.2
+"""Seconds after which a stream looks whether there is news, and whether its key still holds."""
 REST: Final = 4.0
 """Where a look takes long, the pause after it is so many times as long."""
 LONGEST_REST_S: Final = 10.0
@@ -92,21 +94,17 @@ class SentNumbers:
     """The numbers that one look at MySQL and Redis found.
 
     Attributes:
-        number: of the look, from 1; 0 before the first.
         names: all counters, in order; None: too many to read them each second.
         visible: how many of them whoever is bound to some patterns may name; by the patterns of all
             who listened when the look began.
         today: by counter its day, in its own time zone, and the total of it; of those wanted.
         complete_up_to: see :class:`countersink.reads.Moment`.
-        trouble: a server did not answer: nothing else of it is new.
     """
 
-    number: int = 0
     names: tuple[str, ...] | None = ()
     visible: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
     today: Mapping[str, tuple[date, int]] = field(default_factory=dict)
     complete_up_to: datetime | None = None
-    trouble: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -118,25 +116,29 @@ class Listener:
         patterns: shell patterns of the counters that may be told of; empty: all.
         key: the id of their key; empty where none is needed.
         address: theirs.
-        wake: set whenever there was another look.
+        last: the look that they were told of last, or that had ended before they came.
     """
 
     counters: frozenset[str]
     patterns: tuple[str, ...] = ()
     key: str = ""
     address: str = ""
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    last: Future[SentNumbers] | None = None
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
-    _last: int = 0
 
-    def news(self, seen: SentNumbers) -> dict[str, Any] | None:
-        """What has changed since it was asked last, as a document; None where there was no look, or
-        one that had begun before this one came."""
-        if seen.number == self._last or not (seen.trouble or self.patterns in seen.visible):
+    def news(self, look: Future[SentNumbers]) -> dict[str, Any] | None:
+        """What the last look has found that was not sent yet, as a document; None where it goes on,
+        is the one before, or had begun before this listener came.
+        """
+        if look is self.last or not look.done():
             return None
-        self._last = seen.number
-        if seen.trouble:
+        if look.exception() is not None:
+            self.last = look
             return {"trouble": True}
+        seen = look.result()
+        if self.patterns not in seen.visible:
+            return None
+        self.last = look
         changed = {
             name: seen.today[name]
             for name in sorted(self.counters & seen.today.keys())
@@ -154,22 +156,22 @@ class Listener:
 
 
 class Feed:
-    """Reads live numbers as long as any stream is open, and limits the streams. For the event
+    """Live numbers, looked at while any stream is open, and the limits of streams. For the event
     loop's thread.
 
     Args:
         services: what to look with.
 
     Attributes:
-        seen: the last look.
+        numbers: what the last look has found; it raises where a server did not answer.
         listeners: who listens.
     """
 
     def __init__(self, services: Services) -> None:
-        self.seen = SentNumbers()
-        self._services = services
+        self.numbers = CachedAnswer(self._look, kept_s=EVERY_S, rest=REST, longest_s=LONGEST_REST_S)
         self.listeners: set[Listener] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._reads = services.reads
+        self._seen = SentNumbers()
 
     def require_room(self, listener: Listener) -> None:
         """Whether one more may listen.
@@ -190,66 +192,31 @@ class Feed:
         if len(self.listeners) >= MAX_LISTENERS:
             raise Problem(503, "Too many listen already: try again later", retry_after=30)
 
-    @property
-    def looking(self) -> bool:
-        """Whether another look will come."""
-        return self._task is not None and not self._task.done()
-
-    @contextmanager
-    def joined(self, listener: Listener) -> Iterator[None]:
-        """Let somebody listen until the end of the block."""
+    def join(self, listener: Listener) -> None:
+        """Let somebody listen, who is told of the looks that end from now on."""
         self.listeners.add(listener)
-        if not self.looking:
-            self._task = asyncio.create_task(self._look())
+        last = self.numbers.last
+        if last is not None and last.done():
+            listener.last = last
+
+    def _look(self) -> SentNumbers:
+        listeners = list(self.listeners)
+        wanted = frozenset[str]().union(*(each.counters for each in listeners))
+        patterns = frozenset(each.patterns for each in listeners)
         try:
-            yield
-        finally:
-            self.listeners.discard(listener)
-
-    async def _look(self) -> None:
-        before = self.seen
-        while self.listeners:
-            began = time.monotonic()
-            wanted = frozenset[str]().union(*(one.counters for one in self.listeners))
-            patterns = frozenset(one.patterns for one in self.listeners)
-            number = self.seen.number + 1
-            try:
-                self.seen = before = await self._services.run(
-                    look, self._services.reads, wanted, patterns, number, before
-                )
-            except (StoreError, StreamError):
-                self.seen = SentNumbers(number=number, trouble=True)
-            except Exception:
-                # A bug, or no thread to be had: without numbers nobody is to be left waiting.
-                LOGGER.exception("live numbers:", extra={"action": "internal_error"})
-                self.seen = SentNumbers(number=number, trouble=True)
-            for listener in self.listeners:
-                listener.wake.set()
-            if await self._paused(rest(time.monotonic() - began)):
-                break
-
-    async def _paused(self, seconds: float) -> bool:
-        """Wait; whether the process is to end, which all who listen are woken for."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._services.stopping.wait()
-        except TimeoutError:
-            return False
-        for listener in self.listeners:
-            listener.wake.set()
-        return True
-
-
-def rest(took: float) -> float:
-    """Seconds to wait after a look that took so many."""
-    return min(max(EVERY_S, REST * took), LONGEST_REST_S)
+            self._seen = look(self._reads, wanted, patterns, self._seen)
+        except (StoreError, StreamError):
+            raise
+        except Exception:  # a bug: streams go on, and are told that there are no numbers
+            LOGGER.exception("live numbers:", extra={"action": "internal_error"})
+            raise
+        return self._seen
 
 
 def look(
     reads: Reads,
     wanted: frozenset[str],
     patterns: frozenset[tuple[str, ...]],
-    number: int,
     before: SentNumbers,
 ) -> SentNumbers:
     """Ask MySQL and Redis once. Blocks.
@@ -258,7 +225,6 @@ def look(
         reads: whom to ask.
         wanted: whose totals of today are wanted.
         patterns: by which counters are told of, of everybody who listens.
-        number: of this look.
         before: an earlier look.
 
     Raises:
@@ -270,7 +236,6 @@ def look(
     names = None if all_names is None else tuple(all_names)
     counted = before.visible if before.names == names else {}
     return SentNumbers(
-        number=number,
         names=names,
         visible={
             each: counted[each] if each in counted else _visible(names, each) for each in patterns
@@ -313,33 +278,28 @@ class LiveStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer. It has its place from here on, before anybody else is asked whether there is one
         left."""
-        with self._feed.joined(self._listener):
+        self._feed.join(self._listener)
+        try:
             await super().__call__(scope, receive, send)
+        finally:
+            self._feed.listeners.discard(self._listener)
 
     async def stream_response(self, send: Send) -> None:
         """Send the head, and events as they come (called by Starlette)."""
-        ends = time.monotonic() + LIFE_S
+        heard = time.monotonic()
+        ends = heard + LIFE_S
         with suppress(TimeoutError):  # a listener that stopped reading: the server cuts it off
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             await _send(send, f"retry: {RECONNECT_MS}\n\n")
-            while (left := ends - time.monotonic()) > 0 and self._welcome():
-                await _send(send, await self._next(min(left, HEARTBEAT_S)))
+            while (now := time.monotonic()) < ends and self._welcome():
+                news = self._listener.news(self._feed.numbers.start())
+                if news is not None or now - heard >= HEARTBEAT_S:
+                    heard = now
+                    text = ":\n\n" if news is None else f"data: {json.dumps(news)}\n\n"
+                    await _send(send, text)
+                await asyncio.sleep(POLL_S)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _next(self, seconds: float) -> str:
-        """What is new; a comment after so many seconds, or once the listener may not listen."""
-        wake, ends = self._listener.wake, time.monotonic() + seconds
-        while not wake.is_set():
-            left = ends - time.monotonic()
-            if left <= 0 or not self._welcome():
-                return ":\n\n"
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, WELCOME_S)):
-                    await wake.wait()
-        wake.clear()
-        news = self._listener.news(self._feed.seen)
-        return ":\n\n" if news is None else f"data: {json.dumps(news)}\n\n"
 
 
 async def _send(send: Send, text: str) -> None:

@@ -166,14 +166,14 @@ def _name_of(longest: int) -> dict[str, Any]:
     )
 
 
-class Value(msgspec.Struct):
-    """A value of a sequence."""
+class SequenceValue(msgspec.Struct):
+    """A sequence's value of the current period."""
 
     name: str
     value: int | None
 
 
-class Block(msgspec.Struct):
+class SequenceBlock(msgspec.Struct):
     """Values of a sequence, from the first to the last one."""
 
     name: str
@@ -183,7 +183,7 @@ class Block(msgspec.Struct):
 
 
 _LAST_VALUE: Final[dict[str, Any]] = {
-    "200": Value,
+    "200": SequenceValue,
     "422": "There can be no such name or parameter.",
 }
 _PATH: Final = "/v1/sequences/{name:path}"
@@ -202,7 +202,7 @@ ROUTES: Final = (
         responses={
             "200": response(
                 "The number, or with `count` the block of numbers.",
-                {"oneOf": [schema_of(Value), schema_of(Block)]},
+                {"oneOf": [schema_of(SequenceValue), schema_of(SequenceBlock)]},
             ),
             "400": "The body is not JSON.",
             "409": "No value is left within the sequence's limits.",

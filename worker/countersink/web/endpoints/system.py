@@ -19,7 +19,7 @@ from countersink.metrics.table import Sample, Samples
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import MAX_OBJECT_BYTES, discard
-from countersink.web.http.openapi import path_parameter, response, words
+from countersink.web.http.openapi import response, words
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -142,9 +142,6 @@ ROUTES: Final = (
             whole=True,
             name=f"{what}Job",
             summary=summary,
-            other_parameters=[
-                path_parameter("job", description="Such as `compact`.", schema={"type": "string"})
-            ],
             responses={
                 "200": JobState,
                 "404": "There is no such job, or no scheduler has planned it yet.",

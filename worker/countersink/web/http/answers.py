@@ -25,18 +25,36 @@ from starlette.types import Scope
 
 from countersink.web.services import Services
 
-COMPLETE: Final = "Countersink-Complete-Up-To"
-"""Header: ISO 8601 UTC; everything that reached Redis before it is in the answer. ``unknown`` where
-Redis did not tell."""
-ROLLED_UP: Final = "Countersink-Rolled-Up-To"
-"""Header: the first day of which everything can still be told; left out where nothing is in
-months."""
-TRUNCATED: Final = "Countersink-Truncated"
-"""Header: ``true`` where only the largest, or a part of a series, are there; else left out."""
-SINCE: Final = "Countersink-Since"
-"""Header: ISO 8601 UTC; events from before it are missing, as the breakdown was declared then."""
-TOLD_FROM: Final = "Countersink-Told-From"
-"""Header: a day or a time in UTC; days, hours or minutes before it are missing: rolled up."""
+_TEXT: Final = {"type": "string"}
+_TIME: Final = {"type": "string", "format": "date-time"}
+FRESHNESS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
+    "complete_up_to": (
+        "Countersink-Complete-Up-To",
+        "Everything that reached Redis before it is in the answer; `unknown`: Redis did not tell.",
+        _TEXT,
+    ),
+    "rolled_up_to": (
+        "Countersink-Rolled-Up-To",
+        "The first day of which everything can still be told.",
+        {"type": "string", "format": "date"},
+    ),
+    "since": (
+        "Countersink-Since",
+        "Events from before this time are missing: the breakdown that answers was declared then.",
+        _TIME,
+    ),
+    "told_from": (
+        "Countersink-Told-From",
+        "Hours or minutes before this time are missing: they are rolled up.",
+        _TIME,
+    ),
+    "truncated": (
+        "Countersink-Truncated",
+        "There: only the largest, or the latest, are in the answer.",
+        {"type": "string", "enum": ["true"]},
+    ),
+}
+"""By the member of an answer: the header that says the same, what it means, and its schema."""
 FRESH_S: Final = 1
 """Seconds for which a browser may take its copy without asking."""
 CSV: Final = "text/csv"
@@ -59,23 +77,18 @@ def wants_csv(request: Request, format: str | None) -> bool:
     return CSV in accept and "application/json" not in accept
 
 
-def freshness(limits: Mapping[str, Any]) -> dict[str, str]:
+def freshness(limits: dict[str, Any]) -> dict[str, str]:
     """The headers that say how fresh and how whole an answer is, in JSON and CSV alike.
 
     Args:
         limits: as :meth:`countersink.store.totals.query.Answer.limits` has them, or some of them.
     """
-    headers = {COMPLETE: limits["complete_up_to"] or "unknown"}
-    for header, name in (
-        (ROLLED_UP, "rolled_up_to"),
-        (SINCE, "since"),
-        (TOLD_FROM, "told_from"),
-    ):
-        if limits.get(name) is not None:
-            headers[header] = limits[name]
-    if limits.get("truncated"):
-        headers[TRUNCATED] = "true"
-    return headers
+    values = limits | {"complete_up_to": limits["complete_up_to"] or "unknown"}
+    return {
+        header: "true" if value is True else value
+        for name, (header, *_) in FRESHNESS.items()
+        if (value := values.get(name))
+    }
 
 
 def json_answer(

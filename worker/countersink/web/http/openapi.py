@@ -7,7 +7,6 @@ Every route is in it, but those of pages and their files, and nothing else is.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import available_timezones
@@ -21,7 +20,7 @@ from countersink.metrics.health import installed_version
 from countersink.web.auth.credentials import COOKIE
 from countersink.web.auth.register import Identity
 from countersink.web.errors import MEDIA_TYPE, TITLES
-from countersink.web.http.answers import COMPLETE, CSV, ROLLED_UP, SINCE, TOLD_FROM, TRUNCATED
+from countersink.web.http.answers import CSV, FRESHNESS
 from countersink.web.http.parameters import IN_PATH
 from countersink.web.http.route import Described, Route
 from countersink.web.services import Services
@@ -91,9 +90,10 @@ class ProblemDocument(msgspec.Struct):
     detail: str
     incident: Annotated[str, words("With status 500: find it in the log.")] | UnsetType = UNSET
     rolled_up_to: (
-        Annotated[Day, words("With status 422: the first day that can be asked for.")] | UnsetType
+        Annotated[Day, words("With status 422: the first day that can be asked for by day.")]
+        | UnsetType
     ) = UNSET
-    errors: list[ItemError] | UnsetType = UNSET
+    errors: Annotated[list[ItemError], words("What is wrong with which item.")] | UnsetType = UNSET
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def problem(status: int) -> dict[str, Any]:
     """A response that is a problem document."""
     made = response(_WORDS.get(status, TITLES[status]), ProblemDocument, MEDIA_TYPE)
     if status in _HEADERS:
-        made["headers"] = deepcopy(dict(_HEADERS[status]))
+        made["headers"] = _HEADERS[status]
     return made
 
 
@@ -286,33 +286,13 @@ def _operation_id(route: Route) -> str:
 
 def read_responses(document: Any, *, csv: bool = True, one: bool = False) -> dict[str, Any]:
     """The responses of a read's operation, besides those that every route has."""
-    headers = {
+    headers: dict[str, Any] = {
         "ETag": {"description": "Of the numbers.", "schema": {"type": "string"}},
         "Cache-Control": {"schema": {"type": "string"}},
         "Vary": {"schema": {"type": "string"}},
-        COMPLETE: {
-            "description": "Everything that reached Redis before this time is in the answer;"
-            " `unknown` where Redis did not tell.",
-            "schema": {"type": "string"},
-        },
-        ROLLED_UP: {
-            "description": "The first day of which everything can still be told.",
-            "schema": {"type": "string", "format": "date"},
-        },
-        SINCE: {
-            "description": "Events from before this time are missing: the breakdown that answers"
-            " was declared then.",
-            "schema": {"type": "string", "format": "date-time"},
-        },
-        TOLD_FROM: {
-            "description": "Hours or minutes before this time are missing: they are rolled up.",
-            "schema": {"type": "string", "format": "date-time"},
-        },
-        TRUNCATED: {
-            "description": "There: only the largest, or the latest, are in the answer.",
-            "schema": {"type": "string", "enum": ["true"]},
-        },
     }
+    for header, meaning, schema in FRESHNESS.values():
+        headers[header] = {"description": meaning, "schema": schema}
     found = response("The answer.", document) | {"headers": headers}
     if csv:
         found["content"][CSV] = {"schema": {"type": "string"}}

@@ -339,6 +339,8 @@ IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
         "schema": COUNTER_NAME,
     },
     "day": {"schema": {"type": "string", "format": "date"}},
+    "job": {"description": "Such as `compact`.", "schema": TEXT},
+    "key": {"description": "May hold slashes.", "schema": TEXT},
 }
 """Parameters of paths, for the document; others are any text."""
 

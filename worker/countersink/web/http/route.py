@@ -4,19 +4,18 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from countersink.store.api_keys import Scope
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http.parameters import Parameter
 from countersink.web.services import Services
-
-_PARAMETER: Final = re.compile(r"\{([a-z_]+)(:path)?\}")
 
 Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
 """Answers, or raises :class:`~countersink.web.errors.Problem`."""
@@ -91,7 +90,9 @@ class RouteTable:
         self._patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         for route in routes:
             if "{" in route.path:
-                found = self._patterns.setdefault(route.path, (_compile(route.path), {}))[1]
+                # A line break is a character as any other.
+                pattern = re.compile(compile_path(route.path)[0].pattern, re.DOTALL)
+                found = self._patterns.setdefault(route.path, (pattern, {}))[1]
             else:
                 found = self._plain.setdefault(route.path, {})
             if route.method in found:
@@ -129,14 +130,3 @@ class RouteTable:
         if "GET" in methods:
             methods.add("HEAD")
         return ", ".join(sorted({*methods, "OPTIONS"}))
-
-
-def _compile(path: str) -> re.Pattern[str]:
-    parts = []
-    position = 0
-    for match in _PARAMETER.finditer(path):
-        parts.append(re.escape(path[position : match.start()]))
-        parts.append(f"(?P<{match[1]}>{'.*' if match[2] else '[^/]+'})")
-        position = match.end()
-    parts.append(re.escape(path[position:]))
-    return re.compile("".join(parts), re.DOTALL)
