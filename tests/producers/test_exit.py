@@ -27,7 +27,8 @@ for _ in range(100):
 print("{{}}", flush=True)
 """
 FAST_EXIT = """
-Producer.__init__.__kwdefaults__["exit_timeout"] = 0.5
+from countersink.producers import Options
+Options.__init__.__kwdefaults__["exit_timeout"] = 0.5
 """
 # Not signal.pause(): it sleeps on where a signal comes after the interpreter's last look for one
 # and before the system call, as happens when other threads want the interpreter, too.

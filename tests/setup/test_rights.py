@@ -165,7 +165,7 @@ def test_every_process_does_its_work_under_the_documented_rights(
     eventually(
         lambda: json.loads(site.done(*reading, *unique))["rows"] == seen, message=worker.output
     )
-    eventually(lambda: "not_json" in site.done(*operator, "dead", "list"), message=worker.output)
+    eventually(lambda: "bad_entry" in site.done(*operator, "dead", "list"), message=worker.output)
 
     site.done(*operator, "dead", "drop", "--all", "--yes")
 

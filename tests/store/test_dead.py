@@ -102,7 +102,7 @@ def test_what_fails_again_stays_with_its_new_reason(session: Session) -> None:
     assert {number: found.reason for number, found in left.items()} == {
         2: "unknown_dimension",
         3: "not_a_row",
-        4: "not_json",
+        4: "bad_entry",
     }
     assert left[2].payload == undeclared
     assert ledger(session) == slots(session)
@@ -163,7 +163,7 @@ def test_what_a_worker_without_dimensions_set_apart_is_counted_after_an_upgrade(
     with Store(mysql_url) as store:
         store.counters.set("views", dimensions=["page", "country"], breakdowns=["page"])
     items = [["views", {"page": page, "country": "DE"}, minute(), 2] for page in ("/a", "/b")]
-    fields = {"v": "2", "at": "3", "rows": json.dumps(items)}
+    fields = {"v": "1", "at": "3", "rows": json.dumps(items)}
     row = json.dumps(items[0]).encode()  # of an entry that an earlier producer's replay called 1
     _bury(
         session,
@@ -189,13 +189,13 @@ def test_a_whole_entry_of_which_nothing_can_be_counted_stays_whole(
 
 def test_a_truncated_payload_is_not_retried(session: Session, mysql_url: str) -> None:
     whole = b"[" + b",".join([b'["views","k",5,1]'] * 400_000) + b"]"
-    _bury(session, DeadRow(b"x" * 16, -1, "s", 3, "not_json", "why", whole))
+    _bury(session, DeadRow(b"x" * 16, -1, "s", 3, "bad_entry", "why", whole))
     (stored,) = dead.list_rows(session)
     assert stored.truncated
     assert whole.startswith(stored.payload)
     assert retry(session, slot=9, decode=decode_payload) == Retried(failed=1)
     assert keys(session) == {}
-    assert dead.count(session) == {"not_json": 1}
+    assert dead.count(session) == {"bad_entry": 1}
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -142,9 +142,9 @@ def test_many_unknown_counters_have_a_bounded_number_of_rooms(
 def test_large_payloads_have_room_by_their_bytes(session: Session, applier: Applier) -> None:
     letter = b"x" * dead.MAX_PAYLOAD
     fit = MOST_BYTES // len(letter)
-    done = [applier.apply([bad(1, reason="not_json", payload=letter)]) for _ in range(fit + 2)]
+    done = [applier.apply([bad(1, reason="bad_entry", payload=letter)]) for _ in range(fit + 2)]
     assert [one.not_kept for one in done] == [0] * fit + [1, 1]
-    assert dead.count(session) == {"not_json": fit}
+    assert dead.count(session) == {"bad_entry": fit}
 
 
 @pytest.mark.usefixtures("few")

@@ -29,7 +29,6 @@ from countersink.stream.entry import (
     Sealed,
     encode_rows,
     new_entry_id,
-    version_of,
 )
 from tests.stream.test_dimension_rows import COUNTERS, KEYS
 from tests.support.examples import examples
@@ -58,21 +57,19 @@ LOOK_ALIKES = st.tuples(
 @given(st.lists(PLAIN | MEMBERS | LOOK_ALIKES, max_size=6))
 @example([("a", '1,"AAAA"]', 1, 1), ("a", "]", 1, 1)])
 @example([("a", ",{", 1, 1), ("b", 'x",{', 1, 1)])
-def test_rows_come_back_as_they_were_sent_in_the_version_that_they_need(sent: list[Row]) -> None:
+def test_rows_come_back_as_they_were_sent(sent: list[Row]) -> None:
     raw = encode_rows(sent)
     good, seen, bad = decode_rows(raw)
     assert [row[1:] for row in good] == [row[:4] for row in sent]
     assert seen == {at: Seen(row[4], row[5]) for at, row in enumerate(sent) if len(row) == 6}
     assert bad == []
-    has_dimensions = any(not isinstance(row[1], str) for row in sent)
-    assert version_of(raw) == (3 if seen else 2 if has_dimensions else 1)
 
 
 def test_the_bytes_of_an_entry_are_these() -> None:
     row: Row = ("a", "k", 3, 4, 7, bytes(7) + b"\1" + b"\xff" * 8)
     sealed = Sealed(new_entry_id(1), 2, encode_rows([("a", "k", 3, 4), row]))
     rows = b'[["a","k",3,4],["a","k",3,4,7,"AAAAAAAAAAH//////////w=="]]'
-    assert sealed.fields() == {"v": 3, "id": sealed.id, "at": 2, "rows": rows}
+    assert sealed.fields() == {"v": 1, "id": sealed.id, "at": 2, "rows": rows}
 
 
 def test_whoever_writes_json_with_blanks_is_read() -> None:
@@ -141,7 +138,7 @@ def test_no_row_is_larger_than_is_reckoned_with() -> None:
 
 
 def test_an_entry_is_read_with_its_members() -> None:
-    fields = ((b"v", b"3"), (b"rows", f'[["a",{GOOD}]]'.encode()))
+    fields = ((b"v", b"1"), (b"rows", f'[["a",{GOOD}]]'.encode()))
     decoded = decode(Delivery("{countersink:0}:events", "1-0", fields))
     assert (decoded.rows, decoded.bad) == ([(0, "a", "k", 1, 1)], [])
     assert decoded.seen == {0: Seen(7, bytes(7) + b"\1")}

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from countersink.producers.errors import InvalidBatch
-from countersink.runtime.dimensions import RowKey, check_row_key
+from countersink.runtime.dimensions import MAX_DIMENSIONS, RowKey, check_row_key
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
@@ -67,15 +67,18 @@ class IncrementBatch:
         named: those that travel in entries of their own, with what the entry's id is made from.
         rows: how many there are in all.
         dimensions: some have dimensions.
-        bytes: what they take in memory.
     """
 
     plain: list[Event]
     named: list[tuple[Names, list[NamedEvent]]]
     rows: int
     dimensions: bool = False
-    bytes: int = 0
     members: list[MembersRow] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        """For how many rows with a key they need room."""
+        return self.rows * MAX_DIMENSIONS if self.dimensions else self.rows
 
 
 def check_id(id: object) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -79,15 +80,15 @@ class Stats:
         connected: Redis answered the last time it was asked, and takes entries.
     """
 
-    accepted: int
-    stored: int
-    resent: int
-    spooled: int
-    replayed: int
-    dropped: int
-    pending_rows: int
-    last_error: str | None
-    connected: bool
+    accepted: int = 0
+    stored: int = 0
+    resent: int = 0
+    spooled: int = 0
+    replayed: int = 0
+    dropped: int = 0
+    pending_rows: int = 0
+    last_error: str | None = None
+    connected: bool = False
 
 
 class Engine:
@@ -218,15 +219,12 @@ class Engine:
         return self._told > told
 
     def _flush(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        flush = self.begin_flush(deadline)
-        if flush is None:
-            return False
-        if flush.stored():
-            return True
-        if self._ending or not self._started:
-            return self._flush_without_threads(flush)
-        return flush.wait()
+        flush = self.begin_flush(time.monotonic() + timeout)
+        return flush is not None and flush.wait(without_threads=self._without_threads)
+
+    @property
+    def _without_threads(self) -> bool:
+        return self._ending or not self._started
 
     def begin_flush(self, deadline: float) -> Flush | None:
         """Begin to store what was accepted so far; None: the fold thread did not answer in time."""
@@ -245,18 +243,9 @@ class Engine:
     def begin_flush_over(self, deadline: float) -> Callable[[], bool]:
         """Begin a flush that others wait for: what is returned says whether it is over."""
         flush = self.begin_flush(deadline)
-        if flush is None or self._ending or not self._started:
+        if flush is None or self._without_threads:
             return lambda: True  # close() does what can be done without threads
         return flush.over
-
-    def _flush_without_threads(self, flush: Flush) -> bool:
-        while not flush.over():
-            self._send_thread.work()
-            if self._spool_thread is not None and not flush.stored():
-                self._spool_thread.request(flush.generation)
-                self._spool_thread.work()
-            breathe()
-        return flush.stored()
 
     @property
     def trail(self) -> Trail:
@@ -329,10 +318,11 @@ class Engine:
             while stored and self.events.raw():  # of calls that were under way at the switch
                 stored = self._flush(deadline - time.monotonic())
             if self._buffer.waiting_members.count:
-                self._fold_thread.ask(self.events.end_waiting, ANSWER_SECONDS)
+                end = partial(self.events.fold_waiting, end=True)
+                self._fold_thread.ask(end, ANSWER_SECONDS)
                 stored = self._flush(deadline - time.monotonic())
-            if not stored:
-                self._spool_rest()
+            if not stored and self._spool_thread is not None:
+                self._flush(JOIN_SECONDS)  # what Redis has not taken goes to the spool
             self._ending = True
         self._send_thread.tell_of_members()
         self._stop_threads()
@@ -357,21 +347,6 @@ class Engine:
         if self._spool is not None:
             self._spool.close()
         return not self._dropped_anew() and lost == 0
-
-    def _spool_rest(self) -> None:
-        """Let the spool thread, for a second at most, write what Redis has not taken."""
-        spool_thread = self._spool_thread
-        if spool_thread is None:
-            return
-        flush = self.begin_flush(time.monotonic())
-        if flush is None:
-            return
-        spool_thread.request(flush.generation)
-        if not self._started:
-            spool_thread.work()
-        deadline = time.monotonic() + JOIN_SECONDS
-        while not (flush.stored() or spool_thread.failing or time.monotonic() >= deadline):
-            breathe()
 
     def complain_of_late(self) -> None:
         """Say that increments came after the close at the end of the process."""

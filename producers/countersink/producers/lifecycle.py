@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from countersink.producers.threads import (
     Bell,
@@ -41,9 +41,6 @@ from countersink.producers.threads import (
     stop_switching,
 )
 from countersink.runtime.log import Log
-
-if TYPE_CHECKING:
-    from countersink.producers.producer import Producer
 
 _log = Log(logging.getLogger("countersink.producers"))
 
@@ -60,6 +57,37 @@ same.
 
 _kill = os.kill  # as they were before they were replaced
 _exit = os._exit
+
+
+class Flushable(Protocol):
+    """A producer, as the end of its process and a fork see it."""
+
+    @property
+    def exit_timeout(self) -> float:
+        """Seconds that a flush at the end of the process may take."""
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was counted in this process."""
+
+    def begin_flush(self, deadline: float) -> Callable[[], bool]:
+        """Begin a flush; what is returned is called until it says that the flush is over, done or
+        not, which is so from the monotonic time ``deadline`` on.
+        """
+
+    def stop_counting(self) -> None:
+        """Accept no more: later increments are dropped instead of raising, and do not return if the
+        process is about to end.
+        """
+
+    def close_at_exit(self, deadline: float) -> None:
+        """Close until the monotonic time ``deadline``."""
+
+    def tell_of_loss(self) -> None:
+        """Say, if it is so, that what was not stored is lost as the process ends now."""
+
+    def start_over(self) -> None:
+        """Begin empty: the parent of a forked child sends what it had accepted."""
 
 
 class _End:
@@ -79,12 +107,12 @@ class _End:
 
 
 _end = _End()
-_producers: Final[dict[int, "Producer"]] = {}  # the open ones
+_producers: Final[dict[int, Flushable]] = {}  # the open ones
 _handlers: Final[dict[int, Any]] = {}  # signal → what was there before ours
 _finalized = False
 
 
-def register(producer: "Producer", *, handle_sigterm: bool, handle_os_exit: bool) -> None:
+def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
     """Flush ``producer`` when the process ends, and empty it in forked children."""
     _producers[id(producer)] = producer
     if handle_sigterm:
@@ -99,7 +127,7 @@ def register(producer: "Producer", *, handle_sigterm: bool, handle_os_exit: bool
             hook.install()
 
 
-def forget(producer: "Producer") -> None:
+def forget(producer: Flushable) -> None:
     """``producer`` is closed."""
     _producers.pop(id(producer), None)
     if _producers:
@@ -158,17 +186,17 @@ def wait_for_end() -> None:
 # --- flushing and closing --------------------------------------------------------------------
 
 
-def _used() -> list["Producer"]:
+def _used() -> list[Flushable]:
     """Those that have counted in this process."""
     return [each for each in list(_producers.values()) if not each.unused]
 
 
-def _longest_timeout(everyone: list["Producer"]) -> float:
+def _longest_timeout(everyone: list[Flushable]) -> float:
     """Seconds that a flush of them may take."""
     return max((each.exit_timeout for each in everyone), default=0.0)
 
 
-def _flush(everyone: list["Producer"]) -> float:
+def _flush(everyone: list[Flushable]) -> float:
     """Flush the producers, all at once: none waits for another's Redis. Until when, on the
     monotonic clock, that took at most.
     """
@@ -189,7 +217,7 @@ def _flush(everyone: list["Producer"]) -> float:
     return deadline
 
 
-def _close(everyone: list["Producer"]) -> None:
+def _close(everyone: list[Flushable]) -> None:
     stop_switching()
     _end.until = time.monotonic() + _longest_timeout(everyone) + GRACE_SECONDS
     _end.thread = get_ident()

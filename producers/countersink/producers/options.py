@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 
@@ -14,6 +14,23 @@ PREFIX: Final = "COUNTERSINK_PRODUCER_"
 
 _TRUE: Final = frozenset(("1", "true", "yes", "on"))
 _FALSE: Final = frozenset(("0", "false", "no", "off"))
+
+
+class ProducerOptions(TypedDict, total=False):
+    """The keyword arguments of a :class:`~countersink.producers.Producer`: see :class:`Options`."""
+
+    flush_interval: float
+    max_rows: int
+    max_bytes_in_memory: int
+    max_rows_in_memory: int | None
+    max_stream_length: int
+    spool: str | os.PathLike[str] | None
+    spool_max_bytes: int
+    id_scope: str
+    socket_timeout: float
+    exit_timeout: float
+    handle_sigterm: bool
+    handle_os_exit: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +60,7 @@ class Options:
     max_bytes_in_memory: int = 1 << 28
     max_rows_in_memory: int | None = None
     max_stream_length: int = 1_000_000
-    spool: str | None = None
+    spool: str | os.PathLike[str] | None = None
     spool_max_bytes: int = 1 << 30
     id_scope: str = ""
     socket_timeout: float = 5.0
@@ -66,7 +83,7 @@ class Options:
                     raise TypeError(f"{name} is an int, not {type(value).__name__}")
                 if value < 1:
                     raise ValueError(f"{name} is at least 1, not {value}")
-        if self.spool is not None and not isinstance(self.spool, str):
+        if not isinstance(self.spool, str | os.PathLike | None):
             raise TypeError(f"spool is a directory's path, not {type(self.spool).__name__}")
         if self.spool == "":
             raise ValueError("spool is a directory's path, not empty; leave it out for no spool")

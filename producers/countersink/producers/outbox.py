@@ -111,7 +111,7 @@ class Outbox:
             # Larger pieces when much waits: between two of them this thread may wait a whole switch
             # interval.
             limit = min(ROWS_PER_ENTRY, max(PIECE_ROWS, self._buffer.waiting // 32))
-            if self._buffer.dimensions or self._buffer.members:
+            if self._buffer.large_rows:
                 limit = min(limit, MAX_PIECE_ROWS)
             with self._lock:
                 piece = self._buffer.take(
@@ -123,12 +123,6 @@ class Outbox:
             if piece is None:
                 break
             rows = piece.rows
-            if piece.relative:
-                absolute = self._clock.absolute
-                rows = [
-                    row if len(row) == 6 else (row[0], row[1], absolute(row[2]), row[3])
-                    for row in rows
-                ]
             for at in range(0, len(rows), limit):  # a batch of the app's comes all at once
                 if encoded:
                     # The JSON encoder holds the interpreter lock: the app's threads go on.
@@ -193,15 +187,6 @@ class Outbox:
             self.settled_at = time.monotonic()
         for watcher in list(self.watchers):
             watcher.ring()
-
-    def give_back(self) -> None:
-        """Let rows that were taken for a flush, but not sealed, coalesce again."""
-        more = True
-        while more:
-            with self._lock:
-                more = self._buffer.give_back(PIECE_ROWS)
-            if more:
-                breathe()
 
     def mark(self) -> int:
         """The generation of all that is folded by now, for :meth:`settled`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn, Self, Unpack
 
 from countersink.producers import lifecycle
 from countersink.producers.batch import Asked, Increment, check_batch, check_id
@@ -16,7 +16,7 @@ from countersink.producers.buffer.events import Mode
 from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMBER
 from countersink.producers.engine import Engine, Stats
 from countersink.producers.lifecycle import wait_for_end
-from countersink.producers.options import Options, from_environment
+from countersink.producers.options import Options, ProducerOptions, from_environment
 from countersink.producers.redis_link import StoredMark, Trail
 from countersink.producers.threads import RLock
 from countersink.runtime.limits import (
@@ -33,7 +33,6 @@ from countersink.stream.connection import connect, redact
 from countersink.stream.errors import StreamMisconfigured
 
 _ONE: Final = 1
-_DEFAULTS: Final = Options()
 
 
 class Producer:
@@ -57,45 +56,15 @@ class Producer:
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
-        flush_interval, max_rows, max_bytes_in_memory, max_rows_in_memory, max_stream_length, spool,
-            spool_max_bytes, id_scope, socket_timeout, exit_timeout, handle_sigterm,
-            handle_os_exit: see :class:`~countersink.producers.options.Options`.
+        options: keyword arguments, each with its default in
+            :class:`~countersink.producers.options.Options`.
 
     Raises:
         TypeError, ValueError: the URL or an option cannot be used. Redis is not contacted yet.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        flush_interval: float = _DEFAULTS.flush_interval,
-        max_rows: int = _DEFAULTS.max_rows,
-        max_bytes_in_memory: int = _DEFAULTS.max_bytes_in_memory,
-        max_rows_in_memory: int | None = _DEFAULTS.max_rows_in_memory,
-        max_stream_length: int = _DEFAULTS.max_stream_length,
-        spool: str | os.PathLike[str] | None = None,
-        spool_max_bytes: int = _DEFAULTS.spool_max_bytes,
-        id_scope: str = _DEFAULTS.id_scope,
-        socket_timeout: float = _DEFAULTS.socket_timeout,
-        exit_timeout: float = _DEFAULTS.exit_timeout,
-        handle_sigterm: bool = _DEFAULTS.handle_sigterm,
-        handle_os_exit: bool = _DEFAULTS.handle_os_exit,
-    ) -> None:
-        self._options = Options(
-            flush_interval=flush_interval,
-            max_rows=max_rows,
-            max_bytes_in_memory=max_bytes_in_memory,
-            max_rows_in_memory=max_rows_in_memory,
-            max_stream_length=max_stream_length,
-            spool=None if spool is None else os.fspath(spool),
-            spool_max_bytes=spool_max_bytes,
-            id_scope=id_scope,
-            socket_timeout=socket_timeout,
-            exit_timeout=exit_timeout,
-            handle_sigterm=handle_sigterm,
-            handle_os_exit=handle_os_exit,
-        )
+    def __init__(self, url: str, **options: Unpack[ProducerOptions]) -> None:
+        self._options = Options(**options)
         if not isinstance(url, str):
             raise TypeError(f"the URL is a str, not {type(url).__name__}")
         try:
@@ -109,7 +78,11 @@ class Producer:
         self._exited = False
         self._complete: bool | None = None  # what close() returned
         self.start_over()
-        lifecycle.register(self, handle_sigterm=handle_sigterm, handle_os_exit=handle_os_exit)
+        lifecycle.register(
+            self,
+            handle_sigterm=self._options.handle_sigterm,
+            handle_os_exit=self._options.handle_os_exit,
+        )
 
     @classmethod
     def from_env(cls) -> Self:
@@ -367,7 +340,8 @@ class Producer:
     @property
     def spool(self) -> str | None:
         """The directory of its spool; None without one."""
-        return self._options.spool
+        spool = self._options.spool
+        return None if spool is None else os.fspath(spool)
 
     def close(self, timeout: float = 5.0) -> bool:
         """Flush, then end the threads. Calls of ``increment()`` from then on raise RuntimeError.
@@ -484,10 +458,8 @@ class Producer:
             check_id(id)
         if events.mode is Mode.CLOSED:
             self._refuse(1)
-        elif id is not None:
-            events.put_named(id, (counter, row_key, minute, amount))
         else:
-            events.put(counter, row_key, minute, amount)
+            events.put(counter, row_key, minute, amount, id)
 
     def _hash_member(
         self, counter: str, minute: int | None, member: bytes

@@ -13,7 +13,7 @@ from countersink.producers.options import Options
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox
 from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
-from countersink.producers.threads import Bell, WorkThread, sleep
+from countersink.producers.threads import Bell, WorkThread, breathe, sleep
 from countersink.runtime.log import Log
 from countersink.runtime.members import no_salt, not_made
 from countersink.stream.clock import RedisClock
@@ -49,7 +49,7 @@ class SendThread(WorkThread):
     @property
     def replayed(self) -> int:
         """Increments sent from the spool."""
-        return 0 if self._spool is None else self._spool.backlog.increments_done
+        return 0 if self._spool is None else self._spool.backlog.done.increments
 
     def rows_waiting(self) -> None:
         """There are rows: flush now if there are many, if members wait for a salt, or if none were
@@ -92,9 +92,8 @@ class SendThread(WorkThread):
         upto = self._buffer.generation
         ready = self._link.ready()
         self._learn_salts(ready=ready)
-        if not (ready and self._replay() and self._send(upto)):
-            # What is not sealed goes on coalescing, which bounds memory by distinct rows.
-            self._outbox.give_back()
+        if ready and self._replay():
+            self._send(upto)
 
     def _learn_salts(self, *, ready: bool) -> None:
         """Ask for the salts that are due, and let members go on that have waited for theirs."""
@@ -200,14 +199,14 @@ class SendThread(WorkThread):
             )
         return None
 
-    def _send(self, upto: int) -> bool:
-        """Send the outbox and the rows up to generation ``upto``; whether Redis has taken all."""
+    def _send(self, upto: int) -> None:
+        """Send the outbox and the rows up to generation ``upto``, as far as Redis takes them."""
         while not self.stopping:
             if len(self._outbox):
                 parcels = self._outbox.stamp(PARCELS_AT_A_TIME)
                 self._outbox.settle(self._link.send(parcels))
                 if not self._link.usable:
-                    return False
+                    return
                 continue
             for _ in range(PARCELS_AT_A_TIME):
                 parcel = self._outbox.seal(upto)
@@ -215,8 +214,7 @@ class SendThread(WorkThread):
                     break
                 self._outbox.post([parcel])
             if not len(self._outbox):
-                return True
-        return False
+                return
 
     def _replay(self) -> bool:
         """Send what the spool holds; whether Redis has taken all that can be read."""
@@ -308,15 +306,25 @@ class Flush:
             time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)
         )
 
-    def wait(self) -> bool:
-        """Wait until :meth:`over`; whether everything is stored."""
+    def wait(self, *, without_threads: bool = False) -> bool:
+        """Wait until :meth:`over`, or do the threads' work here; whether everything is stored."""
         watcher = Bell()
         watchers = self._outbox.watchers
         try:
             watchers.append(watcher)
             while not self.over():
-                watcher.wait_in_app(POLL_SECONDS)
+                if without_threads:
+                    self._work()
+                else:
+                    watcher.wait_in_app(POLL_SECONDS)
         finally:
             if watcher in watchers:
                 watchers.remove(watcher)
         return self.stored()
+
+    def _work(self) -> None:
+        self._sender.work()
+        if self._spool_thread is not None and not self.stored():
+            self._spool_thread.request(self.generation)
+            self._spool_thread.work()
+        breathe()

@@ -57,26 +57,16 @@ class RecordingProducer:
         id: str | None = None,
     ) -> None:
         """Like :meth:`countersink.producers.Producer.increment`."""
-        _check(counter, at)
-        row_key = _row_key(key)
-        check_amount(amount)
-        if id is not None:
-            check_id(id)
-        self._record([Increment(counter=counter, key=row_key, amount=amount, at=at, id=id)])
+        self._record([_checked(counter, key, amount, at, id)])
 
     def increment_many(
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
     ) -> None:
         """Like :meth:`countersink.producers.Producer.increment_many`."""
-        _check(counter, at)
+        _checked(counter, at=at)
         if not isinstance(amounts, Mapping):
             raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        self._record(
-            [
-                Increment(counter=counter, key=check_key(key), amount=check_amount(amount), at=at)
-                for key, amount in amounts.items()
-            ]
-        )
+        self._record([_checked(counter, check_key(key), amounts[key], at) for key in amounts])
 
     def increment_batch(
         self, increments: Iterable[Asked | Increment], *, id: str | None = None
@@ -97,10 +87,8 @@ class RecordingProducer:
         at: datetime | None = None,
     ) -> None:
         """Like :meth:`countersink.producers.Producer.seen`, of any counter."""
-        _check(counter, at)
-        row_key = _row_key(key)
         check_member(member)
-        self._record([Increment(counter=counter, key=row_key, at=at, member=member)])
+        self._record([_checked(counter, key, at=at)._replace(member=member)])
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """True: nothing can be missing."""
@@ -109,18 +97,7 @@ class RecordingProducer:
     def stats(self) -> Stats:
         """Everything is stored."""
         with self._lock:
-            asked = self._asked
-        return Stats(
-            accepted=asked,
-            stored=asked,
-            resent=0,
-            spooled=0,
-            replayed=0,
-            dropped=0,
-            pending_rows=0,
-            last_error=None,
-            connected=True,
-        )
+            return Stats(accepted=self._asked, stored=self._asked, connected=True)
 
     def close(self, timeout: float = 5.0) -> bool:
         """Calls of ``increment()`` from now on raise RuntimeError."""
@@ -215,6 +192,24 @@ class RecordingProducer:
                 self._increments.append(each)
 
 
+def _checked(
+    counter: str,
+    key: str | Mapping[str, str] = "",
+    amount: int = 1,
+    at: datetime | None = None,
+    id: str | None = None,
+) -> Increment:
+    """An increment of the producer's own arguments, which are valid."""
+    check_counter(counter)
+    row_key = _row_key(key)
+    check_amount(amount)
+    if at is not None:
+        minute_of(at)
+    if id is not None:
+        check_id(id)
+    return Increment(counter, row_key, amount, at, id)
+
+
 def _row_key(key: str | Mapping[str, str]) -> str | Mapping[str, str]:
     row_key = check_row_key(key)
     return row_key if isinstance(row_key, str) else dict(row_key)
@@ -227,9 +222,3 @@ def _is_asked(counted: str | Mapping[str, str], asked: str | Mapping[str, str] |
     if counted and not values:  # a key, which no breakdown counts
         return False
     return all(values.get(name, "") == check_key(value) for name, value in asked.items())
-
-
-def _check(counter: str, at: datetime | None) -> None:
-    check_counter(counter)
-    if at is not None:
-        minute_of(at)

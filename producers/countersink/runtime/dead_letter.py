@@ -99,27 +99,12 @@ class DeadReason(StrEnum):
         "More than are read at once.",
         _SPLIT,
     )
-    NOT_JSON = (
-        "not_json",
+    BAD_ENTRY = (
+        "bad_entry",
         "Not to be read",
-        "The increments of this entry are no JSON.",
+        "The entry has no list of increments, or its id, time or version is none.",
         _ENTRY,
     )
-    NOT_ROWS = (
-        "not_rows",
-        "Not to be read",
-        "The entry holds something else than a list of increments.",
-        _ENTRY,
-    )
-    NO_ROWS = "no_rows", "No entry of countersink's", "It has no increments in it.", _ENTRY
-    BAD_VERSION = (
-        "bad_version",
-        "Not to be read",
-        "The entry does not say which format it has.",
-        _ENTRY,
-    )
-    BAD_ID = "bad_id", "Not to be read", "The entry's id is none.", _ENTRY
-    BAD_AT = "bad_at", "Not to be read", "The entry does not say when it was sent.", _ENTRY
     NEWER_VERSION = (
         "newer_version",
         "Sent by a newer version",

@@ -42,11 +42,6 @@ def _offset_ms(server: redis.Redis) -> int:
 RELEARN_SECONDS: Final = 300.0
 JUMP_SECONDS: Final = 0.5
 """A wall clock that moves this much against the monotonic one was set (or the machine slept)."""
-SPAN_MS: Final = 100
-"""The first relative minutes; twice as long whenever ``SPANS`` of them have passed."""
-SPANS: Final = 10
-MAX_SPAN_MS: Final = 51_200
-
 
 if sys.platform == "linux":
     _STEADY: Final = time.CLOCK_BOOTTIME  # goes on while the machine sleeps, other than monotonic()
@@ -59,19 +54,13 @@ def _steady() -> float:
 
 
 class RedisClock:
-    """Unix ms on Redis's clock: the local one plus the difference learnt at the last connect.
-
-    Before the first one nobody knows what minute it is there. :meth:`minute` then gives a relative
-    one, a negative number, which :meth:`absolute` makes a real one as soon as the difference is
-    known. A relative minute is a span of the monotonic clock, a tenth to a fifth of what has been
-    waited by then: so rows of the first second are told apart by 0.1 s, and an outage that lasts
-    does not make a row of each tenth of a second, which would fill the memory.
+    """Unix ms on Redis's clock: the local one plus the difference learnt at the last connect;
+    until then the local one alone.
     """
 
     def __init__(self) -> None:
         self._offset_ms = 0
         self._learnt: tuple[float, float] | None = None  # wall clock, steady clock
-        self._born = _steady()
 
     def learn(self, client: redis.Redis, key: str | None = None) -> None:
         """Ask Redis for its time; of a cluster, the master that serves ``key``.
@@ -98,24 +87,9 @@ class RedisClock:
         return int(wall * 1000) + self._offset_ms
 
     def minute(self) -> int:
-        """Now, in whole Unix minutes, or as a relative minute."""
-        if self._learnt is not None:
-            return max(0, self.now_ms() // 60_000)
-        waited = int((_steady() - self._born) * 1000)
-        span = SPAN_MS
-        while span < MAX_SPAN_MS and span * SPANS < waited:
-            span *= 2
-        return -1 - (waited // span * span + span // 2)  # the midst of it
-
-    def absolute(self, minute: int) -> int:
-        """A minute that :meth:`minute` gave, in whole Unix minutes; by this machine's clock if the
-        difference is still not known.
-        """
-        if minute >= 0:
-            return minute
-        ago_ms = int((_steady() - self._born) * 1000) - (-1 - minute)
-        return max(0, (self.now_ms() - ago_ms) // 60_000)
+        """Now, in whole Unix minutes."""
+        return max(0, self.now_ms() // 60_000)
 
     def seconds_to_next_minute(self) -> float:
-        """Seconds until :meth:`minute` changes, once it is no relative one."""
+        """Seconds until :meth:`minute` changes."""
         return (60_000 - self.now_ms() % 60_000) / 1000

@@ -7,11 +7,8 @@ which a producing app does not take on.
 """
 
 import json
-import re
 from base64 import b64decode
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -31,13 +28,10 @@ NumberedRow = tuple[int, str, RowKey, int, int]
 """(position in the entry from 0, counter, key or dimensions, minute, amount)."""
 
 _MOST_VALUES: Final = 30 * MAX_ROWS
-"""Texts, opening brackets and commas of a ``rows`` field that is read at all; a row has seven, and
-one of eight dimensions 29. More of them would take a hundred times the memory of their bytes.
+"""Commas and opening brackets of a ``rows`` field with a bad row that is read at all; besides those
+in its texts a row has five, one of eight dimensions 13. More would take a hundred times the memory
+of their bytes.
 """
-# A text without an end goes to the end, so that nothing is looked for in it again and again.
-_TEXT = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-_STRUCTURE = re.compile(_TEXT + r"|[\[\]{},]", re.DOTALL)
-_VALUE = re.compile(_TEXT + r"|[\[{,]", re.DOTALL)
 
 
 class _AnyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -78,7 +72,7 @@ class Decoded:
 
 
 class _Fault(Exception):
-    """The whole entry cannot be read."""
+    """A row, or the whole entry, cannot be read."""
 
     def __init__(self, reason: DeadReason, detail: str) -> None:
         super().__init__(reason, detail)
@@ -167,7 +161,7 @@ def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
     for position, item in enumerate(items):
         try:
             counter, key, minute, amount = item
-            if not (
+            is_usual = (
                 counter in known
                 and type(key) is str
                 and len(key) <= MAX_KEY_BYTES
@@ -176,21 +170,20 @@ def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
                 and limits.MIN_MINUTE <= minute <= latest
                 and type(amount) is int
                 and limits.MIN_AMOUNT <= amount <= limits.MAX_AMOUNT
-            ):
-                key = _checked_key(item, latest)
+            )
+        except (TypeError, ValueError):
+            is_usual = False
+        if is_usual:
+            rows.append((position, counter, key, minute, amount))
+            continue
+        try:
+            row, members = _checked_row(position, item, latest)
         except _Fault as fault:
             bad.append(_bad(position, fault.reason, fault.detail, item))
-        except (TypeError, ValueError) as error:
-            try:
-                row, seen[position] = _with_members(position, item, latest)
-            except _Fault as fault:
-                bad.append(_bad(position, fault.reason, fault.detail, item))
-            except (TypeError, ValueError):
-                bad.append(_bad_row(position, item, error))
-            else:
-                rows.append(row)
-        else:
-            rows.append((position, counter, key, minute, amount))
+            continue
+        rows.append(row)
+        if members is not None:
+            seen[position] = members
     return rows, seen, bad
 
 
@@ -201,21 +194,41 @@ def _items(row: _AnyRow) -> tuple[Any, ...]:
     return (*plain, row.number) if row.hashes is msgspec.UNSET else (*plain, row.number, row.hashes)
 
 
-def _with_members(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen]:
-    """A row of six items.
+def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen | None]:
+    """A row as it is counted, and the members that it brings.
 
     Raises:
-        _Fault: its members, or its number of sightings, cannot be.
-        TypeError, ValueError: it is no such row, or something else is wrong with it.
+        _Fault: something is wrong with it.
     """
-    counter, key, minute, amount, number, hashes = item
-    key = _checked_key((counter, key, minute, amount), latest)
+    if not (isinstance(item, list | tuple) and len(item) in (4, 6)):
+        detail = "a row is [counter, key, minute, amount], or has members behind"
+        raise _Fault(DeadReason.NOT_A_ROW, detail)
+    counter, key, minute, amount, *members = item
+    try:
+        limits.check_counter(counter)
+        checked = check_row_key(key)
+        limits.check_minute(minute)
+        limits.check_amount(amount)
+    except (TypeError, ValueError) as error:
+        fault = row_fault((counter, key, minute, amount))
+        raise _Fault(*(fault or (DeadReason.NOT_A_ROW, str(error)))) from None
+    if minute > latest:
+        days = limits.MAX_AHEAD // 1440
+        detail = f"the event is more than {days} days later than now, and than it was sent"
+        raise _Fault(DeadReason.BAD_MINUTE, detail)
+    if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
+        _known_counters.add(counter)
+    row = position, counter, checked, minute, amount
+    return row, _checked_members(amount, *members) if members else None
+
+
+def _checked_members(amount: int, number: Any, hashes: Any) -> Seen:
     if amount < 0:
         detail = "a row that brings members has a number of sightings, which is not negative"
         raise _Fault(DeadReason.BAD_AMOUNT, detail)
     if type(number) is not int or not 0 <= number <= MAX_SALT_NUMBER:
         raise _Fault(DeadReason.BAD_MEMBERS, "the number of a salt is an int from 0 to 2**32 - 1")
-    return (position, counter, key, minute, amount), Seen(number, _read_hashes(hashes))
+    return Seen(number, _read_hashes(hashes))
 
 
 def _read_hashes(text: Any) -> bytes:
@@ -233,22 +246,6 @@ def _read_hashes(text: Any) -> bytes:
     return hashes
 
 
-def _checked_key(item: Any, latest: int) -> RowKey:
-    """The key of a row as it is counted; raises for whatever is wrong with the row."""
-    counter, key, minute, amount = item
-    limits.check_counter(counter)
-    checked = check_row_key(key)
-    limits.check_minute(minute)
-    limits.check_amount(amount)
-    if minute > latest:
-        days = limits.MAX_AHEAD // 1440
-        detail = f"the event is more than {days} days later than now, and than it was sent"
-        raise _Fault(DeadReason.BAD_MINUTE, detail)
-    if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
-        _known_counters.add(counter)
-    return checked
-
-
 def _payload(item: Any) -> bytes:
     return json.dumps(item, separators=(",", ":")).encode()  # ASCII: lone surrogates stay escaped
 
@@ -258,32 +255,18 @@ def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
     return Bad(position, reason, detail, _payload(item), counter if limits.is_name(counter) else "")
 
 
-def _bad_row(position: int, item: Any, error: Exception) -> Bad:
-    is_row = isinstance(item, list | tuple) and len(item) in (4, 6)
-    if is_row and (fault := row_fault(item[:4])) is not None:
-        return _bad(position, fault.reason, fault.detail, item)
-    detail = f"a row is [counter, key, minute, amount], or has members behind: {error}"
-    return _bad(position, DeadReason.NOT_A_ROW, detail, item)
-
-
 def _decode_loosely(raw: bytes) -> list[Any]:
     """The items of ``rows``, whatever they are, so that one bad row can be told from the others."""
-    text = raw.decode("utf-8", "surrogateescape")
-    values = sum(1 for _ in islice(_VALUE.finditer(text), _MOST_VALUES + 1))
-    if values > _MOST_VALUES:
+    if sum(map(raw.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         detail = f"'rows' holds more than {MAX_ROWS} rows: split the entry"
         raise _Fault(DeadReason.TOO_MANY_ROWS, detail)
     try:
-        try:
-            items = _loads(text)
-        except RecursionError:
-            items = [_loads_item(item) for item in _split(text)]
+        items = _loads(raw.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
-        raise _Fault(DeadReason.NOT_JSON, f"'rows' is not JSON: {error}") from None
+        raise _Fault(DeadReason.BAD_ENTRY, f"'rows' is not JSON: {error}") from None
     if not isinstance(items, list):
-        raise _Fault(
-            DeadReason.NOT_ROWS, f"'rows' is a JSON {type(items).__name__}, not a list of rows"
-        )
+        detail = f"'rows' is a JSON {type(items).__name__}, not a list of rows"
+        raise _Fault(DeadReason.BAD_ENTRY, detail)
     return items
 
 
@@ -292,47 +275,11 @@ def _loads(text: str) -> Any:
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 40 else digits)
 
 
-def _loads_item(text: str) -> Any:
-    try:
-        return _loads(text)
-    except RecursionError:
-        return "a value nested too deeply to be shown"
-
-
-def _split(text: str) -> Iterator[str]:
-    """The texts of the items of a JSON array, found by counting brackets: any depth will do.
-
-    Raises:
-        ValueError: the brackets do not match, or it is no array.
-    """
-    depth, start = 0, 0
-    for token in _STRUCTURE.finditer(text):
-        mark = token[0]
-        if mark in "[{":
-            depth += 1
-            if depth == 1:
-                if mark == "{":
-                    raise ValueError("an object, nested too deeply")
-                start = token.end()
-        elif mark in "]}":
-            depth -= 1
-            if depth == 0:
-                if text[start : token.start()].strip():
-                    yield text[start : token.start()]
-                if text[token.end() :].strip():
-                    raise ValueError("something follows the array")
-                return
-        elif mark == "," and depth == 1:
-            yield text[start : token.start()]
-            start = token.end()
-    raise ValueError("it ends within an array")
-
-
 def _check_version(raw: bytes | None) -> None:
     if raw is None or raw == b"%d" % VERSION:
         return
     if not raw.isdigit() or len(raw) > 9 or int(raw) < 1:
-        raise _Fault(DeadReason.BAD_VERSION, f"'v' is {raw[:40]!r}, not a format version")
+        raise _Fault(DeadReason.BAD_ENTRY, f"'v' is {raw[:40]!r}, not a format version")
     if int(raw) > VERSION:
         raise _Fault(
             DeadReason.NEWER_VERSION,
@@ -344,13 +291,13 @@ def _check_version(raw: bytes | None) -> None:
 def _read_id(raw: bytes) -> str:
     text = raw.decode("ascii", "replace").lower()
     if len(text) != 32 or not set(text) <= set("0123456789abcdef"):
-        raise _Fault(DeadReason.BAD_ID, f"'id' is {raw[:40]!r}, not 32 hex digits")
+        raise _Fault(DeadReason.BAD_ENTRY, f"'id' is {raw[:40]!r}, not 32 hex digits")
     return text
 
 
 def _read_at(raw: bytes) -> int:
     if not (raw.isdigit() and len(raw) <= 15 and int(raw) <= MAX_AT):
-        raise _Fault(DeadReason.BAD_AT, f"'at' is {raw[:40]!r}, not a time in Unix ms")
+        raise _Fault(DeadReason.BAD_ENTRY, f"'at' is {raw[:40]!r}, not a time in Unix ms")
     return int(raw)
 
 
@@ -361,7 +308,7 @@ def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
         _read_id(fields[b"id"])
     at = _read_at(fields[b"at"]) if b"at" in fields else None
     if b"rows" not in fields:
-        raise _Fault(DeadReason.NO_ROWS, "the entry has no field 'rows': not an entry of ours")
+        raise _Fault(DeadReason.BAD_ENTRY, "the entry has no field 'rows': not an entry of ours")
     return at, fields[b"rows"]
 
 

@@ -4,8 +4,7 @@
 ========  =====================================================================================
 field     meaning
 ========  =====================================================================================
-``v``     format version: ``3`` if a row brings members, ``2`` if one has dimensions, else ``1``
-          (missing: 1)
+``v``     format version, ``1`` (missing: 1)
 ``id``    32 hex digits, unique per entry (missing: :func:`derived_id`)
 ``at``    Unix ms of the first attempt to send, on Redis's clock (missing: the stream id's time)
 ``rows``  JSON ``[[counter, key, minute, amount], …]``; minute in Unix minutes; in the place of
@@ -29,7 +28,6 @@ until there are bytes enough, and cut what is larger than any of ours.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -43,8 +41,8 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import hashes_text
 from countersink.stream.connection import mapped
 
-VERSION: Final = 3
-"""The newest version that is read."""
+VERSION: Final = 1
+"""The version that is written, and the newest that is read."""
 ROWS_PER_ENTRY: Final = 1000
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """A larger ``rows`` field is refused."""
@@ -71,14 +69,6 @@ MembersRow = tuple[str, RowKey, int, int, int, bytes]
 them."""
 Row = PlainRow | MembersRow
 
-_OBJECT = re.compile(rb'[A-Za-z0-9_.:\-]",\{"')
-"""The end of a counter's name, and an object. Within a text a quotation mark has a backslash before
-it, and one that begins a text has a bracket or a comma."""
-_MEMBERS = re.compile(rb'[0-9],"[A-Za-z0-9+/=]+"\]')
-"""The end of a row that brings members. A text that ends with a comma has a comma, a colon, a brace
-or a bracket behind it."""
-
-
 _encode = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, separators=(",", ":"), default=hashes_text
 ).encode
@@ -103,7 +93,7 @@ class Sealed:
 
     def fields(self) -> dict[Any, Any]:
         """The fields for XADD: the same bytes at every call."""
-        return {"v": version_of(self.rows), "id": self.id, "at": self.at, "rows": self.rows}
+        return {"v": VERSION, "id": self.id, "at": self.at, "rows": self.rows}
 
 
 def new_entry_id(now_ms: int) -> str:
@@ -173,13 +163,6 @@ def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
             else:
                 half = len(part) // 2
                 waiting += [part[half:], part[:half]]
-
-
-def version_of(rows: bytes) -> int:
-    """The format version of what :func:`encode_rows` made."""
-    if b'"]' in rows and _MEMBERS.search(rows):
-        return 3
-    return 2 if b'",{"' in rows and _OBJECT.search(rows) else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ class PartitionRoute:
         self.partition = 0
         self._share = SystemRandom().random() if share is None else share
         self._master: str | None = None
-        self._left: dict[str, tuple[float, StreamError]] = {}  # masters: when, and why
+        self._left: dict[str, StreamError] = {}  # masters, and why
         self._found = False
         self._home_at = float("inf")
 
@@ -369,7 +369,6 @@ class PartitionRoute:
             StreamError: Redis did not do its part.
         """
         if not self._found:
-            self._forget()
             self.partition, self._master = self._chosen(client, partitions(client))
         self._found = False
 
@@ -413,7 +412,7 @@ class PartitionRoute:
             # however long it takes what is sent to fail.
             while True:
                 if self._master is not None:
-                    self._left[self._master] = time.monotonic(), reason
+                    self._left[self._master] = reason
                 self.partition, self._master = self._chosen(client, number)
                 if self._master is None or self._master in self._left:
                     break
@@ -427,7 +426,7 @@ class PartitionRoute:
                     return None
         except StreamError:
             return error
-        reasons = [error, *(why for _, why in self._left.values())]
+        reasons = [error, *self._left.values()]
         self._left.clear()  # none serves: begin anew, after a pause
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
@@ -439,26 +438,17 @@ class PartitionRoute:
         if now < self._home_at:
             return False
         self._home_at = now + RETURN_SECONDS
-        self._forget()
-        master: str | None = None
+        self._left.clear()
         try:
             home, master = self._chosen(client, partitions(client))
             if home != self.partition:
                 _ask(client, home)
-        except StreamError as error:
-            if master is not None and master != self._master:
-                self._left[master] = now, error
+        except StreamError:
             return False
-        if not self._left:
-            self._home_at = float("inf")
+        self._home_at = float("inf")
         moved = home != self.partition
         self.partition, self._master = home, master
         return moved
-
-    def _forget(self) -> None:
-        """Forget masters that were left long ago."""
-        since = time.monotonic() - RETURN_SECONDS
-        self._left = {each: left for each, left in self._left.items() if left[0] > since}
 
     def _chosen(self, client: redis.Redis, number: int) -> tuple[int, str | None]:
         """The partition of the share, and its master; none of the masters that were left lately."""

@@ -16,11 +16,10 @@ needs no test of the producer's state: whenever callers should take the slow way
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 from countersink.producers.batch import Event, IncrementBatch
-from countersink.producers.buffer.generations import batch_bytes
+from countersink.producers.buffer.generations import rows_at
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.buffer.sightings import Sightings, Waiting
 from countersink.producers.lifecycle import wait_for_end
@@ -43,8 +42,6 @@ PAUSE_SECONDS: Final = 0.0001
 """How long a call in the main thread lets the fold thread go on while there are too many events."""
 CHUNK: Final = 2_000
 """Events that a caller folds at a time."""
-CLAIM: Final = 1_000
-"""Events that room is taken for at a time, where many counters have few each."""
 ALL_CHUNK: Final = 4_000
 """Events that a flush folds at a time."""
 MANY_SECONDS: Final = 5e-6
@@ -106,29 +103,28 @@ class EventBuffer:
         self.mode = Mode.IDLE
         self._closed = False
         self._folding = False
-        self._claimed = 0  # rows that room is taken for, whatever they are
         self._torn = False  # an exception came up in the midst of folding
         self._clock = clock
         self._wake = wake
         self._ones: dict[str, list[RowKey]] = {}
-        # The same lists, in two that are safe to walk while they grow, other than a dictionary.
+        # The same lists, safe to walk while they grow, other than a dictionary.
         self._lists: list[tuple[str, list[RowKey]]] = []
-        self._events: list[list[RowKey]] = []
-        self._mixed: list[Event] = []
+        self._mixed: list[tuple[Event, str | None]] = []
         self._many: list[Many] = []
         self._batches: list[IncrementBatch] = []
         self._promising = RLock()  # among callers; reentrant for a signal handler
         self._late: list[int] = []
-        self._named: list[tuple[str, Event]] = []
-        self._turn = -1  # whose list was folded last, so that each gets its turn
+        self._turn = 0  # whose list is folded first, so that each gets its turn
 
     # --- the callers' side -------------------------------------------------------------------
 
-    def put(self, counter: str, key: RowKey, minute: int | None, amount: int) -> None:
-        """Leave a checked event."""
+    def put(
+        self, counter: str, key: RowKey, minute: int | None, amount: int, id: str | None = None
+    ) -> None:
+        """Leave a checked event; ``id``: the app's own name of it."""
         if not isinstance(key, str):
-            self.buffer.dimensions = True
-        if amount == 1 and minute is None:
+            self.buffer.large_rows = True
+        if amount == 1 and minute is None and id is None:
             events = self._list_of(counter)
             if events is not None:
                 events.append(key)
@@ -138,7 +134,7 @@ class EventBuffer:
                         self._close_fast()
                 self._after_put(len(events))
                 return
-        self._mixed.append((counter, key, minute, amount))
+        self._mixed.append(((counter, key, minute, amount), id))
         self._after_put(len(self._mixed))
 
     def put_many(
@@ -156,22 +152,22 @@ class EventBuffer:
     def put_batch(self, batch: IncrementBatch) -> bool:
         """Leave checked events for which there is room, which is theirs from now on; else False."""
         buffer = self.buffer
-        batch.bytes = batch_bytes(batch)
-        buffer.dimensions = buffer.dimensions or batch.dimensions
-        rows, size = batch.rows, batch.bytes
+        buffer.large_rows = buffer.large_rows or batch.dimensions or bool(batch.members)
         with self._promising:
-            if not buffer.promise(rows, size):
+            if batch.room > buffer.certain:
                 return False
+            room = batch.room
+            buffer.promised += room
             try:
                 self._batches.append(batch)
                 if not (buffer.closed and self._withdraw(batch)):
-                    rows = size = 0
+                    room = 0
                 # else a signal handler had closed the producer
             finally:
                 # An exception of a signal handler leaves no room promised for ever; in the worst
                 # case, right after the append, there is that much more than there should be.
-                buffer.take_back(rows, size)
-        if rows:
+                buffer.promised -= room
+        if room:
             return False
         if self.mode is not Mode.HOT or buffer.much_promised:
             self._wake()
@@ -188,13 +184,6 @@ class EventBuffer:
         except ValueError:
             return False
         return True
-
-    def put_named(self, id: str, event: Event) -> None:
-        """Leave a checked event that has the app's own id."""
-        if not isinstance(event[1], str):
-            self.buffer.dimensions = True
-        self._named.append((id, event))
-        self._after_put(len(self._named))
 
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
         """Leave a checked sighting."""
@@ -250,7 +239,6 @@ class EventBuffer:
             events = self._ones.setdefault(counter, mine)
             if events is mine:  # setdefault is atomic: one caller wins
                 self._lists.append((counter, mine))
-                self._events.append(mine)
         return events
 
     def _after_put(self, waiting: int) -> None:
@@ -286,8 +274,8 @@ class EventBuffer:
 
     def raw(self) -> int:
         """Events that are not folded yet."""
-        ones = sum(map(len, self._events))
-        others = len(self._mixed) + len(self._named) + self.sightings.left
+        ones = sum([len(events) for _, events in self._lists])
+        others = len(self._mixed) + self.sightings.left
         return ones + self._many_raw() + self._batched() + others
 
     def _many_raw(self) -> int:
@@ -307,18 +295,8 @@ class EventBuffer:
         Args:
             allowed: asked how many events may be folded now, and then again; may wait.
         """
-        ones = [(name, events, len(events)) for name, events in list(self._lists) if events]
-        seen = self.sightings.waiting()
-        kinds: list[tuple[Callable[[int], int], int]] = [
-            (partial(self._fold_some, ones), sum([there for _, _, there in ones])),
-            (self._fold_mixed, len(self._mixed)),
-            (self._fold_many, self._many_raw()),
-            (self._fold_batches, self._batched()),
-            (self._fold_named, len(self._named)),
-            (partial(self._fold_seen, of=seen), sum([there for _, _, there in seen])),
-        ]
         room = 0
-        for fold, there in kinds:
+        for fold, there in self._kinds():
             # Each kind by as many as there were, wherever other callers have added to the rest.
             left = there
             while left > 0:
@@ -337,18 +315,21 @@ class EventBuffer:
     def _fold_chunk(self, limit: int) -> int:
         self.refused = False
         # Kinds that come seldom have a limit of their own, or a busy one could keep them waiting.
-        done = self._guarded(self._fold_ones, limit)
-        if self._mixed:
-            done += self._guarded(self._fold_mixed, limit)
-        if self._many:
-            done += self._guarded(self._fold_many, limit)
-        if self._batches:
-            done += self._guarded(self._fold_batches, limit)
-        if self._named:
-            done += self._guarded(self._fold_named, limit)
-        if self.sightings.left:
-            done += self._guarded(self._fold_seen, limit)
-        return done
+        return sum(self._guarded(fold, min(limit, there)) for fold, there in self._kinds() if there)
+
+    def _kinds(self) -> list[tuple[Callable[[int], int], int]]:
+        """For each kind of events, what folds those that are there now, and how many they are."""
+        ones = [(name, events, len(events)) for name, events in self._lists if events]
+        self._turn = (self._turn + 1) % max(1, len(ones))
+        ones = ones[self._turn :] + ones[: self._turn]
+        seen = self.sightings.waiting()
+        return [
+            (partial(self._fold_ones, ones), sum([there for _, _, there in ones])),
+            (self._fold_mixed, len(self._mixed)),
+            (self._fold_many, self._many_raw()),
+            (self._fold_batches, self._batched()),
+            (partial(self._fold_seen, seen), sum([there for _, _, there in seen])),
+        ]
 
     def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
         """Fold, unless this is a signal handler or a finalizer in the midst of that."""
@@ -359,15 +340,10 @@ class EventBuffer:
             if self._torn:
                 self.buffer.mend()
             self._torn = True
-            self.buffer.recount()
-            self._claimed = 0
             folded = fold(limit)
-            self.buffer.recount()
             self._torn = False
             return folded
         finally:
-            if self._torn:
-                self.buffer.mend()
             self._folding = False
 
     def _with_room(self, limit: int) -> int:
@@ -378,47 +354,28 @@ class EventBuffer:
         self.refused = self.refused or not certain
         return min(limit, certain)
 
-    def _fold_ones(self, limit: int) -> int:
-        lists = self._lists
-        turn = self._turn + 1
-        minute = self._clock.minute()
-        limit = self._with_room(limit)
-        done = 0
-        if not limit:
-            return 0
-        for number in chain(range(turn, len(lists)), range(min(turn, len(lists)))):
-            counter, events = lists[number]
-            if events:
-                done += self._fold_list(counter, events, limit - done, minute)
-                if done >= limit:
-                    self._turn = number
-                    break
-        return done
-
-    def _fold_some(self, ones: list[tuple[str, list[RowKey], int]], limit: int) -> int:
+    def _fold_ones(self, ones: list[tuple[str, list[RowKey], int]], limit: int) -> int:
         """Fold of each list as many events as it says, from the last list on."""
         minute = self._clock.minute()
         limit = self._with_room(limit)
+        bounded = limit > self.buffer.certain  # once for all lists: there may be one for each event
         done = 0
         while ones and done < limit:
             counter, events, there = ones.pop()
-            folded = self._fold_list(counter, events, min(there, limit - done), minute)
+            most = min(there, limit - done)
+            folded = self._fold_list(counter, events, most, minute, bounded=bounded)
             done += folded
             if 0 < folded < there:
                 ones.append((counter, events, there - folded))
         return done
 
-    def _fold_list(self, counter: str, events: list[RowKey], limit: int, minute: int) -> int:
+    def _fold_list(
+        self, counter: str, events: list[RowKey], limit: int, minute: int, *, bounded: bool
+    ) -> int:
         chunk = events[:limit]
         del events[: len(chunk)]
         count = len(chunk)
-        if self._claimed < count <= CLAIM:
-            # Once for many lists: there may be one for each event.
-            self.buffer.recount()
-            self._claimed = CLAIM if self.buffer.claim_tables(CLAIM) else 0
-        bounded = self._claimed < count
         dropped = self.buffer.add_ones(counter, minute, chunk, bounded=bounded)
-        self._claimed = 0 if bounded else self._claimed - count
         self.dropped += dropped
         self.accepted += count - dropped
         return count
@@ -427,7 +384,10 @@ class EventBuffer:
         minute = self._clock.minute()
         chunk = self._mixed[: self._with_room(limit)]
         del self._mixed[: len(chunk)]
-        dropped = self.buffer.add_events(chunk, minute)
+        dropped = self.buffer.add_events([event for event, id in chunk if id is None], minute)
+        for event, id in chunk:
+            if id is not None:
+                dropped += self.buffer.add_named((event[0], id), rows_at([event], minute))
         self.dropped += dropped
         self.accepted += len(chunk) - dropped
         return len(chunk)
@@ -450,11 +410,11 @@ class EventBuffer:
 
     def _fold_batches(self, limit: int) -> int:
         minute = self._clock.minute()
-        chunk, done, size = 0, 0, 0
+        chunk, done = 0, 0
         for batch in self._batches:
             if done >= limit:
                 break
-            chunk, done, size = chunk + 1, done + batch.rows, size + batch.bytes
+            chunk, done = chunk + 1, done + batch.rows
         batches = self._batches[:chunk]
         del self._batches[:chunk]
         try:
@@ -465,40 +425,25 @@ class EventBuffer:
             self.accepted += done
             return done
         finally:
-            self.buffer.redeem(done, size)
+            self.buffer.redeemed += sum(batch.room for batch in batches)
 
-    def _fold_named(self, limit: int) -> int:
-        minute = self._clock.minute()
-        chunk = self._named[: self._with_room(limit)]
-        del self._named[: len(chunk)]
-        dropped = 0
-        for id, (counter, key, at, amount) in chunk:
-            row = (counter, key, minute if at is None else at, amount)
-            dropped += self.buffer.add_named((counter, id), [row])
-        self.dropped += dropped
-        self.accepted += len(chunk) - dropped
-        return len(chunk)
-
-    def _fold_seen(self, limit: int, of: list[Waiting] | None = None) -> int:
-        of = self.sightings.waiting() if of is None else of
+    def _fold_seen(self, of: list[Waiting], limit: int) -> int:
         folded, dropped = self.sightings.fold(self._with_room(limit), of, patient=self.patient)
         self.refused = self.refused or bool(of and not folded)
         self.dropped += dropped
         self.accepted += folded - dropped
         return folded
 
-    def fold_waiting(self) -> None:
-        """Hash the members whose salts have become known. For the send thread."""
-        with self.lock:
-            self._guarded(self._fold_waiting, 0)
+    def fold_waiting(self, *, end: bool = False) -> None:
+        """Hash the members whose salts have become known; at the ``end``, count the others without
+        their members.
+        """
 
-    def end_waiting(self) -> None:
-        """Count those that wait without their members."""
-        with self.lock:
-            self._guarded(partial(self._fold_waiting, end=True), 0)
+        def fold(_: int) -> int:
+            dropped = self.sightings.fold_waiting(end=end)
+            self.dropped += dropped
+            self.accepted -= dropped
+            return 0
 
-    def _fold_waiting(self, _: int, *, end: bool = False) -> int:
-        dropped = self.sightings.end_waiting() if end else self.sightings.fold_waiting()
-        self.dropped += dropped
-        self.accepted -= dropped
-        return 0
+        with self.lock:
+            self._guarded(fold, 0)

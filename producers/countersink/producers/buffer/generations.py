@@ -1,5 +1,5 @@
 """Rows that were accepted between two flushes (a generation), the bytes that a row is estimated to
-take, and the accounting of promised and used room."""
+take."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -8,8 +8,8 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final, cast
 
-from countersink.producers.batch import IncrementBatch, NamedEvent, Names
-from countersink.runtime.dimensions import MAX_DIMENSIONS, RowKey
+from countersink.producers.batch import NamedEvent, Names
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import MAX_HASHES
 from countersink.stream.entry import MAX_ROW_BYTES, PlainRow, Row
 
@@ -29,20 +29,16 @@ MEMBERS_BYTES: Final = 400
 """The members of a row, without their hashes."""
 HASH_MEMORY: Final = 192
 """A hash: its bytes, and its share of a set that was just resized."""
-MOST_ROW_BYTES: Final = ROW_BYTES + 1_100
-"""A row with a key whose every character takes four bytes, for one beyond the BMP is among them."""
-
-MOST_DIMENSIONS_BYTES: Final = MOST_ROW_BYTES + MAX_DIMENSIONS * 1_250
-"""A row with as many dimensions as there may be, whose values are such keys."""
+ROOM_BYTES: Final = TABLE_BYTES + ROW_BYTES + 350
+"""A row with a table of its own and a key of 255 bytes of ASCII: room for rows is reckoned by this
+before they are made, so that memory may be passed by what one chunk of larger ones takes."""
 
 # The loop in C that Counter has works on a plain dictionary as well.
 count_all = cast(Callable[[dict[RowKey, int], Sequence[RowKey]], None], Counter.update)
 """Add 1 to each of the keys."""
 
-Named = tuple[Names, list[Row], int]
-"""The app's own names, the rows that travel under them, and how many rows there are in the list up
-to and including these: counted so that their sum can be told without adding it up, and cannot part
-from them."""
+Named = tuple[Names, list[Row]]
+"""The app's own names, and the rows that travel under them."""
 
 
 Digest = bytes
@@ -77,18 +73,6 @@ def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
     """What an entry of ``rows`` under ``names`` takes."""
     members = HASH_MEMORY * sum([len(row) == 6 for row in rows])
     return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows]) + members
-
-
-def batch_bytes(batch: IncrementBatch) -> int:
-    """What its rows take in memory at most: as if none of them were there."""
-    tables = {(counter, at) for counter, _, at, _ in batch.plain}
-    plain = rows_bytes([event[1] for event in batch.plain])
-    size = len(tables) * TABLE_BYTES + plain
-    size += len(batch.members) * (TABLE_BYTES + MEMBERS_BYTES + HASH_MEMORY)
-    size += rows_bytes([row[1] for row in batch.members])
-    for names, events in batch.named:
-        size += named_bytes(names, events)
-    return size
 
 
 class MinuteTable:
@@ -135,9 +119,9 @@ class Generation:
     Attributes:
         members: (counter, minute, number of a salt) → sightings.
         cells: rows in the tables, those with members included. A figure, since there may be very
-            many tables; so is
-        bytes: what all rows take in memory; and
-        relative: whether a row's minute is relative (see ``RedisClock``).
+            many tables; so are
+        named_rows: rows that have names; and
+        bytes: what all rows take in memory.
     """
 
     number: int
@@ -147,25 +131,18 @@ class Generation:
     named: list[Named] = field(default_factory=list)
     members: dict[tuple[str, int, int], MembersTable] = field(default_factory=dict)
     cells: int = 0
+    named_rows: int = 0
     bytes: int = 0
-    relative: bool = False
 
     @property
     def size(self) -> int:
         """Rows, of all kinds."""
         return self.cells + len(self.full) + self.named_rows
 
-    @property
-    def named_rows(self) -> int:
-        """Rows that have names."""
-        return self.named[-1][2] if self.named else 0
-
     def table(self, counter: str, minute: int) -> MinuteTable:
         """A new table."""
         table = self.tables[counter, minute] = MinuteTable()
         self.bytes += TABLE_BYTES
-        if minute < 0:
-            self.relative = True
         return table
 
     def count_ones(self, table: MinuteTable, keys: Sequence[RowKey]) -> None:
@@ -192,10 +169,9 @@ class Generation:
 
     def add_named(self, names: Names, rows: list[Row]) -> None:
         """Add rows that travel in an entry of their own."""
-        self.named.append((names, rows, self.named_rows + len(rows)))
+        self.named.append((names, rows))
+        self.named_rows += len(rows)
         self.bytes += named_bytes(names, rows)
-        if any(row[2] < 0 for row in rows):
-            self.relative = True
 
     def members_table(self, counter: str, minute: int, number: int) -> MembersTable:
         """The table of a counter, a minute and a salt, if need be a new one."""
@@ -245,8 +221,8 @@ class Generation:
         for seen in self.members.values():
             self.bytes += TABLE_BYTES + HASH_MEMORY * sum(map(len, seen.hashes.values()))
             self._grown_members(seen, len(seen.calls))
-        self.bytes += sum(named_bytes(names, rows) for names, rows, _ in self.named)
-        self.relative = True  # maybe
+        self.named_rows = sum(len(rows) for _, rows in self.named)
+        self.bytes += sum(named_bytes(names, rows) for names, rows in self.named)
 
     def walk(self) -> Iterator[tuple[Row, int]]:
         """Each row without an id, and how many increments it stands for. The tables leave memory
@@ -290,8 +266,8 @@ class Taken:
         left: rows without an id that were not handed out; 0 only when the last one was.
         named: those with names that were not handed out, in the order in which they came: of two
             that have the same the first is to count.
+        named_rows: how many rows these are.
         bytes: what it takes in memory. All of it until its end, since a table leaves as a whole.
-        relative: see :class:`Generation`.
 
     A row with many members is handed out as several, and ``left`` may then be too small.
     """
@@ -299,9 +275,8 @@ class Taken:
     def __init__(self, rows: Generation) -> None:
         self.generation = rows.oldest
         self.named = deque(rows.named)
+        self.named_rows = rows.named_rows
         self.bytes = rows.bytes
-        self.relative = rows.relative
-        self._named_given = 0
         self._weighed = bool(rows.members)
         self._total = rows.size - rows.named_rows
         self._rows = rows.walk()
@@ -312,12 +287,9 @@ class Taken:
     def left(self) -> int:
         return 0 if self._ahead is None else max(1, self._total - self._given)
 
-    @property
-    def named_rows(self) -> int:
-        return self.named[-1][2] - self._named_given if self.named else 0
-
-    def next_named(self) -> tuple[Names, list[Row]]:
-        names, rows, self._named_given = self.named.popleft()
+    def next_named(self) -> Named:
+        names, rows = self.named.popleft()
+        self.named_rows -= len(rows)
         return names, rows
 
     def next(self, limit: int) -> list[tuple[Row, int]]:
@@ -345,14 +317,12 @@ class RowChunk:
         rows: the rows.
         increments: the increments folded into them.
         names: the app's own: these rows travel in an entry of their own. Empty: none.
-        relative: a row's minute may be relative (see ``RedisClock``).
     """
 
     generation: int
     rows: list[Row]
     increments: int
     names: Names = ()
-    relative: bool = False
 
 
 def rows_at(events: Iterable[NamedEvent], now: int) -> list[Row]:
@@ -365,60 +335,3 @@ def rows_at(events: Iterable[NamedEvent], now: int) -> list[Row]:
             counter, key, at, amount = event
             rows.append((counter, key, now if at is None else at, amount))
     return rows
-
-
-class Room:
-    """A number of units of memory, of which parts are held, promised or free.
-
-    Promises are made without the owner's lock, which a thread that waits in the midst of one could
-    hold up for ever: by two figures, of which each side writes one, ``promised`` and ``until``.
-    Whoever wants room moves its own first, then looks at the other's, and moves back if that is too
-    much. So of two at the same moment at least one sees the other, and never do both take the last
-    room.
-
-    Attributes:
-        limit: units that there are in all.
-        promised: units that were ever promised, and those for which somebody is just trying.
-            Written by whoever promises, one thread at a time.
-        redeemed: promised units that have come.
-        until: what ``promised`` may come to: ``limit`` less what is held, and more by what was
-            redeemed. Written by the owner, as is ``redeemed``.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.promised = 0
-        self.redeemed = 0
-        self.until = limit
-
-    @property
-    def reserved(self) -> int:
-        """Units that were promised and are still to come."""
-        return self.promised - self.redeemed
-
-    @property
-    def free(self) -> int:
-        """Units that nobody has."""
-        return self.until - self.promised
-
-    def promise(self, units: int) -> bool:
-        """Promise as many, if there are."""
-        self.promised += units
-        if self.promised <= self.until:
-            return True
-        self.promised -= units
-        return False
-
-    def claim(self, units: int) -> bool:
-        """Take as many, if there are."""
-        if self.free < units:
-            return False
-        self.until -= units
-        if self.free >= 0:
-            return True
-        self.until += units  # promised to others at this moment
-        return False
-
-    def recount(self, held: int) -> None:
-        """``held`` units are held."""
-        self.until = self.limit - held + self.redeemed

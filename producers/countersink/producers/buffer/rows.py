@@ -10,23 +10,20 @@ from countersink.producers.batch import Event, IncrementBatch, Names
 from countersink.producers.buffer.generations import (
     HASH_MEMORY,
     MEMBERS_BYTES,
-    MOST_DIMENSIONS_BYTES,
-    MOST_ROW_BYTES,
     OUTSIDE_BYTES,
+    ROOM_BYTES,
     ROW_BYTES,
     TABLE_BYTES,
     Generation,
-    Room,
     RowChunk,
     Taken,
     named_bytes,
     rows_at,
     rows_bytes,
 )
-from countersink.producers.buffer.sightings import WaitingMembers
+from countersink.producers.buffer.waiting_members import WaitingMembers
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
-from countersink.runtime.members import HASH_BYTES
 from countersink.stream.entry import Row
 
 PIECE: Final = 2_000
@@ -45,10 +42,9 @@ class RowBuffer:
     rows handed out count until they are settled, and room is kept for those that were promised it.
 
     Attributes:
-        rows: the room for rows, in rows.
-        memory: the same room, in bytes.
-        dimensions: a row may have dimensions, and take more than one with a key can.
-        members: a row may have members, likewise.
+        promised: rows that room was ever promised to. Written by who promises, one thread at a
+            time, which needs no lock of the owner's; ``redeemed``: those of them that have come.
+        large_rows: a row may have dimensions or members, and be larger than one with a key.
         waiting_members: those whose salts are not known: not rows yet.
 
     Rows belong to generations, numbered from 1: everything added so far is stored once
@@ -56,11 +52,12 @@ class RowBuffer:
     """
 
     def __init__(self, limit: int, max_bytes: int = NEVER) -> None:
-        self.rows = Room(limit)
-        self.memory = Room(max_bytes)
-        self.dimensions = False
-        self.members = False
+        self.promised = 0
+        self.redeemed = 0
+        self.large_rows = False
         self.waiting_members = WaitingMembers()
+        self._limit = limit
+        self._max_bytes = max_bytes
         self._current = Generation(1, 1)
         self._taken: Taken | None = None
         self._outside: dict[int, int] = {}
@@ -97,36 +94,43 @@ class RowBuffer:
     @property
     def crowded(self) -> bool:
         """Whether at least half of the room is taken."""
-        rows, memory = self.rows.limit, self.memory.limit
-        return self.held * 2 >= rows or self.held_bytes * 2 >= memory
+        return self.held * 2 >= self._limit or self.held_bytes * 2 >= self._max_bytes
 
     def above(self, part: float, raw: int) -> bool:
         """Whether more than ``part`` of the room is taken, with ``raw`` events on their way here,
         as if each was to make a row.
         """
         memory = self.held_bytes + raw * ROW_BYTES
-        return memory > part * self.memory.limit or self.held > part * self.rows.limit
+        return memory > part * self._max_bytes or self.held > part * self._limit
 
     @property
-    def most_row_bytes(self) -> int:
-        """What a row takes at most."""
-        most = MOST_DIMENSIONS_BYTES if self.dimensions else MOST_ROW_BYTES
-        return most + MEMBERS_BYTES + HASH_MEMORY if self.members else most
+    def reserved(self) -> int:
+        """Rows that room was promised to and that are still to come."""
+        return self.promised - self.redeemed
 
     @property
     def certain(self) -> int:
-        """Rows for which there is room whatever they are."""
-        return max(0, min(self.rows.free, self.memory.free // (TABLE_BYTES + self.most_row_bytes)))
+        """Rows for which there is room, each with a table of its own."""
+        memory = (self._max_bytes - self.held_bytes) // ROOM_BYTES
+        return max(0, min(self._limit - self.held, memory) - self.reserved)
+
+    def has_room(self, rows: int, size: int) -> bool:
+        """Whether there is room for as many rows, which take ``size`` bytes."""
+        reserved = self.reserved
+        return (
+            self.held + reserved + rows <= self._limit
+            and self.held_bytes + reserved * ROOM_BYTES + size <= self._max_bytes
+        )
 
     def fits(self, keys: Sequence[RowKey]) -> bool:
         """Whether there would be room for a row with each of ``keys`` if there were no others."""
         size = TABLE_BYTES + rows_bytes(keys)
-        return len(keys) <= self.rows.limit and size <= self.memory.limit
+        return len(keys) <= self._limit and size <= self._max_bytes
 
     @property
     def closed(self) -> bool:
         """Whether there is no room for anything any more."""
-        return not self.rows.limit
+        return not self._limit
 
     def oldest_unsettled(self, *, members: bool = True) -> int:
         """The oldest generation with rows that are not stored; ``NEVER`` if all are. ``members``:
@@ -140,60 +144,15 @@ class RowBuffer:
             oldest = min(oldest, waiting)
         return min(oldest, self._current.oldest) if self._current.size else oldest
 
-    def promise(self, rows: int, size: int) -> bool:
-        """Promise room for as many rows and bytes, if there is; by one thread at a time, which
-        needs no lock of the owner's.
-        """
-        if not self.rows.promise(rows):
-            return False
-        if self.memory.promise(size):
-            return True
-        self.rows.promised -= rows
-        return False
-
-    def take_back(self, rows: int, size: int) -> None:
-        """What was promised, by the same thread, is not needed."""
-        self.rows.promised -= rows
-        self.memory.promised -= size
-
     @property
     def much_promised(self) -> bool:
         """Whether an eighth of the room is promised to what has not come yet."""
-        rows, memory = self.rows, self.memory
-        return rows.reserved * 8 > rows.limit or memory.reserved * 8 > memory.limit
-
-    def recount(self) -> None:
-        """Find out how much room there is. To be called before adding rows, and after adding some
-        that were not bounded.
-        """
-        self.rows.recount(self.held)
-        self.memory.recount(self.held_bytes)
+        reserved = self.reserved * 8
+        return reserved > self._limit or reserved * ROOM_BYTES > self._max_bytes
 
     def mend(self) -> None:
         """Find all figures out again: an exception came up in the midst of adding."""
         self._current.count_anew()
-        self.recount()
-
-    def redeem(self, rows: int, size: int) -> None:
-        """``rows`` of those that were promised room, and ``size`` bytes, have come."""
-        self.rows.redeemed += rows
-        self.memory.redeemed += size
-        self.recount()
-
-    def claim(self, rows: int, size: int) -> bool:
-        """Take room for as many rows and bytes, if there is. What was not used after all is given
-        back by :meth:`recount`.
-        """
-        if not self.rows.claim(rows):
-            return False
-        if self.memory.claim(size):
-            return True
-        self.rows.until += rows
-        return False
-
-    def claim_tables(self, rows: int) -> bool:
-        """Take room for as many rows with tables of their own, whatever their keys."""
-        return self.claim(rows, rows * (TABLE_BYTES + self.most_row_bytes))
 
     # --- in ----------------------------------------------------------------------------------
 
@@ -203,38 +162,18 @@ class RowBuffer:
         """Add an increment of 1 for each of ``keys``; how many found no room."""
         rows = self._current
         table = rows.tables.get((counter, minute))
-        large = table is not None and table.large
-        if not large and (
-            not bounded or self.claim(len(keys), TABLE_BYTES + len(keys) * self.most_row_bytes)
-        ):
+        if not (table is not None and table.large) and (not bounded or len(keys) <= self.certain):
             rows.count_ones(table or rows.table(counter, minute), keys)
-            if bounded:
-                self.recount()
             return 0
-        counted = Counter(keys)
-        if large:
-            return sum(
-                self.add(counter, key, minute, count, count, bounded=bounded)
-                for key, count in counted.items()
-            )
-        return self._add_while_there_is_room(counter, minute, counted)
-
-    def _add_while_there_is_room(self, counter: str, minute: int, counted: Counter[RowKey]) -> int:
-        """The end of :meth:`add_ones` when not every key may find room."""
         dropped = 0
-        full = False
-        rows = self._current
-        table = rows.tables.get((counter, minute))
-        for key, count in counted.items():
-            if table is not None and key in table.counts:
-                table.counts[key] += count
-            elif full:
+        for key, count in Counter(keys).items():
+            # No new row once one has found no room, for a shorter key neither: who comes first is
+            # not by length.
+            if dropped and (table is None or key not in table.counts):
                 dropped += count
-            elif self.add(counter, key, minute, count, count):
-                dropped += count
-                full = True  # also for a shorter key: who comes first is not by length
-            elif table is None:
-                table = rows.tables[counter, minute]
+            else:
+                dropped += self.add(counter, key, minute, count, count, bounded=bounded)
+                table = table or rows.tables.get((counter, minute))
         return dropped
 
     def add_many(
@@ -244,16 +183,15 @@ class RowBuffer:
         0.
         """
         table = self._current.tables.get((counter, minute))
-        if not self.claim(len(keys), TABLE_BYTES + len(keys) * self.most_row_bytes):
+        if len(keys) > self.certain:
             new = keys
             if table is not None and not table.large and max(map(abs, amounts)) <= SMALL:
                 new = [key for key in keys if key not in table.counts]
             size = rows_bytes(new) + (TABLE_BYTES if table is None else 0)
-            if new and not self.claim(len(new), size):
+            if new and not self.has_room(len(new), size):
                 return len(keys)
         for at in range(0, len(keys), PIECE):
             self._add_amounts(counter, minute, keys[at : at + PIECE], amounts[at : at + PIECE])
-        self.recount()
         return 0
 
     def _add_amounts(
@@ -300,7 +238,7 @@ class RowBuffer:
             calls += have + table.extra.pop(key, 0)
         else:
             size = rows_bytes((key,)) + (TABLE_BYTES if table is None else 0)
-            if bounded and not self.claim(1, size):
+            if bounded and not self.has_room(1, size):
                 return calls
             if table is None:
                 table = rows.table(counter, minute)
@@ -344,7 +282,7 @@ class RowBuffer:
                 size += rows_bytes((key,)) + MEMBERS_BYTES
             elif have.issuperset(hashes):
                 size = 0
-            if size and not self.claim(have is None, size):
+            if size and not self.has_room(have is None, size):
                 return calls
         table = table or rows.members_table(counter, minute, number)
         rows.add_members(table, key, hashes, calls)
@@ -364,10 +302,9 @@ class RowBuffer:
         Args:
             number: of the salt.
         """
-        if self.claim(len(keys), TABLE_BYTES + len(keys) * self.most_row_bytes):
+        if len(keys) <= self.certain:
             rows = self._current
             rows.count_sightings(rows.members_table(counter, minute, number), keys, hashes)
-            self.recount()
             return 0
         return sum(
             self.add_members(counter, key, minute, number, (digest,), calls)
@@ -395,7 +332,7 @@ class RowBuffer:
         """Add rows that travel under the app's own names, for each an increment; how many found no
         room: all or 0.
         """
-        if bounded and not self.claim(len(rows), named_bytes(names, rows)):
+        if bounded and not self.has_room(len(rows), named_bytes(names, rows)):
             return len(rows)
         self._current.add_named(names, rows)
         return 0
@@ -464,53 +401,17 @@ class RowBuffer:
             pairs = taken.next(limit)
             calls = sum([count for _, count in pairs])
             rows = [row for row, _ in pairs]
-            piece = RowChunk(taken.generation, rows, calls, relative=taken.relative)
+            piece = RowChunk(taken.generation, rows, calls)
         elif not named:
             return None
         else:
             names, rows = taken.next_named()
-            piece = RowChunk(taken.generation, rows, len(rows), names, taken.relative)
+            piece = RowChunk(taken.generation, rows, len(rows), names)
         if not taken.left and not taken.named:
             self._taken = None
         self._outside[piece.generation] = self._outside.get(piece.generation, 0) + len(piece.rows)
         self._outside_rows += len(piece.rows)
         return piece
-
-    def give_back(self, limit: int) -> bool:
-        """Let ``limit`` rows that were taken, not handed out, coalesce again; whether more are."""
-        taken = self._taken
-        if taken is None:
-            return False
-        self._current.oldest = min(self._current.oldest, taken.generation)
-        before = taken.left
-        pairs = taken.next(limit)
-        if pairs:  # as a share: the keys are the same ones in both tables
-            taken.bytes -= taken.bytes * len(pairs) // before
-        # No bound: each of these rows was let in before, and merging makes them no more.
-        for row, calls in pairs:
-            if len(row) == 6:
-                counter, key, minute, _, number, data = row
-                hashes = [data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)]
-                self.add_members(counter, key, minute, number, hashes, calls, bounded=False)
-            else:
-                counter, key, minute, amount = row
-                self.add(counter, key, minute, amount, calls, bounded=False)
-        self.recount()
-        if taken.left:
-            return True
-        if taken.named:
-            # Before those that have come since.
-            number, size, named = 0, 0, []
-            for names, rows, _ in (*taken.named, *self._current.named):
-                number += len(rows)
-                named.append((names, rows, number))
-            for names, rows, _ in taken.named:
-                size += named_bytes(names, rows)
-            self._current.named = named
-            self._current.bytes += size
-            self._current.relative |= taken.relative
-        self._taken = None
-        return False
 
     def settle(self, generation: int, rows: int) -> None:
         """``rows`` rows of ``generation`` that were handed out are stored."""
@@ -520,14 +421,12 @@ class RowBuffer:
             self._outside[generation] = left
         else:
             del self._outside[generation]
-        self.recount()
 
     def close(self) -> None:
         """Forget everything, and take nothing more."""
-        self.rows.limit = self.memory.limit = 0
+        self._limit = self._max_bytes = 0
         self._current = Generation(self._current.number + 1, self._current.number + 1)
         self._taken = None
         self._outside.clear()
         self._outside_rows = 0
         self.waiting_members.clear()
-        self.recount()

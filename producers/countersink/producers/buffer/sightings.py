@@ -1,19 +1,19 @@
 """Members on their way to rows (``Sightings``): salts that a producer has learnt (``Salts``),
-members that wait for theirs (``WaitingMembers``, how many at most), how often salts are asked for.
+how often salts are asked for; members that wait for theirs are in ``waiting_members.py``.
 
 A member is hashed by the fold thread with the salt of its counter and minute. Only Redis tells the
 salts, and only the send thread asks. Until then a member waits as it is, in memory alone.
 """
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from countersink.producers.buffer.generations import TABLE_BYTES
+from countersink.producers.buffer.rows import RowBuffer
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import (
     HASH_BYTES,
@@ -26,21 +26,12 @@ from countersink.runtime.members import (
 )
 from countersink.stream.clock import RedisClock
 
-if TYPE_CHECKING:
-    from countersink.producers.buffer.rows import RowBuffer
-
 ASK_EVERY_SECONDS: Final = 60.0
 """After which known salts are asked for again."""
 ASK_AGAIN_SECONDS: Final = 1.0
 """The same of a counter that had none, or none of a time which is not over."""
 STALE_SECONDS: Final = 120.0
 """Salts that are older are used only while Redis is away: a producer may have been idle."""
-MAX_WAITING: Final = 10_000
-"""Members that wait for their salts at most, of all counters;"""
-MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-"""and their bytes."""
-WAITING_BYTES: Final = 512
-"""What each takes besides itself, its key included."""
 LARGE_MEMBER: Final = 256
 """Bytes of a member above which the caller hashes it, if the salt is known: members that wait to be
 folded are bounded by their number alone."""
@@ -182,86 +173,6 @@ class Salts:
         return time.monotonic() - known.asked_at
 
 
-@dataclass(slots=True)
-class _Queue:
-    oldest: int  # the generation in which the first of them came
-    waiting: deque[tuple[RowKey, int, bytes]] = field(default_factory=deque)
-
-
-class WaitingMembers:
-    """Members whose salts are not known, in the order in which they came. Its owner holds a lock.
-
-    Attributes:
-        count: how many there are.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._bytes = 0
-        self._queues: dict[str, _Queue] = {}
-
-    def add(
-        self, counter: str, key: RowKey, minute: int, member: bytes, generation: int
-    ) -> list[tuple[str, int, RowKey, int]]:
-        """Let one wait; those that had to leave for it, of the counter with most of them, which may
-        be this one: counter, generation, key, minute.
-        """
-        queue = self._queues.get(counter)
-        if queue is None:
-            queue = self._queues[counter] = _Queue(generation)
-        queue.waiting.append((key, minute, member))
-        self.count += 1
-        self._bytes += len(member)
-        left = []
-        while self.count > MAX_WAITING or self._bytes > MAX_WAITING_BYTES:
-            largest = max(self._queues, key=lambda name: len(self._queues[name].waiting))
-            oldest = self.oldest_of(largest)
-            own_key, own_minute, _ = self._pop(largest, last=largest == counter)
-            left.append((largest, oldest, own_key, own_minute))
-        return left
-
-    def _pop(self, counter: str, *, last: bool = False) -> tuple[RowKey, int, bytes]:
-        waiting = self._queues[counter].waiting
-        found = waiting.pop() if last else waiting.popleft()
-        self.count -= 1
-        self._bytes -= len(found[2])
-        if not waiting:
-            del self._queues[counter]
-        return found
-
-    @property
-    def size(self) -> int:
-        """What they take in memory."""
-        return self._bytes + self.count * WAITING_BYTES
-
-    @property
-    def counters(self) -> list[str]:
-        """Whose members wait."""
-        return list(self._queues)
-
-    @property
-    def oldest(self) -> int | None:
-        """The generation in which the first of them came; None: there are none."""
-        return min([queue.oldest for queue in self._queues.values()], default=None)
-
-    def take(self, counter: str) -> Iterator[tuple[RowKey, int, bytes]]:
-        """Take out those of a counter that wait now."""
-        for _ in range(len(self._queues[counter].waiting)):
-            yield self._pop(counter)
-
-    def oldest_of(self, counter: str) -> int:
-        """The generation in which the first one of a counter came."""
-        return self._queues[counter].oldest
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._queues.clear()
-        self.count = self._bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<WaitingMembers {self.count}>"
-
-
 class Sightings:
     """Sightings as callers leave them, and their folding into rows. Folding is for the owner of the
     row buffer's lock, all else for any thread.
@@ -278,7 +189,7 @@ class Sightings:
         patient: members may wait for their salts.
     """
 
-    def __init__(self, buffer: "RowBuffer", clock: RedisClock) -> None:
+    def __init__(self, buffer: RowBuffer, clock: RedisClock) -> None:
         self.fast: dict[str, Callable[[tuple[RowKey, str | bytes]], None]] = {}
         self.salts = Salts()
         self.without_member = 0
@@ -294,9 +205,7 @@ class Sightings:
 
     def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> bool:
         """Leave a checked sighting; False: its member is too large to be kept unhashed."""
-        self._buffer.members = True
-        if not isinstance(key, str):
-            self._buffer.dimensions = True
+        self._buffer.large_rows = True
         if len(member) > LARGE_MEMBER:
             found = self.hashed(counter, minute, member)
             if found is not None:
@@ -357,7 +266,7 @@ class Sightings:
             patient: while Redis is being asked for salts, no more than can wait for them.
         """
         if patient and self.salts.pending:
-            limit = min(limit, max(0, MAX_WAITING - self._buffer.waiting_members.count))
+            limit = min(limit, self._buffer.waiting_members.room)
         folded = dropped = 0
         while of and folded < limit:
             counter, events, there = of.pop()
@@ -374,8 +283,7 @@ class Sightings:
         del events[: len(chunk)]
         keys, members = chunk[::2], chunk[1::2]
         now = self._clock.minute()
-        when = self._clock.absolute(now)
-        found = self.salts.find(counter, when)
+        found = self.salts.find(counter, now)
         if found is None:
             waits = [
                 self._let_wait(counter, key, now, check_member(member), 1)
@@ -384,22 +292,21 @@ class Sightings:
             return len(keys), sum(waits)
         number, hasher = found
         hashes = _hash_all(hasher, members)
-        return len(keys), self._buffer.add_sightings(counter, when, number, keys, hashes)
+        return len(keys), self._buffer.add_sightings(counter, now, number, keys, hashes)
 
     def _fold_others(self, events: list[Sighting], limit: int) -> tuple[int, int]:
         now = self._clock.minute()
         chunk = events[:limit]
         del events[: len(chunk)]
         add = self._buffer.add_members
-        most = len(chunk) * (TABLE_BYTES + self._buffer.most_row_bytes)
-        bounded = not self._buffer.claim(len(chunk), most)
+        bounded = len(chunk) > self._buffer.certain
         dropped = 0
         last: tuple[str, int | None] | None = None
         when, found = 0, None
         for (counter, key, at, member), calls in Counter(chunk).items():
             if (counter, at) != last:
                 last = counter, at
-                when = self._clock.absolute(now) if at is None else at
+                when = now if at is None else at
                 found = self.salts.find(counter, when)
             if isinstance(member, tuple):
                 number, digest = member
@@ -407,7 +314,7 @@ class Sightings:
                 number, hasher = found
                 digest = _hash(hasher, member)
             else:
-                dropped += self._let_wait(counter, key, now if at is None else at, member, calls)
+                dropped += self._let_wait(counter, key, when, member, calls)
                 continue
             dropped += add(counter, key, when, number, (digest,), calls, bounded=bounded)
         if self._large:
@@ -418,26 +325,27 @@ class Sightings:
 
     def is_out_of_reach(self, counter: str, minute: int) -> bool:
         """Whether it is no use to wait for the salt of a minute."""
-        now = self._clock.absolute(self._clock.minute())
-        return self.salts.is_out_of_reach(counter, minute, now)
+        return self.salts.is_out_of_reach(counter, minute, self._clock.minute())
 
-    def fold_waiting(self) -> int:
-        """Fold those that have waited and whose salts are known by now; how many were dropped."""
+    def fold_waiting(self, *, end: bool) -> int:
+        """Fold those that have waited and whose salts are known by now; at the ``end`` the others,
+        and from now on all without a salt, count without their members. How many were dropped.
+        """
+        self.patient = self.patient and not end
         waiting = self._buffer.waiting_members
         dropped = 0
         for counter in waiting.counters:
-            if not self.salts.counts_members(counter):
+            if not (end or self.salts.counts_members(counter)):
                 continue
             self._buffer.return_from_waiting(counter)
             for key, minute, member in waiting.take(counter):
-                when = self._clock.absolute(minute)
-                found = self.hashed(counter, when, member)
+                found = self.hashed(counter, minute, member)
                 if found is None:
                     dropped += self._let_wait(counter, key, minute, member, 1)
                 else:
                     _, number, digest = found
                     self._buffer.add_members(
-                        counter, key, when, number, (digest,), 1, bounded=False
+                        counter, key, minute, number, (digest,), 1, bounded=False
                     )
         return dropped
 
@@ -447,7 +355,7 @@ class Sightings:
         Those whose members cannot wait are counted without them.
         """
         self.fast.clear()  # callers are to ask for the salt, and to have patience
-        if not self.patient or self.is_out_of_reach(counter, self._clock.absolute(minute)):
+        if not self.patient or self.is_out_of_reach(counter, minute):
             return self._count_alone(counter, key, minute, calls)
         dropped = 0
         for _ in range(calls):
@@ -460,7 +368,7 @@ class Sightings:
         dropped = self._buffer.add(counter, key, minute, calls, calls)
         if not dropped:
             self.without_member += calls
-            self.without_salt = self._why_without(counter, self._clock.absolute(minute))
+            self.without_salt = self._why_without(counter, minute)
         return dropped
 
     def _why_without(self, counter: str, minute: int) -> str:
@@ -470,19 +378,6 @@ class Sightings:
         if known is None or not self.salts.reachable:
             return f"Redis has not told the salt of {counter}"
         return (not_made if known else no_salt)(counter)
-
-    def end_waiting(self) -> int:
-        """Count those that have waited, and from now on all without a salt, without their members;
-        how many were dropped.
-        """
-        self.patient = False
-        waiting = self._buffer.waiting_members
-        dropped = 0
-        for counter in waiting.counters:
-            self._buffer.return_from_waiting(counter)
-            for key, minute, _ in waiting.take(counter):
-                dropped += self._count_alone(counter, key, minute, 1)
-        return dropped
 
     def __repr__(self) -> str:
         return f"<Sightings {self.left}>"

@@ -141,15 +141,14 @@ def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
         size = os.fstat(file.fd).st_size
         offset = header.done
         entries = increments = 0
-        passed_over = header.done if header.lost else 0
+        passed_over = 0
         while (record := records.at_or_after(offset, size)) is not None:
             passed_over += record.offset - offset
             offset = record.end
             entries += 1
             increments += record.parcel.increments
-        left = max(size, header.synced) - offset
-        if left > 0 and not records.torn(offset, size, header.synced):
-            passed_over += left
+        if size > offset and not records.torn(offset, size):
+            passed_over += size - offset
     return SegmentInfo(
         path=path,
         bytes=size,

@@ -4,19 +4,19 @@ told, and the largest record (``MAX_BODY``).
 ::
 
     file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done,
-              flag: "D" if damage was seen, 3 bytes reserved,
-              mark: bytes of the file that are fsynced; then records
+              flag: "D" if damage was seen, 11 bytes reserved; then records
     record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32),
               slot: at; then the body
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
     slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not set
-    mark    = value (u32), CRC-32 of the value (u32); likewise (earlier versions leave it unset)
 
 All little-endian. Records are only ever appended. The two kinds of slots are overwritten in place
 instead of recording their changes at the end, because a replay has to stamp ``at`` before it sends,
 and must be able to on a full disk: it is what will empty it. A slot torn by a crash is not set,
-which is right: what depends on it had not begun. The mark is written after an fsync and not fsynced
-itself: it may be behind after a power cut, and is never ahead.
+which is right: what depends on it had not begun.
+
+The record behind a corrupt one is found by the length in the header of the corrupt one. Where that
+header is corrupt as well, the segment ends there, and its file is kept.
 """
 
 import os
@@ -35,13 +35,11 @@ FILE_MAGIC: Final = b"csspool1"
 DONE_SLOT_OFFSET: Final = len(FILE_MAGIC)
 DAMAGED_FLAG_OFFSET: Final = 20
 DAMAGED_FLAG: Final = b"D"
-SYNCED_MARK_OFFSET: Final = 24
 FILE_HEADER_SIZE: Final = 32
 
 RECORD_MAGIC: Final = b"\xc5\x0a\x5d\x91"
 _HEAD: Final = struct.Struct("<4sII")
 _SLOT: Final = struct.Struct("<qI")
-_MARK: Final = struct.Struct("<II")
 _BODY: Final = struct.Struct("<16sIQ")
 AT_SLOT_OFFSET: Final = _HEAD.size
 RECORD_HEADER_SIZE: Final = _HEAD.size + _SLOT.size
@@ -60,14 +58,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a segment begins with: how far it is done, whether damage was seen, and how many of its
-    bytes are known to have been fsynced (0: none). ``lost``: nothing of it could be read.
-    """
+    """What a segment begins with: how far it is done, and whether damage was seen."""
 
     done: int
     damaged: bool = False
-    synced: int = 0
-    lost: bool = False
 
 
 def pack_slot(value: int) -> bytes:
@@ -83,20 +77,9 @@ def unpack_slot(raw: bytes) -> int | None:
     return int(value) if check == crc32(_SLOT.pack(value, 0)) else None
 
 
-def pack_mark(value: int) -> bytes:
-    """A mark that is set."""
-    return _MARK.pack(value, crc32(value.to_bytes(4, "little")))
-
-
-def _unpack_mark(raw: bytes) -> int:
-    value, check = _MARK.unpack(raw)
-    return int(value) if check == crc32(raw[:4]) else 0
-
-
-def file_header(*, damaged: bool = False) -> bytes:
-    """The beginning of a new segment, or of one in which damage was seen and nothing is done."""
-    start = FILE_MAGIC.ljust(DAMAGED_FLAG_OFFSET, b"\0")
-    return (start + DAMAGED_FLAG * damaged).ljust(FILE_HEADER_SIZE, b"\0")
+def file_header() -> bytes:
+    """The beginning of a new segment."""
+    return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
 
 
 def read_file_header(start: bytes, size: int) -> FileHeader | None:
@@ -111,8 +94,7 @@ def read_file_header(start: bytes, size: int) -> FileHeader | None:
     done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
     if done is None or not FILE_HEADER_SIZE <= done <= size:
         done = FILE_HEADER_SIZE
-    damaged = start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG
-    return FileHeader(done, damaged, _unpack_mark(start[SYNCED_MARK_OFFSET:FILE_HEADER_SIZE]))
+    return FileHeader(done, start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG)
 
 
 def pack(parcel: Parcel) -> list[bytes]:
@@ -151,12 +133,6 @@ def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
     return Record(offset, offset + RECORD_HEADER_SIZE + len(body), parcel)
 
 
-_AT_ONCE: Final = 1 << 20
-"""Bytes looked through at once for the record behind a damage."""
-_SECTOR: Final = 512
-"""Bytes that a disk writes all or none of; those of a file that it did not come to are zeros."""
-
-
 class Records:
     """The records of a file, which it neither locks nor writes.
 
@@ -171,78 +147,45 @@ class Records:
 
     def file_header(self, size: int) -> FileHeader | None:
         """The header of the file, which has ``size`` bytes; ``None``: it is no segment of ours, or
-        of a newer version. One that is damaged is known by the records behind it.
+        of a newer version.
 
         Raises:
             SpoolError: the file cannot be read.
         """
-        start = self._read(0, FILE_HEADER_SIZE)
-        header = read_file_header(start, size)
-        if header is not None or start.startswith(FILE_MAGIC[:-1]):
-            return header
-        if self.at_or_after(FILE_HEADER_SIZE, size) is None:
-            return None
-        return FileHeader(FILE_HEADER_SIZE, damaged=True, lost=True)
+        return read_file_header(self._read(0, FILE_HEADER_SIZE), size)
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
-        """The first record at or after ``offset`` and before ``end``; ``None``: no more. What lies
-        between is corrupt, or was not written to its end.
+        """The first whole record at or after ``offset`` and before ``end``; ``None``: no more, or
+        none that is found by the lengths of the corrupt ones before it.
 
         Raises:
             SpoolError: the file cannot be read.
         """
-        record = self._at(offset, end)
-        while record is None:
-            found = self._magic_after(offset, end)
-            if found is None:
+        while True:
+            header = self._read(offset, RECORD_HEADER_SIZE)
+            length = body_length(header)
+            if length is None or offset + RECORD_HEADER_SIZE + length > end:
                 return None
-            offset = found
-            record = self._at(offset, end)
-        return record
+            record = unpack(offset, header, self._read(offset + RECORD_HEADER_SIZE, length))
+            if record is not None:
+                return record
+            offset += RECORD_HEADER_SIZE + length
 
-    def torn(self, offset: int, end: int, synced: int) -> bool:
-        """Whether the rest of the file, from ``offset`` to ``end``, in which there is no record, is
-        one that was not written to its end. Else it was whole once, and is damaged now.
-
-        Args:
-            synced: bytes of the file that are known to have been fsynced: those were whole.
+    def torn(self, offset: int, end: int) -> bool:
+        """Whether the rest of the file, from ``offset`` to ``end``, in which there is no whole
+        record, is one that was not written to its end. Else it was whole once, and is damaged now.
 
         Raises:
             SpoolError: the file cannot be read.
         """
-        if offset < synced:
+        rest = self._read(offset, end - offset)
+        if len(rest) < RECORD_HEADER_SIZE or not rest.strip(b"\0"):
+            return True
+        length = body_length(rest)
+        if length is None or RECORD_HEADER_SIZE + length <= len(rest):
             return False
-        tail = self._read(offset, min(end - offset, RECORD_HEADER_SIZE + MAX_BODY))
-        border = -offset % _SECTOR
-        sectors = (tail[at : at + _SECTOR] for at in range(border, len(tail), _SECTOR))
-        if any(not any(part) for part in (tail[:border], *sectors) if part):
-            return True  # the size was on disk, and the content not yet: JSON holds no zeros
-        header, body = tail[:RECORD_HEADER_SIZE], tail[RECORD_HEADER_SIZE:]
-        if len(header) < RECORD_HEADER_SIZE:
-            return RECORD_MAGIC.startswith(header[: len(RECORD_MAGIC)])
-        length = body_length(header)
-        if length is None or length <= len(body) or RECORD_MAGIC in body:
-            return False
-        return not checks(header, body)  # else only its length is damaged
-
-    def _magic_after(self, offset: int, end: int) -> int | None:
-        """Where the next record may begin."""
-        offset += 1
-        while offset < end:
-            # The next piece begins within this one, for the sake of a magic across their border.
-            piece = self._read(offset, min(_AT_ONCE + len(RECORD_MAGIC) - 1, end - offset))
-            found = piece.find(RECORD_MAGIC)
-            if found >= 0:
-                return offset + found
-            offset += _AT_ONCE
-        return None
-
-    def _at(self, offset: int, end: int) -> Record | None:
-        header = self._read(offset, RECORD_HEADER_SIZE)
-        length = body_length(header)
-        if length is None or offset + RECORD_HEADER_SIZE + length > end:
-            return None
-        return unpack(offset, header, self._read(offset + RECORD_HEADER_SIZE, length))
+        # Else its length alone is damaged, and maybe others follow.
+        return RECORD_MAGIC not in rest[1:] and not checks(rest, rest[RECORD_HEADER_SIZE:])
 
     def _read(self, offset: int, size: int) -> bytes:
         with failing_as(f"{self._path}: cannot read"):

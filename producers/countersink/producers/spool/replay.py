@@ -5,7 +5,8 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
@@ -21,9 +22,9 @@ from countersink.stream.clock import RedisClock
 from countersink.stream.names import PartitionRoute
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replayed:
-    """What a replay did.
+    """What a replay has done so far.
 
     Attributes:
         segments: segments sent to their end and deleted (or kept as ``….damaged``).
@@ -36,14 +37,14 @@ class Replayed:
         stopped: it was asked to stop before the end.
     """
 
-    segments: int
-    entries: int
-    increments: int
-    held: int
-    unreadable: int
-    damaged_bytes: int
-    kept: tuple[Path, ...] = ()
-    problems: tuple[str, ...] = ()
+    segments: int = 0
+    entries: int = 0
+    increments: int = 0
+    held: int = 0
+    unreadable: int = 0
+    damaged_bytes: int = 0
+    kept: list[Path] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     stopped: bool = False
 
 
@@ -69,99 +70,53 @@ def replay(
         StreamError: Redis failed; what was sent so far is noted in the segments.
         SpoolError: the directory cannot be read.
     """
-    return _Replay(client, on_progress, stop).run(Path(directory))
+    log, clock = Log(logging.getLogger("countersink.producers")), RedisClock()
+    backlog, route = Backlog(log), PartitionRoute()
+    done = backlog.done
 
-
-class _Replay:
-    def __init__(
-        self,
-        client: redis.Redis,
-        on_progress: Callable[[Replayed], object],
-        stop: Callable[[], bool],
-    ) -> None:
-        self._client = client
-        self._on_progress = on_progress
-        self._stop = stop
-        self._stopped = False
-        self._log, self._clock = Log(logging.getLogger("countersink.producers")), RedisClock()
-        self._backlog = Backlog(self._log)
-        self._route = PartitionRoute()
-        self._held = 0
-        self._problems: list[str] = []
-
-    def run(self, directory: Path) -> Replayed:
-        """All segments that nobody holds."""
-        self._route.find(self._client)
-        self._route.reach(self._client, lambda: self._clock.learn(self._client, self._route.stream))
-        try:
-            for path in segment_paths(directory):
-                if self._stopped:
-                    break
-                try:
-                    self._one(path)
-                except SpoolError as error:  # of this file: others may be well
-                    self._log("spool_failed", str(error), level=logging.ERROR)
-                    self._problems.append(str(error))
-                    if len(self._backlog):
-                        self._backlog.drop_first()
-        finally:
-            self._backlog.close()
-        return self._so_far()
-
-    def _one(self, path: Path) -> None:
-        segment = Segment.adopt(path)
-        if segment is None:
-            self._held += path.exists()
-            return
-        self._backlog.add(segment)
-        while self._route.reach(self._client, self._send):
-            self._on_progress(self._so_far())
-            if self._stop():
-                self._stopped = True
-                return
-
-    def _send(self) -> bool:
+    def send() -> bool:
         """Send what comes next; whether there was something."""
-        parcels = self._backlog.next(PARCELS_AT_A_TIME, self._clock.now_ms)
+        parcels = backlog.next(PARCELS_AT_A_TIME, clock.now_ms)
         if parcels:
-            delivery = deliver(self._client, self._route.partition, parcels)
-            self._backlog.delivered(delivery.stored)
+            delivery = deliver(client, route.partition, parcels)
+            backlog.delivered(delivery.stored)
             if delivery.error is not None:
                 raise delivery.error
         return bool(parcels)
 
-    def _so_far(self) -> Replayed:
-        backlog = self._backlog
-        return Replayed(
-            backlog.segments_done,
-            backlog.entries_done,
-            backlog.increments_done,
-            self._held,
-            len(self._problems),
-            backlog.damaged_bytes,
-            tuple(backlog.kept),
-            tuple(self._problems),
-            self._stopped,
-        )
+    route.find(client)
+    route.reach(client, lambda: clock.learn(client, route.stream))
+    with closing(backlog):
+        for path in segment_paths(Path(directory)):
+            try:
+                segment = Segment.adopt(path)
+                if segment is None:
+                    done.held += path.exists()
+                    continue
+                backlog.add(segment)
+                while route.reach(client, send):
+                    on_progress(done)
+                    if stop():
+                        done.stopped = True
+                        return done
+            except SpoolError as error:  # of this file: others may be well
+                log("spool_failed", str(error), level=logging.ERROR)
+                done.unreadable += 1
+                done.problems.append(str(error))
+                if len(backlog):
+                    backlog.drop_first()
+    return done
 
 
 class Backlog:
     """Segments to be replayed, all of which this process holds. Used by one thread.
 
     Attributes:
-        segments_done: finished segments.
-        entries_done: entries that Redis has got.
-        increments_done: the increments in them.
-        damaged_bytes: bytes of corrupt records that were passed over.
-        kept: files that were kept because of such.
+        done: what was replayed.
     """
 
     def __init__(self, log: Log) -> None:
-        self.segments_done = 0
-        self.entries_done = 0
-        self.increments_done = 0
-        self.damaged_bytes = 0
-        self.kept: list[Path] = []
+        self.done = Replayed()
         self._log = log
         self._segments: deque[Segment] = deque()
         self._records: list[Record] = []  # read, and not yet in Redis
@@ -208,8 +163,8 @@ class Backlog:
         """
         ids = {id(parcel) for parcel in parcels}
         for parcel in parcels:
-            self.entries_done += 1
-            self.increments_done += parcel.increments
+            self.done.entries += 1
+            self.done.increments += parcel.increments
         self._records = [record for record in self._records if id(record.parcel) not in ids]
         self._segments[0].mark_done(self._records[0].offset if self._records else self._offset)
 
@@ -228,27 +183,26 @@ class Backlog:
             self._offset = self._segments[0].done
 
     def _finish(self, segment: Segment) -> None:
-        left = segment.left(self._offset)
-        if left > 0 and not segment.torn(self._offset):
-            self._damage(segment, left)
-        elif left > 0:
-            segment.cut(self._offset)
+        left = segment.end - self._offset
+        if left > 0 and segment.torn(self._offset):
             self._log(
                 "spool_damaged",
-                f"{segment.path}: cut {left} bytes of a record that was not written to its end",
+                f"{segment.path}: {left} bytes are of a record that was not written to its end",
                 level=logging.WARNING,
             )
+        elif left > 0:
+            self._damage(segment, left)
         self._segments.popleft()
         if self._segments:
             self._offset = self._segments[0].done
-        self.segments_done += 1
+        self.done.segments += 1
         kept = segment.finish()
         if kept is not None:
-            self.kept.append(kept)
+            self.done.kept.append(kept)
         self._log("replayed", f"{segment.path}: replayed")
 
     def _damage(self, segment: Segment, size: int) -> None:
-        self.damaged_bytes += size
+        self.done.damaged_bytes += size
         self._log(
             "spool_damaged",
             f"{segment.path}: {size} bytes are corrupt and were passed over; the file is kept",

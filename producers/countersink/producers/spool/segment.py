@@ -1,5 +1,5 @@
-"""One spool file: lock, append with fsync, stamping, progress, cutting a torn end, deleting or
-keeping it as ``.damaged``."""
+"""One spool file: lock, append with fsync, stamping, progress, deleting or keeping it as
+``.damaged``."""
 
 import fcntl
 import os
@@ -16,13 +16,11 @@ from countersink.producers.spool.record import (
     DAMAGED_FLAG_OFFSET,
     DONE_SLOT_OFFSET,
     FILE_HEADER_SIZE,
-    SYNCED_MARK_OFFSET,
     Record,
     Records,
     failing_as,
     file_header,
     pack,
-    pack_mark,
     pack_slot,
 )
 from countersink.producers.threads import RLock
@@ -38,7 +36,6 @@ class Segment:
         end: bytes of it that hold records (and the file header).
         done: records before this offset are in Redis.
         damaged: corrupt records were passed over, now or by an earlier replay.
-        synced: bytes of it that are known to have been fsynced.
     """
 
     def __init__(self, path: Path, file: "OwnFile") -> None:
@@ -49,7 +46,6 @@ class Segment:
         self._records = Records(path, file.fd)
         self.end = os.fstat(file.fd).st_size
         self.done = FILE_HEADER_SIZE
-        self.synced = 0
 
     @classmethod
     def create(cls, path: Path) -> "Segment":
@@ -95,14 +91,12 @@ class Segment:
                 header = segment._records.file_header(segment.end)
                 if header is None:
                     raise SpoolError(f"{path} is not a spool segment")
-                if header.lost:  # before a slot is written into what is no header
-                    segment._write(0, [file_header(damaged=True)])
             except BaseException:
                 segment.close()
                 raise
         # A shorter file: its writer died before it had written anything.
         segment.end = max(segment.end, FILE_HEADER_SIZE)
-        segment.done, segment.damaged, segment.synced = header.done, header.damaged, header.synced
+        segment.done, segment.damaged = header.done, header.damaged
         return segment
 
     @classmethod
@@ -138,11 +132,7 @@ class Segment:
                 with suppress(OSError):  # the next append overwrites it, and a replay cuts it
                     os.ftruncate(self._fd, self.end)
                 raise
-        self.end = self.synced = offset
-        with suppress(
-            OSError
-        ):  # a replay then tells by the bytes alone if a tail is torn or damaged
-            self._write(SYNCED_MARK_OFFSET, [pack_mark(offset)])
+        self.end = offset
 
     def read(self, offset: int) -> Record | None:
         """The first record at or after ``offset``; ``None``: no more. What lies between is corrupt.
@@ -155,10 +145,6 @@ class Segment:
             self._note_damage()
         return record
 
-    def left(self, offset: int) -> int:
-        """How many bytes there are, or were once, from ``offset`` on."""
-        return max(self.end, self.synced) - offset
-
     def torn(self, offset: int) -> bool:
         """Whether what is left from ``offset`` on, in which there is no record, was never written
         to its end; else it is corrupt.
@@ -166,21 +152,10 @@ class Segment:
         Raises:
             SpoolError: the file cannot be read, or the damage cannot be noted in it.
         """
-        if self._records.torn(offset, self.end, self.synced):
+        if self._records.torn(offset, self.end):
             return True
         self._note_damage()
         return False
-
-    def cut(self, offset: int) -> int:
-        """Cut a torn tail from ``offset`` on; how many bytes those were.
-
-        Raises:
-            SpoolError: the file cannot be written.
-        """
-        torn, self.end = self.end - offset, offset
-        with failing_as(f"{self.path}: cannot cut"):
-            os.ftruncate(self._fd, offset)
-        return torn
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
         """Freeze ``at`` in these records, on disk, before they are sent for the first time.
