@@ -4,8 +4,10 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,21 @@ def set_counter(mysql_url: str, counter: str = COUNTER, **settings: Any) -> None
     """Change the settings of a counter."""
     with Store(mysql_url) as store:
         store.counters.set(counter, **settings)
+
+
+class Killed(BaseException):
+    """Stands for a process that dies."""
+
+
+def die_at(point: int) -> Callable[[str], None]:
+    """Dies at the point with this number, from 1."""
+    points = count(1)
+
+    def reached(name: str) -> None:
+        if next(points) == point:
+            raise Killed(name)
+
+    return reached
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.backfill.helpers import (
     long_log,
     set_counter,
 )
-from tests.store.helpers import entry, row, together
+from tests.store.helpers import entry, row, says, together
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase
 
@@ -107,38 +107,28 @@ def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_anothe
 
 
 @pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
-def test_a_commit_whose_outcome_is_unknown_counts_once(logs: Logs, phase: Phase) -> None:
+@pytest.mark.parametrize(
+    ("statement", "phase", "skip"),
+    [
+        ("COMMIT", Phase.BEFORE, 2),
+        ("COMMIT", Phase.AFTER, 2),
+        ("INSERT INTO backfill_chunk", Phase.BEFORE, 1),
+        ("UPDATE backfill_source", Phase.BEFORE, 1),
+    ],
+)
+def test_a_chunk_whose_connection_breaks_counts_once(
+    logs: Logs, proxy: MySQLProxy, statement: str, phase: Phase, skip: int
+) -> None:
+    """At its COMMIT, whose outcome is unknown then, or between its counts and its notes."""
     logs.small_chunks()
     file = logs.write("a.log", long_log(450))
-    with MySQLProxy.to(logs.url) as proxy:
-        rule = proxy.when("commit_other", phase, Deed.CUT, skip=2, times=3)
-        report = add(proxy.url(logs.url), file)
-        assert rule.acted == 3
+    kind = "commit_other" if statement == "COMMIT" else "*"
+    rule = proxy.when(kind, phase, Deed.CUT, skip=skip, times=3, where=says(statement))
+    report = add(proxy.url(logs.url), file)
+    assert rule.acted == 3
     assert (report.state, report.lines, report.known_lines) == ("done", 450, 0)
     assert logs.totals() == keys_of(450)
     assert logs.query("SELECT lines_read, amount FROM backfill_run") == [(450, 450)]
-
-
-@pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.parametrize("note", ["INSERT INTO backfill_chunk", "UPDATE backfill_source"])
-def test_a_chunk_that_was_counted_and_not_noted_counts_once(logs: Logs, note: str) -> None:
-    """The connection breaks in between: neither is there then."""
-    logs.small_chunks()
-    file = logs.write("a.log", long_log(450))
-    with MySQLProxy.to(logs.url) as proxy:
-        rule = proxy.when(
-            "*",
-            Phase.BEFORE,
-            Deed.CUT,
-            skip=1,
-            times=2,
-            where=lambda request, reply: request.text.startswith(note),
-        )
-        report = add(proxy.url(logs.url), file)
-        assert rule.acted == 2
-    assert (report.state, report.lines) == ("done", 450)
-    assert logs.totals() == keys_of(450)
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -1,4 +1,5 @@
-"""Backfills and breakdowns: what is counted goes into them, and what is taken back comes out."""
+"""Backfills and breakdowns: what is counted goes into them, and what is taken back comes out; what
+is not declared is refused."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,7 +8,9 @@ import pytest
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.undo import undo
+from countersink.runtime.dimensions import composite
 from countersink.store import Store
+from countersink.store.errors import UnknownDimension
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import (
     COUNTER,
@@ -15,6 +18,7 @@ from tests.backfill.helpers import (
     add,
     details,
     line,
+    log,
     query,
     run_of,
     set_counter,
@@ -34,6 +38,11 @@ def declared(mysql_url: str) -> str:
     return mysql_url
 
 
+def of(mysql_url: str, number: int) -> dict[tuple[str, str], int]:
+    """What a breakdown holds."""
+    return totals(mysql_url, f"{COUNTER}#{number}")
+
+
 def events(path: Path, number: int = 3, hour: int = 12) -> Path:
     """A source of so many events without a key."""
     rows = "".join(f"{DAY}T{hour}:00:{second:02}Z,\n" for second in range(number))
@@ -43,25 +52,10 @@ def events(path: Path, number: int = 3, hour: int = 12) -> Path:
 COLUMNS = {"input_format": "csv", "time_column": "at", "key_column": "key"}
 
 
-@pytest.mark.servers("mariadb", "mysql")
-def test_events_are_added_to_the_breakdowns_and_taken_back(declared: str, tmp_path: Path) -> None:
-    report = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
-    assert details(report) == ""
-    assert totals(declared) == {(DAY, ""): 3}
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
-    assert totals(declared, f"{COUNTER}#2") == {(DAY, "\0"): 3}
-    again = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
-    assert again.counted == 0
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
-    undo(declared, run_of(report))
-    for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
-        assert totals(declared, name) == {}
-
-
 def test_lines_with_keys_are_added_to_the_counter_alone(declared: str, tmp_path: Path) -> None:
     add(declared, write(tmp_path / "access.log", line("/a") + line("/b")))
     assert totals(declared) == {(DAY, "/a"): 1, (DAY, "/b"): 1}
-    assert totals(declared, f"{COUNTER}#1") == {}
+    assert of(declared, 1) == {}
 
 
 def test_a_breakdown_that_was_removed_since_is_left_out_of_what_is_taken_back(
@@ -78,15 +72,21 @@ def test_a_breakdown_that_was_removed_since_is_left_out_of_what_is_taken_back(
         assert verify(session).differences == []
 
 
-def test_what_is_before_a_breakdown_is_not_added_to_it(declared: str, tmp_path: Path) -> None:
-    add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+@pytest.mark.servers("mariadb", "mysql")
+def test_events_are_added_to_breakdowns_that_have_begun_and_taken_back(
+    declared: str, tmp_path: Path
+) -> None:
+    report = add(declared, events(tmp_path / "a.csv"), **COLUMNS)
+    assert details(report) == ""
+    assert add(declared, events(tmp_path / "a.csv"), **COLUMNS).counted == 0
     set_counter(declared, breakdowns=["page", "page,country", "country"])
     report = add(declared, events(tmp_path / "b.csv", 5, hour=15), **COLUMNS)
     assert totals(declared) == {(DAY, ""): 8}
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 8}
-    assert totals(declared, f"{COUNTER}#3") == {}
+    assert of(declared, 1) == {(DAY, ""): 8}
+    assert of(declared, 2) == {(DAY, "\0"): 8}
+    assert of(declared, 3) == {}
     undo(declared, run_of(report))
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 3}
+    assert totals(declared) == of(declared, 1) == {(DAY, ""): 3}
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -109,15 +109,15 @@ def test_lines_are_added_to_a_breakdown_from_the_midnight_on_at_which_it_begins(
     days = [f"{begins + timedelta(days=n):%Y-%m-%d}" for n in (0, 1)]
     first, second = days if resolution == "day" else quarters
     assert totals(declared) == before | {(first, ""): 2, (second, ""): 3}
-    assert totals(declared, f"{COUNTER}#1") == totals(declared)
-    assert totals(declared, f"{COUNTER}#3") == {
+    assert of(declared, 1) == totals(declared)
+    assert of(declared, 3) == {
         (second, "15"): 1,
         (second, "20"): 1,
         (second, "29"): 1,
     }
     undo(declared, run_of(report))
-    assert totals(declared) == totals(declared, f"{COUNTER}#1") == before
-    assert totals(declared, f"{COUNTER}#3") == {}
+    assert totals(declared) == of(declared, 1) == before
+    assert of(declared, 3) == {}
 
 
 def test_a_line_without_its_end_leaves_nothing_in_a_breakdown_that_was_declared_since(
@@ -132,7 +132,7 @@ def test_a_line_without_its_end_leaves_nothing_in_a_breakdown_that_was_declared_
     set_counter(declared, breakdowns=["page", "page,country", "country"])
     write(source, whole)
     add(declared, source, **given)
-    assert totals(declared, f"{COUNTER}#3") == {}
+    assert of(declared, 3) == {}
     assert sum(totals(declared).values()) == 2
 
 
@@ -161,6 +161,37 @@ def test_sums_of_a_breakdown_pass_64_bits(declared: str, tmp_path: Path) -> None
     assert totals(declared) == {}  # 0: they add up to nothing
 
 
-def of(mysql_url: str, number: int) -> dict[tuple[str, str], int]:
-    """What a breakdown holds."""
-    return totals(mysql_url, f"{COUNTER}#{number}")
+BOTH = (("country", "status"), ("page", "path"))
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_log_is_counted_once_in_the_breakdowns_and_taken_back(
+    declared: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "access.log", log("/a", "/b", "/a?x") + line("/a", status=404))
+    report = add(declared, source, dimensions=BOTH)
+    assert details(report) == ""
+    assert totals(declared) == {(DAY, ""): 4}
+    assert of(declared, 1) == {(DAY, "/a"): 3, (DAY, "/b"): 1}
+    assert of(declared, 2) == {
+        (DAY, composite(["/a", "200"])): 2,
+        (DAY, composite(["/b", "200"])): 1,
+        (DAY, composite(["/a", "404"])): 1,
+    }
+    assert add(declared, source, dimensions=BOTH).counted == 0
+    undo(declared, run_of(report))
+    for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
+        assert totals(declared, name) == {}
+
+
+def test_a_dimension_that_is_not_declared_counts_nothing_and_says_so(
+    declared: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "access.log", log("/a"))
+    with pytest.raises(UnknownDimension, match="no dimension 'client'"):
+        add(declared, source, dimensions=(("client", "host"),))
+    assert totals(declared) == {}
+    # Declared, it is counted.
+    set_counter(declared, dimensions=["page", "country", "client"])
+    assert add(declared, source, dimensions=(("client", "host"),)).counted == 1
+    assert of(declared, 1) == {(DAY, ""): 1}

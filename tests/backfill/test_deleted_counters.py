@@ -1,8 +1,7 @@
 """Deleting a counter takes along what its backfills wrote down, whoever is at work."""
 
 import threading
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +13,18 @@ from countersink.store.connection import Session, connect
 from countersink.store.counters import deletion_sql
 from countersink.store.counters.deletion import delete_counter
 from countersink.store.verify import verify
-from tests.backfill.helpers import COUNTER, Logs, keys_of, log, long_log, options, query, run_of
+from tests.backfill.helpers import (
+    COUNTER,
+    Killed,
+    Logs,
+    die_at,
+    keys_of,
+    log,
+    long_log,
+    options,
+    query,
+    run_of,
+)
 from tests.backfill.truths import new_run
 from tests.store.helpers import together
 from tests.support.ledger import post_planted
@@ -105,20 +115,6 @@ def test_a_counter_goes_with_its_backfills_and_no_other_is_touched(
     assert logs.totals() == keys_of(500)
 
 
-class _Killed(Exception):
-    """Stands for a process that dies at a point."""
-
-
-def die_at(commit: int) -> Callable[[str], None]:
-    commits = count(1)
-
-    def reached(point: str) -> None:
-        if next(commits) == commit:
-            raise _Killed
-
-    return reached
-
-
 def test_killed_anywhere_all_is_right_and_it_can_be_run_again(
     logs: Logs, deleting: Session
 ) -> None:
@@ -129,7 +125,7 @@ def test_killed_anywhere_all_is_right_and_it_can_be_run_again(
             try:
                 delete_counter(dying, COUNTER, reached=die_at(deaths + 1))
                 break
-            except _Killed:
+            except Killed:
                 deaths += 1
         assert verify(deleting).differences == []
         assert deaths < 40
@@ -143,7 +139,7 @@ def test_what_was_deleted_halfway_is_no_source_to_go_on_with(logs: Logs, deletin
     logs.add(source)
     with (
         connect(logs.url, isolation="REPEATABLE READ") as dying,
-        pytest.raises(_Killed),
+        pytest.raises(Killed),
     ):
         delete_counter(dying, COUNTER, reached=die_at(4))
     assert 0 < logs.query("SELECT COUNT(*) FROM backfill_chunk")[0][0] < 5

@@ -1,34 +1,17 @@
-"""Lines whose fields are the dimensions of a counter: what readers make of them, and what is
-counted, taken back and refused."""
+"""Lines whose fields are the dimensions of a counter: what readers make of them."""
 
 import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersink.backfill import formats
 from countersink.backfill.options import Recipe
-from countersink.backfill.undo import undo
-from countersink.runtime.dimensions import composite
 from countersink.runtime.limits import cut_key
-from countersink.store import Store
-from countersink.store.errors import UnknownDimension
 from tests.backfill.format_helpers import read, reasons, where
-from tests.backfill.helpers import (
-    COUNTER,
-    DAY,
-    add,
-    details,
-    line,
-    log,
-    run_of,
-    set_counter,
-    totals,
-    write,
-)
+from tests.backfill.helpers import DAY, line
 
 PAGE = (("page", "path"),)
 BOTH = (("status", "status"), ("page", "path"))
@@ -139,46 +122,3 @@ def test_a_recipe_is_remembered_and_described() -> None:
     assert Recipe.from_json(recipe.to_json()) == recipe
     assert "--dimension status=status --dimension page=path" in recipe.described()
     assert "dimensions" not in Recipe().to_json()
-
-
-@pytest.fixture
-def declared(mysql_url: str) -> str:
-    """A counter with two breakdowns; its database."""
-    with Store(mysql_url) as store:
-        store.counters.set(
-            COUNTER, dimensions=["page", "status"], breakdowns=["page", "page,status"]
-        )
-    return mysql_url
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_a_log_is_counted_once_in_the_breakdowns_and_taken_back(
-    declared: str, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "access.log", log("/a", "/b", "/a?x") + line("/a", status=404))
-    report = add(declared, source, dimensions=BOTH)
-    assert details(report) == ""
-    assert totals(declared) == {(DAY, ""): 4}
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, "/a"): 3, (DAY, "/b"): 1}
-    assert totals(declared, f"{COUNTER}#2") == {
-        (DAY, composite(["/a", "200"])): 2,
-        (DAY, composite(["/b", "200"])): 1,
-        (DAY, composite(["/a", "404"])): 1,
-    }
-    assert add(declared, source, dimensions=BOTH).counted == 0
-    undo(declared, run_of(report))
-    for name in COUNTER, f"{COUNTER}#1", f"{COUNTER}#2":
-        assert totals(declared, name) == {}
-
-
-def test_a_dimension_that_is_not_declared_counts_nothing_and_says_so(
-    declared: str, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "access.log", log("/a"))
-    with pytest.raises(UnknownDimension, match="no dimension 'client'"):
-        add(declared, source, dimensions=(("client", "host"),))
-    assert totals(declared) == {}
-    # Declared, it is counted.
-    set_counter(declared, dimensions=["page", "status", "client"])
-    assert add(declared, source, dimensions=(("client", "host"),)).counted == 1
-    assert totals(declared, f"{COUNTER}#1") == {(DAY, ""): 1}

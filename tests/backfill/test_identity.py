@@ -23,17 +23,6 @@ from tests.backfill.helpers import (
 )
 
 
-def test_a_file_that_was_added_is_known_the_second_time(logs: Logs) -> None:
-    file = logs.write("a.log", log("/", "/a", "/a"))
-    first = logs.add(file)
-    assert (first.state, first.lines, first.counted, first.amount) == ("done", 3, 3, 3)
-    assert first.known_lines == 0
-    second = logs.add(file)
-    assert outcomes(second) == ["known"]
-    assert (second.lines, second.amount, second.known_lines) == (0, 0, 3)
-    assert logs.totals() == day("/", "/a", "/a")
-
-
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_a_file_that_has_grown_is_continued(logs: Logs, chunks: int) -> None:
     logs.small_chunks(lines=60 // chunks)

@@ -12,15 +12,12 @@ import pytest
 from countersink.backfill.options import Progress
 from countersink.backfill.undo import undo
 from countersink.store import Store
-from countersink.store.apply import dead
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.catalog import Scheme
-from countersink.stream.entry import new_entry_id
 from tests.backfill import truths
-from tests.backfill.helpers import COUNTER, NOON, Logs, line, long_log
+from tests.backfill.helpers import COUNTER, Logs, line, long_log
 from tests.backfill.helpers import DAY as DAY_TEXT
-from tests.backfill.truths import DAY, Scene, hour_ago
-from tests.store.helpers import entry, minute
+from tests.backfill.truths import Scene
 from tests.support.examples import MANY
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -44,23 +41,6 @@ CASES = [
 KEYS = ["", "a", "b", "ä"]
 Events = Counter[tuple[int, str]]
 """(Unix minute, key) → amount."""
-
-
-@pytest.mark.parametrize("resolution", ["minute", "quarter", "hour", "day"])
-def test_the_other_buckets_of_a_key_and_day_go_too(
-    logs: Logs, store: Store, resolution: Any
-) -> None:
-    store.counters.set(COUNTER, resolution=resolution)
-    live = logs.write("live", line("/a", minutes=7) + line("/a", minutes=180) * 3)
-    logs.add(live, name="live")
-    file = logs.write("log", line("/a", minutes=68) + line("/a", minutes=181) * 3)
-    day = NOON.date()
-    dry = logs.reconcile(file, start=day, end=day, dry_run=True)
-    report = logs.reconcile(file, start=day, end=day)
-    assert (dry.corrections, dry.amount) == (report.corrections, report.amount)
-    assert report.amount == 0
-    assert sum(logs.totals().values()) == 4
-    assert logs.reconcile(file, start=day, end=day).corrections == 0
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -109,19 +89,6 @@ def test_a_date_that_the_time_zone_left_out_is_no_day(
     assert not any("left out" in notice for notice in report.notices)
     if not dry_run:
         assert store.totals.daily(COUNTER) == [(days[0], 1), (date(2011, 12, 30), 0), (days[1], 1)]
-
-
-def test_what_was_accepted_before_counts_in_no_bucket_of_the_days(scene: Scene) -> None:
-    scene.store.counters.set("views", resolution="minute")
-    run = scene.said_by({(minute(DAY, 500), "/"): 9})
-    t0 = hour_ago()
-    scene.correct(run, t0, start=DAY, end=DAY)
-    spooled = entry(
-        [(0, "views", "/", minute(DAY, 900), 8)], id=bytes.fromhex(new_entry_id(t0 - 86_400_000))
-    )
-    assert scene.applier.apply([spooled]).dead == 1
-    assert dead.count(scene.session) == {"reconciled": 1}
-    assert scene.store.totals.total("views") == 9
 
 
 @pytest.mark.random

@@ -23,6 +23,7 @@ from countersink.store.connection import Session
 from tests.backfill.format_helpers import where
 from tests.backfill.helpers import (
     NOON,
+    Killed,
     details,
     line,
     log,
@@ -52,10 +53,6 @@ def run(mysql_url: str, redis_url: str) -> Run:
         return backfill(mysql_url, asked, redis_url=redis_url)
 
     return reconciled
-
-
-class Killed(BaseException):
-    """As a process that is there no more."""
 
 
 def dies(*_: object) -> None:

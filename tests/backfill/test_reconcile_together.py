@@ -1,9 +1,7 @@
 """Reconciling beside others who count, compact and reconcile, and whatever becomes of it."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import date
 from functools import partial
 from typing import Any
@@ -13,8 +11,6 @@ import pytest
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.reconcile import correction
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.store import sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
@@ -30,7 +26,7 @@ from tests.backfill.truths import (
     on_days,
     options,
 )
-from tests.store.helpers import entry, minute, together
+from tests.store.helpers import again_and_again, compacted, entry, minute, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 
@@ -92,27 +88,6 @@ def test_the_second_sums_up_what_the_first_has_added(scene: Scene, proxy: MySQLP
     assert scene.totals() == on_days({(DAY, "/"): 10})
 
 
-@contextmanager
-def beside(*works: Callable[[], object]) -> Iterator[None]:
-    """Run works again and again until the block is done; at least once each."""
-    over = threading.Event()
-
-    def run(work: Callable[[], object]) -> None:
-        while True:
-            work()
-            if over.is_set():
-                return
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        running = [pool.submit(run, work) for work in works]
-        try:
-            yield
-        finally:
-            over.set()
-        for one in running:
-            one.result(60)
-
-
 def test_workers_and_compaction_beside_it_lose_and_double_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,11 +112,9 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
 
         return work
 
-    def squeeze() -> None:
-        compact(lambda: open_tables(scene.url), CompactOptions(grace_s=0.0, rows=7))
-
     said = {(DAY, f"/{n}"): 1000 + n for n in range(0, 15, 2)}
-    with beside(count_in(1), count_in(2), squeeze):
+    squeeze = partial(compacted, scene.url, grace_s=0.0, rows=7)
+    with again_and_again(count_in(1), count_in(2), squeeze):
         for _ in range(4):
             run = scene.said_by(said)
             correct(scene.url, run, t0, options(delete_missing=True))

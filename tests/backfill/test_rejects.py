@@ -1,34 +1,42 @@
-"""Lines that cannot be counted: written to a file, the first of them kept, and too many of them."""
+"""Lines that cannot be counted: written to a file, which never destroys another one and loses no
+line silently; the first of them kept; and too many of them."""
 
 import json
+import os
+import resource
+import stat
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from countersink.backfill import history, options
+from countersink.backfill.errors import WrongOption
 from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
     Logs,
     add,
     day,
+    details,
     keys_of,
     log,
     long_log,
     outcomes,
+    query,
     rejected,
+    rejects_in,
     run_of,
+    write,
 )
 from tests.support.proxies import Deed, MySQLProxy, Phase
 
 BAD = b"nonsense\n"
 
 
-def written(path: Path) -> list[dict[str, Any]]:
-    """Records of a file of rejected lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def lines_of(path: Path) -> list[int]:
+    """Numbers of the lines that a file of rejected lines names."""
+    return [number for _, number in rejects_in(path)]
 
 
 def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: Logs) -> None:
@@ -38,7 +46,7 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: L
     report = logs.add(first, second, rejects=out)
     assert (report.state, report.counted, report.rejected) == ("done", 3, 3)
     assert any(str(out) in notice for notice in report.notices)
-    found = written(out)
+    found = [json.loads(line) for line in out.open()]
     assert [(one["source"], one["line"]) for one in found] == [
         (str(first), 2),
         (str(second), 1),
@@ -86,7 +94,7 @@ def test_whether_or_not_a_commit_was_done_each_line_is_written_once(
     report = add(proxy.url(logs.url), source, rejects=out)
     assert rule.acted == 3
     assert (report.state, report.rejected) == ("done", 8)
-    assert [one["line"] for one in written(out)] == [*range(20, 161, 20)]
+    assert lines_of(out) == [*range(20, 161, 20)]
     assert [number for number, _, _ in rejected(logs.url)] == [*range(20, 161, 20)]
 
 
@@ -102,9 +110,9 @@ def test_a_run_that_breaks_down_writes_those_of_what_it_has_counted(logs: Logs) 
 
     with pytest.raises(RuntimeError):
         logs.add(source, rejects=out, stop=stop)
-    assert [one["line"] for one in written(out)] == [10, 20]
+    assert lines_of(out) == [10, 20]
     assert logs.add(source, rejects=out).rejected == 3
-    assert [one["line"] for one in written(out)] == [10, 20, 30, 40, 50]
+    assert lines_of(out) == [10, 20, 30, 40, 50]
 
 
 def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(logs: Logs) -> None:
@@ -117,13 +125,13 @@ def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(logs: Logs) 
     assert (report.state, report.lines, report.rejected) == ("stopped", 200, 4)
     assert outcomes(report) == ["counted"]
     assert any("more than 3 lines" in notice for notice in report.notices)
-    assert [one["line"] for one in written(out)] == [101, 151, 201, 251]
+    assert lines_of(out) == [101, 151, 201, 251]
     assert logs.query("SELECT state, lines_read, rejected FROM backfill_run") == [
         ("stopped", 200, 2)
     ]
     report = logs.add(*files, max_rejects=3, rejects=out)
     assert (report.state, report.lines, report.known_lines) == ("done", 101, 200)
-    assert [one["line"] for one in written(out)] == [101, 151, 201, 251, 201, 251]
+    assert lines_of(out) == [101, 151, 201, 251, 201, 251]
     assert sum(logs.totals().values()) == 100 + 4 * 49 + 1
 
 
@@ -148,7 +156,7 @@ def test_a_dry_run_writes_them_where_it_is_told_to(logs: Logs) -> None:
     logs.add(file, dry_run=True)
     assert list(logs.directory.iterdir()) == [file]
     logs.add(file, dry_run=True, rejects=out)
-    assert [one["line"] for one in written(out)] == [1]
+    assert lines_of(out) == [1]
     assert logs.query("SELECT COUNT(*) FROM backfill_run") == [(0,)]
 
 
@@ -165,7 +173,7 @@ def test_a_file_of_nothing_else_is_read_to_its_end(logs: Logs) -> None:
     out = logs.directory / "out.ndjson"
     report = logs.add(logs.write("a.log", (b"z" * 300 + b"\n") * 1201), rejects=out)
     assert (report.state, report.rejected) == ("done", 1201)
-    assert [one["line"] for one in written(out)] == [*range(1, 1202)]
+    assert lines_of(out) == [*range(1, 1202)]
 
 
 def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
@@ -177,3 +185,119 @@ def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
     assert logs.add(logs.write("few.log", 3 * b"few\n"), rejects=out).state == "done"
     assert logs.add(logs.write("a.log", 4 * BAD), rejects=out).state == "stopped"
     assert logs.query("SELECT SUM(rejected) FROM backfill_chunk") == [(3,)]
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+MINE = b"what somebody has written\n"
+
+
+def refused(mysql_url: str, *sources: Path | str, rejects: Path) -> str:
+    """Why it is; nothing was read, neither for true nor in a dry run."""
+    said = set()
+    for dry_run in False, True:
+        with pytest.raises(WrongOption) as caught:
+            add(mysql_url, *sources, rejects=rejects, dry_run=dry_run)
+        said.add(str(caught.value))
+    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_run") == [(0,)]
+    assert len(said) == 1
+    return said.pop()
+
+
+def test_a_source_is_not_overwritten_whatever_it_is_called(logs: Logs) -> None:
+    folder = logs.directory / "logs"
+    folder.mkdir()
+    source = write(folder / "a.log", log("/") + BAD)
+    soft, hard = logs.directory / "soft", logs.directory / "hard"
+    soft.symlink_to(source)
+    os.link(source, hard)
+    for rejects in source, soft, hard, folder / ".." / "logs" / "a.log":
+        for given in source, soft, folder, f"{folder}/*.log":
+            assert "one of the sources" in refused(logs.url, given, rejects=rejects)
+    assert source.read_bytes() == log("/") + BAD
+
+
+def test_an_empty_source_and_one_of_rejected_lines_are_sources_too(logs: Logs) -> None:
+    empty = logs.write("empty", b"")
+    ours = logs.write("ours", b'{"source": "", "line": 1, "reason": "", "text": ""}\n')
+    for source in empty, ours:
+        assert "one of the sources" in refused(logs.url, source, rejects=source)
+
+
+def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
+    source = logs.write("a.log", log("/") + BAD)
+    others = (
+        MINE,
+        b"\n",
+        b"{}\n",
+        b'{"line": 1}\n',
+        b"[" * 5000,
+        b'{"source"',
+        b'{"source": "shop"}\n',
+        b"\xff\n",
+    )
+    for content in others:
+        file = logs.write("file", content)
+        assert "name another file" in refused(logs.url, source, rejects=file)
+        assert file.read_bytes() == content
+
+
+def test_one_that_is_empty_or_ours_is_appended_to_whatever_its_name(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(logs.directory)
+    out = write(Path("backfill-7-rejects.ndjson"), b"")
+    logs.add(logs.write("a.log", BAD * 3), rejects=out)
+    assert lines_of(out) == [1, 2, 3]
+    logs.add(logs.write("b.log", log("/") + BAD), rejects=out)
+    assert lines_of(out) == [1, 2, 3, 2]
+
+
+def test_behind_a_line_that_was_cut_off_a_new_one_is_begun(logs: Logs) -> None:
+    out = logs.directory / "out"
+    logs.add(logs.write("a.log", log("/") + BAD), rejects=out)
+    with out.open("ab") as file:
+        file.write(b'{"source": "a", "li')
+    logs.add(logs.write("b.log", log("/b") + BAD), rejects=out)
+    first, torn, last = out.read_text().splitlines()
+    assert [json.loads(one)["line"] for one in (first, last)] == [2, 2]
+    assert torn == '{"source": "a", "li'
+
+
+def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:
+    source = logs.write("a.log", log("/") + BAD)
+    pipe = logs.directory / "pipe"
+    os.mkfifo(pipe)
+    nowhere = source / "no", logs.directory / "no" / "such" / "directory"
+    for rejects in pipe, logs.directory, *nowhere:
+        assert "cannot be written" in refused(logs.url, source, rejects=rejects)
+    logs.add(source, rejects=Path("/dev/null"))
+
+
+def test_lines_that_cannot_be_written_are_told_and_written_once_there_is_room(logs: Logs) -> None:
+    out = logs.directory / "out"
+    sources = [logs.write(name, log(f"/{name}") + BAD) for name in "abc"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def stop() -> bool:
+        """There is room from the second source on."""
+        counted = logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(2,)]
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits if counted else (50, limits[1]))
+        return False
+
+    try:
+        report = logs.add(*sources, rejects=out, stop=stop)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (report.state, outcomes(report)) == ("failed", ["failed", "failed", "counted"])
+    assert f"line 2, cannot be written to {out}: File too large" in details(report)
+    assert logs.totals() == day("/a", "/b", "/c")
+    assert lines_of(out) == [2, 2, 2]
+
+
+def test_nobody_else_reads_it(logs: Logs) -> None:
+    made = logs.directory / "made"
+    report = logs.add(logs.write("a.log", BAD), rejects=made)
+    assert lines_of(made) == [1]
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert f"the rejected lines are in {made}" in report.notices

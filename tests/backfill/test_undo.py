@@ -3,7 +3,6 @@
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -28,8 +27,10 @@ from tests.backfill.helpers import (
     COUNTER,
     DAY,
     NOON,
+    Killed,
     Logs,
     day,
+    die_at,
     keys_of,
     line,
     log,
@@ -159,21 +160,6 @@ def test_keys_that_add_up_to_0_are_gone_and_others_stay(
     require_verified(logs.url)
 
 
-class _Killed(Exception):
-    """Stands for a process that dies at a point."""
-
-
-def die_at(point: int) -> Callable[[str], None]:
-    """Dies at the point with this number, from 1."""
-    points = count(1)
-
-    def reached(name: str) -> None:
-        if next(points) == point:
-            raise _Killed(name)
-
-    return reached
-
-
 @pytest.mark.usefixtures("small_chunks")
 def test_killed_anywhere_it_goes_on_when_it_is_run_again(logs: Logs, applier: Applier) -> None:
     source = logs.write("a.log", long_log(450))
@@ -185,7 +171,7 @@ def test_killed_anywhere_it_goes_on_when_it_is_run_again(logs: Logs, applier: Ap
             # The second point in turn with the third: in the first chunk, and in the next one.
             done = logs.undo(run, reached=die_at(2 + deaths % 2))
             break
-        except _Killed:
+        except Killed:
             deaths += 1
         require_verified(logs.url)
         assert state(logs.url, run) == "undoing"

@@ -50,7 +50,6 @@ from tests.backfill.helpers import (
     totals,
     write,
 )
-from tests.store.helpers import together
 from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
 from tests.support.sketches import registers, sketch_of
@@ -398,20 +397,6 @@ def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
     assert all(hashes <= every[place] for place, hashes in found.items())
 
 
-def test_undone_and_counted_again_the_visitors_are_the_same(unique: str, tmp_path: Path) -> None:
-    visits = [Visit(host=f"192.0.2.{n % 7}") for n in range(30)]
-    source = log(tmp_path / "a.log", visits)
-    run = run_of(count(unique, source))
-    with open_tables(unique) as session:
-        wanted = expected(session, visits)
-    assert undo(unique, run).amount == -30
-    assert totals(unique) == {}
-    require(unique, wanted)
-    assert count(unique, source).amount == 30
-    assert totals(unique) == {(DAY, "/"): 30}
-    require(unique, wanted)
-
-
 def test_lines_counted_without_visitors_are_not_counted_twice_for_them(
     unique: str, tmp_path: Path
 ) -> None:
@@ -495,19 +480,6 @@ def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(
     assert query(unique, sums) == [(name, 2000) for name in own]
     agents = query(unique, f"SELECT counter_key FROM counter_slot WHERE counter = '{own[2]}'")
     assert agents == [(b"curl/8.0",)]
-
-
-@pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.random
-def test_two_at_once_count_each_visitor_once(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    visits = some_visits(random.Random(1), 2 * VISITS)
-    source = log(tmp_path / "a.log", visits)
-    reports = together(*[partial(count, unique, source, rejects=tmp_path / n) for n in "ab"])
-    assert sum(report.amount for report in reports) == 2 * VISITS
-    require_visits(unique, visits)
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -2,19 +2,17 @@
 
 import json
 import sys
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 from typing import Any
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from tests.faults.stage import Stage
+from tests.store.helpers import again_and_again, compacted
 from tests.support.app_tables import create
 from tests.support.databases import dropped, new_name
 from tests.support.oracle import Oracle, connect
@@ -195,29 +193,16 @@ class Application:
     @contextmanager
     def compacting(self) -> Iterator[list[int]]:
         """Compact the counters again and again; yields the rows that each pass removed."""
-        stopping = threading.Event()
-        failures: list[BaseException] = []
         removed: list[int] = []
 
-        def run() -> None:
-            everything = CompactOptions(before=date.max, rows=200, share=0.5)
-            connecting = partial(open_tables, self.stage.mysql_url)
-            try:
-                while not stopping.wait(0.05):
-                    done = compact(connecting, everything, stop=stopping.is_set)
-                    assert not done.unknown
-                    removed.append(done.rows_before - done.rows_after)
-            except BaseException as error:
-                failures.append(error)
+        def compact_all() -> None:
+            time.sleep(0.05)
+            done = compacted(self.stage.mysql_url, rows=200, share=0.5)
+            assert not done.unknown
+            removed.append(done.rows_before - done.rows_after)
 
-        thread = threading.Thread(target=run, name="compacting")
-        thread.start()
-        try:
+        with again_and_again(compact_all):
             yield removed
-        finally:
-            stopping.set()
-            thread.join()
-        assert not failures, failures
 
 
 @contextmanager

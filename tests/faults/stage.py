@@ -2,24 +2,22 @@
 
 import hashlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from countersink.backfill.input.spans import LINES
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.store.errors import StoreError
 from countersink.stream.connection import connect
 from countersink.stream.entry import Sealed, script
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
 from countersink.worker import WorkerOptions, run
+from tests.store.helpers import again_and_again, compacted
 from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
@@ -112,52 +110,42 @@ class Stage:
     @contextmanager
     def trickle(self) -> Iterator[None]:
         """Keep sending entries from a thread, each again and again until Redis has answered."""
-        stopping = threading.Event()
         traffic = Traffic(self.random.getrandbits(32))
-        sender = connect(self.redis_server.url, socket_timeout=2.0)
+        at = now_ms(self.redis)
 
-        def run() -> None:
-            at = now_ms(self.redis)
-            while not stopping.wait(0.005):
-                entry = traffic.entry(at)
-                while True:
-                    try:
-                        send(sender, entry)
-                        break
-                    except StreamError:
-                        stopping.wait(0.05)
+        def send_one() -> None:
+            time.sleep(0.005)
+            entry = traffic.entry(at)
+            while True:
+                try:
+                    send(sender, entry)
+                    return
+                except StreamError:
+                    time.sleep(0.05)
 
-        thread = threading.Thread(target=run, name="trickle")
-        thread.start()
         try:
-            yield
+            with (
+                connect(self.redis_server.url, socket_timeout=2.0) as sender,
+                again_and_again(send_one),
+            ):
+                yield
         finally:
-            stopping.set()
-            thread.join()
-            sender.close()
             self.traffic.expected.update(traffic.expected)
             self.traffic.increments += traffic.increments
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
         """Compact all buckets again and again from a thread, whatever else happens."""
-        stopping = threading.Event()
 
-        def run() -> None:
-            everything = CompactOptions(before=date.max, rows=200, share=0.5)
-            while not stopping.wait(0.02):
-                try:
-                    compact(partial(open_tables, self.mysql_url), everything, stop=stopping.is_set)
-                except StoreError:
-                    stopping.wait(0.2)  # the server is away, or frozen
+        def compact_all() -> None:
+            time.sleep(0.02)
+            try:
+                compacted(self.mysql_url, rows=200, share=0.5)
+            except StoreError:
+                time.sleep(0.2)  # the server is away, or frozen
 
-        thread = threading.Thread(target=run, name="compacting")
-        thread.start()
-        try:
+        with again_and_again(compact_all):
             yield
-        finally:
-            stopping.set()
-            thread.join()
 
     # -- workers -------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ def test_killed_at_points_while_members_are_united(stage: Stage) -> None:
     scenarios.killed_with_members(stage, POINTS if MANY else stage.random.sample(POINTS, 4))
 
 
+@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_backfills_are_killed_while_members_are_united(stage: Stage) -> None:
     scenarios.backfills_killed_with_members(stage, kills=3 if MANY else 1, lines=LINES)

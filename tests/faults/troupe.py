@@ -1,9 +1,7 @@
 """Schedulers and job processes on a stage, with jobs every second."""
 
-import json
 import os
 import signal
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -49,13 +47,13 @@ class Troupe:
             "jobs": {TICK: (EVERY_SECOND, 30), BREAKS: (EVERY_SECOND, 30)},
             **QUICK,
         }
-        return self._start("scheduler", plan | more)
+        return scheduled.start(self.stage.children, "scheduler", plan | more)
 
     def jobs(self, **more: Any) -> Child:
         """Start a job process."""
         url = self.stage.redis_server.url
         plan = {"mysql_url": self.stage.mysql_url, "redis_url": url, "jobs_redis_url": url}
-        return self._start("jobs", plan | more)
+        return scheduled.start(self.stage.children, "jobs", plan | more)
 
     @staticmethod
     def horse_of(child: Child) -> int | None:
@@ -66,11 +64,6 @@ class Troupe:
         except OSError:
             return None
         return int(found[0]) if found else None
-
-    def _start(self, what: str, plan: dict[str, Any]) -> Child:
-        return self.stage.children.start(
-            [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan)], name=what
-        )
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import pytest
 
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
-from tests.schedules.tables import Tables
+from tests.schedules.tables import Kept, Tables
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.servers import MySQLServer
@@ -44,6 +44,14 @@ def session(runs_url: str) -> Iterator[Session]:
 def tables(mysql_url: str) -> Iterator[Tables]:
     """What a test plants in the tables of a freshly migrated database, and looks at."""
     made = Tables(mysql_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kept(mysql_url: str) -> Iterator[Kept]:
+    """The same, with what counts and sets."""
+    made = Kept(mysql_url)
     yield made
     made.close()
 

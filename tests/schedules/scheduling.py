@@ -1,7 +1,6 @@
 """A planner at a time of the test's choosing, and looks into the tables of runs."""
 
 import json
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from countersink.schedules.runner.rq import RunQueue
 from countersink.schedules.scheduler.planner import Planner
 from countersink.store.connection import Session
 from countersink.store.sessions import brief_session
+from tests.support import scheduled
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
@@ -96,10 +96,7 @@ def scheduler(children: Children, redis_url: str, mysql_url: str, **options: Any
         **QUICK,
         **options,
     }
-    return children.start(
-        [sys.executable, "-m", "tests.support.scheduled", "scheduler", json.dumps(plan)],
-        name="scheduler",
-    )
+    return scheduled.start(children, "scheduler", plan)
 
 
 def lines_of(child: Child) -> list[dict[str, Any]]:

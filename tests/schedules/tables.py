@@ -1,11 +1,18 @@
 """Rows planted in the tables by plain SQL, and what must be true of them whatever was moved."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
+from countersink.schedules.jobs.move import PassDone, open_tables
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store
+from countersink.store.apply.amounts import Row
+from countersink.store.apply.apply import Applier
 from countersink.store.sql import label_of
+from tests.store.helpers import entry
 from tests.support.ledger import checksum, held, posted
 from tests.support.oracle import connect
 
@@ -139,6 +146,40 @@ class Tables:
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+
+
+class Kept(Tables):
+    """The tables, with a store and workers that count."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.store = Store(url)
+        self.applier = Applier(url, 5)
+
+    def keep_minutes(self, steps: str = "minute=2d,hour=90d", **more: Any) -> None:
+        """``v`` counts minutes, and keeps them for so long."""
+        self.store.counters.set("v", resolution="minute", keep=steps, **more)
+
+    def count(self, events: Mapping[tuple[str, int], int], counter: str = "v") -> None:
+        """Count amounts by (key, Unix minute), as a worker does that remembers them."""
+        found = enumerate(events.items())
+        self.applier.apply([entry([(n, counter, *event, amount) for n, (event, amount) in found])])
+
+    def apply(self, rows: Sequence[Row], slot: int = 5) -> int:
+        """Count rows by a worker that remembers nothing; how many had no room."""
+        with closing(Applier(self.url, slot)) as applier:
+            return applier.apply([entry(rows)]).overflown
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.applier.close()
+        self.store.close()
+        super().close()
+
+
+def rolled_up(url: str, rows: int = 2000) -> PassDone:
+    """A pass of retention, so many rows at a time."""
+    return roll_up(partial(open_tables, url), rows=rows)
 
 
 def spread(keys: Iterable[bytes], slots: Iterable[int], bucket: str = DAY) -> list[Slotted]:

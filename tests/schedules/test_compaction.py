@@ -14,11 +14,9 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.schedules.options import JobOptions
-from countersink.store import Store
-from countersink.store.apply.apply import Applier
 from countersink.store.errors import UnknownCounter, UnknownZone
-from tests.schedules.tables import DAY, LABEL, MAX, Tables, spread
-from tests.store.helpers import entry, minute
+from tests.schedules.tables import DAY, LABEL, MAX, Kept, Tables, spread
+from tests.store.helpers import minute
 from tests.support.proxies import MySQLProxy
 
 PAGES = [b"/%03d" % number for number in range(60)]
@@ -46,22 +44,16 @@ def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
     assert (again.rows_before, again.rows_after, again.ranges, again.finished) == (0, 0, 0, True)
 
 
-def test_what_workers_applied_and_late_events_are_compacted(tables: Tables) -> None:
-    day = date(2020, 3, 5)
+def test_what_workers_applied_and_late_events_are_compacted(kept: Kept) -> None:
+    at = minute(date(2020, 3, 5))
     for slot in (1, 2, 3):
-        applier = Applier(tables.url, slot)
-        applier.apply([entry([(0, "v", "a", minute(day), slot), (1, "w", "b", minute(day), 1)])])
-        applier.close()
-    assert run(tables.url).rows_after == 2
-    late = Applier(tables.url, 9)
-    late.apply([entry([(0, "v", "a", minute(day), 10)])])
-    late.close()
-    assert run(tables.url, counter="v").rows_before == 2
-    assert tables.slots() == [(DAY, b"a", 0, 16)]
-    with Store(tables.url) as store:
-        assert store.totals.total("v") == 16
-        assert store.totals.total("w") == 3
-    tables.check_ledger()
+        kept.apply([(0, "v", "a", at, slot), (1, "w", "b", at, 1)], slot)
+    assert run(kept.url).rows_after == 2
+    kept.apply([(0, "v", "a", at, 10)], 9)
+    assert run(kept.url, counter="v").rows_before == 2
+    assert kept.slots() == [(DAY, b"a", 0, 16)]
+    assert kept.store.totals.counters() == {"v": 16, "w": 3}
+    kept.check_ledger()
 
 
 def test_an_open_bucket_loses_its_crowded_keys_only(tables: Tables) -> None:

@@ -1,9 +1,8 @@
 """A MySQL that does not answer for longer than a run may be silent."""
 
-import json
-import sys
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -27,21 +26,14 @@ def test_a_frozen_mysql_loses_no_run_and_overlaps_at_most_one_transaction(
     server = own_mysql_server(fast=True)
     url = server.url_for("countersink")
     migrate(url)
-    plan = {"mysql_url": url, "redis_url": redis_url}
+    plan: dict[str, Any] = {"mysql_url": url, "redis_url": redis_url}
     jobs = {"tick": ("* * * * * *", 60), "steps": ("0 0 1 1 *", 600)}
     with ForkedChildren() as children:
-
-        def start(what: str, **more: object) -> None:
-            children.start(
-                [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan | more)],
-                name=what,
-            )
-
         with connect(url) as session:
             scheduled.make_table(session)
             for _ in range(2):
-                start("scheduler", jobs=jobs)
-                start("jobs", jobs_redis_url=redis_url)
+                scheduled.start(children, "scheduler", plan | {"jobs": jobs})
+                scheduled.start(children, "jobs", plan | {"jobs_redis_url": redis_url})
             eventually(lambda: "steps" in runs.jobs(session))
             assert runs.add(session, "steps")
             eventually(lambda: steps(session))

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,10 +70,7 @@ class Ground:
             "jobs_redis_url": self.redis_url,
             **options,
         }
-        return self.children.start(
-            [sys.executable, "-m", "tests.support.scheduled", "jobs", json.dumps(plan)],
-            name="jobs",
-        )
+        return scheduled.start(self.children, "jobs", plan)
 
     def plan(self, job: str, moment: datetime = NINE, limit_s: int = LIMIT_S) -> None:
         """Plan a run and enqueue its first attempt."""

@@ -19,11 +19,13 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, Unavailable
 from countersink.store.sql import month_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
+from tests.store.helpers import says
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 APRIL = int(datetime(2020, 4, 1, tzinfo=UTC).timestamp())
 MARCH = Wider(month_label(date(2020, 3, 1)), APRIL, 0)
 WHOLE = BucketRange("v", LABEL, b"", b"\xff" * 255)
+LOCKING = says("FOR UPDATE NOWAIT")
 ALL_BYTES = [b"", b"\x00", b"'", b"\\", b"%s", b"a", b"a ", b"A", "ä".encode(), b"\xff\xfe"]
 
 
@@ -197,7 +199,7 @@ def test_whoever_changes_counters_waits_for_a_move_to_a_month(
                 refused.append(statement)
 
     with MySQLProxy.to(mysql_url) as proxy:
-        proxy.when("*", Phase.AFTER, Deed.PASS, call=change, where=is_locking)
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=change, where=LOCKING)
         with open_tables(proxy.url(mysql_url)) as session:
             assert move(session, BucketRange("v", LABEL, b"a", b"a", MARCH)).moved == 2
     assert len(refused) == 2
@@ -243,7 +245,7 @@ def test_a_row_that_comes_between_reading_and_deleting_waits_and_is_counted(
                 refused.append(error.code)
 
     with MySQLProxy.to(mysql_url) as proxy:
-        proxy.when("*", Phase.AFTER, Deed.PASS, call=insert, where=is_locking)
+        proxy.when("*", Phase.AFTER, Deed.PASS, call=insert, where=LOCKING)
         with open_tables(proxy.url(mysql_url)) as session:
             assert move(session, WHOLE).moved == 4
     assert refused == [1205]
@@ -258,7 +260,7 @@ def test_without_gap_locks_a_row_that_comes_between_stops_the_move(
     insert = [("v", DAY, b"b", 1, 1)]
     with MySQLProxy.to(mysql_url) as proxy:
         rule = proxy.when(
-            "*", Phase.AFTER, Deed.PASS, call=lambda _: tables.plant(insert), where=is_locking
+            "*", Phase.AFTER, Deed.PASS, call=lambda _: tables.plant(insert), where=LOCKING
         )
         with connect(proxy.url(mysql_url)) as session, pytest.raises(Conflict, match="in between"):
             move(session, WHOLE)
@@ -299,7 +301,8 @@ def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
 ) -> None:
     tables.plant(spread([b"a"], (1, 2)))
     with MySQLProxy.to(mysql_url) as proxy:
-        rule = proxy.when("select", Phase.BEFORE, Deed.ERROR, error=1205, times=2, where=is_look)
+        look = says("counter_slot")
+        rule = proxy.when("select", Phase.BEFORE, Deed.ERROR, error=1205, times=2, where=look)
         with closing(Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000)) as mover:
             part = mover.run(lambda session: next_part(session, "v", LABEL, rows=20))
     assert rule.acted == 2
@@ -387,11 +390,3 @@ def explain(tables: Tables, text: str) -> list[dict[str, object]]:
             cursor.execute("SET explain_format = TRADITIONAL")
         cursor.execute(f"EXPLAIN {text}")
         return list(cursor.fetchall())
-
-
-def is_locking(request: Request, _reply: bytes) -> bool:
-    return "FOR UPDATE NOWAIT" in request.text
-
-
-def is_look(request: Request, _reply: bytes) -> bool:
-    return "counter_slot" in request.text

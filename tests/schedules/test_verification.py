@@ -1,7 +1,5 @@
 """The job that verifies: done when all agrees, failed with the list when not."""
 
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -12,8 +10,6 @@ import pytest
 from countersink.schedules.errors import JobFailed, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.checks import verification
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.options import JobOptions
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
@@ -21,7 +17,7 @@ from countersink.store.connection import connect, rerun
 from countersink.store.errors import Conflict
 from countersink.store.settings import Settings
 from tests.store.app import open_app
-from tests.store.helpers import entry, row
+from tests.store.helpers import again_and_again, compacted, entry, row
 
 
 @pytest.fixture
@@ -94,21 +90,7 @@ def test_there_is_no_false_alarm_beside_writers_compaction_and_deletion(
     mysql_url: str, context: Context
 ) -> None:
     """Whoever changes rows posts it in the same transaction."""
-    stop = threading.Event()
-    batches = passes = 0
-    errors: list[BaseException] = []
-
-    def beside(work: Callable[[], None]) -> threading.Thread:
-        def run() -> None:
-            try:
-                while not stop.is_set():
-                    work()
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
+    batches = passes = looks = 0
 
     def write() -> None:
         nonlocal batches
@@ -131,23 +113,18 @@ def test_there_is_no_false_alarm_beside_writers_compaction_and_deletion(
 
     def move() -> None:
         nonlocal passes
-        compact(lambda: open_tables(mysql_url), CompactOptions(before=date(2027, 1, 1), rows=10))
+        compacted(mysql_url, before=date(2027, 1, 1), rows=10)
         passes += 1
 
     applier = Applier(mysql_url, 1)
     with open_app(mysql_url) as app, Store(mysql_url) as store:
-        threads = [beside(write), beside(move)]
-        looks = 0
-        while not errors and (batches < 20 or passes < 10 or looks < 20):
-            verification(context)
-            if looks % 4 == 2:
-                with suppress(UnknownCounter):  # nobody has counted since the last time
-                    store.counters.delete("open", None if looks % 8 == 2 else "/1")
-            looks += 1
-        stop.set()
-        for thread in threads:
-            thread.join(60)
+        with again_and_again(write, move) as going:
+            while going() and (batches < 20 or passes < 10 or looks < 20):
+                verification(context)
+                if looks % 4 == 2:
+                    with suppress(UnknownCounter):  # nobody has counted since the last time
+                        store.counters.delete("open", None if looks % 8 == 2 else "/1")
+                looks += 1
         write()
     applier.close()
-    assert errors == []
     assert verification(context).detail == "1 counters agree with the ledger"

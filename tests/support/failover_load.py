@@ -50,6 +50,7 @@ class Seen:
         lost_values: how often the outcome of ``next()`` was not known.
         orders: transactions of the application whose COMMIT was answered.
         backfills: how often the backfill was started.
+        passes: of compaction, to their end.
     """
 
     idle_s: float = 0.0
@@ -59,6 +60,7 @@ class Seen:
     lost_values: int = 0
     orders: int = 0
     backfills: int = 0
+    passes: int = 0
 
 
 class Load:
@@ -69,8 +71,6 @@ class Load:
         client: the queue, and ``redis_url``, its URL.
         url: the database, migrated, with all hosts.
         directory: for the file that is backfilled.
-        server: where the application's own connection goes, asked anew for each; default: where
-            countersink's go.
     """
 
     per_second = 2000
@@ -105,15 +105,9 @@ class Load:
             store.tracked.track("orders")
         self._write_file()
         self.workers = [
-            self._children.worker(self._redis_url, self.url, **WORKER) for _ in range(2)
+            self._children.worker(self._redis_url, self.process_url(), **WORKER) for _ in range(2)
         ]
-        for work in (
-            self._produce,
-            self._compact,
-            self._backfill,
-            self._take_numbers,
-            self._sell,
-        ):
+        for work in self.works():
             self._start(work)
         self.wait_for_more()
         self._start(self._look)  # not before: how long the workers took to start is no fault
@@ -123,6 +117,14 @@ class Load:
         self._stopping.set()
         for thread in self._threads:
             thread.join(APPLIED_S)
+
+    def works(self) -> list[Callable[[], None]]:
+        """What goes on in threads."""
+        return [self._produce, self._compact, self._backfill, self._take_numbers, self._sell]
+
+    def process_url(self) -> str:
+        """The URL that another process, or pass of compaction, is given."""
+        return self.url
 
     def wait_for_more(self) -> None:
         """Until each of them has got on."""
@@ -192,7 +194,7 @@ class Load:
     # -- what goes on --------------------------------------------------------------------------
 
     def _start(self, work: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._run, args=(work,), name=work.__name__)
+        thread = threading.Thread(target=self._run, args=(work,), name=str(work))
         thread.start()
         self._threads.append(thread)
 
@@ -221,7 +223,9 @@ class Load:
         everything = CompactOptions(before=date.max, rows=200, share=0.5)
         while not self._stopping.wait(0.1):
             try:
-                compact(partial(open_tables, self.url), everything, stop=self._stopping.is_set)
+                opened = partial(open_tables, self.process_url())
+                compact(opened, everything, stop=self._stopping.is_set)
+                self.seen.passes += 1
             except StoreError:
                 self._stopping.wait(0.2)
 
@@ -232,7 +236,7 @@ class Load:
                 *("backfill", str(self._directory / "filed.csv"), "--counter", "filed"),
                 *("--input-format", "csv", "--key-column", "key", "--time-column", "time"),
                 environment={
-                    "COUNTERSINK_MYSQL_URL": self.url,
+                    "COUNTERSINK_MYSQL_URL": self.process_url(),
                     "COUNTERSINK_REDIS_URL": self._redis_url,
                     "XDG_STATE_HOME": str(self._directory),
                 },

@@ -25,6 +25,7 @@ from countersink.schedules.runner.process import run as run_jobs
 from countersink.schedules.scheduler import process
 from countersink.schedules.scheduler.process import run as run_scheduler
 from countersink.store.connection import Session, connect
+from tests.support.processes import Child, Children
 
 TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS test_start (id BIGINT AUTO_INCREMENT PRIMARY KEY,"
@@ -35,6 +36,12 @@ STEPS: Final = "CREATE TABLE test_step (id BIGINT AUTO_INCREMENT PRIMARY KEY, pi
 PAUSE_S: Final = 0.02
 PATIENCE_S: Final = 60.0
 LOOKS_BEFORE_STEP: Final = 6
+
+
+def start(children: Children, what: str, plan: Mapping[str, Any]) -> Child:
+    """Start a process: a scheduler or jobs."""
+    arguments = [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan)]
+    return children.start(arguments, name=what)
 
 
 def make_table(session: Session) -> None:

@@ -2,17 +2,16 @@
 
 import json
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.faults.stage import Stage
+from tests.store.helpers import again_and_again, compacted
 from tests.support.databases import dropped, new_name
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
@@ -138,28 +137,16 @@ def _ready(seller: Child) -> bool:
 @contextmanager
 def _changing_slots(stage: Stage) -> Iterator[list[int]]:
     """Change over how many slots the counter spreads, again and again; how often, so far."""
-    stopping = threading.Event()
     changed = [0]
-    failures: list[BaseException] = []
     draw = Random(stage.seed)
 
-    def run() -> None:
-        try:
-            with Store(stage.mysql_url) as store:
-                while not stopping.wait(0.1):
-                    store.counters.set(COUNTER, app_slots=draw.choice((1, 2, 3, 16, 256)))
-                    changed[0] += 1
-        except BaseException as error:
-            failures.append(error)
+    def change() -> None:
+        time.sleep(0.1)
+        store.counters.set(COUNTER, app_slots=draw.choice((1, 2, 3, 16, 256)))
+        changed[0] += 1
 
-    thread = threading.Thread(target=run, name="changing slots")
-    thread.start()
-    try:
+    with Store(stage.mysql_url) as store, again_and_again(change):
         yield changed
-    finally:
-        stopping.set()
-        thread.join()
-    assert not failures, failures
 
 
 def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:
@@ -167,7 +154,7 @@ def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:
     with Store(stage.mysql_url) as store, open_session(stage.mysql_url) as session:
         assert store.totals.total(COUNTER) == total
         assert verify(session).differences == []
-        compact(partial(open_tables, stage.mysql_url), CompactOptions())
+        compacted(stage.mysql_url)
         assert shop.check(oracle, "after compaction") == total
         assert verify(session).differences == []
 
