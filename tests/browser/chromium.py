@@ -74,6 +74,11 @@ class Look:
     complaints: list[str] = field(default_factory=list)
     excused: list[str] = field(default_factory=list)
 
+    def at(self, place: str) -> Page:
+        """The page, at an address of the server."""
+        self.page.goto(place)
+        return self.page
+
     def elsewhere(self, url: str) -> list[str]:
         """Requests to another host than that of ``url``."""
         return [one for one in self.requests if not one.startswith((f"{url}/", "data:", "blob:"))]
@@ -158,6 +163,12 @@ def held(page: Page, url: str | re.Pattern[str]) -> Iterator[list[Route]]:
 def came(page: Page, waiting: list[Route]) -> None:
     """Wait until a request waits."""
     eventually(lambda: page.evaluate("1") and waiting)
+
+
+def log_in(page: Page, key: str) -> None:
+    """Show a key to the login, which is open."""
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in").click()
 
 
 def row(counter: str) -> str:

@@ -29,8 +29,7 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
     browser: Browser, web: Web
 ) -> None:
     with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/")
+        page = look.at("/")
         expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
         expect(page.get_by_role("tabpanel")).to_contain_text(f"{web.url}/v1/increments")
         for width in (360, 390, 1200):  # the button that copies covers no code
@@ -60,16 +59,14 @@ def test_copies_of_the_browser_are_not_taken_for_the_numbers_of_now(
 ) -> None:
     monkeypatch.setattr(answers, "FRESH_S", 3_600)
     with looking(browser, filled.url) as look:
-        page = look.page
-        page.goto("/")
+        page = look.at("/")
         expect(page.locator(".counters tbody a").first).to_be_visible()
         filled.count("page_views.copied", "world")
         expect(page.locator(f"{row('page_views.copied')} td.all")).to_have_text("1")
 
 
 def test_numbers_tick_without_reloading(look: Look, filled: Web) -> None:
-    page = look.page
-    page.goto("/#/counter/signups")
+    page = look.at("/#/counter/signups")
     figures = page.locator(".figure dd > span")
     expect(figures).to_have_text([re.compile(r"\d")] * 3)
     before = [number(one) for one in figures.all_inner_texts()]
@@ -88,8 +85,7 @@ def hours(last: date, days: int) -> int:
 
 
 def test_another_range_another_unit_and_the_period_before(look: Look, filled: Web) -> None:
-    page = look.page
-    page.goto("/#/counter/page_views")
+    page = look.at("/#/counter/page_views")
     today = datetime.now(BERLIN).date()
     expect(page.locator(".figure dt").nth(1)).to_have_text("Last 30 days")
     page.get_by_role("button", name="7 days").click()
@@ -114,8 +110,7 @@ def test_another_range_another_unit_and_the_period_before(look: Look, filled: We
 
 
 def test_the_chart_is_there_as_a_table_and_as_csv(look: Look) -> None:
-    page = look.page
-    page.goto("/#/counter/signups?range=7")
+    page = look.at("/#/counter/signups?range=7")
     page.get_by_text("The numbers as a table").click()
     table = page.get_by_role("region", name="The numbers of the chart")
     expect(table.locator("tbody tr")).to_have_count(7)
@@ -145,8 +140,7 @@ def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(
     look: Look, filled: Web
 ) -> None:
     fill_keys(filled, KEYS)
-    page = look.page
-    page.goto("/#/counter/downloads?range=7")
+    page = look.at("/#/counter/downloads?range=7")
     keys = page.locator(".keys li")
     expect(keys).to_have_count(25)
     page.get_by_label("Find keys").fill("file-0123")
@@ -169,8 +163,7 @@ def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(
 
 
 def test_one_key_alone(look: Look, filled: Web) -> None:
-    page = look.page
-    page.goto("/#/counter/page_views?range=30")
+    page = look.at("/#/counter/page_views?range=30")
     page.get_by_role("button", name="/blog/2026/émile").click()
     total = filled.store.totals.total("page_views", key="/blog/2026/émile")
     expect(page.locator(".figure dd > span").nth(2)).to_have_text(f"{total:,}")
@@ -183,8 +176,7 @@ def test_one_key_alone(look: Look, filled: Web) -> None:
 
 
 def test_counters_are_found_and_sorted(look: Look, filled: Web) -> None:
-    page = look.page
-    page.goto("/#/")
+    page = look.at("/#/")
     links = page.locator(".counters tbody a")
     expect(links).to_have_text(sorted(filled.store.totals.counters()))
     expect(page.locator(".counters tbody td.all").first).to_have_text(re.compile(r"\d"))
@@ -209,8 +201,7 @@ def test_an_unknown_counter_is_told_of(look: Look) -> None:
 
 
 def test_a_server_that_is_away_is_told_of_and_its_numbers_stay(look: Look) -> None:
-    page = look.page
-    page.goto("/#/counter/signups")
+    page = look.at("/#/counter/signups")
     expect(page.locator(".keys li")).to_have_count(2)
     expect(page.locator("#fresh.good")).to_be_visible()
     total = page.locator(".figure dd > span").nth(2).inner_text()
@@ -225,8 +216,7 @@ def test_a_server_that_is_away_is_told_of_and_its_numbers_stay(look: Look) -> No
 
 
 def test_everything_is_done_with_the_keyboard_alone(look: Look) -> None:
-    page = look.page
-    page.goto("/")
+    page = look.at("/")
     expect(page.locator(".counters tbody a").first).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -253,8 +243,7 @@ def test_everything_is_done_with_the_keyboard_alone(look: Look) -> None:
 
 
 def test_a_range_keeps_the_focus(look: Look) -> None:
-    page = look.page
-    page.goto("/#/counter/signups")
+    page = look.at("/#/counter/signups")
     button = page.get_by_role("button", name="90 days")
     button.focus()
     page.keyboard.press("Enter")
@@ -265,14 +254,13 @@ def test_a_range_keeps_the_focus(look: Look) -> None:
 def test_it_fits_a_phone(browser: Browser, filled: Web) -> None:
     phone = {"width": 360, "height": 740}
     with looking(browser, filled.url, viewport=phone, is_mobile=True, has_touch=True) as look:
-        page = look.page
         for path in ("/", "/#/counter/page_views?compare=1", "/#/system"):
-            page.goto(path)
+            page = look.at(path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             expect(page.locator("#fresh.good")).to_be_visible()
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= phone["width"], f"{path} is {width} px wide"
-        page.goto("/")
+        page = look.at("/")
         expect(page.locator(f"{row('orders')} .phone")).to_have_text(re.compile("in all"))
         box = page.locator(f"{row('orders')} .spark").bounding_box()
         assert box is not None
@@ -282,9 +270,8 @@ def test_it_fits_a_phone(browser: Browser, filled: Web) -> None:
 
 def test_colours_follow_the_system_until_somebody_chooses(browser: Browser, filled: Web) -> None:
     with looking(browser, filled.url, color_scheme="dark") as look:
-        page = look.page
         background = "getComputedStyle(document.body).backgroundColor"
-        page.goto("/")
+        page = look.at("/")
         dark = page.evaluate(background)
         page.get_by_role("button", name="Use light colours").click()
         light = page.evaluate(background)
@@ -295,8 +282,7 @@ def test_colours_follow_the_system_until_somebody_chooses(browser: Browser, fill
 
 
 def test_what_cannot_be_chosen_says_why_to_everybody(look: Look) -> None:
-    page = look.page
-    page.goto("/#/counter/signups")
+    page = look.at("/#/counter/signups")
     hours = page.get_by_role("button", name="Hours")
     expect(hours).to_have_attribute("aria-disabled", "true")
     expect(page.get_by_text("Hours: this counter is counted by day.")).to_be_visible()
@@ -312,8 +298,7 @@ def test_the_highest_of_what_is_below_zero_is_not_zero(look: Look, filled: Web) 
     filled.producer.increment("mixed", "a", -4, at=datetime.now(UTC) - timedelta(days=1))
     filled.producer.increment("mixed", "a", 9)
     filled.apply()
-    page = look.page
-    page.goto("/#/counter/debts")
+    page = look.at("/#/counter/debts")
     chart = page.get_by_role("slider")
     expect(page.locator(".readout")).to_have_text(re.compile(r"^Lowest: -8, "))
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Lowest: -8, "))
@@ -334,8 +319,7 @@ def test_all_counters_are_sorted_also_where_there_are_more_than_a_page(
     web.apply()
     totals = {name: web.store.totals.total(name) for name in web.store.totals.counters()}
     with looking(browser, web.url) as look:
-        page = look.page
-        page.goto("/")
+        page = look.at("/")
         links = page.locator(".counters tbody a")
         expect(links).to_have_count(100)
         page.get_by_role("button", name="In all").click()
@@ -371,8 +355,7 @@ def test_top_keys_say_how_they_have_changed_and_which_are_new(look: Look, filled
         add(key, 1_000, 0)  # today is not over
         add(key, 5_000, 15)  # too long ago
     filled.apply()
-    page = look.page
-    page.goto("/#/counter/top_keys?range=7")
+    page = look.at("/#/counter/top_keys?range=7")
     items = page.locator(".keys li")
     expect(items).to_have_count(3)
     shown = {one.split("\n")[1]: one for one in items.all_inner_texts()}

@@ -58,8 +58,7 @@ def test_what_fails_at_first_says_so_and_comes_by_itself(
 
 
 def test_a_counter_that_is_to_come_shows_up(timed: Look, filled: Web) -> None:
-    page = timed.page
-    page.goto("/#/counter/live.to_come")
+    page = timed.at("/#/counter/live.to_come")
     expect(page.get_by_text("Nothing has been counted as live.to_come.")).to_be_visible()
     filled.count("live.to_come", "a", 3)
     page.clock.fast_forward(LATER_MS)
@@ -70,8 +69,7 @@ def test_a_counter_that_is_to_come_shows_up(timed: Look, filled: Web) -> None:
 def test_an_event_just_after_the_hours_came_is_drawn(timed: Look, filled: Web) -> None:
     filled.store.counters.set("live.hours", resolution="hour")
     filled.count("live.hours", "a")
-    page = timed.page
-    page.goto("/#/counter/live.hours?range=1")
+    page = timed.at("/#/counter/live.hours?range=1")
     expect(figures(page)).to_have_text(["1", "1", "1"])
     filled.count("live.hours", "a", 100)
     expect(figures(page).first).to_have_text("101")
@@ -82,8 +80,7 @@ def test_an_event_just_after_the_hours_came_is_drawn(timed: Look, filled: Web) -
 
 def test_keys_follow_the_days(timed: Look, filled: Web) -> None:
     filled.count("live.keys", "a")
-    page = timed.page
-    page.goto("/#/counter/live.keys")
+    page = timed.at("/#/counter/live.keys")
     expect(page.locator(".keys .total")).to_have_text("1")
     filled.count("live.keys", "a", 9)
     expect(figures(page)).to_have_text(["10", "10", "10"])
@@ -108,8 +105,7 @@ def test_an_event_before_the_first_figures_is_not_lost(look: Look, filled: Web) 
 
 def test_a_late_list_does_not_undo_what_was_heard(timed: Look, filled: Web) -> None:
     filled.count("live.late", "a", 12)
-    page = timed.page
-    page.goto("/#/")
+    page = timed.at("/#/")
     expect(number(page, "live.late", ".now")).to_have_text("12")
     expect(number(page, "live.late", ".all")).to_have_text("12")
     with held(page, re.compile(r"/v1/counters\?.*totals=false")) as waiting:
@@ -125,8 +121,7 @@ def test_a_late_list_does_not_undo_what_was_heard(timed: Look, filled: Web) -> N
 
 
 def test_a_date_is_typed(look: Look) -> None:
-    page = look.page
-    page.goto("/#/counter/page_views")
+    page = look.at("/#/counter/page_views")
     field = page.get_by_label("First day")
     expect(field).not_to_have_value("")
     field.focus()
@@ -141,8 +136,7 @@ def test_who_walks_through_keys_or_the_chart_stays_there(timed: Look, filled: We
     filled.store.counters.set("live.walked", resolution="hour")
     filled.producer.increment("live.walked", "b", 5)
     filled.count("live.walked", "a")
-    page = timed.page
-    page.goto("/#/counter/live.walked?range=1")
+    page = timed.at("/#/counter/live.walked?range=1")
     key = page.get_by_role("button", name="a", exact=True)
     key.focus()
     filled.count("live.walked", "a", 10)  # the other one's place
@@ -196,8 +190,7 @@ def test_a_view_that_was_left_asks_for_nothing_more(look: Look) -> None:
 
 
 def test_lines_beside_each_other_follow_what_is_counted(look: Look, filled: Web) -> None:
-    page = look.page
-    page.goto("/#/counter/signups?with=votes")
+    page = look.at("/#/counter/signups?with=votes")
     totals = page.locator(".lines .number")
     expect(totals).to_have_count(2)
     expect(page.locator("#fresh.good")).to_be_visible()

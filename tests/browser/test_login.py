@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Error, Route, expect
 
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
-from tests.browser.chromium import UNLOADED, Look, looking, routed
+from tests.browser.chromium import UNLOADED, Look, log_in, looking, routed
 from tests.browser.conftest import server
 from tests.browser.filled import set_aside
 from tests.support.servers import MySQLServer
@@ -19,11 +19,6 @@ from tests.web.serving import Web
 
 FAILURES = 3
 """Wrong keys that may be shown in a minute."""
-
-
-def log_in(look: Look, key: str) -> None:
-    look.page.get_by_label("API key").fill(key)
-    look.page.get_by_role("button", name="Log in").click()
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +49,15 @@ def look(window: Look, guarded: Web) -> Iterator[Look]:
 
 def test_in_and_out(look: Look, guarded: Web) -> None:
     key = guarded.key("read", name="Ada")
-    page = look.page
-    page.goto("/")
+    page = look.at("/")
     expect(page).to_have_url(re.compile("/login$"))
-    log_in(look, "ck_nobody_nothing")
+    log_in(page, "ck_nobody_nothing")
     expect(page.get_by_role("alert")).to_contain_text("This key does not open the dashboard")
     for _ in range(FAILURES):
         requests.post(f"{guarded.url}/login", data={"key": "ck_nobody_nothing"}, timeout=20)
-    log_in(look, "ck_nobody_nothing")
+    log_in(page, "ck_nobody_nothing")
     expect(page.get_by_role("alert")).to_contain_text("wait a minute")
-    log_in(look, key)
+    log_in(page, key)
     expect(page.get_by_role("heading", level=1)).to_contain_text("Counters")
     expect(page.locator(".counters tbody .now")).to_have_text("5")
     (cookie,) = page.context.cookies()
@@ -76,18 +70,17 @@ def test_in_and_out(look: Look, guarded: Web) -> None:
     # A link to a view leads there over the login, also where a key was wrong.
     page.goto("/#/counter/orders?range=90")
     expect(page).to_have_url(re.compile("/login#"))
-    log_in(look, "ck_nobody_nothing")
+    log_in(page, "ck_nobody_nothing")
     expect(page.get_by_role("alert")).to_contain_text("wait a minute")
-    log_in(look, key)
+    log_in(page, key)
     expect(page).to_have_url(f"{guarded.url}/#/counter/orders?range=90")
     expect(page.get_by_role("button", name="90 days")).to_have_attribute("aria-pressed", "true")
 
 
 def test_a_login_ends_with_its_key_and_begins_where_it_ended(look: Look, guarded: Web) -> None:
     key = guarded.key("read", name="brief")
-    page = look.page
-    page.goto("/login")
-    log_in(look, key)
+    page = look.at("/login")
+    log_in(page, key)
     page.goto("/#/counter/orders?range=7")
     expect(page.locator(".figure .now")).to_have_text("5")
     # What the page asks by itself before the click would be answered 401, too.
@@ -103,7 +96,7 @@ def test_a_login_ends_with_its_key_and_begins_where_it_ended(look: Look, guarded
         with suppress(Error):  # the page has gone to the login
             route.continue_()
     expect(page).to_have_url(re.compile("/login#/counter/orders"))
-    log_in(look, guarded.key("read", name="another"))
+    log_in(page, guarded.key("read", name="another"))
     expect(page).to_have_url(re.compile("/#/counter/orders"))
     look.excused.append(UNLOADED)
 
@@ -113,7 +106,7 @@ def test_a_login_leads_to_views_alone(look: Look, guarded: Web) -> None:
     page = look.page
     for elsewhere in ("#@example.org/", "#key", "#//example.org/"):
         page.goto(f"/login{elsewhere}")
-        log_in(look, key)
+        log_in(page, key)
         expect(page.locator("#fresh.good")).to_be_visible()
         assert page.evaluate("[location.origin, location.pathname]") == [guarded.url, "/"]
 
@@ -123,9 +116,8 @@ def test_a_key_for_some_counters_is_offered_nothing_of_all_of_them(
 ) -> None:
     set_aside(guarded, "a", 7)
     key = guarded.key("read", counters=["orders"])
-    page = look.page
-    page.goto("/#/system")
-    log_in(look, key)
+    page = look.at("/#/system")
+    log_in(page, key)
     # An address that somebody has sent leads to what there is.
     expect(page.locator(".counters tbody .now")).to_have_text("5")
     expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Counters"])

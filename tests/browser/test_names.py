@@ -31,11 +31,10 @@ HOSTILE = {
 
 
 def test_no_key_looks_like_another_one(look: Look, filled: Web) -> None:
-    page = look.page
     for amount, key in enumerate([*PLAIN, *HOSTILE], start=1):
         filled.producer.increment("names", key, amount)
     filled.apply()
-    page.goto("/#/counter/names")
+    page = look.at("/#/counter/names")
     keys = page.locator(".keys .key")
     expect(keys).to_have_count(len({*PLAIN, *HOSTILE}))
     shown = keys.all_inner_texts()
@@ -47,8 +46,7 @@ def test_no_key_looks_like_another_one(look: Look, filled: Web) -> None:
 
 
 def test_a_counter_that_there_cannot_be_is_named_visibly(look: Look) -> None:
-    page = look.page
-    page.goto("/#/counter/%E2%80%AEsweiv_egap%20")
+    page = look.at("/#/counter/%E2%80%AEsweiv_egap%20")
     told = "[U+202E]sweiv_egap[U+0020]"
     expect(page.get_by_role("heading", level=1)).to_have_text(told)
     expect(page).to_have_title(f"{told} · countersink")

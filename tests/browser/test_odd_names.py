@@ -27,8 +27,7 @@ def test_what_objects_inherit_is_a_name_like_any_other(look: Look, filled: Web) 
 
 
 def test_numbers_and_days(look: Look) -> None:
-    page = look.page
-    page.goto("/")
+    page = look.at("/")
     shown = page.evaluate(
         """async () => {
             const Own = Intl.DateTimeFormat;

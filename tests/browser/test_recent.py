@@ -82,8 +82,7 @@ def trends(page: Page) -> Locator:
 def test_the_last_hour_is_shown_by_minute_and_moves_on(timed: Look, filled: Web) -> None:
     filled.store.counters.set("recent.minutes", resolution="minute", time_zone=ZONE.key)
     oracle = count(filled, "recent.minutes", 120)
-    page = timed.page
-    page.goto("/#/counter/recent.minutes")
+    page = timed.at("/#/counter/recent.minutes")
     expect(page.get_by_text("Counted by minute in Asia/Kolkata")).to_be_visible()
     chart = page.get_by_role("slider", name="Walk through the last hour")
     expect(chart).to_have_attribute("aria-valuemax", "59")
@@ -130,8 +129,7 @@ def minute_at(chart: Locator) -> int:
 def test_whoever_walks_through_the_last_hour_stays_at_their_minute(look: Look, filled: Web) -> None:
     filled.store.counters.set("recent.walked", resolution="minute")
     count(filled, "recent.walked", 60)
-    page = look.page
-    page.goto("/#/counter/recent.walked")
+    page = look.at("/#/counter/recent.walked")
     chart = page.get_by_role("slider", name="Walk through the last hour")
     expect(page.locator(".recent .u-over")).to_be_attached()
     # By their times, not by an index: a minute may begin meanwhile.
@@ -154,8 +152,7 @@ def test_whoever_walks_through_the_last_hour_stays_at_their_minute(look: Look, f
 def test_a_counter_by_quarters_shows_four_of_them(look: Look, filled: Web) -> None:
     filled.store.counters.set("recent.quarters", resolution="quarter", time_zone=ZONE.key)
     oracle = count(filled, "recent.quarters", 120)
-    page = look.page
-    page.goto("/#/counter/recent.quarters?key=a&key=b")
+    page = look.at("/#/counter/recent.quarters?key=a&key=b")
     chart = page.get_by_role("slider", name="Walk through the last hour")
     expect(chart).to_have_attribute("aria-valuemax", "3")
     shown = last_hour(page)
@@ -191,8 +188,7 @@ def test_minutes_that_are_rolled_up_are_left_out_and_told_of(look: Look, filled:
     filled.store.counters.set("recent.rolled", keep="minute=10m,quarter=2d")
     oracle = count(filled, "recent.rolled", 60)
     retain(filled)
-    page = look.page
-    page.goto("/#/counter/recent.rolled")
+    page = look.at("/#/counter/recent.rolled")
     expect(page.get_by_text("keeping minutes for 10 minutes, quarters for 2")).to_be_visible()
     note = panel(page, "The last hour").locator(".legend p.soft")
     expect(note).to_contain_text("are in wider buckets by now, and left out")
@@ -252,8 +248,7 @@ def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
             if amount:
                 filled.producer.increment("recent.keys", str(key), int(amount), at=at)
     filled.apply()
-    page = timed.page
-    page.goto("/#/counter/recent.keys")
+    page = timed.at("/#/counter/recent.keys")
     rows = trends(page)
     expect(rows).to_have_text(
         [

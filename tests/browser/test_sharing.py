@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from countersink.store import links
 from countersink.store.sessions import open_tables
 from tests.browser.axe import faults
-from tests.browser.chromium import Look, looking
+from tests.browser.chromium import Look, log_in, looking
 from tests.web.serving import Web
 
 HOSTILE = '<img src=x onerror="document.title=1"> & "quotes"'
@@ -24,21 +24,14 @@ def counted(web: Web) -> None:
     web.apply()
 
 
-def log_in(page: Page, key: str) -> None:
-    page.goto("/")
-    page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("link", name="Counters", exact=True)).to_be_visible()
-
-
 @pytest.mark.random
 def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, web: Web) -> None:
     counted(web)
     key = web.key("read", name="Ada")
     with looking(browser, web.url) as look:
-        page = look.page
-        log_in(page, key)
-        page.goto("/#/counter/shop.views?range=7")
+        log_in(look.at("/"), key)
+        expect(look.page.get_by_role("link", name="Counters", exact=True)).to_be_visible()
+        page = look.at("/#/counter/shop.views?range=7")
         with page.expect_response("**/v1/links"):
             page.get_by_role("button", name="Share…").click()
         page.get_by_role("button", name="Make a link").click()
@@ -85,8 +78,7 @@ def test_a_note_is_written_shown_in_chart_and_table_changed_and_deleted(
 ) -> None:
     counted(filled)
     yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
-    page = look.page
-    page.goto("/#/counter/shop.views?range=7")
+    page = look.at("/#/counter/shop.views?range=7")
     page.get_by_role("button", name="Write a note on a day…").click()
     page.get_by_label("Day", exact=True).fill(yesterday)
     page.get_by_label("Note", exact=True).fill(HOSTILE)

@@ -55,11 +55,10 @@ def button(page: Page, name: str | re.Pattern[str]) -> None:
 def test_dead_letters_are_retried_and_dropped(look: Look, system: Web) -> None:
     refs = [set_aside(system, key, 7) for key in ("a", "b", "c")]
     spoil(system)
-    page = look.page
     # What was looked at just now is shown for a second; the number beside the view's name is asked
     # for where the page is loaded.
     eventually(lambda: system.ask("GET", "/v1/system").json()["dead"] == 6)
-    page.goto("/#/system")
+    page = look.at("/#/system")
     page.reload()
     letters = page.locator(".letters li")
     expect(letters).to_have_count(6)
@@ -89,8 +88,7 @@ def test_a_late_answer_does_not_replace_what_was_chosen_after_it(look: Look, sys
     set_aside(system, "late", 1, reason="bad_amount")
     chosen = [set_aside(system, key, 1, reason="bad_counter") for key in ("a", "b", "c")]
     held: list[Route] = []
-    page = look.page
-    page.goto("/#/system")
+    page = look.at("/#/system")
     letters = page.locator(".letters li")
     expect(letters).to_have_count(4)
     with routed(page, "**/v1/dead?reason=bad_amount*", held.append):
@@ -132,8 +130,7 @@ def test_what_comes_after_the_list_is_neither_dropped_nor_retried_unseen(
 def test_what_may_be_counted_already_is_asked_about(look: Look, system: Web) -> None:
     set_aside(system, "old", 3, reason="too_old")
     set_aside(system, "new", 4)
-    page = look.page
-    page.goto("/#/system")
+    page = look.at("/#/system")
     button(page, "Retry all 2")
     expect(page.get_by_text("1 that may be counted already were left out").last).to_be_visible()
     assert system.store.totals.total("orders") == 4
@@ -156,8 +153,7 @@ def test_workers_come_and_a_backlog_goes(browser: Browser, web: Web) -> None:
     web.producer.increment("orders", "a")
     assert web.producer.flush(20)
     with looking(browser, web.url) as look, Children() as children:
-        page = look.page
-        page.goto("/#/system")
+        page = look.at("/#/system")
         expect(page.locator("#headline")).to_contain_text("No worker runs, and 1 entries wait")
         children.worker(web.options.redis_url, web.options.mysql_url)
         expect(page.locator("#headline")).to_have_text("Everything is counted; nothing waits.")
@@ -171,8 +167,7 @@ def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(
         send(client, [["page\u202eviews", "a", 1, 1]])
         send(client, [["views", "k", -5, 1]])
     system.apply()
-    page = look.page
-    page.goto("/#/system")
+    page = look.at("/#/system")
     letter = page.locator(".letters li", has_text="No counter can have this name")
     expect(letter.get_by_text("Mend what sends it")).to_be_visible()
     raw = letter.get_by_text("bad_counter")
@@ -195,8 +190,7 @@ def test_jobs_are_shown_paused_resumed_and_run(look: Look, system: Web) -> None:
             " ('compact', '2026-11-21 08:00:00', 'failed', UTC_TIMESTAMP(3), UTC_TIMESTAMP(3),"
             " '<b>it broke</b>')"
         )
-        page = look.page
-        page.goto("/#/system")
+        page = look.at("/#/system")
         table = page.get_by_role("region", name="The scheduled jobs as a table")
         expect(table).to_contain_text("<b>it broke</b>")
         expect(table).to_contain_text("failed")

@@ -59,8 +59,7 @@ def test_different_visitors_stand_beside_the_total_of_the_days(timed: Look, fill
     saw(filled, "visitors", range(2, 5))
     saw(filled, "visitors", range(1), key="/only")
     filled.count("visitors.none", "/")
-    page = timed.page
-    page.goto(f"/#/counter/visitors?{last_days(2)}")
+    page = timed.at(f"/#/counter/visitors?{last_days(2)}")
     days = figure(page, "These days")
     expect(days.locator(".visitors")).to_have_text("5 different visitors")
     expect(days.locator("dd > span")).to_have_text("7")
@@ -129,9 +128,8 @@ def test_of_days_with_several_salts_the_reason_is_told_and_of_one_day_the_number
         "Different visitors over all of these days are not known, as salts are renewed each day."
         " Choose a single day"
     )
-    page = look.page
+    page = look.at(f"/#/counter/visitors.salts?{last_days(1)}")
     days = figure(page, "These days")
-    page.goto(f"/#/counter/visitors.salts?{last_days(1)}")
     expect(days.locator(".visitors")).to_have_text("4 different visitors")
     page.goto(f"/#/counter/visitors.salts?{last_days(2)}")
     expect(days.locator(".visitors")).to_have_text(f"{reason}.")
@@ -167,8 +165,7 @@ def test_a_sketch_that_cannot_be_read_takes_no_other_number_away(look: Look, fil
     saw(filled, "visitors.damaged", range(3))
     with connect(filled.options.mysql_url) as session:
         session.execute("UPDATE visitor_slot SET checksum = 1 WHERE counter = 'visitors.damaged'")
-    page = look.page
-    page.goto("/#/counter/visitors.damaged?range=7")
+    page = look.at("/#/counter/visitors.damaged?range=7")
     line = figure(page, "Last 7 days").locator(".visitors")
     expect(line).to_have_text(re.compile("'visitors.damaged', '/' in the bucket"))
     expect(figure(page, "Last 7 days").locator("dd > span")).to_have_text("3")

@@ -67,7 +67,8 @@ def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
     ],
 )
 def test_a_mysql_url_that_leads_nowhere(url: str, said: str) -> None:
-    for command in (["migrate"], ["totals", "c"], ["dead", "list"]):
+    backfill = ["backfill", "README.md", "--counter", "c"]
+    for command in (["migrate"], ["totals", "c"], ["dead", "list"], backfill):
         assert said in failed(call(*command, COUNTERSINK_MYSQL_URL=url))
 
 

@@ -62,27 +62,22 @@ def asked(module_servers: Servers) -> Servers:
     return module_servers
 
 
-def test_totals_by_dimensions(asked: Servers) -> None:
-    assert asked.rows("views", "--by", "country") == [
-        {"country": "DE", "total": 10},
-        {"country": "AT", "total": 3},
-    ]
-    assert asked.rows("views", "--by", "page", "--where", "country=DE") == [
-        {"page": "/home", "total": 5},
-        {"page": "/about", "total": 4},
-        {"page": "", "total": 1},
-    ]
-    assert asked.rows("views", "--by", "country,page", "--top", "2") == [
-        {"country": "DE", "page": "/home", "total": 5},
-        {"country": "DE", "page": "/about", "total": 4},
-    ]
-    assert asked.json("top", "views", "--by", "page", "--top", "1")["rows"] == [
-        {"page": "/home", "total": 8}
-    ]
-    assert asked.rows("views", "--by", "total", "--where", "page=") == [{"total": 1}]
-    assert asked.rows("views", "--by", "total") == [{"total": 13}]
-    (day,) = asked.rows("views", "--where", "country=AT", "--where", "page=/home")
-    assert day["total"] == 3
+ASKED: dict[str, list[tuple[object, ...]]] = {
+    "--by country": [("DE", 10), ("AT", 3)],
+    "--by page --where country=DE": [("/home", 5), ("/about", 4), ("", 1)],
+    "--by country,page --top 2": [("DE", "/home", 5), ("DE", "/about", 4)],
+    "--by page --top 1": [("/home", 8)],
+    "--by total --where page=": [(1,)],
+    "--by total": [(13,)],
+    "--by total --where country=AT --where page=/home": [(3,)],
+}
+"""Rows by the question."""
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_totals_by_dimensions(asked: Servers, question: str) -> None:
+    rows = asked.rows("views", *question.split())
+    assert [tuple(row.values()) for row in rows] == ASKED[question]
 
 
 def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:

@@ -103,20 +103,6 @@ def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None
     assert (shown["made"], shown["time_zone"], shown["resolution"]) == (False, "UTC", "day")
 
 
-def test_steps_that_do_not_fit_leave_a_counter_as_it_is(servers: Servers) -> None:
-    kept = ("--resolution", "minute", "--keep", "minute=2d,hour=20d")
-    made = servers.json("counter", "set", "views", *kept)
-    assert made["keep"] == {"minute": "2d", "hour": "20d"}
-    for arguments, said in (
-        (("--keep", "minute=2d,hour=20d,day=20d"), "hour=20d is not shorter than day=20d"),
-        (("--time-zone", "Asia/Kolkata"), "name quarter instead of hour"),
-        (("--resolution", "hour"), "nothing of views is ever counted by minute"),
-    ):
-        assert said in one_sentence(servers.call("counter", "set", "views", *arguments), 2)
-        shown = servers.json("counter", "show", "views")
-        assert shown == made
-
-
 def test_what_has_no_room_is_shown(servers: Servers) -> None:
     assert servers.call("counter", "max-keys").out.startswith("a day of a counter may have any")
     assert servers.call("counter", "max-keys", "2").out.startswith("a day of a counter may have 2")

@@ -63,42 +63,28 @@ def test_everything_by_key_and_day(filled: Servers) -> None:
     assert "5 rows of 2 counters, complete up to 2" in done.err
 
 
-@pytest.mark.parametrize(
-    ("by", "expected"),
-    [
-        ("total", [["views", "1"]]),
-        ("month", [["views", "2026-10", "5"], ["views", "2026-11", "-4"]]),
-        ("key", [["views", "/a", "6"], ["views", "/b", "2"], ["views", "/c, =1", "-7"]]),
-        (
-            "key-month",
-            [
-                ["views", "2026-10", "/a", "5"],
-                ["views", "2026-11", "/a", "1"],
-                ["views", "2026-11", "/b", "2"],
-                ["views", "2026-11", "/c, =1", "-7"],
-            ],
-        ),
+NOVEMBER = [["2026-11", "/a", "1"], ["2026-11", "/b", "2"], ["2026-11", "/c, =1", "-7"]]
+ASKED = {
+    "--by total": [["1"]],
+    "--by month": [["2026-10", "5"], ["2026-11", "-4"]],
+    "--by key": [["/a", "6"], ["/b", "2"], ["/c, =1", "-7"]],
+    "--by key-month": [["2026-10", "/a", "5"], *NOVEMBER],
+    "--by key-month --from 2026-11-18": NOVEMBER,
+    "--from 2026-11-01 --to 2026-11-18": [row[1:] for row in BY_KEY_AND_DAY[2:4]],
+    "--key /a --key /none --from 2026-11-02": [BY_KEY_AND_DAY[2][1:]],
+    "--by day --from 2026-11-18 --to 2026-11-20": [
+        ["2026-11-18", "3"],
+        ["2026-11-19", "0"],
+        ["2026-11-20", "-7"],
     ],
-)
-def test_each_layout(filled: Servers, by: str, expected: list[list[str]]) -> None:
-    assert lines(filled.call("export", "views", "--by", by))[1:] == expected
+}
+"""Rows by the question."""
 
 
-def test_ranges_and_keys(filled: Servers) -> None:
-    done = filled.call("export", "views", "--from", "2026-11-01", "--to", "2026-11-18")
-    assert lines(done)[1:] == BY_KEY_AND_DAY[2:4]
-    done = filled.call("export", "views", "--key", "/a", "--key", "/none", "--from", "2026-11-02")
-    assert lines(done)[1:] == BY_KEY_AND_DAY[2:3]
-    done = filled.call(
-        "export", "views", "--by", "day", "--from", "2026-11-18", "--to", "2026-11-20"
-    )
-    assert [row[2] for row in lines(done)[1:]] == ["3", "0", "-7"]
-    done = filled.call("export", "views", "--by", "key-month", "--from", "2026-11-18")
-    assert [row[1:] for row in lines(done)[1:]] == [
-        ["2026-11", "/a", "1"],
-        ["2026-11", "/b", "2"],
-        ["2026-11", "/c, =1", "-7"],
-    ]
+@pytest.mark.parametrize("question", ASKED)
+def test_each_layout_ranges_and_keys(filled: Servers, question: str) -> None:
+    found = lines(filled.call("export", "views", *question.split()))
+    assert found[1:] == [["views", *row] for row in ASKED[question]]
 
 
 def test_days_of_another_time_zone_come_exactly(servers: Servers) -> None:

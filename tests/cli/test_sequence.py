@@ -8,9 +8,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.cli.command import NOWHERE, Result, Servers, answered, one_sentence
-from tests.support.proxies import Deed, MySQLProxy, Phase
-
-MIN = -(2**63)
 
 
 @pytest.fixture
@@ -47,15 +44,9 @@ def test_next_prints_the_value_and_nothing_else(servers: Servers) -> None:
         "sequence": "tickets",
         "values": [-2],
     }
+    assert values(servers, "seats", "--start", "100", "--block", "3") == [100, 101, 102]
     several = sequence(servers, "next", "tickets", "--block", "2", "--format", "json").json
     assert several["values"] == [-1, 0]
-
-
-def test_start_is_the_first_value_and_only_that(servers: Servers) -> None:
-    assert values(servers, "tickets", "--start", "-10", "--step", "-3") == [-10]
-    assert values(servers, "tickets", "--start", "-10", "--step", "-3") == [-13]
-    assert values(servers, "seats", "--start", "100", "--block", "3") == [100, 101, 102]
-    assert values(servers, "edge", "--start", str(MIN), "--step", "1") == [MIN]
 
 
 def test_peek_set_and_reset(servers: Servers) -> None:
@@ -201,30 +192,6 @@ def test_periods_of_a_month_in_a_time_zone(servers: Servers) -> None:
     assert "delete it first" in one_sentence(refused, 2)
 
 
-def test_any_text_is_a_name(servers: Servers) -> None:
-    names = [
-        "",
-        " ",
-        "a",
-        "a ",
-        "%",
-        "A",
-        "é",
-        "e\u0301",
-        "a'b\\\"c",
-        "\0",
-        "\n",
-        "x" * 255,
-        "--step",
-    ]
-    for number, name in enumerate(names, start=1):
-        values(servers, "--block", str(number), "--", name)
-    assert listed(servers) == {name: number for number, name in enumerate(names, start=1)}
-    for name in names[1:]:
-        assert sequence(servers, "delete", "--yes", "--", name).status == 0
-    assert listed(servers) == {"": 1}
-
-
 @pytest.mark.parametrize(
     ("arguments", "asked", "left"),
     [
@@ -248,19 +215,3 @@ def test_on_a_terminal_it_asks_first(
 def test_without_a_database_it_says_what_to_do() -> None:
     away = sequence(NOWHERE, "next", "a")
     assert "check that the server runs" in one_sentence(away, 1)
-
-
-def test_a_lost_reply_is_a_gap_and_never_a_duplicate(servers: Servers) -> None:
-    assert values(servers, "tickets") == [1]
-    with MySQLProxy.to(servers.mysql_url) as proxy:
-        rule = proxy.when(
-            "*",
-            Phase.AFTER,
-            Deed.CUT,
-            where=lambda request, _: "INTO" in request.text and ".sequence " in request.text,
-        )
-        url = proxy.url(servers.mysql_url)
-        lost = sequence(Servers("", url), "next", "tickets")
-        assert rule.acted == 1
-    assert "ask for the next one" in one_sentence(lost, 1)
-    assert values(servers, "tickets") == [3], "2 was handed out, to nobody"

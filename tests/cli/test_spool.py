@@ -169,19 +169,6 @@ def test_damaged_and_unreadable_files_are_told_and_kept(servers: Servers, tmp_pa
     assert after.out.endswith("0 to be replayed, with 0 increments.\n")
 
 
-def test_damage_in_the_last_record_is_told_and_kept(servers: Servers, tmp_path: Path) -> None:
-    left_behind(tmp_path, 1, 1, 1000)
-    (path,) = tmp_path.iterdir()
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 0xFF
-    path.write_bytes(content)
-    done = servers.call("spool", "replay", str(tmp_path))
-    assert done.status == 3
-    assert done.out.startswith("replayed 2 increments in 2 entries")
-    assert f"kept: {path}.damaged: look at it, then delete it" in done.out
-    assert Path(f"{path}.damaged").read_bytes()[-50:] == content[-50:]
-
-
 def test_a_redis_that_is_away_leaves_everything(tmp_path: Path) -> None:
     left_behind(tmp_path, 1)
     done = call("spool", "replay", str(tmp_path), COUNTERSINK_REDIS_URL=AWAY)

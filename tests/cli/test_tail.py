@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.stream.connection import connect
 from countersink.stream.names import stream_key
 from tests.cli.command import (
     Result,
@@ -25,8 +24,7 @@ from tests.cli.command import (
 )
 from tests.logs.tailing import append, counted, line, write
 from tests.support.examples import MANY
-from tests.support.factories import RedisFactory
-from tests.support.processes import Child, Children
+from tests.support.processes import Child
 from tests.support.waiting import eventually
 
 COUNTER = "page_views"
@@ -221,17 +219,6 @@ def test_several_compressed_members_in_a_pipe(servers: Servers) -> None:
         assert (done.status, done.out) == (0, f"page_views: counted {2 * number:,}, rejected 0\n")
 
 
-def test_a_named_pipe_is_read_like_standard_input(
-    redis_url: str, redis_client: redis.Redis, tmp_path: Path
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with ThreadPoolExecutor() as threads:
-        threads.submit(pipe.write_bytes, line("/a") + b"\n")  # waits for the reader
-        assert tail(redis_url, str(pipe)).status == 0
-    assert counted(redis_client) == {"/a": 1}
-
-
 def test_ctrl_c_ends_following_with_everything_stored(
     servers: Servers, redis_client: redis.Redis, log: Path, start: Start
 ) -> None:
@@ -305,25 +292,6 @@ def test_a_second_tail_of_the_same_log_gets_a_clear_error(
     assert counted(redis_client) == dict.fromkeys(["/a", "/b", "/c"], 1)
 
 
-def test_a_lost_position_file_is_refused_until_told_where_to_go_on(
-    redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
-) -> None:
-    write(log, "/a", "/b")
-    (tmp_path / "state").mkdir()
-    options = ["--position-file", str(tmp_path / "state")]
-    assert tail(redis_url, str(log), *options).status == 0
-    (file,) = (tmp_path / "state").iterdir()
-    file.unlink()
-    write(log, "/c")
-    refused = tail(redis_url, str(log), *options)
-    assert (refused.status, refused.out) == (1, "")
-    assert str(file) in one_sentence(refused)
-    assert "--begin start counts the whole log" in refused.err
-    done = tail(redis_url, str(log), *options, "--begin", "start")
-    assert (done.status, done.out) == (0, "page_views: counted 3, rejected 0\n")
-    assert counted(redis_client) == {"/a": 2, "/b": 2, "/c": 1}
-
-
 def test_what_is_sent_again_to_an_emptied_redis_counts_once(
     servers: Servers, redis_client: redis.Redis, log: Path
 ) -> None:
@@ -389,31 +357,6 @@ def test_without_a_place_for_the_position_file_one_has_to_be_named(
     done = call(*arguments, "--position-file", str(tmp_path / "position"), **variables)
     assert (done.status, done.err) == (0, "")
     assert counted(redis_client) == {"/a": 1}
-
-
-def test_redis_may_be_killed_while_following_and_sigterm_ends_it_with_everything_stored(
-    own_redis_server: RedisFactory, log: Path, children: Children
-) -> None:
-    server = own_redis_server(appendfsync="always")
-    write(log, "/a")
-    child = children.countersink(
-        *("tail", str(log), "--counter", COUNTER, "--follow"),
-        environment={"COUNTERSINK_REDIS_URL": server.url},
-    )
-    with connect(server.url) as client:
-        _wait_for_hits(client, 1)
-    server.kill()
-    write(log, "/b")
-    eventually(lambda: "waiting for Redis" in child.output())
-    server.start()
-    eventually(lambda: "Redis is back" in child.output())
-    with connect(server.url) as client:
-        _wait_for_hits(client, 2)
-        assert counted(client) == {"/a": 1, "/b": 1}
-    child.terminate()
-    assert child.wait() == 0
-    assert child.output().endswith("page_views: counted 2, rejected 0\n")
-    assert "counted 0" in tail(server.url, str(log)).out
 
 
 def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:

@@ -59,45 +59,36 @@ def refused(servers: Servers, *arguments: str) -> str:
     return one_sentence(found)
 
 
-def test_days_are_the_counter_s_own_unless_a_zone_is_given(filled: Servers) -> None:
-    days = ("--from", "2026-10-24", "--to", "2026-10-25")
-    assert rows(filled, "views", *days) == [("2026-10-24", 0), ("2026-10-25", 111)]
-    utc = rows(filled, "views", *days, "--time-zone", "UTC")
-    assert utc == [("2026-10-24", 1), ("2026-10-25", 110)]
-    kolkata = rows(filled, "views", "--time-zone", "Asia/Kolkata", "--by", "total", *days[:2])
-    assert kolkata == [(1111,)]
-    assert rows(filled, "--all", *days[:1], "2026-10-25") == [("views", 1111), ("clicks", 0)]
-
-
-def test_hours(filled: Servers) -> None:
-    found = rows(filled, "views", "--by", "hour", "--to", "2026-10-25", "--from", "2026-10-25")
-    assert len(found) == 25
-    assert found[1:4] == [
+LAST_DAYS = "--from 2026-10-24 --to 2026-10-25"
+ASKED: dict[str, list[tuple[object, ...]]] = {
+    f"views {LAST_DAYS}": [("2026-10-24", 0), ("2026-10-25", 111)],
+    f"views {LAST_DAYS} --time-zone UTC": [("2026-10-24", 1), ("2026-10-25", 110)],
+    "views --by total --from 2026-10-24 --time-zone Asia/Kolkata": [(1111,)],
+    "--all --from 2026-10-25": [("views", 1111), ("clicks", 0)],
+    "views --by month": [("2026-10", 111), ("2026-11", 1000)],
+    "views --by month --time-zone UTC": [("2026-10", 1111)],
+    "--all --by month --to 2026-10-31": [("clicks", "2026-10", 7), ("views", "2026-10", 111)],
+    "views --by hour --from 2026-10-25T00:00+02:00 --to 2026-10-25T03:00+01:00": [
+        ("2026-10-25T00:00+02:00", 0),
         ("2026-10-25T01:00+02:00", 1),
         ("2026-10-25T02:00+02:00", 10),
         ("2026-10-25T02:00+01:00", 100),
-    ]
-    pending = ("--include-pending", "--time-zone", "UTC", "--to", "2026-10-25")
-    found = rows(filled, "views", "--by", "hour", *pending)
-    assert found[:3] == [
+    ],
+    "views --by hour --to 2026-10-24 --time-zone UTC --include-pending": [
         ("2026-10-24T23:00+00:00", 1),
-        ("2026-10-25T00:00+00:00", 10),
-        ("2026-10-25T01:00+00:00", 100),
-    ]
-    assert len(found) == 1 + 24  # from the first with data to the end of the range
+    ],
+}
+"""Rows by the question: days and hours are the counter's own unless a zone is given."""
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_days_hours_and_months(filled: Servers, question: str) -> None:
+    assert rows(filled, *question.split()) == ASKED[question]
+
+
+def test_hours_of_a_counter_by_day_are_refused_with_what_would_tell_them(filled: Servers) -> None:
     said = refused(filled, "clicks", "--by", "hour")
     assert "`countersink counter set clicks --resolution hour`" in said
-
-
-def test_months(filled: Servers) -> None:
-    assert rows(filled, "views", "--by", "month") == [("2026-10", 111), ("2026-11", 1000)]
-    assert rows(filled, "views", "--by", "month", "--time-zone", "UTC") == [("2026-10", 1111)]
-    assert rows(filled, "--all", "--by", "month", "--to", "2026-10-31") == [
-        ("clicks", "2026-10", 7),
-        ("views", "2026-10", 111),
-    ]
-    shown = filled.call("totals", "views", "--by", "month", "--format", "csv")
-    assert shown.out == "month,total\r\n2026-10,111\r\n2026-11,1000\r\n"
 
 
 def test_a_zone_whose_days_cannot_be_told_is_an_error(filled: Servers) -> None:

@@ -16,14 +16,12 @@ def app(app_database_url: str) -> str:
     with connect(app_database_url) as session:
         session.execute(
             "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(9) NULL, placed DATETIME,"
-            " weight FLOAT, note TEXT)"
+            " note TEXT)"
         )
         session.execute(
             "INSERT INTO orders (id, status, placed) VALUES (1, 'new', '2026-11-21 08:00:00'),"
             " (2, 'Paid', '2026-11-21 09:00:00'), (3, 'paid', '2026-11-22 09:00:00')"
         )
-        session.execute("CREATE VIEW seen AS SELECT * FROM orders")
-        session.execute("CREATE TABLE old (id INT) ENGINE = MyISAM")
         session.execute(f"CREATE TABLE `{WEIRD.replace('`', '``')}` (id INT, `a``b` INT)")
     return app_database_url
 
@@ -124,45 +122,15 @@ def test_what_cannot_be_tracked_is_refused_in_one_sentence(servers: Servers, app
     own = schema(app)
     for arguments, sentence in (
         ((f"{own}.other",), "there is no table"),
-        ((f"{own}.orders", "--by", "colour"), "has no column 'colour'"),
-        ((f"{own}.orders", "--by", "weight"), "FLOAT"),
         ((f"{own}.orders", "--by", "note"), "may not fit the 131,072 bytes"),
         ((f"{own}.orders", "--day", "status"), "a day is taken from a DATE, DATETIME or TIMESTAMP"),
-        ((f"{own}.seen",), "is a view"),
-        ((f"{own}.old",), "ENGINE = InnoDB"),
-        (("counter_slot",), "countersink's own"),
         ((f"{own}.orders", "--slots", "257"), "257"),
         ((f"{own}.orders", "--counter", "a b"), "counter name"),
         ((f"`{own}`.`{WEIRD.replace('`', '``')}`",), "give one (--counter)"),
     ):
         assert sentence in one_sentence(servers.call("track", *arguments), 2), arguments
-    servers.call("increment", "used")
-    servers.apply()
-    used = servers.call("track", f"{own}.orders", "--counter", "used")
-    assert "used is a counter that has been counted already" in one_sentence(used, 2)
-    assert servers.call("track", f"{own}.orders", "--counter", "first").status == 0
-    other = servers.call("track", f"{own}.orders", "--counter", "first", "--by", "status")
-    assert "first tracks" in one_sentence(other, 2)
     with connect(app) as session:
-        assert triggers(session) == 2  # nothing is counted by, so an UPDATE changes nothing
-
-
-def test_missing_rights_are_named(servers: Servers, app: str) -> None:
-    url = Settings.parse(servers.mysql_url)
-    with connect(app) as session:
-        session.execute("CREATE USER 'clerk'@'%' IDENTIFIED BY 'Clerk-7'")
-        try:
-            session.execute(f"GRANT ALL ON {url.database}.* TO 'clerk'@'%'")
-            session.execute(f"GRANT SELECT ON {schema(app)}.* TO 'clerk'@'%'")
-            refused = servers.call(
-                "track",
-                f"{schema(app)}.orders",
-                COUNTERSINK_MYSQL_URL=f"mysql://clerk:Clerk-7@{url.host}:{url.port}/{url.database}",
-            )
-        finally:
-            session.execute("DROP USER 'clerk'@'%'")
-    assert "TRIGGER" in one_sentence(refused, 1)
-    assert "Clerk-7" not in refused.err
+        assert triggers(session) == 0
 
 
 def test_untracking_what_is_not_tracked_or_is_in_several_ways(servers: Servers, app: str) -> None:

@@ -1,8 +1,8 @@
 """`--visitor` of `countersink increment`, `tail` and `backfill`."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import redis
@@ -19,18 +19,30 @@ from countersink.worker.report import LOGGER, SaltPublisher
 from tests.cli.command import Result, Servers, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
 from tests.support.proxies import Deed, Phase, RedisProxy
-from tests.support.waiting import eventually
 
 CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
+AT = "2026-11-20T22:00:00Z"
 MINUTE = int(datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()) // 60
 
 
-def run(redis_url: str, *arguments: str) -> Result:
-    return call(*arguments, COUNTERSINK_REDIS_URL=redis_url)
+@dataclass
+class Visits:
+    """A queue, and a log that `tail` counts the visitors of."""
+
+    url: str
+    client: redis.Redis
+    log: Path
+
+    def run(self, *arguments: str) -> Result:
+        return call(*arguments, COUNTERSINK_REDIS_URL=self.url)
+
+    def tail(self, *arguments: str) -> Result:
+        return self.run("tail", str(self.log), "--counter", "visitors", *arguments)
 
 
-def tail(redis_url: str, log: Path, *arguments: str) -> Result:
-    return run(redis_url, "tail", str(log), "--counter", "visitors", *arguments)
+@pytest.fixture
+def visits(redis_url: str, redis_client: redis.Redis, log: Path) -> Visits:
+    return Visits(redis_url, redis_client, log)
 
 
 def line(host: str, agent: str, path: str = "/", minute: int = 0) -> bytes:
@@ -38,15 +50,14 @@ def line(host: str, agent: str, path: str = "/", minute: int = 0) -> bytes:
     return f'{host} - - [{when}] "GET {path} HTTP/1.1" 200 12 "-" "{agent}"\n'.encode()
 
 
-def test_increment_tells_a_visitor(redis_url: str, redis_client: redis.Redis) -> None:
-    publish(redis_client)
-    at = "2026-11-20T22:00:00Z"
-    done = run(redis_url, "increment", "visitors", "/", "--visitor", "ann", "--at", at)
+def test_increment_tells_a_visitor(visits: Visits) -> None:
+    publish(visits.client)
+    done = visits.run("increment", "visitors", "/", "--visitor", "ann", "--at", AT)
     assert (done.status, done.out) == (0, "visitors / +1 is in the queue\n")
-    assert run(redis_url, "increment", "visitors", "/", "--visitor", "").status == 0
-    given = ("--dimension", "page=/", "--visitor", "bob", "--at", at)
-    assert run(redis_url, "increment", "visitors", *given).status == 0
-    counts, hashes = found(redis_client)
+    assert visits.run("increment", "visitors", "/", "--visitor", "").status == 0
+    given = ("--dimension", "page=/", "--visitor", "bob", "--at", AT)
+    assert visits.run("increment", "visitors", *given).status == 0
+    counts, hashes = found(visits.client)
     assert sum(counts.values()) == 3
     assert hashes["visitors", "/", MINUTE, 7] == {hashed("ann")}
     assert hashes["visitors", (("page", "/"),), MINUTE, 7] == {hashed("bob")}
@@ -79,54 +90,35 @@ def test_a_counter_that_is_made_again_is_not_counted_with_its_old_salt(servers: 
     assert (done.status, "take them out" in done.err) == (0, True)
 
 
-def test_increment_says_what_is_missing(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_increment_says_what_is_missing(visits: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "SALT_SECONDS", 0.0)
-    done = run(redis_url, "increment", "visitors", "--visitor", "secret")
+    done = visits.run("increment", "visitors", "--visitor", "secret")
     assert done.status == 1
     assert "countersink counter set visitors --unique" in one_sentence(done)
-    publish(redis_client, [Salt(1, MINUTE, None, SALT)])
+    publish(visits.client, [Salt(1, MINUTE, None, SALT)])
     early = "2026-11-20T21:59:00Z"
-    done = run(redis_url, "increment", "visitors", "--visitor", "secret", "--at", early)
+    done = visits.run("increment", "visitors", "--visitor", "secret", "--at", early)
     assert (done.status, "forgotten" in one_sentence(done)) == (1, True)
-    done = run(redis_url, "increment", "visitors", "--visitor", "secret", "--amount", "2")
+    done = visits.run("increment", "visitors", "--visitor", "secret", "--amount", "2")
     assert (done.status, "--amount" in done.err) == (2, True)
-    redis_client.hset("{countersink:0}:salts", "visitors", "secret")
-    done = run(redis_url, "increment", "visitors", "--visitor", "secret")
+    visits.client.hset("{countersink:0}:salts", "visitors", "secret")
+    done = visits.run("increment", "visitors", "--visitor", "secret")
     assert (done.status, "not as a worker writes them" in done.err) == (1, True)
     assert "secret" not in done.err
-    assert found(redis_client)[0] == {}
+    assert found(visits.client)[0] == {}
 
 
-@pytest.mark.parametrize("command", ["increment", "tail"])
-def test_a_salt_that_workers_make_late_is_waited_for(
-    redis_url: str, redis_client: redis.Redis, log: Path, command: str
-) -> None:
-    """They were away when it was to be made."""
-    publish(redis_client, [Salt(1, FIRST, MINUTE, bytes(16))])
-    log.write_bytes(line("ann", "A"))
-    with RedisProxy.to(redis_url) as proxy:
-        proxy.when("HGET", Phase.AFTER, Deed.PASS, call=lambda _: publish(redis_client))
-        url = proxy.url(redis_url)
-        if command == "tail":
-            done = tail(url, log, "--visitor", "host")
-        else:
-            given = ("--visitor", "ann", "--at", "2026-11-20T22:00:00Z")
-            done = run(url, "increment", "visitors", "/", *given)
-    assert (done.status, done.err) == (0, "")
-    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
-
-
-def test_tail_tells_visitors(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
-    publish(redis_client)
+def test_tail_tells_visitors(visits: Visits) -> None:
+    publish(visits.client)
     lines = [("192.0.2.1", "A"), ("192.0.2.1", "B"), ("192.0.2.2", "A"), ("192.0.2.1", "A")]
-    log.write_bytes(b"".join([line(*one) for one in lines]) + line("192.0.2.3", "é", "/b", 5))
-    done = tail(redis_url, log, "--visitor", "host,agent")
+    visits.log.write_bytes(
+        b"".join([line(*one) for one in lines]) + line("192.0.2.3", "é", "/b", 5)
+    )
+    done = visits.tail("--visitor", "host,agent")
     assert (done.status, done.err) == (0, "")
     assert done.out == "visitors: counted 5, rejected 0\n"
-    assert tail(redis_url, log, "--visitor", "host,agent").out.startswith("visitors: counted 0")
-    counts, hashes = found(redis_client)
+    assert visits.tail("--visitor", "host,agent").out.startswith("visitors: counted 0")
+    counts, hashes = found(visits.client)
     assert counts == {("visitors", "/", MINUTE): 4, ("visitors", "/b", MINUTE + 5): 1}
     assert hashes == {
         ("visitors", "/", MINUTE, 7): {hashed(f"{host} {agent}") for host, agent in lines},
@@ -134,99 +126,92 @@ def test_tail_tells_visitors(redis_url: str, redis_client: redis.Redis, log: Pat
     }
 
 
-def test_tail_takes_one_field_dimensions_and_conditions(
-    redis_url: str, redis_client: redis.Redis, log: Path
-) -> None:
-    publish(redis_client)
-    log.write_bytes(line("192.0.2.1", "A") + line("192.0.2.2", "bot") + line("192.0.2.3", "A"))
+def test_tail_takes_one_field_dimensions_and_conditions(visits: Visits) -> None:
+    publish(visits.client)
+    visits.log.write_bytes(
+        line("192.0.2.1", "A") + line("192.0.2.2", "bot") + line("192.0.2.3", "A")
+    )
     given = ("--visitor", "host", "--dimension", "page=path", "--where", "agent!=bot")
-    done = tail(redis_url, log, *given)
+    done = visits.tail(*given)
     assert (done.status, done.out) == (0, "visitors: counted 2, rejected 0\n")
-    counts, hashes = found(redis_client)
+    counts, hashes = found(visits.client)
     place = ("visitors", (("page", "/"),), MINUTE)
     assert counts == {place: 2}
     assert hashes == {(*place, 7): {hashed("192.0.2.1"), hashed("192.0.2.3")}}
 
 
-def test_tail_splits_many_visitors_of_one_key(
-    redis_url: str, redis_client: redis.Redis, log: Path
-) -> None:
-    publish(redis_client)
+def test_tail_splits_many_visitors_of_one_key(visits: Visits) -> None:
+    publish(visits.client)
     hosts = [f"10.0.{number // 250}.{number % 250}" for number in range(MAX_HASHES + 100)]
-    log.write_bytes(b"".join([line(host, "A") for host in hosts * 2]))
-    assert tail(redis_url, log, "--visitor", "host").status == 0
-    counts, hashes = found(redis_client)
+    visits.log.write_bytes(b"".join([line(host, "A") for host in hosts * 2]))
+    assert visits.tail("--visitor", "host").status == 0
+    counts, hashes = found(visits.client)
     assert counts == {("visitors", "/", MINUTE): 2 * len(hosts)}
     assert hashes == {("visitors", "/", MINUTE, 7): set(map(hashed, hosts))}
 
 
-def test_tail_reads_a_pipe(redis_url: str, redis_client: redis.Redis) -> None:
-    publish(redis_client)
+def test_tail_reads_a_pipe(visits: Visits) -> None:
+    publish(visits.client)
     with piped(line("192.0.2.1", "A") * 3):
-        done = run(redis_url, "tail", "-", *("--counter", "visitors", "--visitor", "host,agent"))
+        done = visits.run("tail", "-", *("--counter", "visitors", "--visitor", "host,agent"))
     assert done.out == "visitors: counted 3, rejected 0\n"
-    assert found(redis_client)[1] == {("visitors", "/", MINUTE, 7): {hashed("192.0.2.1 A")}}
+    assert found(visits.client)[1] == {("visitors", "/", MINUTE, 7): {hashed("192.0.2.1 A")}}
 
 
 def test_tail_without_a_salt_stops_before_the_lines(
-    redis_url: str, redis_client: redis.Redis, log: Path, monkeypatch: pytest.MonkeyPatch
+    visits: Visits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "SALT_SECONDS", 0.0)
-    log.write_bytes(line("192.0.2.1", "secret"))
-    done = tail(redis_url, log, "--visitor", "host,agent")
+    visits.log.write_bytes(line("192.0.2.1", "secret"))
+    done = visits.tail("--visitor", "host,agent")
     assert done.status == 1
     assert "countersink counter set visitors --unique" in done.err
     assert "secret" not in done.err
-    publish(redis_client)
-    assert tail(redis_url, log, "--visitor", "host,agent").out.startswith("visitors: counted 1")
+    publish(visits.client)
+    assert visits.tail("--visitor", "host,agent").out.startswith("visitors: counted 1")
 
 
-def test_tail_counts_hits_whose_salt_was_forgotten_without_their_visitors(
-    redis_url: str, redis_client: redis.Redis, log: Path
-) -> None:
-    publish(redis_client, [Salt(4, MINUTE + 1, None, SALT)])
-    log.write_bytes(line("192.0.2.1", "A") * 2 + line("192.0.2.1", "A", minute=1))
-    done = tail(redis_url, log, "--visitor", "host")
+def test_tail_counts_hits_whose_salt_was_forgotten_without_their_visitors(visits: Visits) -> None:
+    publish(visits.client, [Salt(4, MINUTE + 1, None, SALT)])
+    visits.log.write_bytes(line("192.0.2.1", "A") * 2 + line("192.0.2.1", "A", minute=1))
+    done = visits.tail("--visitor", "host")
     assert (done.status, done.out) == (0, "visitors: counted 3, rejected 0\n")
     assert "2 hits were counted without their visitors: the salt of their time was" in done.err
-    counts, hashes = found(redis_client)
+    counts, hashes = found(visits.client)
     assert counts == {("visitors", "/", MINUTE): 2, ("visitors", "/", MINUTE + 1): 1}
     assert hashes == {("visitors", "/", MINUTE + 1, 4): {hashed("192.0.2.1")}}
 
 
 @pytest.mark.parametrize("command", ["tail", "increment"])
-def test_a_salt_that_is_due_is_waited_for(
-    redis_url: str, redis_client: redis.Redis, log: Path, command: str
+@pytest.mark.parametrize("before", [[], [Salt(1, FIRST, MINUTE, bytes(16))]], ids=["first", "next"])
+def test_a_salt_that_workers_make_late_is_waited_for(
+    visits: Visits, command: str, before: list[Salt]
 ) -> None:
-    log.write_bytes(line("192.0.2.1", "A"))
+    """They were away when it was to be made."""
+    if before:
+        publish(visits.client, before)
+    visits.log.write_bytes(line("ann", "A"))
     commands = {
-        "tail": ("tail", str(log), "--counter", "visitors", "--visitor", "host"),
-        "increment": ("increment", "visitors", "/", "--visitor", "192.0.2.1"),
+        "tail": ("tail", str(visits.log), "--counter", "visitors", "--visitor", "host"),
+        "increment": ("increment", "visitors", "/", "--visitor", "ann", "--at", AT),
     }
-    with RedisProxy.to(redis_url) as proxy:
-
-        def declare() -> None:
-            eventually(lambda: proxy.counts["HGET"] >= 3)
-            publish(redis_client)
-
-        thread = Thread(target=declare)
-        thread.start()
-        done = run(proxy.url(redis_url), *commands[command])
-        thread.join()
-    assert done.status == 0, done.err
-    assert list(found(redis_client)[1].values()) == [{hashed("192.0.2.1")}]
+    with RedisProxy.to(visits.url) as proxy:
+        proxy.when("HGET", Phase.AFTER, Deed.PASS, skip=2, call=lambda _: publish(visits.client))
+        done = call(*commands[command], COUNTERSINK_REDIS_URL=proxy.url(visits.url))
+    assert (done.status, done.err) == (0, "")
+    assert found(visits.client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
 
 
-def test_a_field_that_the_log_has_not_is_refused(redis_url: str, log: Path) -> None:
-    log.write_bytes(line("192.0.2.1", "A"))
-    assert "nothing" in one_sentence(tail(redis_url, log, "--visitor", "nothing"))
+def test_a_field_that_the_log_has_not_is_refused(visits: Visits) -> None:
+    visits.log.write_bytes(line("192.0.2.1", "A"))
+    assert "nothing" in one_sentence(visits.tail("--visitor", "nothing"))
 
 
-def test_salts_by_period(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
-    publish(redis_client, [Salt(1, FIRST, MINUTE + 1, bytes(16)), Salt(2, MINUTE + 1, None, SALT)])
-    log.write_bytes(line("192.0.2.1", "A") + line("192.0.2.1", "A", minute=1))
-    assert tail(redis_url, log, "--visitor", "host").status == 0
-    assert found(redis_client)[1] == {
+def test_salts_by_period(visits: Visits) -> None:
+    publish(visits.client, [Salt(1, FIRST, MINUTE + 1, bytes(16)), Salt(2, MINUTE + 1, None, SALT)])
+    visits.log.write_bytes(line("192.0.2.1", "A") + line("192.0.2.1", "A", minute=1))
+    assert visits.tail("--visitor", "host").status == 0
+    assert found(visits.client)[1] == {
         ("visitors", "/", MINUTE, 1): {hashed("192.0.2.1", bytes(16))},
         ("visitors", "/", MINUTE + 1, 2): {hashed("192.0.2.1")},
     }

@@ -154,6 +154,11 @@ class Tailing:
         with self.made(client=client, follow=follow) as run:
             return run.run(begin=begin)
 
+    def count(self, *paths: str) -> Summary:
+        """One run after a line for each path was appended to the log."""
+        write(self.log, *paths)
+        return self.run()
+
     @contextmanager
     def following(self, begin: Begin | None = None) -> Iterator[Thread]:
         """A run with --follow, in a thread, stopped at the end."""

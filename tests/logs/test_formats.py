@@ -58,6 +58,9 @@ def test_a_line_under_a_wrong_client_is_rejected_and_says_what_reads_it(
         "unix:",
         "-",
         "7up",
+        "300.example.com",
+        "303-121-5.dsl.example.net",
+        "10.300.isp.net",
     ],
 )
 def test_clients(client: str) -> None:
@@ -85,13 +88,6 @@ def test_a_reason_names_no_option_of_backfill_alone(options: dict[str, str], lin
     with pytest.raises(Malformed, match=r"the time '.*' (cannot|may) be") as caught:
         Parser(**options).parse(line)  # type: ignore[arg-type]
     assert "--time-format" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["300.example.com", "303-121-5.dsl.example.net", "10.300.isp.net"])
-def test_a_host_name_may_begin_with_a_large_number(name: str) -> None:
-    found = Parser("host", input_format="combined").parse(name.encode() + REST)
-    assert found is not None
-    assert found[0] == name
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)

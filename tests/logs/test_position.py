@@ -13,7 +13,7 @@ from countersink.stream.decode import decode
 from countersink.stream.entry import pages
 from countersink.stream.names import stream_key, stream_keys
 from tests.logs.tailing import Tailing, append, counted, line, snapshot, write
-from tests.logs.test_rotation import LONG, compress, rotate
+from tests.logs.test_rotation import LONG, rotate
 from tests.support.waiting import eventually
 
 
@@ -29,24 +29,16 @@ def sent(client: redis.Redis) -> dict[str, tuple[tuple[bytes, bytes], ...]]:
 
 def grow(tailing: Tailing) -> None:
     """Six runs over a log that grows, is left with half a line, and is rotated twice."""
-    write(tailing.log, *LONG)
-    tailing.run()
-    write(tailing.log, "/a", "/b")
-    tailing.run()
+    tailing.count(*LONG)
+    tailing.count("/a", "/b")
     append(tailing.log, line("/c"))
     tailing.run()
     append(tailing.log, b' "more"\n')
-    write(tailing.log, "/d")
-    rotate(tailing.log)
-    write(tailing.log, "/e")
-    tailing.run()
-    write(tailing.log, "/f")
-    rotate(tailing.log)
-    compress(tailing.log.with_name("access.log.1"))
-    write(tailing.log, "/g")
-    tailing.run()
-    write(tailing.log, "/h")
-    tailing.run()
+    rotate(tailing.log, "/d")
+    tailing.count("/e")
+    rotate(tailing.log, "/f", packed=True)
+    tailing.count("/g")
+    tailing.count("/h")
 
 
 ALL = Counter([*LONG, *(f"/{letter}" for letter in "abcdefgh")])
@@ -57,8 +49,7 @@ def test_an_emptied_redis_gets_the_same_entries_again(tailing: Tailing) -> None:
     before = sent(tailing.client)
     assert counted(tailing.client) == ALL
     tailing.client.flushall()
-    write(tailing.log, "/i")
-    assert tailing.run().counted == 1
+    assert tailing.count("/i").counted == 1
     assert any("counts once" in notice for notice in tailing.told.notices)
     assert before.items() <= sent(tailing.client).items()
     assert counted(tailing.client) == ALL + Counter(["/i"])
@@ -68,12 +59,10 @@ def test_an_emptied_redis_gets_nothing_that_workers_may_have_forgotten(
     tailing: Tailing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards of entries are kept for some days only."""
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     tailing.client.flushall()
     monkeypatch.setattr(sender, "AGAIN_MS", -1)
-    write(tailing.log, "/b")
-    assert tailing.run().counted == 1
+    assert tailing.count("/b").counted == 1
     assert counted(tailing.client) == {"/b": 1}
 
 
@@ -110,8 +99,7 @@ class Killed(BaseException):
 def test_killed_between_the_disk_and_the_reply_of_redis(
     tailing: Tailing, monkeypatch: pytest.MonkeyPatch, stored: bool, begun_anew: bool
 ) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     write(tailing.log, "/b")
     store = LogMark.store
 
@@ -125,8 +113,7 @@ def test_killed_between_the_disk_and_the_reply_of_redis(
         tailing.run(begin="start" if begun_anew else None)
     monkeypatch.undo()
     before = sent(tailing.client)
-    write(tailing.log, "/c")
-    rotate(tailing.log)
+    rotate(tailing.log, "/c")
     assert tailing.run().counted == 1
     assert before.items() <= sent(tailing.client).items()
     assert counted(tailing.client) == {"/a": 1 + begun_anew, "/b": 1, "/c": 1}
@@ -135,8 +122,7 @@ def test_killed_between_the_disk_and_the_reply_of_redis(
 def test_a_run_that_is_killed_before_it_has_begun_at_the_end_has_not_begun_anew(
     tailing: Tailing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     write(tailing.log, "/b")
 
     def killed(*_: object) -> None:
@@ -151,11 +137,9 @@ def test_a_run_that_is_killed_before_it_has_begun_at_the_end_has_not_begun_anew(
 
 
 def test_a_torn_last_line_of_the_file_is_one_that_was_not_sent(tailing: Tailing) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     restore = snapshot(tailing.client)
-    write(tailing.log, "/b")
-    tailing.run()
+    tailing.count("/b")
     restore()
     os.truncate(tailing.file, tailing.file.stat().st_size - 5)
     assert tailing.run().counted == 1
@@ -167,11 +151,9 @@ def test_a_file_that_is_missing_or_older_beside_a_newer_mark_is_refused(
     tailing: Tailing, lost: str
 ) -> None:
     """A new pod, another user; a host that was put back."""
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     old = tailing.file.read_bytes()
-    write(tailing.log, "/b")
-    tailing.run()
+    tailing.count("/b")
     if lost == "file":
         tailing.file.unlink()
     else:
@@ -182,8 +164,7 @@ def test_a_file_that_is_missing_or_older_beside_a_newer_mark_is_refused(
             tailing.run()
     assert counted(tailing.client) == {"/a": 1, "/b": 1}
     assert tailing.run(begin="end").counted == 0
-    write(tailing.log, "/d")
-    assert tailing.run().counted == 1
+    assert tailing.count("/d").counted == 1
     assert counted(tailing.client) == {"/a": 1, "/b": 1, "/d": 1}
 
 
@@ -206,15 +187,13 @@ def test_nothing_counted_is_nothing_lost(tailing: Tailing) -> None:
     tailing.log.touch()
     tailing.run()
     tailing.client.flushall()
-    write(tailing.log, "/a")
-    rotate(tailing.log, copy=True)
+    rotate(tailing.log, "/a", copy=True)
     tailing.run()
     assert counted(tailing.client) == {"/a": 1}
 
 
 def test_the_file_is_of_one_tail_of_one_log_and_counter(tailing: Tailing) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     with pytest.raises(PositionError, match="not the position file of this log"):
         Tailing(tailing.client, tailing.log, kind="status", file=tailing.file).run()
     mine = PositionFile(str(tailing.file), tailing.source)
@@ -238,8 +217,7 @@ def test_a_long_file_is_replaced_by_its_end(
 ) -> None:
     monkeypatch.setattr(position, "FILE_BYTES", 2048)
     for number in range(9):
-        write(tailing.log, f"/{number}")
-        tailing.run()
+        tailing.count(f"/{number}")
         assert tailing.file.stat().st_size <= 2048 + 200
     before = sent(tailing.client)
     tailing.client.flushall()
@@ -252,8 +230,7 @@ def test_a_long_file_is_replaced_by_its_end(
 def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_sent(
     tailing: Tailing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     write(tailing.log, "/b")
 
     def full(fd: int) -> None:

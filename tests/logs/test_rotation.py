@@ -37,8 +37,12 @@ def begun(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return LONG if request.param == "long" else ("/first",)
 
 
-def rotate(log: Path, *, copy: bool = False, suffixes: int = 9) -> None:
-    """As logrotate does it: .1 becomes .2 and so on, then the log becomes .1."""
+def rotate(
+    log: Path, *paths: str, copy: bool = False, packed: bool = False, suffixes: int = 9
+) -> Path:
+    """As logrotate does it, after a line for each path: .1 becomes .2 and so on, then the log
+    becomes .1, whose name is returned."""
+    write(log, *paths)
     for number in range(suffixes, 0, -1):
         for extension in ("", *(f".{each}" for each in PACKERS)):
             old = log.with_name(f"{log.name}.{number}{extension}")
@@ -51,6 +55,9 @@ def rotate(log: Path, *, copy: bool = False, suffixes: int = 9) -> None:
     else:
         log.rename(first)
         log.touch()
+    if packed:
+        compress(first)
+    return first
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -76,14 +83,9 @@ class TestWhileNothingRan:
     def test_the_rotated_file_is_finished_first(
         self, tailing: Tailing, begun: tuple[str, ...], copy: bool, packed: bool
     ) -> None:
-        write(tailing.log, *begun)
-        tailing.run()
-        write(tailing.log, "/late")
-        rotate(tailing.log, copy=copy)
-        if packed:
-            compress(tailing.log.with_name("access.log.1"))
-        write(tailing.log, "/new")
-        assert tailing.run().counted == 2
+        tailing.count(*begun)
+        rotate(tailing.log, "/late", copy=copy, packed=packed)
+        assert tailing.count("/new").counted == 2
         assert tailing.run().counted == 0
         assert counted(tailing.client) == dict.fromkeys([*begun, "/late", "/new"], 1)
 
@@ -91,52 +93,43 @@ class TestWhileNothingRan:
     def test_files_in_between_are_read_too(
         self, tailing: Tailing, begun: tuple[str, ...], copy: bool
     ) -> None:
-        write(tailing.log, *begun)
-        tailing.run()
+        tailing.count(*begun)
         for number in range(12):
-            write(tailing.log, f"/{number}")
-            rotate(tailing.log, copy=copy, suffixes=20)
+            rotate(tailing.log, f"/{number}", copy=copy, suffixes=20)
             if number == 4:
                 compress(tailing.log.with_name("access.log.1"))
         tailing.run()
         assert counted(tailing.client) == dict.fromkeys([*begun, *(f"/{n}" for n in range(12))], 1)
 
     def test_names_with_dates_are_read_in_their_order(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         for day in ("20261109", "20261110", "20261111"):
             write(tailing.log, f"/{day}")
             tailing.log.rename(tailing.log.with_name(f"access.log-{day}"))
-        write(tailing.log, "/new")
-        tailing.run()
+        tailing.count("/new")
         assert counted(tailing.client).total() == 5
         tailing.log.with_name("access.log-20261108").write_bytes(line("/older") + b"\n")
         assert tailing.run().counted == 0
 
     def test_a_name_nobody_could_guess_is_found_by_its_inode(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         write(tailing.log, "/b")
         tailing.log.rename(tailing.log.with_name("old"))
-        write(tailing.log, "/c")
-        tailing.run()
+        tailing.count("/c")
         assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
 
     def test_a_last_line_without_newline_is_final_there(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         append(tailing.log, line("/whole"))
         rotate(tailing.log)
         append(tailing.log, line("/half")[:50])
         rotate(tailing.log)
-        write(tailing.log, "/b")
-        assert tailing.run().rejected == 1
+        assert tailing.count("/b").rejected == 1
         assert tailing.told.lines == [("access.log.1", 1)]
         assert counted(tailing.client) == {"/a": 1, "/whole": 1, "/b": 1}
 
     def test_a_file_that_is_gone_is_said_to_be(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         tailing.log.unlink()
         write(tailing.log, "/b")
         found = tailing.run()
@@ -146,8 +139,7 @@ class TestWhileNothingRan:
     def test_a_log_written_anew_in_place_is_another_file(
         self, tailing: Tailing, begun: tuple[str, ...]
     ) -> None:
-        write(tailing.log, *begun)
-        tailing.run()
+        tailing.count(*begun)
         inode = tailing.log.stat().st_ino
         tailing.log.write_bytes(b"".join(line(f"/new{n}") + b"\n" for n in range(40)))
         assert tailing.log.stat().st_ino == inode
@@ -156,17 +148,14 @@ class TestWhileNothingRan:
     def test_a_log_moved_to_another_place_of_the_disk_is_the_same(
         self, tailing: Tailing, begun: tuple[str, ...]
     ) -> None:
-        write(tailing.log, *begun)
-        tailing.run()
+        tailing.count(*begun)
         copy = tailing.log.with_name("copy")
         shutil.copyfile(tailing.log, copy)
         copy.rename(tailing.log)
-        write(tailing.log, "/more")
-        assert tailing.run().counted == 1
+        assert tailing.count("/more").counted == 1
 
     def test_a_log_that_lost_its_end_is_not_guessed_at(self, tailing: Tailing) -> None:
-        write(tailing.log, *LONG)
-        tailing.run()
+        tailing.count(*LONG)
         os.truncate(tailing.log, 1500)
         with pytest.raises(TailError, match="shorter"):
             tailing.run()
@@ -175,10 +164,8 @@ class TestWhileNothingRan:
         self, redis_client: redis.Redis, log: Path
     ) -> None:
         tailing = Tailing(redis_client, log, rotate_wait=3600)
-        write(log, "/a")
-        tailing.run()
-        rotate(log)
-        old = log.with_name("access.log.1")
+        tailing.count("/a")
+        old = rotate(log)
         write(log, "/new")
         for late in ("/late", "/later"):
             write(old, late)
@@ -191,13 +178,11 @@ class TestWhileNothingRan:
         assert counted(redis_client) == dict.fromkeys(["/a", "/late", "/later", "/last", "/new"], 1)
 
     def test_other_files_beside_it_are_left_alone(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         for name in ("access.log.bak", "access.log.1.offset", "other_access.log", "access.logs.1"):
             write(tailing.log.with_name(name), "/wrong")
         rotate(tailing.log)
-        write(tailing.log, "/b")
-        tailing.run()
+        tailing.count("/b")
         assert counted(tailing.client) == {"/a": 1, "/b": 1}
 
 
@@ -215,8 +200,7 @@ class TestBegunWithNothingToCount:
                 tailing.run()
             return "absent"
         if request.param == "emptied":
-            write(tailing.log, "/old")
-            tailing.run()
+            tailing.count("/old")
             os.truncate(tailing.log, 0)
             tailing.client.delete(stream_key(0))
         tailing.log.touch()
@@ -247,11 +231,8 @@ class TestBegunWithNothingToCount:
         for number in range(times):
             append(tailing.log, rest or line(f"/{number}") + b"\n")
             rest = b""
-            rotate(tailing.log, copy=copy)
-            if packed:
-                compress(tailing.log.with_name("access.log.1"))
-        write(tailing.log, f"/{times}")
-        tailing.run()
+            rotate(tailing.log, copy=copy, packed=packed)
+        tailing.count(f"/{times}")
         assert tailing.run().counted == 0
         assert counted(tailing.client) == dict.fromkeys([f"/{n}" for n in range(times + 1)], 1)
 
@@ -285,19 +266,15 @@ def test_rotated_files_are_found_however_they_are_packed_and_wherever_they_lie(
     old = log.parent / "old"
     old.mkdir()
     tailing = Tailing(redis_client, log, rotated_in=old if olddir else None)
-    write(log, "/a")
-    tailing.run()
-    write(log, "/b")
-    rotate(log)
-    write(log, "/c")
-    rotate(log)
+    tailing.count("/a")
+    rotate(log, "/b")
+    rotate(log, "/c")
     for number in (1, 2):
         first = log.with_name(f"access.log.{number}")
         if olddir:
             first = first.rename(old / first.name)
         compress(first, extension)
-    write(log, "/d")
-    assert tailing.run().counted == 3
+    assert tailing.count("/d").counted == 3
     assert tailing.run().lost == 0
     assert counted(redis_client) == dict.fromkeys(["/a", "/b", "/c", "/d"], 1)
 
@@ -406,9 +383,7 @@ class TestDirectives:
         append(tailing.log, HEADER + b"\n" + _w3c(*begun))
         tailing.run()
         append(tailing.log, _w3c("/late"))
-        rotate(tailing.log, copy=copy)
-        if packed:
-            compress(tailing.log.with_name("access.log.1"))
+        rotate(tailing.log, copy=copy, packed=packed)
         new = [f"/new/{number}" for number in range(60)]
         append(tailing.log, HEADER + b"\n" + _w3c(*new))
         assert tailing.run().counted == 61
@@ -449,8 +424,7 @@ class TestWhatCannotBeRead:
         self, tailing: Tailing, packed: Callable[[bytes], bytes]
     ) -> None:
         first = [f"/{number}/{os.urandom(120).hex()}" for number in range(3)]
-        write(tailing.log, *first)
-        tailing.run()
+        tailing.count(*first)
         write(tailing.log, "/late")
         whole = packed(tailing.log.read_bytes())
         tailing.log.unlink()
@@ -466,54 +440,38 @@ class TestWhatCannotBeRead:
         tailing.run()
         assert counted(tailing.client) == dict.fromkeys([*first, "/late", "/new"], 1)
 
-    def test_a_rotated_file_that_cannot_be_read_is_waited_for(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
-        write(tailing.log, "/b")
-        rotate(tailing.log)
-        first = tailing.log.with_name("access.log.1")
+    @pytest.mark.parametrize("name", ["access.log.1.lz4", "access.log.1"])
+    @pytest.mark.parametrize("between", [False, True], ids=["the first", "in between"])
+    def test_a_rotated_file_that_cannot_be_read_is_not_passed_over(
+        self, tailing: Tailing, name: str, between: bool
+    ) -> None:
+        tailing.count("/a")
+        if between:
+            rotate(tailing.log)
+        first = rotate(tailing.log, "/b")
         whole = first.read_bytes()
-        first.unlink()
-        packed = tailing.log.with_name("access.log.1.lz4")
+        packed = first.with_name(name)
+        if packed != first:
+            first.unlink()
         packed.write_bytes(b"\x04\x22\x4d\x18" + whole)
         write(tailing.log, "/c")
         for _ in range(2):
-            with pytest.raises(LogError, match=r"access\.log\.1\.lz4 is compressed by lz4"):
+            with pytest.raises(LogError, match=rf"{name} is compressed by lz4"):
                 tailing.run()
         packed.unlink()
         first.write_bytes(whole)
         tailing.run()
         assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
 
-    def test_a_file_in_between_that_cannot_be_read_is_not_passed_over(
-        self, tailing: Tailing
-    ) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
-        rotate(tailing.log)
-        write(tailing.log, "/b")
-        rotate(tailing.log)
-        first = tailing.log.with_name("access.log.1")
-        whole = first.read_bytes()
-        first.write_bytes(b"\x04\x22\x4d\x18" + whole)
-        write(tailing.log, "/c")
-        with pytest.raises(LogError, match=r"access\.log\.1 is compressed by lz4"):
-            tailing.run()
-        first.write_bytes(whole)
-        tailing.run()
-        assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1}
-
     def test_files_in_a_directory_below_are_found(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         write(tailing.log, "/b")
         old = tailing.log.with_name("old")
         old.mkdir()
         tailing.log.rename(old / "access.log.2")
         write(tailing.log, "/c")
         tailing.log.rename(old / "access.log.1")
-        write(tailing.log, "/d")
-        assert tailing.run().lost == 0
+        assert tailing.count("/d").lost == 0
         assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
 
     def test_a_file_that_is_moved_away_while_following_is_told_of(self, tailing: Tailing) -> None:
@@ -533,11 +491,9 @@ class TestWhatCannotBeRead:
         os.utime(old, (1_000_000_000, 1_000_000_000))
         tailing.log.touch()
         tailing.run()
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         tailing.log.unlink()
-        write(tailing.log, "/b")
-        assert tailing.run().lost == 1
+        assert tailing.count("/b").lost == 1
         assert counted(tailing.client) == {"/a": 1, "/b": 1}
 
     @pytest.mark.parametrize("extension", sorted(PACKERS))
@@ -545,12 +501,9 @@ class TestWhatCannotBeRead:
     def test_what_stands_before_damage_is_counted(
         self, tailing: Tailing, extension: str, damage: str
     ) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         late = [f"/{number}" for number in range(900)]
-        write(tailing.log, *late)
-        rotate(tailing.log)
-        first = tailing.log.with_name("access.log.1")
+        first = rotate(tailing.log, *late)
         compress(first, extension)
         packed = first.with_name(f"access.log.1.{extension}")
         data = packed.read_bytes()
@@ -567,8 +520,7 @@ class TestWhatCannotBeRead:
 
 
 def test_the_files_after_one_that_is_gone_are_counted(tailing: Tailing) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     for number in range(3):
         rotate(tailing.log, suffixes=2)
         write(tailing.log, f"/{number}")
@@ -615,8 +567,7 @@ class TestWhileFollowing:
         with tailing.following():
             eventually(lambda: counted(tailing.client).total() == len(begun))
             for number in range(2):
-                write(tailing.log, f"/before{number}")
-                rotate(tailing.log, copy=copy)
+                rotate(tailing.log, f"/before{number}", copy=copy)
                 write(tailing.log, f"/after{number}")
                 _wait_for(tailing, f"/after{number}")
         assert set(counted(tailing.client).values()) == {1}
@@ -643,8 +594,7 @@ class TestWhileFollowing:
         def pause(seconds: float) -> bool:
             if not filled:
                 filled.append(True)
-                write(log, "/a")
-                rotate(log, copy=True)
+                rotate(log, "/a", copy=True)
                 write(log, "/b")
             return wait(0.01) or counted(redis_client).total() > 1
 

@@ -24,11 +24,9 @@ from tests.support.waiting import eventually
 
 
 def test_a_second_run_adds_nothing_and_a_third_what_is_new(tailing: Tailing) -> None:
-    write(tailing.log, "/a", "/b", "/a")
-    assert tailing.run().counted == 3
+    assert tailing.count("/a", "/b", "/a").counted == 3
     assert tailing.run().counted == 0
-    write(tailing.log, "/c")
-    assert tailing.run().counted == 1
+    assert tailing.count("/c").counted == 1
     assert counted(tailing.client) == {"/a": 2, "/b": 1, "/c": 1}
 
 
@@ -43,20 +41,17 @@ def test_rejected_lines_carry_their_number_in_the_file(tailing: Tailing) -> None
 
 
 def test_begin_start_forgets_the_position(tailing: Tailing) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     assert tailing.run(begin="start").counted == 1
     assert tailing.run().counted == 0
     assert counted(tailing.client) == {"/a": 2}
 
 
 def test_begin_start_of_an_emptied_log_forgets_too(tailing: Tailing) -> None:
-    write(tailing.log, "/a")
-    tailing.run()
+    tailing.count("/a")
     os.truncate(tailing.log, 0)
     assert tailing.run(begin="start").counted == 0
-    write(tailing.log, "/b")
-    tailing.run()
+    tailing.count("/b")
     assert counted(tailing.client) == {"/a": 1, "/b": 1}
     assert tailing.told.notices == []
 
@@ -79,15 +74,13 @@ def test_a_log_that_is_not_there_is_an_error(tailing: Tailing) -> None:
 
 
 def test_hits_in_one_minute_share_a_row(tailing: Tailing) -> None:
-    write(tailing.log, *["/a"] * 5000)
-    tailing.run()
+    tailing.count(*["/a"] * 5000)
     assert tailing.client.xlen(stream_key(0)) == 1
     assert counted(tailing.client) == {"/a": 5000}
 
 
 def test_more_rows_than_an_entry_holds_become_several(tailing: Tailing) -> None:
-    write(tailing.log, *(f"/{number}" for number in range(2500)))
-    tailing.run()
+    tailing.count(*(f"/{number}" for number in range(2500)))
     assert tailing.client.xlen(stream_key(0)) == 3
     assert counted(tailing.client).total() == 2500
 
@@ -136,8 +129,7 @@ def test_what_is_not_read_is_refused(tailing: Tailing, data: bytes, said: str) -
 def test_an_endless_line_is_rejected_and_the_next_one_counted(tailing: Tailing) -> None:
     write(tailing.log, "/a")
     append(tailing.log, b"x" * (LONGEST + 3 * WINDOW + 7) + b"\n")
-    write(tailing.log, "/b")
-    assert tailing.run().rejected == 1
+    assert tailing.count("/b").rejected == 1
     assert tailing.told.lines == [("access.log", 2)]
     assert counted(tailing.client) == {"/a": 1, "/b": 1}
     assert tailing.run().rejected == 0
@@ -358,12 +350,10 @@ class TestExactlyOnce:
     def test_a_step_that_redis_lost_is_taken_again_with_the_same_ids(
         self, tailing: Tailing
     ) -> None:
-        write(tailing.log, *(f"/{n}" for n in range(1500)))
-        tailing.run()
+        tailing.count(*(f"/{n}" for n in range(1500)))
         before = tailing.client.dump(tailing.mark.key)
         assert before is not None
-        write(tailing.log, *(f"/{n}" for n in range(1200)))
-        tailing.run()
+        tailing.count(*(f"/{n}" for n in range(1200)))
         after = counted(tailing.client)
         # As after a crash of Redis with appendfsync everysec: the entries had reached MySQL.
         tailing.client.restore(tailing.mark.key, 0, before, replace=True)
@@ -375,8 +365,7 @@ class TestExactlyOnce:
     def test_of_two_runs_with_a_copy_of_the_file_one_ends_and_nothing_is_doubled(
         self, redis_url: str, tailing: Tailing, log: Path, further: bool
     ) -> None:
-        write(log, "/a", "/b")
-        tailing.run()
+        tailing.count("/a", "/b")
         rival = Tailing(tailing.client, log, file=log.with_name("rival"))
         rival.file.write_bytes(tailing.file.read_bytes())
         write(log, "/c")
@@ -405,8 +394,7 @@ class TestExactlyOnce:
         self, redis_url: str, tailing: Tailing, log: Path
     ) -> None:
         """Its mark lies between two batches of this one."""
-        write(log, "/a")
-        tailing.run()
+        tailing.count("/a")
         rival = Tailing(tailing.client, log, file=log.with_name("rival"))
         rival.file.write_bytes(tailing.file.read_bytes())
         write(log, "/b")
@@ -439,12 +427,10 @@ class TestExactlyOnce:
     def test_the_position_stays_where_it_is_when_partitions_are_added(
         self, tailing: Tailing
     ) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         for partitions in (7, 16, 1):
             tailing.client.set(PARTITIONS_KEY, partitions)
-            write(tailing.log, "/b")
-            assert tailing.run().counted == 1
+            assert tailing.count("/b").counted == 1
         assert counted(tailing.client) == {"/a": 1, "/b": 3}
 
     def test_a_new_source_finds_its_partition(self, redis_client: redis.Redis, log: Path) -> None:
@@ -461,8 +447,7 @@ class TestMark:
 
     @pytest.mark.parametrize("mark", ["mine", "", "x 0 y"])
     def test_one_that_is_not_ours_is_refused(self, tailing: Tailing, mark: str) -> None:
-        write(tailing.log, "/a")
-        tailing.run()
+        tailing.count("/a")
         write(tailing.log, "/b")
         tailing.client.set(tailing.mark.key, mark or tailing.mark.read() + "0")
         with pytest.raises(PositionError, match="--begin start"):

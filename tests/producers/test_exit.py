@@ -168,34 +168,30 @@ def talk():
 TALKING = "threading.Thread(target=talk, daemon=True).start()" + FOR_EVER
 
 
-@pytest.mark.parametrize(
-    ("before", "then"),
-    [
-        pytest.param("", BUSY, id="a busy process"),
-        pytest.param(BLOCKING_LOG, FOR_EVER, id="a log that blocks"),
-        pytest.param(COUNTING_LOG, TALKING, id="a log handler that counts"),
-    ],
-)
-def test_sigterm_ends(start: Start, redis_client: redis.Redis, before: str, then: str) -> None:
-    child = start(before=before, then=then)
-    child.terminate()
-    assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
-
-
-def test_the_apps_own_handler_is_called(start: Start, redis_client: redis.Redis) -> None:
-    before = """
+OWN_HANDLER = """
 def stop(number, frame):
     producer.increment("hits")
-    print("own handler", flush=True)
     sys.exit(7)
 signal.signal(signal.SIGTERM, stop)
 """
-    child = start(before=before)
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "status", "counted"),
+    [
+        pytest.param("", BUSY, -signal.SIGTERM, 100, id="a busy process"),
+        pytest.param(BLOCKING_LOG, FOR_EVER, -signal.SIGTERM, 100, id="a log that blocks"),
+        pytest.param(COUNTING_LOG, TALKING, -signal.SIGTERM, 100, id="a log handler that counts"),
+        pytest.param(OWN_HANDLER, FOR_EVER, 7, 101, id="the app's own handler"),
+    ],
+)
+def test_sigterm_ends(
+    start: Start, redis_client: redis.Redis, before: str, then: str, status: int, counted: int
+) -> None:
+    child = start(before=before, then=then)
     child.terminate()
-    assert child.wait() == 7
-    assert "own handler" in child.output()
-    assert total(redis_client) == 101
+    assert child.wait() == status
+    assert total(redis_client) == counted
 
 
 def test_an_app_that_goes_on_after_sigterm_is_flushed_at_each(

@@ -37,6 +37,11 @@ class Listener:
         """A TCP connection to it."""
         return socket.create_connection(("127.0.0.1", self.port("tcp")), timeout=20)
 
+    def takes(self, sender: socket.socket, data: bytes, lines: int) -> None:
+        """Send, and wait until it has seen so many lines in all."""
+        sender.sendall(data)
+        self.has_lines(lines)
+
     def has_lines(self, number: int) -> None:
         """Wait until it has seen so many, and the producer has what they count."""
         eventually(

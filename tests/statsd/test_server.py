@@ -80,8 +80,7 @@ def test_datagrams_of_every_size() -> None:
         sender.send(b"")
         sender.send(b"a:1|c\n" * 10_000)
         sender.send(b"x" * 65_507)
-        sender.send(b"a:1|c")
-        listener.has_lines(10_002)
+        listener.takes(sender, b"a:1|c", 10_002)
         assert (listener.producer.count("a"), listener.figures.malformed) == (10_001, 1)
 
 
@@ -148,8 +147,7 @@ def test_a_last_line_without_its_newline_counts_when_the_connection_ends() -> No
 def test_half_a_line_of_a_broken_connection_is_no_line() -> None:
     with listening(tcp=True) as listener:
         connection = listener.connection()
-        connection.sendall(b"a:1|c\na:1|c")
-        listener.has_lines(1)
+        listener.takes(connection, b"a:1|c\na:1|c", 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()  # a reset, not an end
         eventually(lambda: listener.figures.connections == 0)
@@ -163,15 +161,13 @@ def test_a_line_without_end_closes_its_connection_and_no_other() -> None:
             with pytest.raises(OSError):  # noqa: PT012
                 while True:
                     bad.sendall(b"x" * LONGEST)
-        good.sendall(b"a:1|c\n")
-        listener.has_lines(2)
+        listener.takes(good, b"a:1|c\n", 2)
         assert (listener.producer.count("a"), listener.figures.malformed) == (1, 1)
 
 
 def test_idle_connections_keep_nobody_out() -> None:
     with listening(tcp=True, max_connections=2) as listener, listener.connection() as first:
-        first.sendall(b"a:1|c\n")
-        listener.has_lines(1)
+        listener.takes(first, b"a:1|c\n", 1)
         with listener.connection() as second, listener.connection() as third:
             third.sendall(b"a:1|c\n")
             assert first.recv(1) == b""  # it was idle for longest
@@ -181,8 +177,7 @@ def test_idle_connections_keep_nobody_out() -> None:
             with listener.connection() as fourth:
                 fourth.sendall(b"a:1|c")
                 assert third.recv(1) == b""
-                second.sendall(b"a:1|c\n")
-                listener.has_lines(4)
+                listener.takes(second, b"a:1|c\n", 4)
                 assert (listener.figures.connections, listener.figures.refused) == (2, 2)
     assert listener.producer.count("a") == 5
 
@@ -219,14 +214,11 @@ def test_who_has_sent_no_whole_line_for_longest_makes_room() -> None:
         listener.connection() as first,
         listener.connection() as second,
     ):
-        first.sendall(b"a:1|c\n")
-        listener.has_lines(1)
-        second.sendall(b"a:1|c\na:1")
-        listener.has_lines(2)
+        listener.takes(first, b"a:1|c\n", 1)
+        listener.takes(second, b"a:1|c\na:1", 2)
         with listener.connection() as third:
             assert first.recv(1) == b""
-            third.sendall(b"a:1|c\n")
-            listener.has_lines(3)
+            listener.takes(third, b"a:1|c\n", 3)
             second.sendall(b"0|c\n")  # its line was not cut
             listener.has_lines(4)
             assert listener.figures.refused == 1
@@ -239,24 +231,19 @@ def test_a_line_that_lasts_too_long_makes_room_before_those_that_only_wait() -> 
         listener.connection() as waiting,
         listener.connection() as slow,
     ):
-        waiting.sendall(b"a:1|c\n")
-        listener.has_lines(1)
-        slow.sendall(b"a:1|c\na")
-        listener.has_lines(2)
+        listener.takes(waiting, b"a:1|c\n", 1)
+        listener.takes(slow, b"a:1|c\na", 2)
         with listener.connection() as new:
             assert slow.recv(1) == b""
-            new.sendall(b"a:1|c\n")
-            listener.has_lines(3)
-            waiting.sendall(b"a:1|c\n")
-            listener.has_lines(4)
+            listener.takes(new, b"a:1|c\n", 3)
+            listener.takes(waiting, b"a:1|c\n", 4)
 
 
 def test_a_connection_that_has_ended_makes_room_and_its_last_line_counts() -> None:
     with listening(tcp=True, max_connections=1) as listener:
         for number in range(20):
             with listener.connection() as connection:
-                connection.sendall(b"a:1|c\na:1|c")
-                listener.has_lines(2 * number + 1)
+                listener.takes(connection, b"a:1|c\na:1|c", 2 * number + 1)
     assert (listener.producer.count("a"), listener.figures.refused) == (40, 0)
 
 
@@ -280,8 +267,7 @@ def test_both_kinds_of_unix_sockets(directory: Path) -> None:
         with unix(socket.SOCK_DGRAM, "d") as sender, unix(socket.SOCK_STREAM, "s") as connection:
             for _ in range(1000):
                 sender.send(b"a:1|c")  # waits while the queue is full
-            connection.sendall(b"b:1|c\n" * 1000)
-            listener.has_lines(2000)
+            listener.takes(connection, b"b:1|c\n" * 1000, 2000)
         assert listener.producer.totals() == {("a", ""): 1000, ("b", ""): 1000}
     assert sorted(os.listdir()) == ["d.lock", "s.lock"]
 
@@ -397,16 +383,13 @@ def test_what_was_opened_is_closed_when_the_rest_fails(directory: Path) -> None:
 def test_the_map_is_read_again(directory: Path) -> None:
     Path("map").write_text("[[rule]]\nmatch = 'a.*'\ncounter = 'c'\nkey = '$1'\n")
     with listening(map="map") as listener, listener.sender() as sender:
-        sender.send(b"a.x:1|c")
-        listener.has_lines(1)
+        listener.takes(sender, b"a.x:1|c", 1)
         Path("map").write_text("[[rule]]\nmatch = 'a.*'\ncounter = 'd'\n")
         assert listener.server.reload()
-        sender.send(b"a.x:1|c")
-        listener.has_lines(2)
+        listener.takes(sender, b"a.x:1|c", 2)
         Path("map").write_text("[[rule]]\n")
         assert not listener.server.reload()
-        sender.send(b"a.x:1|c")
-        listener.has_lines(3)
+        listener.takes(sender, b"a.x:1|c", 3)
         assert listener.producer.totals() == {("c", "x"): 1, ("d", ""): 2}
         assert listener.figures.rules == 1
 

@@ -101,8 +101,11 @@ def test_a_generator_counts_with_its_first_piece(server: Server) -> None:
     server.producer.assert_counted("requests", {"GET /users/<id> 201": 1})
 
 
-def test_an_app_that_raises_counts_as_500_and_raises_on(server: Server) -> None:
-    error: Exception = LookupError("its own")
+@pytest.mark.parametrize("error", [LookupError("its own"), SystemExit(1)])
+def test_an_app_that_raises_counts_as_500_and_raises_on(
+    server: Server, error: BaseException
+) -> None:
+    """As a worker's that is told to go."""
 
     def at_once(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         raise error
@@ -117,19 +120,10 @@ def test_an_app_that_raises_counts_as_500_and_raises_on(server: Server) -> None:
         yield b""
 
     for app in (at_once, begun, late):
-        with pytest.raises(LookupError) as caught:
+        with pytest.raises(type(error)) as caught:
             list(server.ask(app))
         assert caught.value is error
     server.producer.assert_counted("requests", {"GET /users/<id> 500": 3})
-
-
-def test_a_worker_that_is_told_to_go_counts_as_500(server: Server) -> None:
-    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        raise SystemExit(1)
-
-    with pytest.raises(SystemExit):
-        server.ask(app)
-    server.producer.assert_counted("requests", {"GET /users/<id> 500": 1})
 
 
 def test_what_a_generator_does_before_its_first_piece_counts(server: Server) -> None:
