@@ -60,3 +60,13 @@ class Ground:
     store: Store
     client: redis.Redis
     servers: Servers
+
+    def queue(self, *rows: EasyRow, partition: int = 0) -> str:
+        """Send one entry; its stream id."""
+        return queue(self.client, *rows, partition=partition)
+
+    def apply(self, *, acknowledge: bool) -> None:
+        """Apply what lies in stream 0; leave it there, as a worker does that dies before
+        acknowledging.
+        """
+        apply_all(self.client, self.servers.mysql_url, acknowledge=acknowledge)

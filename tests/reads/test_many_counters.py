@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-import redis
 
 from countersink.reads.overview import Glance
 from countersink.store import Store
@@ -18,12 +17,13 @@ from countersink.store.totals import sums
 from countersink.store.totals.query import COLUMNS, Query, Row
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.snapshot import MAX_ROWS
-from tests.reads.support import DAYS
-from tests.reads.support import queue as send
+from tests.reads.support import DAYS, Ground
 from tests.store.helpers import minute
 from tests.store.width_rows import put_rows, put_scheme
 from tests.support.asking import Asking
 from tests.support.examples import MANY
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 COUNTERS = 1_200 if MANY else 400
 QUESTIONS = [
@@ -100,11 +100,11 @@ def outcome(reads: Asking, query: Query) -> object:
 
 
 def test_what_is_read_together_is_what_each_is_by_itself(
-    store: Store, session: Session, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(session)
-    send(redis_client, ("plain1", "k1", 1, 100), ("berlin", "new", 2, 7), ("queued", "k1", 3, 1))
-    reads = Asking(store, redis_client)
+    fill(ground.session)
+    ground.queue(("plain1", "k1", 1, 100), ("berlin", "new", 2, 7), ("queued", "k1", 3, 1))
+    reads = Asking(ground.store, ground.client)
     for query, include_pending in product(QUESTIONS, (False, True)):
         asked = replace(query, include_pending=include_pending)
         names = reads.names(include_pending=include_pending)
@@ -148,7 +148,6 @@ def test_counters_that_may_not_be_seen_have_no_part_in_an_answer(
     assert reads.ask(Query(Selection(), by="month")).rolled_up_to == date(2026, 11, 1)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_the_number_of_statements_does_not_grow_with_the_counters(
     store: Store, session: Session
@@ -179,16 +178,15 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     assert min(overview() for _ in range(3)) < COUNTERS // 16
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("reverse", [False, True])
 def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
-    store: Store, session: Session, redis_client: redis.Redis, reverse: bool
+    ground: Ground, reverse: bool
 ) -> None:
     names = [f"c{number:03d}{'x' * (number % 3 == 0)}" for number in range(120)]
     breakdowns = [f"{name}#1" for name in names[::7]]
-    put(session, [(name, at(DAYS[0]), "k", 1) for name in (*names, *breakdowns)])
-    send(redis_client, ("c0505", "k", 0, 1))
-    reads = Asking(store, redis_client)
+    put(ground.session, [(name, at(DAYS[0]), "k", 1) for name in (*names, *breakdowns)])
+    ground.queue(("c0505", "k", 0, 1))
+    reads = Asking(ground.store, ground.client)
 
     def pages(**question: Any) -> list[str]:
         found: list[str] = []
@@ -220,7 +218,6 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
         reads.overview(Glance(after="no name"))
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_page_by_name_reads_a_part_of_the_index(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

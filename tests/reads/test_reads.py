@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from countersink.store import Conflict, Store, UnknownCounter
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.counters.buckets import MAX_DAYS
 from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals.selection import KeyMatch
@@ -18,9 +18,10 @@ from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY
-from tests.reads.support import DAYS, apply_all, minute_of, queue, sealed
+from tests.reads.support import DAYS, Ground, minute_of, queue, sealed
 from tests.store.helpers import minute
-from tests.store.width_rows import put_rows, put_scheme
+from tests.store.test_tracked_refusals import track
+from tests.store.width_rows import plant, put_rows, put_scheme
 from tests.support.asking import Asking
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
@@ -34,13 +35,13 @@ def reads(store: Store, redis_client: redis.Redis) -> Asking:
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_pending_applied_and_acknowledged_entries_count_once_each(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
+    reads: Asking, ground: Ground
 ) -> None:
-    queue(redis_client, ("views", "/", 0, 1))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    queue(redis_client, ("views", "/", 0, 10))
-    apply_all(redis_client, mysql_url, acknowledge=False)
-    queue(redis_client, ("views", "/", 0, 100), ("views", "/a", 1, 1000), ("clicks", "", 0, 7))
+    ground.queue(("views", "/", 0, 1))
+    ground.apply(acknowledge=True)
+    ground.queue(("views", "/", 0, 10))
+    ground.apply(acknowledge=False)
+    ground.queue(("views", "/", 0, 100), ("views", "/a", 1, 1000), ("clicks", "", 0, 7))
 
     assert reads.total("views").value == 11
     found = reads.total("views", include_pending=True)
@@ -60,45 +61,18 @@ def test_pending_applied_and_acknowledged_entries_count_once_each(
     assert reads.total("clicks", include_pending=True).value == 7
 
 
-def test_copies_of_an_entry_in_any_stream_count_once(
-    reads: Asking, redis_client: redis.Redis
-) -> None:
-    redis_client.set(PARTITIONS_KEY, 3)
-    entry = sealed(redis_client, [("views", "/", 0, 5)])
+def test_copies_of_an_entry_in_any_stream_count_once(reads: Asking, ground: Ground) -> None:
+    ground.client.set(PARTITIONS_KEY, 3)
+    entry = sealed(ground.client, [("views", "/", 0, 5)])
     for partition in (0, 0, 2):
-        send(redis_client, entry, partition=partition)
-    queue(redis_client, ("views", "/", 0, 1), partition=1)
+        send(ground.client, entry, partition=partition)
+    ground.queue(("views", "/", 0, 1), partition=1)
     found = reads.total("views", include_pending=True)
     assert (found.value, found.pending) == (6, 2)
 
 
-def test_daily_covers_the_days_of_both_and_fills_the_gaps(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, ("views", "/", 1, 2))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    queue(redis_client, ("views", "/", 3, 5), ("views", "/a", 0, 4), ("views", "/", 1, 1))
-
-    def daily(**options: Any) -> list[int]:
-        found = reads.daily("views", include_pending=True, **options).value
-        days = [day for day, _ in found]
-        assert days == sorted(days)
-        return [amount for _, amount in found]
-
-    assert reads.daily("views").value == [(DAYS[1], 2)]
-    assert reads.daily("views", include_pending=True).value == list(
-        zip(DAYS, (4, 3, 0, 5), strict=True)
-    )
-    assert daily(key="/") == [3, 0, 5]
-    assert daily(key="/a") == [4]
-    assert daily(key="/nowhere") == []
-    assert daily(start=DAYS[2]) == [0, 5]
-    assert daily(end=DAYS[1]) == [4, 3]
-    assert daily(start=DAYS[2], end=DAYS[2]) == [0]
-
-
-def test_daily_of_a_counter_that_is_only_pending(reads: Asking, redis_client: redis.Redis) -> None:
-    queue(redis_client, ("views", "/", 0, 2), ("views", "/", 2, 3))
+def test_daily_of_a_counter_that_is_only_pending(reads: Asking, ground: Ground) -> None:
+    ground.queue(("views", "/", 0, 2), ("views", "/", 2, 3))
     with pytest.raises(UnknownCounter):
         reads.daily("views")
     found = reads.daily("views", include_pending=True).value
@@ -110,18 +84,16 @@ def test_daily_of_a_counter_that_is_only_pending(reads: Asking, redis_client: re
         reads.daily("views", start=date.min, end=date.max, include_pending=True)
 
 
-def test_a_key_declared_with_0_is_there(reads: Asking, redis_client: redis.Redis) -> None:
-    queue(redis_client, ("views", "/new", 0, 0))
+def test_a_key_declared_with_0_is_there(reads: Asking, ground: Ground) -> None:
+    ground.queue(("views", "/new", 0, 0))
     assert reads.by_key("views", include_pending=True).value == [("/new", 0)]
     assert reads.counters(include_pending=True).value == {"views": 0}
 
 
-def test_many_keeps_the_order_of_the_keys(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, ("views", "b", 0, 2), ("views", "a", 0, 1))
-    apply_all(redis_client, mysql_url, acknowledge=False)
-    queue(redis_client, ("views", "a", 1, 10), ("views", "z", 1, 5))
+def test_many_keeps_the_order_of_the_keys(reads: Asking, ground: Ground) -> None:
+    ground.queue(("views", "b", 0, 2), ("views", "a", 0, 1))
+    ground.apply(acknowledge=False)
+    ground.queue(("views", "a", 1, 10), ("views", "z", 1, 5))
     keys = ["z", "none", "a", "b"]
     assert reads.many("views", keys).value == {"z": 0, "none": 0, "a": 1, "b": 2}
     found = reads.many("views", keys, include_pending=True).value
@@ -130,14 +102,12 @@ def test_many_keeps_the_order_of_the_keys(
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_top_ranks_what_both_add_up_to(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, *(("views", f"k{rank}", 0, 100 - rank) for rank in range(20)))
-    apply_all(redis_client, mysql_url, acknowledge=True)
+def test_top_ranks_what_both_add_up_to(reads: Asking, ground: Ground) -> None:
+    ground.queue(*(("views", f"k{rank}", 0, 100 - rank) for rank in range(20)))
+    ground.apply(acknowledge=True)
     # One rises from far below, one falls from the top, one ties, one is new.
     queue(
-        redis_client,
+        ground.client,
         ("views", "k19", 0, 50),
         ("views", "k0", 1, -99),
         ("views", "k3", 0, 1),
@@ -161,26 +131,10 @@ def test_top_ranks_what_both_add_up_to(
         reads.top("views", n=0, include_pending=True)
 
 
-def test_counters_has_all_names_of_both(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, ("views", "/", 0, 2), ("clicks", "", 1, 1))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    queue(redis_client, ("views", "/", 0, 3), ("aa", "/", 2, 9))
-    assert reads.counters().value == {"views": 2, "clicks": 1}
-    found = reads.counters(include_pending=True).value
-    assert list(found.items()) == [("aa", 9), ("clicks", 1), ("views", 5)]
-    assert reads.counters(end=DAYS[0], include_pending=True).value == {
-        "aa": 0,
-        "clicks": 0,
-        "views": 5,
-    }
-
-
 def test_an_unknown_counter_is_unknown_with_pending_entries_too(
-    reads: Asking, redis_client: redis.Redis
+    reads: Asking, ground: Ground
 ) -> None:
-    queue(redis_client, ("views", "/", 0, 2))
+    ground.queue(("views", "/", 0, 2))
     for include_pending in (False, True):
         with pytest.raises(UnknownCounter):
             reads.total("never", include_pending=include_pending)
@@ -188,47 +142,33 @@ def test_an_unknown_counter_is_unknown_with_pending_entries_too(
             reads.top("never", include_pending=include_pending)
 
 
-def test_bad_rows_are_left_out_as_the_worker_will(reads: Asking, redis_client: redis.Redis) -> None:
+def test_bad_rows_are_left_out_as_the_worker_will(reads: Asking, ground: Ground) -> None:
     minute = minute_of(0)
     rows = [["views", "/", minute, 4], ["no blanks", "/", minute, 1], ["views", "/", -1, 8], None]
-    add(redis_client, {"rows": encode_rows(rows)})  # type: ignore[arg-type]
-    add(redis_client, {"rows": b"not json"})
-    add(redis_client, {"v": 99, "rows": encode_rows([("views", "/", minute, 16)])})
-    add(redis_client, {"not": "ours"})
+    add(ground.client, {"rows": encode_rows(rows)})  # type: ignore[arg-type]
+    add(ground.client, {"rows": b"not json"})
+    add(ground.client, {"v": 99, "rows": encode_rows([("views", "/", minute, 16)])})
+    add(ground.client, {"not": "ours"})
     assert reads.total("views", include_pending=True).value == 4
     assert reads.counters(include_pending=True).value == {"views": 4}
 
 
 def test_entries_older_than_the_watermark_are_left_out_as_the_worker_will(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
+    reads: Asking, ground: Ground
 ) -> None:
-    with Oracle(mysql_url) as oracle:
+    with Oracle(ground.servers.mysql_url) as oracle:
         oracle.rows("UPDATE control SET pruned_before = 1000000")
     rows = encode_rows([("views", "/", minute_of(0), 4)])
     for at in (999_999, 1_000_000):
-        add(redis_client, {"id": new_entry_id(at), "at": at, "rows": rows})
+        add(ground.client, {"id": new_entry_id(at), "at": at, "rows": rows})
     found = reads.total("views", include_pending=True)
     assert (found.value, found.pending) == (4, 1)
 
 
-def test_a_range_must_be_one(reads: Asking, redis_client: redis.Redis) -> None:
-    queue(redis_client, ("views", "/", 0, 2))
-    with pytest.raises(ValueError, match="before it begins"):
-        reads.total("views", start=DAYS[1], end=DAYS[0], include_pending=True)
-    with pytest.raises(TypeError, match=r"datetime\.date"):
-        reads.daily("views", start="2026-11-21", include_pending=True)
-    with pytest.raises(ValueError, match="not both"):
-        reads.total("views", key="a", keys=["a"])
-    with pytest.raises(TypeError, match="key="):
-        reads.total("views", keys="abc")
-
-
-def test_without_a_queue_there_is_no_time_and_nothing_pending(
-    store: Store, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, ("views", "/", 0, 2))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    reads = Asking(store, None)
+def test_without_a_queue_there_is_no_time_and_nothing_pending(ground: Ground) -> None:
+    ground.queue(("views", "/", 0, 2))
+    ground.apply(acknowledge=True)
+    reads = Asking(ground.store, None)
     found = reads.total("views")
     assert (found.value, found.complete_up_to, found.unknown_because) == (2, None, None)
     with pytest.raises(ValueError, match="Redis"):
@@ -236,14 +176,14 @@ def test_without_a_queue_there_is_no_time_and_nothing_pending(
 
 
 def test_a_redis_that_is_away_costs_the_time_only_unless_pending_is_asked_for(
-    store: Store, redis_client: redis.Redis, mysql_url: str, own_redis_server: RedisFactory
+    ground: Ground, own_redis_server: RedisFactory
 ) -> None:
-    queue(redis_client, ("views", "/", 0, 2))
-    apply_all(redis_client, mysql_url, acknowledge=True)
+    ground.queue(("views", "/", 0, 2))
+    ground.apply(acknowledge=True)
     server = own_redis_server()
     client = connect_redis(server.url)
     server.kill()
-    reads = Asking(store, client)
+    reads = Asking(ground.store, client)
     found = reads.total("views")
     assert (found.value, found.complete_up_to) == (2, None)
     assert isinstance(found.unknown_because, StreamUnavailable)
@@ -253,156 +193,101 @@ def test_a_redis_that_is_away_costs_the_time_only_unless_pending_is_asked_for(
 
 
 def test_complete_up_to_is_the_arrival_of_the_oldest_entry_else_redis_s_time(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
+    reads: Asking, ground: Ground
 ) -> None:
     def at(ms: int) -> datetime:
         return datetime.fromtimestamp(ms / 1000, UTC)
 
-    redis_client.set(PARTITIONS_KEY, 2)
-    queue(redis_client, ("views", "/", 0, 1))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    before = now_ms(redis_client)
+    ground.client.set(PARTITIONS_KEY, 2)
+    ground.queue(("views", "/", 0, 1))
+    ground.apply(acknowledge=True)
+    before = now_ms(ground.client)
     empty = reads.total("views").complete_up_to
     assert empty is not None
-    assert at(before) <= empty <= at(now_ms(redis_client) + 1)
+    assert at(before) <= empty <= at(now_ms(ground.client) + 1)
 
-    first = queue(redis_client, ("views", "/", 0, 1), partition=1)
-    queue(redis_client, ("views", "/", 0, 1))
+    first = ground.queue(("views", "/", 0, 1), partition=1)
+    ground.queue(("views", "/", 0, 1))
     oldest = at(int(first.partition("-")[0]))
     assert reads.total("views").complete_up_to == oldest
     assert reads.counters().complete_up_to == oldest
 
-    before = now_ms(redis_client)
+    before = now_ms(ground.client)
     included = reads.total("views", include_pending=True).complete_up_to
     assert included is not None
     assert included >= at(before) >= oldest
 
 
-def test_a_stream_id_far_in_the_future_breaks_nothing(
-    reads: Asking, redis_client: redis.Redis
-) -> None:
-    fields = sealed(redis_client, [("views", "/", 0, 1)]).fields()
-    redis_client.xadd("{countersink:0}:events", fields, id="18446744073709551615-1")
+def test_a_stream_id_far_in_the_future_breaks_nothing(reads: Asking, ground: Ground) -> None:
+    fields = sealed(ground.client, [("views", "/", 0, 1)]).fields()
+    ground.client.xadd("{countersink:0}:events", fields, id="18446744073709551615-1")
     found = reads.total("views", include_pending=True)
     assert found.value == 1
     assert reads.counters().complete_up_to is not None
 
 
-def test_pending_rows_go_to_the_buckets_the_worker_will_use(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    """The last minute of a UTC day is in the next one of Berlin."""
-    with connect(mysql_url) as session:
-        put_scheme(session, "views", "Europe/Berlin", "hour")
-    queue(redis_client, ("views", "/", 0, 1))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    queue(redis_client, ("views", "/", 0, 10), ("views", "/a", 1, 100), ("clicks", "/", 1, 7))
-    expected: list[tuple[Any, Any]] = [
-        (reads.daily, [(DAYS[1], 11), (DAYS[2], 100)]),
-        (reads.monthly, [(DAYS[0].replace(day=1), 111)]),
-        (reads.total, 111),
-        (reads.by_key, [("/a", 100), ("/", 11)]),
-    ]
-    for _ in range(2):
-        for ask, value in expected:
-            assert ask("views", include_pending=True).value == value
-        hours = reads.hourly("views", include_pending=True).value
-        assert [(hour.isoformat(timespec="minutes"), n) for hour, n in hours if n] == [
-            ("2026-11-19T00:00+01:00", 11),
-            ("2026-11-20T00:00+01:00", 100),
-        ]
-        assert len(hours) == 25
-        day: dict[str, Any] = {"start": DAYS[1], "end": DAYS[1], "include_pending": True}
-        assert reads.total("views", **day).value == 11
-        assert reads.many("views", ["/", "/a"], **day).value == {"/": 11, "/a": 0}
-        assert reads.counters(**day).value == {"clicks": 7, "views": 11}
-        utc = reads.daily("views", time_zone="UTC", include_pending=True).value
-        assert utc == [(DAYS[0], 11), (DAYS[1], 100)]
-        assert reads.total("views", time_zone="UTC", **day).value == 100
-        with pytest.raises(InexactZone):
-            reads.daily("clicks", time_zone="Asia/Tokyo", include_pending=True)
-        assert reads.names(include_pending=True) == ["clicks", "views"]
-        apply_all(redis_client, mysql_url, acknowledge=False)
-
-
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_counter_that_changes_while_the_queue_is_read(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_a_counter_that_changes_while_the_queue_is_read(reads: Asking, ground: Ground) -> None:
     """What was read by the catalog before is read again."""
-    queue(redis_client, ("views", "/", 0, 5))
+    ground.queue(("views", "/", 0, 5))
     assert reads.daily("views", include_pending=True).value == [(DAYS[0], 5)]
-    with connect(mysql_url) as session:  # the same Reads still knows the catalog of before
-        put_scheme(session, "views", "Europe/Berlin")
+    # the same Reads still knows the catalog of before
+    put_scheme(ground.session, "views", "Europe/Berlin")
     assert reads.daily("views", include_pending=True).value == [(DAYS[1], 5)]
-    apply_all(redis_client, mysql_url, acknowledge=True)
+    ground.apply(acknowledge=True)
     assert reads.daily("views", include_pending=True).value == [(DAYS[1], 5)]
 
 
-def test_a_catalog_that_never_stands_still_is_an_error(
-    redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, ("views", "/", 0, 5))
-    with connect(mysql_url) as session:
+def test_a_catalog_that_never_stands_still_is_an_error(ground: Ground) -> None:
+    ground.queue(("views", "/", 0, 5))
 
-        class Changing(Store):
-            """Somebody changes a counter before each snapshot."""
+    class Changing(Store):
+        """Somebody changes a counter before each snapshot."""
 
-            def snapshot(self, work: Callable[[Session], Any]) -> Any:
-                session.execute("UPDATE control SET catalog_version = catalog_version + 1")
-                return super().snapshot(work)
+        def snapshot(self, work: Callable[[Session], Any]) -> Any:
+            ground.session.execute("UPDATE control SET catalog_version = catalog_version + 1")
+            return super().snapshot(work)
 
-        with Changing(mysql_url) as changing, pytest.raises(Conflict, match="ask again"):
-            Asking(changing, redis_client).total("views", include_pending=True)
+    with Changing(ground.servers.mysql_url) as changing, pytest.raises(Conflict, match="ask again"):
+        Asking(changing, ground.client).total("views", include_pending=True)
 
 
 def test_in_strict_mode_unknown_counters_are_left_out_as_the_worker_will(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
+    reads: Asking, ground: Ground
 ) -> None:
-    queue(redis_client, ("views", "/", 0, 1))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    queue(redis_client, ("views", "/", 0, 10), ("typo", "/", 0, 100), ("made", "/", 0, 1000))
-    with connect(mysql_url) as session:
-        put_scheme(session, "made")
-        session.execute("UPDATE control SET strict = TRUE, catalog_version = catalog_version + 1")
+    ground.queue(("views", "/", 0, 1))
+    ground.apply(acknowledge=True)
+    ground.queue(("views", "/", 0, 10), ("typo", "/", 0, 100), ("made", "/", 0, 1000))
+    put_scheme(ground.session, "made")
+    ground.session.execute(
+        "UPDATE control SET strict = TRUE, catalog_version = catalog_version + 1"
+    )
     for _ in range(2):
         assert reads.counters(include_pending=True).value == {"made": 1000, "views": 11}
         assert reads.total("made", include_pending=True).value == 1000
         with pytest.raises(UnknownCounter):
             reads.total("typo", include_pending=True)
-        apply_all(redis_client, mysql_url, acknowledge=False)
+        ground.apply(acknowledge=False)
 
 
 def test_pending_rows_of_a_tracked_table_are_left_out_as_the_worker_will(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
+    reads: Asking, ground: Ground
 ) -> None:
-    queue(redis_client, ("orders", "", 0, 3), ("views", "/", 0, 1), ("orders", "", 1, 5))
+    ground.queue(("orders", "", 0, 3), ("views", "/", 0, 1), ("orders", "", 1, 5))
     assert reads.total("orders", include_pending=True).value == 8
-    with connect(mysql_url) as session:
-        session.execute(
-            "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots,"
-            " triggers, created)"
-            " VALUES ('orders', 'shop', 'orders', '[]', 16, 'countersink_1', UTC_TIMESTAMP(3))"
-        )
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-            " VALUES ('orders', '1970-01-01', '', 256, 7)"
-        )
-        session.execute("UPDATE control SET catalog_version = catalog_version + 1")
+    track(ground.session, "orders")
+    plant(ground.session, ("orders", "1970-01-01", "", 256, 7))
     for _ in range(2):
         assert reads.total("orders", include_pending=True).value == 7
         assert reads.counters(include_pending=True).value == {"orders": 7, "views": 1}
-        apply_all(redis_client, mysql_url, acknowledge=False)
+        ground.apply(acknowledge=False)
 
 
-def test_pending_rows_of_days_that_are_rolled_up(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    queue(redis_client, ("views", "/", 0, 2), ("views", "/", 2, 4))
+def test_pending_rows_of_days_that_are_rolled_up(reads: Asking, ground: Ground) -> None:
+    ground.queue(("views", "/", 0, 2), ("views", "/", 2, 4))
     october, november, december = (date(2026, month, 1) for month in (10, 11, 12))
-    with connect(mysql_url) as session:
-        put_scheme(session, "views", rolled_month=minute(november, 0))
-        put_rows(session, [("views", "month", october, "/", 40)])
+    put_scheme(ground.session, "views", rolled_month=minute(november, 0))
+    put_rows(ground.session, [("views", "month", october, "/", 40)])
     for _ in range(2):
         found = reads.total("views", include_pending=True)
         assert (found.value, found.rolled_up_to) == (46, november)
@@ -414,25 +299,23 @@ def test_pending_rows_of_days_that_are_rolled_up(
         assert monthly == [(october, 40), (november, 6)]
         with pytest.raises(RolledUp):
             reads.total("views", start=date(2026, 10, 2), include_pending=True)
-        apply_all(redis_client, mysql_url, acknowledge=False)
+        ground.apply(acknowledge=False)
     assert reads.counters().rolled_up_to == november
     # What is pending of a month that is rolled up is of none of the days that are told.
-    with connect(mysql_url) as session:
-        put_scheme(session, "views", rolled_month=minute(december, 0))
-    queue(redis_client, ("views", "/", 1, 8))
+    put_scheme(ground.session, "views", rolled_month=minute(december, 0))
+    ground.queue(("views", "/", 1, 8))
     asked: dict[str, Any] = {"end": december, "include_pending": True}
     assert reads.daily("views", unrolled=True, **asked).value == []
     assert reads.monthly("views", **asked).value == [(october, 40), (november, 14), (december, 0)]
 
 
 def test_what_is_pending_in_a_bucket_that_a_range_divides_is_an_error(
-    reads: Asking, redis_client: redis.Redis, mysql_url: str
+    reads: Asking, ground: Ground
 ) -> None:
     """It counted minutes, and counts days now: before the worker has come, there is no day yet."""
     noon = datetime(2026, 11, 19, 12, tzinfo=UTC)
-    with connect(mysql_url) as session:
-        put_scheme(session, "views", counted_minute=minute(DAYS[2]))
-        put_rows(session, [("views", "minute", noon.replace(tzinfo=None), "/", 1)])
+    put_scheme(ground.session, "views", counted_minute=minute(DAYS[2]))
+    put_rows(ground.session, [("views", "minute", noon.replace(tzinfo=None), "/", 1)])
     asked: dict[str, Any] = {"end": noon + timedelta(minutes=1), "include_pending": True}
     questions: list[Callable[..., Any]] = [
         *(reads.total, reads.hourly, reads.daily, reads.monthly, reads.by_key),
@@ -440,14 +323,14 @@ def test_what_is_pending_in_a_bucket_that_a_range_divides_is_an_error(
     ]
     assert reads.total("views", **asked).value == 1
     assert reads.hourly("views", start=noon - timedelta(hours=1), **asked).value[-1] == (noon, 1)
-    queue(redis_client, ("views", "/", 1, 10), ("hidden", "/", 1, 10))
+    ground.queue(("views", "/", 1, 10), ("hidden", "/", 1, 10))
     for ask in questions:
         for _ in range(2):
             with pytest.raises(InexactZone, match="'views' is counted by day"):
                 ask("views", **asked)
         assert reads.total("views", key="/a", **asked).value == 0
     assert reads.total("views", start=DAYS[1], end=DAYS[1], include_pending=True).value == 11
-    apply_all(redis_client, mysql_url, acknowledge=True)
+    ground.apply(acknowledge=True)
     for ask in questions:
         with pytest.raises(InexactZone, match="'views' is counted by day"):
             ask("views", **asked)

@@ -9,15 +9,17 @@ import redis
 from countersink.reads import ANYTHING, Moment, Reads, pending
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
-from countersink.store import Store
-from countersink.store.connection import connect
+from countersink.store.apply.control import bump, exclusive
+from countersink.store.connection import Session
+from countersink.store.counters.catalog import mark_days
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection
+from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY
-from tests.reads.support import DAYS, apply_all
-from tests.reads.support import queue as send
+from tests.reads.support import DAYS, Ground, minute_of
 from tests.store.width_rows import put_scheme
 from tests.support.asking import Asking
+from tests.support.traffic import now_ms, send
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -49,21 +51,20 @@ ASKED: list[Query] = [
 
 
 def test_a_question_is_answered_as_once_all_is_applied(
-    store: Store, redis_client: redis.Redis, mysql_url: str, times_read: list[Queue]
+    ground: Ground, times_read: list[Queue]
 ) -> None:
-    with connect(mysql_url) as session:
-        put_scheme(session, "views", "Europe/Berlin", "hour")
+    put_scheme(ground.session, "views", "Europe/Berlin", "hour")
     old = [("views", "/", 0, 1), ("views", "/a", 2, 20), ("plays", "", 1, 300)]
-    send(redis_client, *old)
-    apply_all(redis_client, mysql_url, acknowledge=False)
+    ground.queue(*old)
+    ground.apply(acknowledge=False)
     new = [
         ("views", "/new", 1, 4),
         ("views", "/", 2, 50),
         ("plays", "/", 3, 6),
         ("only", "/", 1, 7),
     ]
-    send(redis_client, *new)
-    reads = Asking(store, redis_client)
+    ground.queue(*new)
+    reads = Asking(ground.store, ground.client)
     questions = [
         replace(query, selection=replace(query.selection, counter=counter))
         for query in ASKED
@@ -75,39 +76,37 @@ def test_a_question_is_answered_as_once_all_is_applied(
         pending.append(reads.ask(replace(query, include_pending=True)))
         assert len(times_read) == number
         assert pending[-1].pending == 1
-    apply_all(redis_client, mysql_url, acknowledge=True)
+    ground.apply(acknowledge=True)
     for query, found in zip(questions, pending, strict=True):
         assert found.rows == reads.ask(query).rows, query
 
 
-def test_all_reads_are_of_one_moment(
-    store: Store, redis_client: redis.Redis, mysql_url: str, times_read: list[Queue]
-) -> None:
-    send(redis_client, ("views", "/", 0, 1), ("clicks", "", 0, 20))
-    apply_all(redis_client, mysql_url, acknowledge=True)
-    send(redis_client, ("views", "/", 0, 300), ("clicks", "", 0, 4000))
+def test_all_reads_are_of_one_moment(ground: Ground, times_read: list[Queue]) -> None:
+    ground.queue(("views", "/", 0, 1), ("clicks", "", 0, 20))
+    ground.apply(acknowledge=True)
+    ground.queue(("views", "/", 0, 300), ("clicks", "", 0, 4000))
 
     def work(moment: Moment) -> list[Any]:
         def total(counter: str) -> Any:
             return moment.ask(Query(Selection(counter), by="total")).rows
 
         found = total("views")
-        apply_all(redis_client, mysql_url, acknowledge=True)
-        send(redis_client, ("clicks", "", 0, 50_000))
+        ground.apply(acknowledge=True)
+        ground.queue(("clicks", "", 0, 50_000))
         return [*found, *total("clicks"), *total("views")]
 
     with_pending = replace(ANYTHING, include_pending=True)
-    assert Reads(store, redis_client).read(work, with_pending) == [(301,), (4020,), (301,)]
+    assert Reads(ground.store, ground.client).read(work, with_pending) == [(301,), (4020,), (301,)]
     assert len(times_read) == 1
 
 
-def test_no_more_of_the_queue_is_read_than_may_be(store: Store, redis_client: redis.Redis) -> None:
-    redis_client.set(PARTITIONS_KEY, 2)
+def test_no_more_of_the_queue_is_read_than_may_be(ground: Ground) -> None:
+    ground.client.set(PARTITIONS_KEY, 2)
     for partition in (0, 1, 1):
-        send(redis_client, ("views", "/", 0, 1), ("views", "/a", 1, 2), partition=partition)
+        ground.queue(("views", "/", 0, 1), ("views", "/a", 1, 2), partition=partition)
 
     def total(**bounds: Any) -> int:
-        reads = Asking(store, redis_client, Bounds(**bounds))
+        reads = Asking(ground.store, ground.client, Bounds(**bounds))
         return int(reads.total("views", include_pending=True).value)
 
     assert total(entries=3, rows=6) == 9
@@ -118,11 +117,11 @@ def test_no_more_of_the_queue_is_read_than_may_be(store: Store, redis_client: re
 
 
 def test_reading_the_queue_ends_between_pages(
-    store: Store, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pending, "_PAGE", 2)
     for _ in range(6):
-        send(redis_client, ("views", "/", 0, 1))
+        ground.queue(("views", "/", 0, 1))
     asked: list[bool] = []
 
     def stop() -> bool:
@@ -130,5 +129,64 @@ def test_reading_the_queue_ends_between_pages(
         return asked[-1]
 
     with pytest.raises(QueueReadStopped):
-        Asking(store, redis_client, Bounds(stop=stop)).total("views", include_pending=True)
+        Asking(ground.store, ground.client, Bounds(stop=stop)).total("views", include_pending=True)
     assert asked == [False, True]
+
+
+def mark(session: Session, sent_before: int) -> None:
+    """Mark the first day."""
+
+    def work(_: object) -> None:
+        mark_days(session, "views", 7, sent_before, [DAYS[0]])
+        bump(session)
+
+    exclusive(session, work)
+
+
+def wait(
+    client: redis.Redis, at: int, *rows: tuple[str, int, int], made: int | None = None
+) -> None:
+    """Send an entry of (key, day, amount)."""
+    content = [("views", key, minute_of(day), amount) for key, day, amount in rows]
+    send(client, Sealed(new_entry_id(made or at), at, encode_rows(content)))
+
+
+def test_what_was_accepted_before_is_not_pending(ground: Ground) -> None:
+    reads = Asking(ground.store, ground.client)
+    now = now_ms(ground.client)
+    t0 = now - 60_000
+    wait(ground.client, t0 - 1, ("/", 0, 1), ("/", 1, 10))
+    wait(ground.client, now, ("/", 0, 100), made=t0 - 5000)  # out of a spool
+    wait(ground.client, t0, ("/", 0, 1000), ("/a", 0, 2000))
+    assert reads.total("views", include_pending=True).value == 3111
+    mark(ground.session, t0)
+    found = reads.total("views", include_pending=True)
+    assert (found.value, found.pending) == (3010, 3)
+    assert reads.total("views", key="/", include_pending=True).value == 1010
+    assert reads.counters(include_pending=True).value == {"views": 3010}
+    # The worker agrees.
+    ground.apply(acknowledge=False)
+    assert reads.total("views").value == 3010
+    assert reads.total("views", include_pending=True).value == 3010
+
+
+def test_a_day_that_is_reconciled_while_the_queue_is_read(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Asking(ground.store, ground.client)
+    now = now_ms(ground.client)
+    wait(ground.client, now - 1, ("/", 0, 1))
+    read = read_queue
+    times = 0
+
+    def read_and_mark(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
+        nonlocal times
+        times += 1
+        found = read(client, folding, bounds)
+        if times == 1:
+            mark(ground.session, now)
+        return found
+
+    monkeypatch.setattr("countersink.reads.pending.read_queue", read_and_mark)
+    found = reads.counters(include_pending=True)
+    assert (found.value, times) == ({}, 2)

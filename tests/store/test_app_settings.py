@@ -12,7 +12,7 @@ from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import Control, exclusive
 from countersink.store.connection import Session, connect
-from countersink.store.counters.settings import SettingsChange, change
+from countersink.store.counters.settings import Counter, SettingsChange, change
 from countersink.store.errors import Conflict, InexactZone, Refused
 from countersink.store.in_app.app_settings import KEPT_S, Clocks
 from countersink.store.settings import Settings
@@ -27,7 +27,10 @@ from tests.store.app import (
     without_snapshot_isolation,
 )
 from tests.store.helpers import entry, keys, row, says, together
+from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 LATE = datetime(2026, 11, 21, 23, 30, tzinfo=UTC)
 """In Berlin it is the next day."""
@@ -72,10 +75,18 @@ def age(session: Session, minutes: int = 11) -> None:
     session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL %s MINUTE", (minutes,))
 
 
+def change_waits_for_commit(session: Session, app: Connection, wanted: SettingsChange) -> Counter:
+    """Change settings: refused while the application's transaction is open, and done after it."""
+    with connect(session.where, isolation="REPEATABLE READ") as changing:
+        with pytest.raises(Conflict):
+            exclusive(changing, partial(change, wanted, changing), attempts=1)
+        app.commit()
+        return exclusive(changing, partial(change, wanted, changing), attempts=1)
+
+
 # -- time zones -----------------------------------------------------------------------------------
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_time_zone_stays_once_an_application_is_about_to_count_in_it(
     store: Store, other: Store, app: Connection, session: Session
 ) -> None:
@@ -120,7 +131,6 @@ def test_what_was_rolled_back_keeps_a_time_zone_for_ten_minutes(
     assert labels(session) == {"2026-11-22 00:00:00": 1}
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_first_count_goes_by_the_time_zone_that_was_set_before(
     store: Store, other: Store, app: Connection, session: Session
 ) -> None:
@@ -130,7 +140,6 @@ def test_a_first_count_goes_by_the_time_zone_that_was_set_before(
     assert labels(session) == {"2026-11-22 00:00:00": 1}
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_first_counts_and_a_time_zone_at_once_agree(
     mysql_url: str, session: Session, verifying: Session, applier: Applier
 ) -> None:
@@ -210,14 +219,12 @@ def test_an_open_transaction_holds_up_no_change(
     assert store.totals.total("orders") == 1
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_another_resolution_is_followed_within_a_minute_and_nothing_is_lost_before(
     store: Store,
     other: Store,
     app: Connection,
     session: Session,
     clocks: Moved,
-    verifying: Session,
 ) -> None:
     without_snapshot_isolation(app)
     commit_one(store, app, "orders", "a")
@@ -233,26 +240,19 @@ def test_another_resolution_is_followed_within_a_minute_and_nothing_is_lost_befo
     assert store.totals.total("orders") == 311
     assert sum(dict(store.totals.daily("orders")).values()) == 311
     assert app_slots(session)[256] >= 300
-    assert verify(verifying).agrees
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_resolution_waits_for_what_a_transaction_has_counted_ahead(
-    store: Store, app: Connection, session: Session, verifying: Session
+    store: Store, app: Connection, session: Session
 ) -> None:
     ahead = datetime.now(UTC) + timedelta(days=30)
     commit_one(store, app, "orders", "a")
     store.increment(app, "orders", "a", 7, at=ahead)
-    with connect(session.where, isolation="REPEATABLE READ") as changing:
-        wanted = SettingsChange("orders", None, "minute", None, None)
-        with pytest.raises(Conflict):
-            exclusive(changing, partial(change, wanted, changing), attempts=1)
-        app.commit()
-        exclusive(changing, partial(change, wanted, changing), attempts=1)
+    wanted = SettingsChange("orders", None, "minute", None, None)
+    change_waits_for_commit(session, app, wanted)
     noon = ahead.replace(hour=12, minute=0, second=0, microsecond=0)
     with pytest.raises(InexactZone):
         store.totals.total("orders", start=noon)
-    assert verify(verifying).agrees
 
 
 def test_the_time_is_that_of_the_server(
@@ -281,9 +281,8 @@ def test_settings_are_read_again_by_whichever_clock_says_so(
     assert found.catalog.of("orders").resolution == "minute"
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_events_are_in_each_breakdown_that_has_begun_whatever_is_remembered(
-    store: Store, other: Store, app: Connection, session: Session, verifying: Session, clocks: Moved
+    store: Store, other: Store, app: Connection, session: Session, clocks: Moved
 ) -> None:
     german = {"country": "DE"}
     store.counters.set("orders", dimensions=["country"])
@@ -297,7 +296,6 @@ def test_events_are_in_each_breakdown_that_has_begun_whatever_is_remembered(
     app.commit()
     assert keys(session, "orders") == {b"": 1111}
     assert keys(session, made.name) == {b"DE": 100}
-    assert verify(verifying).agrees
 
 
 def test_the_minute_of_an_event_is_no_later_than_its_settings_allow(
@@ -372,20 +370,6 @@ def test_in_strict_mode_workers_know_what_an_application_has_counted(
     assert store.totals.total("orders") == 2
 
 
-def track(session: Session, counter: str) -> None:
-    """As far as a counter is concerned: note that a table is tracked."""
-
-    def work(_control: Control) -> None:
-        session.execute(
-            "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots,"
-            " triggers, created) VALUES (%s, 'shop', 'orders', '[]', 16, 'countersink_0', NOW())",
-            (counter,),
-        )
-        session.execute("UPDATE control SET catalog_version = catalog_version + 1")
-
-    exclusive(session, work)
-
-
 def test_a_tracked_tables_counter_is_its_triggers_alone(
     store: Store, app: Connection, session: Session
 ) -> None:
@@ -424,26 +408,12 @@ def test_a_table_is_not_tracked_by_a_counter_that_an_application_is_about_to_cou
     store.tracked.untrack("orders")
 
 
-@pytest.mark.servers("mariadb", "mysql")
-def test_many_stores_count_the_same_for_the_first_time_at_once(
-    mysql_url: str, session: Session
-) -> None:
-    def count(_: int) -> None:
-        with Store(mysql_url) as own, open_app(mysql_url) as app:
-            commit_one(own, app, "orders", "a")
-
-    together(*(partial(count, number) for number in range(4)))
-    assert sum(app_slots(session).values()) == 4
-    assert session.query("SELECT COUNT(*), COUNT(created) FROM counter") == [(1, 0)]
-
-
 # -- breakdowns and applications that know nothing of a change ----------------------------------
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("first", ["open", "rolled back"])
 def test_a_breakdown_does_not_hold_all_of_what_an_application_is_about_to_count(
-    store: Store, other: Store, app: Connection, verifying: Session, first: str
+    store: Store, other: Store, app: Connection, first: str
 ) -> None:
     store.increment(app, "orders", "", 5)
     if first == "rolled back":
@@ -454,30 +424,22 @@ def test_a_breakdown_does_not_hold_all_of_what_an_application_is_about_to_count(
         store.increment(app, "orders", "", 5)
     app.commit()
     assert store.totals.total("orders") == 5
-    assert verify(verifying).agrees
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_breakdown_begins_behind_what_an_open_transaction_has_counted_ahead(
-    store: Store, app: Connection, session: Session, verifying: Session
+    store: Store, app: Connection, session: Session
 ) -> None:
     store.counters.set("orders", dimensions=["page"])
     commit_one(store, app, "orders", {"page": "/a"})
     ahead = datetime.now(UTC) + timedelta(hours=24)
     store.increment(app, "orders", {"page": "/b"}, 9, at=ahead)
     wanted = SettingsChange("orders", None, None, None, None, breakdowns=(("page",),))
-    with connect(session.where, isolation="REPEATABLE READ") as changing:
-        with pytest.raises(Conflict):
-            exclusive(changing, partial(change, wanted, changing), attempts=1)
-        app.commit()
-        made = exclusive(changing, partial(change, wanted, changing), attempts=1).breakdowns[0]
+    made = change_waits_for_commit(session, app, wanted).breakdowns[0]
     assert made.since * 60 > ahead.timestamp()
-    assert verify(verifying).agrees
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_rows_of_a_breakdown_that_is_gone_become_no_others(
-    store: Store, other: Store, app: Connection, session: Session, verifying: Session
+    store: Store, other: Store, app: Connection, session: Session
 ) -> None:
     """An application goes on counting in it for a minute; what it counted goes the next time."""
     both = {"page": "/a", "country": "DE"}
@@ -496,22 +458,15 @@ def test_rows_of_a_breakdown_that_is_gone_become_no_others(
     assert found == [("orders#2",)]  # the other one has been swept twice
     other.counters.delete("orders")
     assert session.query("SELECT * FROM counter_slot") == []
-    assert verify(verifying).agrees
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_resolution_waits_for_a_first_count_that_has_been_open_for_long(
-    store: Store, app: Connection, session: Session, verifying: Session
+    store: Store, app: Connection, session: Session
 ) -> None:
     store.increment(app, "orders", "", 5)
     age(session)
     wanted = SettingsChange("orders", None, "hour", None, None)
-    with connect(session.where, isolation="REPEATABLE READ") as changing:
-        with pytest.raises(Conflict):
-            exclusive(changing, partial(change, wanted, changing), attempts=1)
-        app.commit()
-        exclusive(changing, partial(change, wanted, changing), attempts=1)
-    assert verify(verifying).agrees
+    change_waits_for_commit(session, app, wanted)
 
 
 def test_a_zone_that_an_application_fixes_while_it_is_to_be_changed_stays(

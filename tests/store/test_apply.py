@@ -3,20 +3,27 @@
 import json
 import os
 import threading
+from collections.abc import Iterator
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import POINTS, Applied, Applier
-from countersink.store.apply.dead import DeadRow
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Conflict, Refused, SchemaMismatch, Unavailable
+from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.dead import MAX_PAYLOAD, DeadRow
+from countersink.store.apply.dead_retry import retry
+from countersink.store.connection import MIN_PACKET, Session, connect
+from countersink.store.errors import Conflict, Refused
+from countersink.stream.decode import decode_payload
 from tests.store.helpers import (
     applier as new_applier,
 )
 from tests.store.helpers import entry, guard_count, keys, ledger, minute, now_ms, rows, together
+from tests.support.databases import KeptDatabase
+from tests.support.factories import MySQLFactory
+from tests.support.servers import Kind
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -98,69 +105,6 @@ def test_two_workers_given_the_same_entries_at_the_same_moment(
     two.close()
 
 
-def test_batches_that_overlap_in_part(mysql_url: str, session: Session) -> None:
-    appliers = [new_applier(mysql_url, slot) for slot in (1, 2, 3)]
-    entries = [entry(rows(("/a", 1))) for _ in range(90)]
-    parts = [entries[:60], entries[30:], entries[:30] + entries[60:]]
-    together(
-        lambda: appliers[0].apply(parts[0]),
-        lambda: appliers[1].apply(parts[1]),
-        lambda: appliers[2].apply(parts[2]),
-    )
-    assert keys(session) == {b"/a": 90}
-    for used in appliers:
-        used.close()
-
-
-class _Lost(Exception):
-    """Stands for a process that dies at a point."""
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_dying_at_any_point_and_running_again_counts_once(
-    mysql_url: str, session: Session, point: str
-) -> None:
-    def reached(here: str) -> None:
-        if here == point:
-            raise _Lost
-
-    dying = Applier(mysql_url, 3, reached=reached)
-    batch = [entry(rows(("/a", 1), ("/b", 2)))]
-    with pytest.raises(_Lost):
-        dying.apply(batch)
-    dying.close()
-    counted = {b"/a": 1, b"/b": 2}
-    assert keys(session) == (counted if point == "committed" else {})
-    other = new_applier(mysql_url, 4)
-    assert other.apply(batch).applied == (0 if point == "committed" else 1)
-    assert keys(session) == counted
-    assert ledger(session) == {"views": 3}
-    other.close()
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_connection_killed_at_any_point_and_running_again_counts_once(
-    mysql_url: str, session: Session, point: str
-) -> None:
-    def reached(here: str) -> None:
-        if here == point and not killed:
-            killed.append(True)
-            applier._session.abort()
-
-    killed: list[bool] = []
-    applier = Applier(mysql_url, 3, reached=reached)
-    batch = [entry(rows(("/a", 1)))]
-    if point == "committed":
-        assert applier.apply(batch).applied == 1
-    else:
-        with pytest.raises(Unavailable):
-            applier.apply(batch)
-        assert keys(session) == {}
-        assert applier.apply(batch).applied == 1
-    assert keys(session) == {b"/a": 1}
-    applier.close()
-
-
 def test_the_guards_are_kept_from_their_entrys_time_or_now_whichever_is_later(
     session: Session, applier: Applier
 ) -> None:
@@ -229,12 +173,6 @@ def test_without_the_control_row_nothing_is_applied(session: Session, applier: A
     assert guard_count(session) == 0
 
 
-def test_a_newer_schema_is_refused(session: Session, applier: Applier) -> None:
-    session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
-    with pytest.raises(SchemaMismatch, match="upgrade countersink"):
-        applier.apply([entry(rows(("/a", 1)))])
-
-
 @pytest.mark.long("waits for a lock")
 def test_a_held_row_makes_the_batch_wait_and_leaves_nothing_half_done(
     mysql_url: str, session: Session
@@ -289,4 +227,74 @@ def test_the_victim_of_a_deadlock_runs_again(mysql_url: str, session: Session) -
     assert keys(session) == {b"k": 11}
     assert ledger(session) == {"views": 11}
     assert guard_count(session) == 2
+    applier.close()
+
+
+PACKET = MIN_PACKET
+
+
+@pytest.fixture(scope="module")
+def database(servers_directory: Path, server_kind: Kind) -> Iterator[KeptDatabase]:
+    """A database on a server that takes no more than it must."""
+    with MySQLFactory(servers_directory, server_kind) as make:
+        yield KeptDatabase(make(fast=True, extra=(f"--max-allowed-packet={PACKET}",)))
+
+
+@pytest.fixture
+def small_url(database: KeptDatabase) -> Iterator[str]:
+    """Its URL; it is empty."""
+    yield database.url()
+    database.clean()
+
+
+def test_a_large_batch_with_long_keys_bad_rows_and_many_counters(small_url: str) -> None:
+    content = rows(*((f"{number:04d}".ljust(255, "é"[0:1])[:127], 1) for number in range(3000)))
+    counters = [(number, f"{number:c>64}", "k", minute(), 1) for number in range(1000)]
+    giant = [(number, "views", "g" * 50_000 + str(number), minute(), 1) for number in range(3)]
+    name = b"n" * 16
+    bad = [
+        DeadRow(name, number, "s", 0, "bad", "x" * 900, b"\\" * (MAX_PAYLOAD + number))
+        for number in range(3)
+    ]
+    batch = [
+        *(entry(content[start : start + 1000]) for start in range(0, 3000, 1000)),
+        entry(counters),
+        entry(giant),
+        Incoming(name, now_ms(), (), bad),
+        *(entry([]) for _ in range(3000)),
+    ]
+    applier = Applier(small_url, 3)
+    assert applier.apply(batch) == Applied(applied=3006, rows=4000, cells=4000, dead=6)
+    assert applier.apply(batch).duplicates == 3006
+    applier.close()
+    with connect(small_url) as session:
+        ((packet,),) = session.query("SELECT @@max_allowed_packet")
+        assert packet == PACKET
+        assert sum(keys(session).values()) == 3000
+        assert dead.count(session) == {"bad": 3, "bad_key": 3}
+        cut = [row.truncated for row in dead.list_rows(session, reason="bad")]
+        assert sorted(cut) == [False, True, True]
+
+
+def test_a_server_that_takes_less_is_refused(small_url: str) -> None:
+    with connect(small_url) as session:
+        try:
+            session.execute(f"SET GLOBAL max_allowed_packet = {PACKET // 2}")
+            with pytest.raises(Refused, match="SET GLOBAL max_allowed_packet = 16777216"):
+                connect(small_url)
+        finally:
+            session.execute(f"SET GLOBAL max_allowed_packet = {PACKET}")
+
+
+def test_an_entry_that_is_too_old_and_too_large_is_set_apart_row_by_row(small_url: str) -> None:
+    content = rows(*((f"/{number}".ljust(100, "x"), 1) for number in range(1000)))
+    payload = json.dumps([list(one[1:]) for one in content]).encode().ljust(MAX_PAYLOAD + 1)
+    applier = Applier(small_url, 3)
+    with connect(small_url) as session:
+        guards.prune(session, now_ms=now_ms(), keep_ms=0)
+        old = Incoming(b"o" * 16, 5, content, payload=payload)
+        assert applier.apply([old]) == Applied(too_old=1, dead=1000)
+        done = retry(session, slot=9, decode=decode_payload, reason="too_old")
+        assert (done.retried, done.failed, done.rows) == (1000, 0, 1000)
+        assert sum(keys(session).values()) == 1000
     applier.close()

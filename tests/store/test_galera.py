@@ -586,6 +586,15 @@ def test_a_snapshot_holds_what_any_node_has_committed(cluster: GaleraCluster) ->
 
 
 @pytest.fixture
+def store(cluster: GaleraCluster) -> Iterator[Store]:
+    """The store of the cluster; whatever a test does, verify finds nothing afterwards."""
+    with Store(cluster.url()) as opened:
+        yield opened
+    with open_session(cluster.url()) as session:
+        assert verify(session).differences == []
+
+
+@pytest.fixture
 def apps(cluster: GaleraCluster) -> Iterator[list[Connection]]:
     """A connection of an application to each of the nodes."""
     opened = [
@@ -614,37 +623,31 @@ def until_committed(app: Connection, work: Callable[[], T]) -> T:
 
 
 def test_transactions_of_applications_count_through_any_node(
-    cluster: GaleraCluster, apps: list[Connection]
+    store: Store, apps: list[Connection]
 ) -> None:
-    with Store(cluster.url()) as store:
 
-        def count(app: Connection) -> None:
-            for _ in range(15):
-                until_committed(app, partial(store.increment, app, "orders", "paid"))
+    def count(app: Connection) -> None:
+        for _ in range(15):
+            until_committed(app, partial(store.increment, app, "orders", "paid"))
 
-        together(*(partial(count, app) for app in apps))
-        assert store.totals.total("orders") == 45
-        with open_session(cluster.url()) as session:
-            assert verify(session).differences == []
+    together(*(partial(count, app) for app in apps))
+    assert store.totals.total("orders") == 45
 
 
 def test_applications_count_on_any_node_beside_changes_of_their_settings(
-    cluster: GaleraCluster, apps: list[Connection]
+    cluster: GaleraCluster, store: Store, apps: list[Connection]
 ) -> None:
     first, _, _ = cluster.nodes
-    with Store(cluster.url()) as store:
-        until_committed(apps[2], partial(store.increment, apps[2], "sold", "a"))
-        store.increment(apps[2], "sold", "b")
-        delay(cluster, first)
-        store.counters.set("sold", app_slots=4, resolution="minute")
-        apps[2].commit()
-        store.increment(apps[1], "new", "a")
-        with pytest.raises(ValueError, match="may be counting new in UTC"):
-            store.counters.set("new", time_zone="Europe/Berlin")
-        apps[1].commit()
-        assert (store.totals.total("sold"), store.totals.total("new")) == (2, 1)
-        with open_session(cluster.url()) as session:
-            assert verify(session).differences == []
+    until_committed(apps[2], partial(store.increment, apps[2], "sold", "a"))
+    store.increment(apps[2], "sold", "b")
+    delay(cluster, first)
+    store.counters.set("sold", app_slots=4, resolution="minute")
+    apps[2].commit()
+    store.increment(apps[1], "new", "a")
+    with pytest.raises(ValueError, match="may be counting new in UTC"):
+        store.counters.set("new", time_zone="Europe/Berlin")
+    apps[1].commit()
+    assert (store.totals.total("sold"), store.totals.total("new")) == (2, 1)
 
 
 def test_applications_count_with_the_rights_that_the_documentation_gives(
@@ -673,18 +676,17 @@ def test_applications_count_with_the_rights_that_the_documentation_gives(
 
 
 def test_settings_do_not_wait_for_transactions_that_count_other_counters(
-    cluster: GaleraCluster, apps: list[Connection]
+    store: Store, apps: list[Connection]
 ) -> None:
-    with Store(cluster.url()) as store:
-        store.increment(apps[0], "open", "a")
-        apps[0].commit()
-        for number in range(20):
-            store.increment(apps[0], f"others{number}", "a")
-        # While the transaction is open.
-        for app_slots in (4, 8):
-            store.counters.set("open", app_slots=app_slots)
-        apps[0].commit()
-        assert store.totals.total("others19") == 1
+    store.increment(apps[0], "open", "a")
+    apps[0].commit()
+    for number in range(20):
+        store.increment(apps[0], f"others{number}", "a")
+    # While the transaction is open.
+    for app_slots in (4, 8):
+        store.counters.set("open", app_slots=app_slots)
+    apps[0].commit()
+    assert store.totals.total("others19") == 1
 
 
 def _insert_for_ever(session: Session) -> None:
@@ -712,53 +714,45 @@ def test_settings_do_not_wait_for_ever_for_a_node_that_holds_up_all_writes(
 
 
 @pytest.mark.clusters
-def test_rows_of_a_tracked_table_change_on_any_node(
-    cluster: GaleraCluster, apps: list[Connection]
-) -> None:
+def test_rows_of_a_tracked_table_change_on_any_node(store: Store, apps: list[Connection]) -> None:
     run(apps[0], "CREATE TABLE shop (id INT AUTO_INCREMENT PRIMARY KEY, state VARCHAR(9))")
-    with Store(cluster.url()) as store:
-        stop = threading.Event()
+    stop = threading.Event()
 
-        def change(app: Connection, number: int) -> int:
-            made = 0
-            while not stop.is_set() or made < 30:
-                until_committed(
-                    app, partial(run, app, f"INSERT INTO shop (state) VALUES ('s{number}')")
-                )
-                made += 1
-            return made
+    def change(app: Connection, number: int) -> int:
+        made = 0
+        while not stop.is_set() or made < 30:
+            until_committed(
+                app, partial(run, app, f"INSERT INTO shop (state) VALUES ('s{number}')")
+            )
+            made += 1
+        return made
 
-        def track() -> int:
-            try:
-                store.tracked.track("shop")
-            finally:
-                stop.set()
-            return 0
+    def track() -> int:
+        try:
+            store.tracked.track("shop")
+        finally:
+            stop.set()
+        return 0
 
-        made = sum(together(track, *(partial(change, app, n) for n, app in enumerate(apps))))
-        assert store.totals.total("shop") == made
-        with open_session(cluster.url()) as session:
-            assert verify(session).differences == []
+    made = sum(together(track, *(partial(change, app, n) for n, app in enumerate(apps))))
+    assert store.totals.total("shop") == made
 
 
 def test_sequences_never_give_a_value_twice_through_several_nodes(
-    cluster: GaleraCluster, apps: list[Connection]
+    store: Store, apps: list[Connection]
 ) -> None:
-    with Store(cluster.url()) as store:
-        handed: list[int] = [store.sequences.next("invoice")]
+    handed: list[int] = [store.sequences.next("invoice")]
 
-        def own(app: Connection) -> None:
-            for _ in range(8):
-                handed.append(
-                    until_committed(app, partial(store.sequences.next_in, app, "invoice"))
-                )
+    def own(app: Connection) -> None:
+        for _ in range(8):
+            handed.append(until_committed(app, partial(store.sequences.next_in, app, "invoice")))
 
-        def ours() -> None:
-            for _ in range(20):
-                handed.append(store.sequences.next("invoice"))
+    def ours() -> None:
+        for _ in range(20):
+            handed.append(store.sequences.next("invoice"))
 
-        together(ours, *(partial(own, app) for app in apps))
-        assert len(handed) == len(set(handed)) == 45
+    together(ours, *(partial(own, app) for app in apps))
+    assert len(handed) == len(set(handed)) == 45
 
 
 def test_doctor_looks_at_all_nodes(cluster: GaleraCluster) -> None:

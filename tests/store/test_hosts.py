@@ -34,6 +34,8 @@ from tests.support.replication import ask, port_of, run
 from tests.support.servers import Kind, MySQLServer
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 
 @pytest.fixture(scope="module")
 def started(servers_directory: Path, server_kind: Kind) -> Iterator[tuple[MySQLServer, ...]]:
@@ -87,7 +89,6 @@ def unused_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_the_first_in_the_urls_order_that_takes_writes(
     first: MySQLServer, second: MySQLServer
 ) -> None:
@@ -102,7 +103,6 @@ def test_the_first_in_the_urls_order_that_takes_writes(
         assert port(url_of(nobody, second.port, first.port)) == second.port
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_no_host_takes_writes(first: MySQLServer) -> None:
     run(first, "SET GLOBAL read_only = 1")
     with unused_port() as nobody, pytest.raises(Unavailable) as caught:
@@ -113,7 +113,6 @@ def test_no_host_takes_writes(first: MySQLServer) -> None:
     )
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_login_that_all_refuse_is_refused(first: MySQLServer, second: MySQLServer) -> None:
     url = url_of(first.port, second.port).replace("geheim", "falsch")
     with pytest.raises(Refused, match=f"{first.port}: .*password.*{second.port}: ") as caught:
@@ -121,7 +120,6 @@ def test_a_login_that_all_refuse_is_refused(first: MySQLServer, second: MySQLSer
     assert caught.value.code == 1045
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_one_host_is_asked_nothing_more(first: MySQLServer) -> None:
     with MySQLProxy.to(first.url) as proxy, MySQLProxy.to(first.url) as other:
         assert port(url_of(proxy.port)) == first.port
@@ -146,7 +144,6 @@ def test_the_database_is_made_where_writes_go(first: MySQLServer, second: MySQLS
         assert store.counters.list() == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_session_moves_when_its_server_becomes_read_only(
     first: MySQLServer, second: MySQLServer
 ) -> None:
@@ -168,7 +165,6 @@ def test_a_session_moves_when_its_server_becomes_read_only(
     kept.close()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_sessions_that_read_move_with_the_writes(first: MySQLServer, second: MySQLServer) -> None:
     """What is counted on the new primary would be missing in what an old one answers."""
     connecting = partial(
@@ -181,7 +177,6 @@ def test_sessions_that_read_move_with_the_writes(first: MySQLServer, second: MyS
     pool.close()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_sessions_that_read_are_not_kept_for_long(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +190,6 @@ def test_sessions_that_read_are_not_kept_for_long(
     pool.close()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_statement_is_ended_on_the_server_where_it_runs(
     first: MySQLServer, second: MySQLServer
 ) -> None:
@@ -216,7 +210,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "PROBE_S", 1.5)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 @pytest.mark.usefixtures("impatient")
 def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
@@ -241,7 +234,6 @@ def test_a_session_leaves_a_hung_host_once_another_one_takes_writes(
             first.thaw()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.usefixtures("impatient")
 def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
@@ -266,7 +258,6 @@ def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
         assert not session.closed
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.usefixtures("impatient")
 def test_a_host_at_a_limit_of_connections_is_not_left(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
@@ -293,7 +284,6 @@ def test_a_host_at_a_limit_of_connections_is_not_left(
             run(server, "DROP USER few@'%'")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_child_leaves_its_parents_sessions_alone(first: MySQLServer, second: MySQLServer) -> None:
     """It would break the socket that both have."""
     url = url_of(first.port, second.port)
@@ -322,7 +312,6 @@ class Hung:
         self.aborted.set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_bug_does_not_end_the_watch() -> None:
     settings = Settings.parse(url_of(1, 2))
     one, two = settings.each_host()
@@ -342,7 +331,6 @@ def test_a_bug_does_not_end_the_watch() -> None:
     assert asked == [one, one, two]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_all_sessions_to_a_hung_host_are_given_up() -> None:
     """A thread that uses one after the other waits once, and not for each of them."""
     settings = Settings.parse(url_of(1, 2))
@@ -372,7 +360,6 @@ class Node(socket.socket):
         return self.says
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("address", "says", "asked", "given_up"),
     [
@@ -404,7 +391,6 @@ def test_the_others_tell_whether_a_node_is_in_the_cluster(
     assert list(hosts._silent) == [one.where] * given_up  # a login there would wait, too
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_host_that_answers_after_all_keeps_its_sessions() -> None:
     settings = Settings.parse(url_of(1, 2))
     one, _ = settings.each_host()
@@ -421,7 +407,6 @@ def test_a_host_that_answers_after_all_keeps_its_sessions() -> None:
     assert not idle.aborted.is_set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("error", "taken"),
     [
@@ -470,7 +455,6 @@ def silent_host() -> Iterator[tuple[int, Callable[[], int]]]:
             each.close()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_host_that_does_not_answer_is_left_and_asked_last_for_a_while(
     first: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,7 +532,6 @@ PRIMARY, SECONDARY, GONE = (
 )
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize(
     ("variables", "rows", "says"),
     [

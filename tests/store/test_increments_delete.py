@@ -12,11 +12,15 @@ from pymysql.converters import conversions
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
+from countersink.store.counters.buckets import NUMBER
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
 from tests.store.app import Connection, commit_one, open_app, run
 from tests.store.helpers import entry, keys, row, rows, says, together
+from tests.store.width_rows import plant
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -26,11 +30,8 @@ def fill(session: Session, store: Store, app: Connection, applier: Applier) -> N
     counted = rows(("a", 10), ("A", 1), ("a ", 1), ("á", 1), counter="orders")
     applier.apply([entry(counted)])
     for width in (4, 5):
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-            f" VALUES ('orders', '2026-01-01', 'a', {width}, 0, 100),"
-            f" ('orders', '2026-01-01', 'b', {width}, 0, 1)"
-        )
+        made = ("a", 100), ("b", 1)
+        plant(session, *(("orders", "2026-01-01", key, 0, n) for key, n in made), width=width)
     post_planted(session)
     session.execute(
         "INSERT INTO counter (name, counted_hour, rolled_month, created)"
@@ -56,7 +57,6 @@ def test_all_of_the_keys_rows_go_and_nothing_else(
     assert keys(session, "orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 3}
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_amounts_are_exact_whatever_the_application_makes_of_decimals(
     store: Store, session: Session, mysql_url: str
 ) -> None:
@@ -98,10 +98,10 @@ def test_what_others_count_meanwhile_stays(
     def count(_request: Request) -> None:
         with connect(mysql_url, lock_wait=1) as other:
             try:
-                other.execute(
-                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                    " VALUES ('orders', '2026-11-20', 'a', 77, 5),"
-                    " ('orders', '2026-11-22', 'a', 77, 5)"
+                plant(
+                    other,
+                    ("orders", "2026-11-20", "a", 77, 5),
+                    ("orders", "2026-11-22", "a", 77, 5),
                 )
                 late.append(True)
             except Exception:
@@ -119,7 +119,6 @@ def test_what_others_count_meanwhile_stays(
     post_planted(session)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_before_it_goes(
     store: Store, session: Session, applier: Applier, app: Connection, mysql_url: str
 ) -> None:
@@ -128,11 +127,8 @@ def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_
 
     def count(_request: Request) -> None:
         with connect(mysql_url, lock_wait=1) as other:
-            other.execute(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-                " VALUES ('orders', '2026-01-01', 'a', 4, 77, 5),"
-                " ('orders', '2026-01-01', 'a', 3, 0, 20)"
-            )
+            plant(other, ("orders", "2026-01-01", "a", 77, 5))
+            plant(other, ("orders", "2026-01-01", "a", 0, 20), width=NUMBER["hour"])
 
     with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
         run(slow, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -145,7 +141,6 @@ def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_
     post_planted(session)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_cut_off_anywhere_it_has_done_nothing(
     store: Store,
@@ -167,7 +162,6 @@ def test_cut_off_anywhere_it_has_done_nothing(
         assert store.totals.total("orders", key="a") == 1210
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_who_commits_after_an_error_keeps_no_half_of_it(
     store: Store,
@@ -213,14 +207,8 @@ def test_a_transaction_that_was_begun_by_hand_goes_on(
 def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Session) -> None:
     store.counters.set("orders", resolution="quarter")
     number = 2 * DELETED_PER_STATEMENT + 7
-    values = ", ".join(
-        f"('orders', '{NOON.replace(tzinfo=None) + timedelta(minutes=15 * n)}', 'a', 2, 7, 2)"
-        for n in range(number)
-    )
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-        f" VALUES {values}"
-    )
+    times = [NOON.replace(tzinfo=None) + timedelta(minutes=15 * n) for n in range(number)]
+    plant(session, *(("orders", time, "a", 7, 2) for time in times), width=NUMBER["quarter"])
     post_planted(session)
     run(app, "SET SESSION sql_select_limit = 3")
     store.delete(app, "orders", "a")
@@ -229,7 +217,6 @@ def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Sess
     assert posted(session) == {"orders": (0, 0)}
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_beside_workers_and_other_transactions(store: Store, mysql_url: str) -> None:
     """Deadlocks are the application's to retry; each transaction is all or nothing."""
 

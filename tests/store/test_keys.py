@@ -1,19 +1,27 @@
-"""Keys are bytes: what looks alike stays apart."""
+"""Keys are bytes: what looks alike stays apart, and what SQL picks by prefix and substring is what
+Python would pick."""
 
 import unicodedata
+from collections.abc import Iterator
+from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.runtime.limits import key_bytes, key_text
+from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.totals import sums
 from countersink.store.totals.answer import answer
 from countersink.store.totals.query import Query
-from countersink.store.totals.selection import Selection
+from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 from countersink.store.totals.snapshot import Snapshot
+from countersink.store.totals.sums import by_key
 from tests.store.helpers import entry, keys, rows
 from tests.support.examples import examples
+from tests.support.oracle import Oracle
 
 LOOKALIKES = [
     "",
@@ -93,3 +101,74 @@ def test_any_text_is_a_key(session: Session, applier: Applier, chosen: set[str])
     content = dict.fromkeys(chosen, 3)
     applier.apply([entry(rows(*content.items(), counter=counter))])
     assert dict(sums.by_key(Snapshot(session), Selection(counter))) == content
+
+
+KEYS = (
+    *("", "a", "A", "ab", "a%", "a_", "a\\", "a'", "b", "ü", "u\u0308", "😀", "a ", " a", "\x00"),
+    *(key_text(raw) for raw in (b"\xff", b"\xff\xff", b"\xff\xffz", b"a\xff", b"a\xffb")),
+)
+
+
+@pytest.fixture
+def counted(mysql_url: str) -> Iterator[Store]:
+    """A row for each of the keys."""
+    with Oracle(mysql_url) as oracle:
+        for number, key in enumerate(KEYS):
+            oracle.rows(
+                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES"
+                f" ('views', '2026-10-18', UNHEX('{key_bytes(key).hex()}'), 1, {number})"
+            )
+    with Store(mysql_url) as store:
+        yield store
+
+
+def test_sql_and_python_pick_the_same(counted: Store) -> None:
+    parts = [*KEYS, "nothing", "\\", "%"]
+    for match in (
+        *(KeyMatch(prefix=part) for part in parts),
+        *(KeyMatch(contains=part) for part in parts),
+        *(KeyMatch(prefix="a", contains=part) for part in parts),
+        *(KeyMatch(exclude_keys=[part, "a"]) for part in parts),
+        *(KeyMatch(exclude_prefix=[part, "b"]) for part in parts if part),
+        *(KeyMatch(prefix=[part, "ü"], keys=["b"], exclude_prefix="a") for part in parts if part),
+    ):
+        found = counted.snapshot(
+            partial(
+                lambda session, match: by_key(Snapshot(session), Selection("views", keys=match)),
+                match=match,
+            )
+        )
+        assert {key for key, _ in found} == {key for key in KEYS if key in match}, match
+
+
+def test_keys_and_a_match_are_put_together() -> None:
+    assert wanted_keys(None, None) is None
+    assert wanted_keys("a", None) == ["a"]
+    assert wanted_keys(None, ["a", "b"], KeyMatch(exclude_keys=["b"])) == ["a"]
+    assert wanted_keys(None, [], KeyMatch(exclude_keys=["b"])) == []
+    assert wanted_keys("a", None, KeyMatch(prefix="b")) == KeyMatch(keys=["a"], prefix="b")
+    assert wanted_keys(None, None, KeyMatch(keys=["a", "b"], prefix="")) == ["a", "b"]
+    assert KeyMatch(prefix="a") == KeyMatch(prefix=["a", "a"])
+    assert hash(KeyMatch(prefix="a")) == hash(KeyMatch(prefix=["a"]))
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValueError, match="exclude all keys"):
+        KeyMatch(exclude_prefix=["a", ""])
+    with pytest.raises(ValueError, match="at most 1,000"):
+        KeyMatch(exclude_keys=[str(n) for n in range(1_001)])
+    with pytest.raises(TypeError, match="keys is a sequence"):
+        KeyMatch(keys="abc")
+    with pytest.raises(ValueError, match="not both"):
+        wanted_keys("a", ["b"], ANY)
+
+
+def test_no_condition_is_no_condition() -> None:
+    assert ANY.condition() == ("", ())
+    assert all(key in ANY for key in KEYS)
+
+
+def test_the_end_of_a_prefix() -> None:
+    assert KeyMatch(prefix="a").condition()[1] == (b"a", b"b")
+    assert KeyMatch(prefix=key_text(b"a\xff")).condition()[1] == (b"a\xff", b"b")
+    assert KeyMatch(prefix=key_text(b"\xff\xff")).condition()[1] == (b"\xff\xff",)

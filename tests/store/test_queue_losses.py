@@ -20,6 +20,7 @@ from countersink.stream.connection import connect as stream_connect
 from countersink.stream.group import Group
 from countersink.stream.names import stream_key
 from countersink.stream.progress import QueueSample, samples
+from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 from tests.support.traffic import Traffic, add, now_ms
 from tests.support.waiting import eventually
@@ -150,23 +151,17 @@ def test_of_processes_that_look_at_once_one_records_it(
     look()
     redis_client.flushdb()
     both = threading.Barrier(2)
-    found: list[list[QueueLoss]] = []
 
-    def look_too() -> None:
+    def look_too() -> list[QueueLoss]:
         def taken(before: Mapping[str, Sequence[Sequence[str]]]) -> Mapping[str, QueueSample]:
             sample = samples(client, before)
             both.wait(60)
             return sample
 
         with connect(mysql_url) as own, stream_connect(redis_url) as client:
-            found.append(watch(own, taken))
+            return watch(own, taken)
 
-    threads = [threading.Thread(target=look_too) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(map(entries, found)) == [[], [2]]
+    assert sorted(map(entries, together(look_too, look_too))) == [[], [2]]
     with connect(mysql_url) as own:
         assert total(own) == 2
 

@@ -82,146 +82,97 @@ def _cost(session: Session, ask: Ask) -> int:
     return _rows_read(session) - before
 
 
-def _together(snapshot: Snapshot, ask: Callable[[Snapshot, str], object]) -> None:
-    with snapshot.together(["a", "b", "c"]):
-        for name in ("a", "b", "c"):
-            ask(snapshot, name)
-
-
 def _rows(unit: Unit, snapshot: Snapshot, selection: Selection) -> list[tuple[date, int]]:
     return series(snapshot, selection, unit, strict=True).rows
 
 
-def _days_of(snapshot: Snapshot, name: str, **wanted: Any) -> list[tuple[date, int]]:
-    return _rows("day", snapshot, Selection(name, **wanted))
+def total(counter: str = "b", **wanted: Any) -> Ask:
+    return lambda snapshot: sums.total(snapshot, Selection(counter, **wanted))
+
+
+def many(counter: str = "b", **wanted: Any) -> Ask:
+    return lambda snapshot: sums.many(snapshot, Selection(counter, **wanted))
+
+
+def top(counter: str = "b", limit: int | None = 3, **wanted: Any) -> Ask:
+    return lambda snapshot: sums.by_key(snapshot, Selection(counter, **wanted), limit=limit)
+
+
+def span(counter: str = "b", **wanted: Any) -> Ask:
+    return lambda snapshot: sums.span(snapshot, Selection(counter, **wanted))
+
+
+def by(unit: Unit, counter: str = "b", **wanted: Any) -> Ask:
+    return lambda snapshot: _rows(unit, snapshot, Selection(counter, **wanted))
+
+
+def together(ask: Callable[..., Ask], *how: Any, **wanted: Any) -> Ask:
+    """Ask the same of three counters, which are read together."""
+
+    def of_three(snapshot: Snapshot) -> None:
+        with snapshot.together(["a", "b", "c"]):
+            for name in ("a", "b", "c"):
+                ask(*how, counter=name, **wanted)(snapshot)
+
+    return of_three
 
 
 ONE_DAY = KEYS * SLOTS
 ONE_KEY = DAYS * SLOTS
 ALL = DAYS * KEYS * SLOTS
+DECEMBER = date(2025, 12, 1)
+OF_DAY: dict[str, Any] = {"start": DAY, "end": DAY}
+OF_THREE: dict[str, Any] = {"start": DAY, "end": LATER}
+TWO: dict[str, Any] = {"keys": ["k07", "k30"], **OF_THREE}
+PREFIX = KeyMatch(prefix="k07")
+PREFIXES = KeyMatch(prefix=["k07", "k30"], exclude_keys=["k30"], contains="k")
 
 QUESTIONS: dict[str, tuple[Ask, int]] = {
-    "a day's total": (
-        lambda s: sums.total(s, Selection("b", start=DAY, end=DAY)),
-        ONE_DAY,
-    ),
-    "three days": (lambda s: _rows("day", s, Selection("b", start=DAY, end=LATER)), 3 * ONE_DAY),
-    "one key, all days": (lambda s: sums.total(s, Selection("b", keys=["k07"])), ONE_KEY),
-    "one key's series": (lambda s: _rows("day", s, Selection("b", keys=["k07"])), ONE_KEY),
-    "one key, one day": (
-        lambda s: sums.total(s, Selection("b", keys=["k07"], start=DAY, end=DAY)),
-        SLOTS,
-    ),
-    "two keys, three days": (
-        lambda s: sums.many(s, Selection("b", keys=["k07", "k30"], start=DAY, end=LATER)),
-        6 * SLOTS,
-    ),
-    "a day's top": (
-        lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY), limit=3),
-        ONE_DAY,
-    ),
-    "the counter's total": (lambda s: sums.total(s, Selection("b")), ALL),
+    "a day's total": (total(**OF_DAY), ONE_DAY),
+    "three days": (by("day", **OF_THREE), 3 * ONE_DAY),
+    "one key, all days": (total(keys=["k07"]), ONE_KEY),
+    "one key's series": (by("day", keys=["k07"]), ONE_KEY),
+    "one key, one day": (total(keys=["k07"], **OF_DAY), SLOTS),
+    "two keys, three days": (many(**TWO), 6 * SLOTS),
+    "a day's top": (top(**OF_DAY), ONE_DAY),
+    "the counter's total": (total(), ALL),
     "all counters, one day": (
-        lambda s: answer(s, Query(Selection(start=DAY, end=DAY), by="counter")),
+        lambda s: answer(s, Query(Selection(**OF_DAY), by="counter")),
         6 * ONE_DAY,
     ),
-    "the span": (lambda s: sums.span(s, Selection("b")), 2),
-    "a key's span": (lambda s: sums.span(s, Selection("b", keys=["k07"])), 2),
-    "an absent key": (lambda s: sums.total(s, Selection("b", keys=["nobody"])), 0),
+    "the span": (span(), 2),
+    "a key's span": (span(keys=["k07"]), 2),
+    "an absent key": (total(keys=["nobody"]), 0),
     "names": (lambda s: counter_names(s.session), 10),
     "whether it is known": (lambda s: s.require_known("b"), 0),
-    "after a change, a day's total": (
-        lambda s: sums.total(s, Selection("b2", start=LATER, end=LATER)),
-        ONE_DAY,
-    ),
-    "after a change, a day's top": (
-        lambda s: sums.by_key(s, Selection("b2", start=DAY, end=DAY), limit=3),
-        2 * ONE_DAY,  # the day of the change
-    ),
-    "after a change, one key, all days": (
-        lambda s: _rows("day", s, Selection("b2", keys=["k07"])),
-        ONE_KEY + SLOTS,
-    ),
-    "after a change, two keys, three days": (
-        lambda s: sums.many(s, Selection("b2", keys=["k07", "k30"], start=DAY, end=LATER)),
-        8 * SLOTS,
-    ),
-    "after a change, the span": (lambda s: sums.span(s, Selection("b2")), 4),
-    "months too, one key": (
-        lambda s: _rows("month", s, Selection("b1", keys=["k07"])),
-        ONE_KEY + 2,
-    ),
-    "months too, the total of one": (
-        lambda s: sums.total(s, Selection("b1", start=date(2025, 12, 1), end=date(2025, 12, 31))),
-        KEYS,
-    ),
+    "after a change, a day's total": (total("b2", start=LATER, end=LATER), ONE_DAY),
+    "after a change, a day's top": (top("b2", **OF_DAY), 2 * ONE_DAY),  # the day of the change
+    "after a change, one key, all days": (by("day", "b2", keys=["k07"]), ONE_KEY + SLOTS),
+    "after a change, two keys, three days": (many("b2", **TWO), 8 * SLOTS),
+    "after a change, the span": (span("b2"), 4),
+    "months too, one key": (by("month", "b1", keys=["k07"]), ONE_KEY + 2),
+    "months too, the total of one": (total("b1", start=DECEMBER, end=date(2025, 12, 31)), KEYS),
     "months too, a month's top": (
-        lambda s: sums.by_key(s, Selection("b1", start=date(2025, 12, 1), end=FIRST), limit=3),
+        top("b1", start=DECEMBER, end=FIRST),
         KEYS + ONE_DAY + KEYS,  # and their sums
     ),
-    "after a change, hours": (
-        lambda s: _rows("hour", s, Selection("b2", start=LATER, end=LATER)),
-        ONE_DAY,
-    ),
-    "days behind months": (
-        lambda s: _rows("day", s, Selection("b1", start=DAY, end=LATER)),
-        3 * ONE_DAY,
-    ),
-    "whether a month is cut": (
-        lambda s: sums.total(s, Selection("b1", start=date(2025, 10, 2), end=date(2025, 10, 3))),
-        2,
-    ),
+    "after a change, hours": (by("hour", "b2", start=LATER, end=LATER), ONE_DAY),
+    "days behind months": (by("day", "b1", **OF_THREE), 3 * ONE_DAY),
+    "whether a month is cut": (total("b1", start=date(2025, 10, 2), end=date(2025, 10, 3)), 2),
     "how far days are rolled up": (lambda s: s.rolled_up_to(), 10),
-    "together, a day of three": (
-        lambda s: _together(
-            s, lambda same, name: _rows("day", same, Selection(name, start=DAY, end=DAY))
-        ),
-        3 * ONE_DAY,
-    ),
-    "together, one key of three": (
-        lambda s: _together(
-            s, lambda same, name: _rows("day", same, Selection(name, keys=["k07"]))
-        ),
-        3 * ONE_KEY,
-    ),
-    "one key by prefix, all days": (
-        lambda s: sums.total(s, Selection("b", keys=KeyMatch(prefix="k07"))),
-        ONE_KEY,
-    ),
-    "a series of two prefixes without a key": (
-        lambda s: _rows(
-            "day",
-            s,
-            Selection(
-                "b", keys=KeyMatch(prefix=["k07", "k30"], exclude_keys=["k30"], contains="k")
-            ),
-        ),
-        2 * ONE_KEY,
-    ),
-    "a day without a key": (
-        lambda s: sums.total(
-            s, Selection("b", keys=KeyMatch(exclude_keys=["k07"]), start=DAY, end=DAY)
-        ),
-        ONE_DAY,
-    ),
-    "a day's keys by prefix": (
-        lambda s: sums.by_key(s, Selection("b", start=DAY, end=DAY, keys=KeyMatch(prefix="k0"))),
-        10 * SLOTS,
-    ),
-    "months too, by prefix": (
-        lambda s: _rows("month", s, Selection("b1", keys=KeyMatch(prefix="k07"))),
-        ONE_KEY + 2,
-    ),
+    "together, a day of three": (together(by, "day", **OF_DAY), 3 * ONE_DAY),
+    "together, one key of three": (together(by, "day", keys=["k07"]), 3 * ONE_KEY),
+    "one key by prefix, all days": (total(keys=PREFIX), ONE_KEY),
+    "a series of two prefixes without a key": (by("day", keys=PREFIXES), 2 * ONE_KEY),
+    "a day without a key": (total(keys=KeyMatch(exclude_keys=["k07"]), **OF_DAY), ONE_DAY),
+    "a day's keys by prefix": (top(limit=None, keys=KeyMatch(prefix="k0"), **OF_DAY), 10 * SLOTS),
+    "months too, by prefix": (by("month", "b1", keys=PREFIX), ONE_KEY + 2),
     "together, a prefix of three": (
-        lambda s: _together(
-            s, lambda same, name: _rows("day", same, Selection(name, keys=KeyMatch(prefix="k07")))
-        ),
+        together(by, "day", keys=PREFIX),
         3 * ONE_KEY + 2 * DAYS,  # and the sums
     ),
     "together, a day's top of three": (
-        lambda s: _together(
-            s, lambda same, name: sums.by_key(same, Selection(name, start=DAY, end=DAY))
-        ),
+        together(top, limit=None, **OF_DAY),
         3 * (ONE_DAY + 2 * KEYS),  # and the sums
     ),
 }

@@ -222,22 +222,6 @@ def test_what_was_dead_for_another_reason_when_its_day_was_reconciled_is_not_cou
     assert keys(session) == {b"/a": 5}
 
 
-def test_strict_mode_tracked_counters_and_marks_each_take_their_rows(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    applier.apply([entry([row_of()])])
-    store.counters.set_strict(True)
-    t0 = now_ms() - HOUR_MS
-    mark(session, t0)
-    mixed = entry(
-        [row_of("/a"), row_of("/b", counter="unknown", position=1), row_of("/c", position=2)],
-        id=id_of(t0 - 1),
-        at=t0 - 1,
-    )
-    assert applier.apply([mixed]) == Applied(applied=1, dead=3)
-    assert dead.count(session) == {"reconciled": 2, "unknown_counter": 1}
-
-
 def test_a_day_marked_while_a_worker_counts_it_is_marked_for_the_next_batch(
     store: Store, session: Session, applier: Applier
 ) -> None:

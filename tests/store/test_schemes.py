@@ -4,7 +4,6 @@ import threading
 from datetime import UTC, date, datetime
 
 import pytest
-import redis
 
 from countersink.store import Store
 from countersink.store.apply.amounts import Row
@@ -16,8 +15,7 @@ from countersink.store.errors import Conflict, Refused
 from countersink.store.sql import LABEL
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import beside, entry, ledger
-from tests.support.forked import ForkedChildren
-from tests.support.traffic import Traffic, now_minute, now_ms, send
+from tests.support.traffic import now_minute
 from tests.support.waiting import eventually
 
 
@@ -147,48 +145,6 @@ def test_the_time_zone_of_a_counter_changes_as_long_as_nothing_was_counted(
     with pytest.raises(ValueError, match="other has been counted in UTC"):
         store.counters.set("other", time_zone="Asia/Tokyo", resolution="quarter")
     assert load_scheme(session, "other").resolution == "day"
-
-
-def test_a_worker_process_follows_without_a_restart(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, store: Store, session: Session
-) -> None:
-    traffic = Traffic(1)
-    at = now_minute()
-
-    def sent(*events: Row) -> None:
-        send(
-            redis_client,
-            traffic.entry(
-                now_ms(redis_client), [(each[1], str(each[2]), *each[3:]) for each in events]
-            ),
-        )
-
-    def total(wanted: int) -> bool:
-        return ledger(session).get("views") == wanted
-
-    with ForkedChildren() as children:
-        children.worker(redis_url, mysql_url)
-        sent(event(at - 1), event(at))
-        eventually(lambda: total(2))
-        store.counters.set("views", resolution="quarter")
-        sent(event(at - 1, 10), event(at, 10), event(at + 15, 10))
-        eventually(lambda: total(32))
-        store.counters.set("new", time_zone="Pacific/Chatham")
-        sent(event(at, 100), event(at, 1, counter="new"))
-        eventually(lambda: total(132))
-    scheme = load_scheme(session, "views")
-    wanted: dict[int, int] = {}
-    for width, minute, amount in (
-        ("day", at - 1, 1),
-        ("day", at, 1),
-        ("quarter", at - 1, 10),
-        ("quarter", at, 110),
-        ("quarter", at + 15, 10),
-    ):
-        label = scheme.label_in(width, minute)  # type: ignore[arg-type]
-        wanted[label] = wanted.get(label, 0) + amount
-    assert counted(session) == wanted
-    assert counted(session, "new") == {load_scheme(session, "new").label(at): 1}
 
 
 def test_a_time_zone_that_this_machine_does_not_know_stops_counting_and_loses_nothing(

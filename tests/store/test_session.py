@@ -1,13 +1,18 @@
 """A session behaves the same whatever the server's settings are, and fails in bounded time."""
 
+import gc
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from countersink.store import Store
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
@@ -17,14 +22,17 @@ from countersink.store.errors import (
     Conflict,
     DuplicateKey,
     Misconfigured,
+    ReadInterrupted,
     Refused,
     SchemaMismatch,
     StoreError,
     Unavailable,
 )
 from countersink.store.migrate import migrate
+from countersink.store.sessions import Cancellation
 from tests.store.helpers import MAX, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
+from tests.support.oracle import Oracle
 from tests.support.servers import Kind
 from tests.support.waiting import eventually
 
@@ -278,3 +286,136 @@ def test_a_lock_wait_is_a_conflict_and_the_transaction_is_still_open(
         waiting.rollback()
         session.commit()
     assert session.query("SELECT name, expires_at FROM lease") == [("a", 5), ("b", 0)]
+
+
+SERIES = "SELECT counter_key FROM counter_slot ORDER BY counter_key"
+
+
+@pytest.fixture
+def filled(mysql_url: str) -> str:
+    with Oracle(mysql_url) as oracle:
+        values = ", ".join(f"('views', '2026-10-18', 'k{n:04}', 1, 1)" for n in range(2_500))
+        oracle.rows(
+            f"INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES {values}"
+        )
+    return mysql_url
+
+
+def test_all_rows_come_in_order_and_the_session_goes_on(filled: str) -> None:
+    with Store(filled) as store, store.reading() as session:
+        keys = [bytes(key) for (key,) in session.stream(SERIES)]
+        assert keys == [b"k%04d" % n for n in range(2_500)]
+        assert session.query("SELECT 1") == [(1,)]
+        assert list(session.stream(f"{SERIES} LIMIT %s", (1,))) == [(b"k0000",)]
+
+
+def test_it_is_one_snapshot(filled: str) -> None:
+    with Store(filled) as store, store.reading() as session, Oracle(filled) as oracle:
+        oracle.rows("DELETE FROM counter_slot")
+        assert len(list(session.stream(SERIES))) == 2_500
+
+
+def test_whoever_stops_early_closes_the_session(
+    filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gc.collect()  # what other tests have left behind
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with Store(filled) as store, suppress(StoreError), store.reading() as session:
+        rows = session.stream(SERIES)
+        assert next(rows) == (b"k0000",)
+        del rows
+        gc.collect()
+        assert session.closed
+        with pytest.raises(Unavailable):
+            session.query("SELECT 1")
+    gc.collect()
+    assert complaints == []
+
+
+def test_a_bad_query_leaves_the_session_as_it_was(filled: str) -> None:
+    with Store(filled) as store, store.reading() as session:
+        with pytest.raises(Refused):
+            list(session.stream("SELECT nothing FROM counter_slot"))
+        assert session.query("SELECT 1") == [(1,)]
+
+
+QUICK = "SELECT COUNT(*) FROM counter"
+
+
+@contextmanager
+def locked(mysql_url: str, table: str = "counter") -> Iterator[None]:
+    """Whoever reads a table waits, in the server, until the end of the block."""
+    with connect(mysql_url, idle_seconds=600) as other:
+        other.execute(f"LOCK TABLES {table} WRITE")
+        yield
+
+
+def waiting(session: Session) -> list[int]:
+    """The connections that wait for such a lock."""
+    return [row[0] for row in session.query("SHOW PROCESSLIST") if "metadata lock" in str(row[6])]
+
+
+def read(store: Store, cancellation: Cancellation) -> object:
+    with cancellation.applied():
+        return store.snapshot(lambda session: session.query(QUICK))
+
+
+def outcome(store: Store, cancellation: Cancellation, work: Callable[[Session], int]) -> int:
+    """What the work returns; 0 where it was ended."""
+    with cancellation.applied():
+        try:
+            return store.snapshot(work)
+        except ReadInterrupted:
+            return 0
+
+
+def test_a_read_that_waits_in_the_server_ends_when_it_is_cancelled(
+    mysql_url: str, session: Session
+) -> None:
+    cancellation = Cancellation()
+    with Store(mysql_url) as store, ThreadPoolExecutor(1) as thread, locked(mysql_url):
+        answer = thread.submit(read, store, cancellation)
+        eventually(lambda: waiting(session))
+        cancellation.cancel()
+        with pytest.raises(ReadInterrupted):
+            answer.result(20)
+        assert not waiting(session)  # although the lock is still there
+        with pytest.raises(ReadInterrupted):
+            read(store, cancellation)
+
+
+def test_a_cancelled_read_never_ends_another(mysql_url: str) -> None:
+    """Whenever the cancelling comes: before the read, within a statement, between two, after it."""
+    outcomes = set[int]()
+    with Store(mysql_url) as store, ThreadPoolExecutor(1) as thread:
+        for number in range(42):
+            cancellation, reached = Cancellation(), threading.Event()
+
+            def work(session: Session, reached: threading.Event = reached, at: int = number) -> int:
+                for step in range(6):
+                    if step == at % 7:
+                        reached.set()
+                    session.query(QUICK)
+                reached.set()
+                return 6
+
+            answer = thread.submit(outcome, store, cancellation, work)
+            assert reached.wait(20)
+            cancellation.cancel()
+            # On whatever connection that read was: this is another's.
+            assert store.snapshot(lambda session: session.query(QUICK)) == [(0,)]
+            outcomes.add(answer.result(20))
+            assert store.snapshot(lambda session: session.query(QUICK)) == [(0,)]
+    assert outcomes == {6, 0}
+
+
+def test_the_server_gives_up_what_takes_longer_than_a_statement_may(mysql_url: str) -> None:
+    slow = (
+        "SELECT COUNT(*) FROM information_schema.columns AS a, information_schema.columns AS b,"
+        " information_schema.columns AS c, information_schema.columns AS d"
+    )
+    with Store(mysql_url, statement_seconds=0.2) as store:
+        with pytest.raises(ReadInterrupted):
+            store.snapshot(lambda session: session.query(slow))
+        assert store.snapshot(lambda session: session.query(QUICK)) == [(0,)]

@@ -1,153 +1,30 @@
-"""Totals against brute force over the same rows in Python."""
+"""Totals: exact, of known counters, by ranges and windows that are some."""
 
 import os
-import threading
-from collections import Counter
-from datetime import date, datetime, timedelta
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from countersink.store import UnknownCounter
+from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.errors import SchemaMismatch
 from countersink.store.sessions import Pool
-from countersink.store.totals import Totals, sums
-from countersink.store.totals.answer import answer
-from countersink.store.totals.query import Query
+from countersink.store.totals import Totals
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.snapshot import Snapshot
+from countersink.store.totals.windows import window_of
+from tests.store.app import open_app
 from tests.store.helpers import MAX, entry, minute, rows
-from tests.support.asking import rows_by
-from tests.support.examples import examples
-
-BASE = date(2026, 2, 25)
-DAYS = [BASE + timedelta(days=index) for index in range(12)]
-KEYS = ["", "/a", "/A", "/a ", "é", "\N{GRINNING FACE}"]
-
-Cells = dict[tuple[str, date, str], int]
-
-
-def _put(session: Session, cells: Cells, counters: tuple[str, ...] = ("c", "d")) -> None:
-    """Exactly these cells, scattered over slots whose parts add up to them."""
-    session.execute("DELETE FROM counter_slot")
-    session.execute("DELETE FROM counter_ledger")
-    for counter in counters:
-        session.execute(
-            "INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL), (%s, 2, 0, 0, NULL)",
-            (counter,) * 2,
-        )
-    for (counter, day, key), amount in cells.items():
-        for slot, part in ((0, amount + 7), (3, -10), (300, 3)):
-            session.execute(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                " VALUES (%s, %s, %s, %s, %s)",
-                (counter, day, key.encode(), slot, part),
-            )
-
-
-def _by_counter(session: Session, selection: Selection) -> list[tuple[str, int]]:
-    return answer(Snapshot(session), Query(selection, by="counter")).rows
-
-
-_cells = st.dictionaries(
-    st.tuples(st.sampled_from(["c", "d"]), st.sampled_from(DAYS), st.sampled_from(KEYS)),
-    st.integers(-3, 3),
-    max_size=25,
-)
-_day = st.none() | st.sampled_from([BASE - timedelta(days=3), *DAYS, DAYS[-1] + timedelta(days=3)])
-
-
-@pytest.mark.servers("mariadb", "mysql")
-@examples(few=12, many=60)
-@given(
-    cells=_cells,
-    start=_day,
-    end=_day,
-    chosen=st.none() | st.lists(st.sampled_from(KEYS), max_size=4),
-    n=st.integers(1, 4),
-)
-def test_every_question_against_brute_force(
-    session: Session,
-    cells: Cells,
-    start: date | None,
-    end: date | None,
-    chosen: list[str] | None,
-    n: int,
-) -> None:
-    _put(session, cells)
-    if start and end and end < start:
-        start, end = end, start
-    mine = {
-        (day, key): amount
-        for (counter, day, key), amount in cells.items()
-        if counter == "c" and (chosen is None or key in chosen)
-    }
-    within = {
-        (day, key): amount
-        for (day, key), amount in mine.items()
-        if (start is None or day >= start) and (end is None or day <= end)
-    }
-    found = sums.total(Snapshot(session), Selection("c", keys=chosen, start=start, end=end))
-    assert found == sum(within.values())
-
-    first = start or min((day for day, _ in mine), default=None)
-    last = end or max((day for day, _ in mine), default=None)
-    by_day = Counter[date]()
-    for (day, _), amount in within.items():
-        by_day[day] += amount
-    expected = []
-    if first and last and (mine or (start and end)):
-        while first <= last:
-            expected.append((first, by_day[first]))
-            first += timedelta(days=1)
-    assert rows_by("day", session, Selection("c", keys=chosen, start=start, end=end)) == expected
-
-    days = [day for day, _ in mine]
-    assert sums.span(Snapshot(session), Selection("c", keys=chosen)) == (
-        (min(days), max(days)) if days else None
-    )
-
-    if chosen is None:
-        by_key = Counter[str]()
-        for (_, key), amount in within.items():
-            by_key[key] += amount
-        ranked = sorted(by_key.items(), key=lambda pair: (-pair[1], pair[0].encode()))
-        wanted = Selection("c", start=start, end=end)
-        assert sums.by_key(Snapshot(session), wanted) == ranked
-        assert (
-            sums.by_key(Snapshot(session), Selection("c", start=start, end=end), limit=n)
-            == ranked[:n]
-        )
-        everything = {
-            name: sum(
-                amount
-                for (counter, day, _), amount in cells.items()
-                if counter == name
-                and (start is None or day >= start)
-                and (end is None or day <= end)
-            )
-            for name in ("c", "d")
-        }
-        assert dict(_by_counter(session, Selection(start=start, end=end))) == everything
-    else:
-        asked = {key: sum(a for (_, k), a in within.items() if k == key) for key in chosen}
-        found_many = sums.many(Snapshot(session), Selection("c", keys=chosen, start=start, end=end))
-        assert found_many == asked
-        assert list(found_many) == list(asked)
+from tests.store.width_rows import plant
 
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_sums_beyond_bigint_are_exact(session: Session, totals: Totals) -> None:
     session.execute("INSERT INTO counter_ledger VALUES ('c', 1, 0, 0, NULL)")
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('c', '2026-11-21', 'k', 1, %s),"
-        " ('c', '2026-11-21', 'k', 2, %s)",
-        (MAX, MAX),
-    )
+    plant(session, ("c", "2026-11-21", "k", 1, MAX), ("c", "2026-11-21", "k", 2, MAX))
     assert totals.total("c") == 2 * MAX
     assert totals.top("c") == [("k", 2 * MAX)]
     assert totals.daily("c") == [(date(2026, 11, 21), 2 * MAX)]
@@ -165,21 +42,14 @@ def test_more_keys_than_fit_one_query(session: Session, totals: Totals, applier:
 def test_many_counters(session: Session, totals: Totals) -> None:
     for number in range(450):
         session.execute("INSERT INTO counter_ledger VALUES (%s, 1, 0, 0, NULL)", (f"c{number}",))
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-            " VALUES (%s, '2026-11-21', '', 1, %s)",
-            (f"c{number}", number),
-        )
+        plant(session, (f"c{number}", "2026-11-21", "", 1, number))
     assert totals.counters() == {f"c{number}": number for number in range(450)}
     day = date(2026, 11, 20)
     assert set(totals.counters(end=day).values()) == {0}
 
 
 def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -> None:
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('c', '2026-11-21', 'k', 300, 4)"
-    )
+    plant(session, ("c", "2026-11-21", "k", 300, 4))
     for ask in (
         lambda: totals.total("nobody"),
         lambda: totals.daily("nobody"),
@@ -199,10 +69,7 @@ def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -
 
 
 def test_a_counter_that_only_the_slots_know_is_known(session: Session, totals: Totals) -> None:
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('c', '2026-11-21', 'k', 300, 4)"
-    )
+    plant(session, ("c", "2026-11-21", "k", 300, 4))
     assert totals.total("c") == 4
 
 
@@ -212,21 +79,13 @@ def test_a_declared_counter_is_known(applier: Applier, totals: Totals) -> None:
     assert totals.top("views") == [("k", 0)]
 
 
-def test_nonsense_is_refused(applier: Applier, totals: Totals) -> None:
-    applier.apply([entry(rows(("k", 1)))])
-    early, late = date(2026, 1, 1), date(2026, 1, 2)
-    with pytest.raises(ValueError, match="before it begins"):
-        totals.total("views", start=late, end=early)
+def test_nonsense_is_refused(totals: Totals) -> None:
     with pytest.raises(ValueError, match="1 key or more"):
         totals.top("views", n=0)
     with pytest.raises(ValueError, match="not both"):
         totals.total("views", key="a", keys=["b"])
     with pytest.raises(TypeError, match="key="):
         totals.total("views", keys="abc")
-    with pytest.raises(ValueError, match="no time zone"):
-        totals.total("views", start=datetime(2026, 1, 1))  # noqa: DTZ001
-    with pytest.raises(TypeError, match="in days"):
-        totals.total("views", start="2026-01-01")  # type: ignore[arg-type]
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -268,23 +127,6 @@ def test_a_read_after_the_server_has_ended_the_connection(
     pool.close()
 
 
-def test_threads_share_a_store(applier: Applier, totals: Totals) -> None:
-    applier.apply([entry(rows(("k", 1)))])
-    wrong: list[int] = []
-
-    def ask() -> None:
-        for _ in range(20):
-            if totals.total("views") != 1:
-                wrong.append(1)
-
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_a_forked_child_makes_its_own_connection(applier: Applier, totals: Totals) -> None:
     applier.apply([entry(rows(("k", 1)))])
     assert totals.total("views") == 1
@@ -296,7 +138,89 @@ def test_a_forked_child_makes_its_own_connection(applier: Applier, totals: Total
     assert totals.total("views") == 1
 
 
-def test_a_newer_schema_is_not_read(session: Session, totals: Totals) -> None:
-    session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
-    with pytest.raises(SchemaMismatch):
-        totals.counters()
+AT = datetime(2026, 11, 20, 8, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"last": "0h"}, ValueError, "no window"),
+    ({"last": "-1h"}, ValueError, "no window"),
+    ({"last": "3w"}, ValueError, "no window"),
+    ({"last": "24H"}, ValueError, "no window"),
+    ({"last": " 24h"}, ValueError, "no window"),
+    ({"last": "36501d"}, ValueError, "36,500 days"),
+    ({"last": timedelta(0)}, ValueError, "whole minutes"),
+    ({"last": timedelta(minutes=-5)}, ValueError, "whole minutes"),
+    ({"last": timedelta(seconds=90)}, ValueError, "whole minutes"),
+    ({"last": timedelta.max}, ValueError, "whole minutes"),
+    ({"last": 24}, TypeError, "a window is a text"),
+    ({"last": "24h", "start": AT}, ValueError, "not both"),
+    ({"last": "24h", "end": AT.date()}, ValueError, "not both"),
+    ({"start": AT.replace(tzinfo=None)}, ValueError, "no time zone"),
+    ({"end": datetime(1969, 12, 31, 23, 59, tzinfo=UTC)}, ValueError, "1970-01-01"),
+    ({"start": AT.replace(second=1)}, ValueError, "whole minute"),
+    ({"start": AT.replace(microsecond=1)}, ValueError, "whole minute"),
+    ({"start": AT, "end": AT}, ValueError, "before it begins"),
+    ({"start": AT, "end": AT - timedelta(minutes=1)}, ValueError, "before it begins"),
+    ({"start": "2026-11-20"}, TypeError, "datetime.date"),
+    ({"start": date(2026, 11, 20), "end": date(2026, 11, 19)}, ValueError, "before it begins"),
+    ({"start": AT, "end": date(2026, 11, 18)}, ValueError, "before it begins"),
+    ({"start": date(2026, 11, 22), "end": AT}, ValueError, "before it begins"),
+    # Clocks in Berlin show 02:45 before 02:30 that night.
+    (
+        {
+            "start": datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
+            "end": datetime(2026, 10, 25, 2, 45, tzinfo=BERLIN),
+        },
+        ValueError,
+        "before it begins",
+    ),
+]
+
+
+@pytest.fixture
+def store(mysql_url: str) -> Iterator[Store]:
+    with Store(mysql_url) as opened:
+        opened.counters.set("views", resolution="minute")
+        yield opened
+
+
+@pytest.mark.parametrize(("asked", "kind", "says"), WRONG, ids=lambda it: str(it)[:60])
+def test_what_is_no_window_is_an_error_of_every_question(
+    store_of_nowhere: Store, asked: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    totals = store_of_nowhere.totals
+    series = (totals.daily, totals.hourly, totals.minutely, totals.monthly)
+    for question in (totals.total, *series, totals.top, totals.by_key):
+        with pytest.raises(kind, match=says):
+            question("views", **asked)
+
+
+def test_a_window_of_a_timedelta_is_that_of_the_same_text(store: Store) -> None:
+    assert store.totals.total("views", last=timedelta(days=1)) == 0
+    assert len(store.totals.minutely("views", last=timedelta(minutes=90))) == 90
+    assert len(store.totals.daily("views", last="7d")) == 7
+
+
+def test_a_range_from_a_day_to_a_time_ends_at_the_time(store: Store, mysql_url: str) -> None:
+    """Also where buckets are days, and the range could be taken for one of days."""
+    store.counters.set("days", time_zone="America/New_York")
+    with closing(open_app(mysql_url, autocommit=True)) as connection:
+        for day, amount in ((20, 1), (21, 2), (22, 4)):
+            at = datetime(2026, 11, day, 12, tzinfo=UTC)
+            store.increment(connection, "days", "a", amount, at=at)
+    midnight = datetime(2026, 11, 22, 5, tzinfo=UTC)
+    asked: dict[str, Any] = {"start": date(2026, 11, 21), "end": midnight}
+    assert store.totals.total("days", **asked) == 2
+    assert store.totals.daily("days", **asked) == [(date(2026, 11, 21), 2)]
+    assert store.totals.total("days", start=midnight, end=date(2026, 11, 22)) == 4
+
+
+def test_the_window_before_a_range_is_as_long_where_clocks_change() -> None:
+    start = datetime(2026, 10, 24, 12, tzinfo=BERLIN)
+    window = window_of(Selection("views", start=start, end=start + timedelta(days=1)))
+    assert window is not None
+    before = window.before
+    assert before is not None
+    assert (before.start, before.end) == (
+        datetime(2026, 10, 23, 9, tzinfo=UTC),  # 25 hours
+        datetime(2026, 10, 24, 10, tzinfo=UTC),
+    )

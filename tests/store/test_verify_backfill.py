@@ -12,7 +12,8 @@ from countersink.store.ledger import Difference
 from countersink.store.verify import verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
-from tests.store.helpers import again_and_again, keep, restore
+from tests.store.helpers import again_and_again
+from tests.store.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 
@@ -28,39 +29,6 @@ def added(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> in
 
 def found(session: Session) -> list[tuple[str, int, int]]:
     return [(one.problem, one.in_tables, one.in_ledger) for one in verify(session).differences]
-
-
-WRONG = {
-    "a wrong chunk": ("UPDATE backfill_chunk SET amount = 7 WHERE start_at = 0", (407, 500)),
-    "a wrong ledger": ("UPDATE counter_ledger SET slot = 0", (500, 0)),
-    "a lost source": ("UPDATE backfill_source SET counter = 'other'", (0, 500)),
-    "a lost chunk": ("DELETE FROM backfill_chunk WHERE start_at = 0", (400, 500)),
-    "a source that was read further": ("UPDATE backfill_source SET read_to = 7", (500, 500)),
-    "a gap": (
-        "UPDATE backfill_chunk SET start_at = start_at + 1 ORDER BY start_at DESC LIMIT 1",
-        (500, 500),
-    ),
-    "two chunks of the same": (
-        "UPDATE backfill_chunk SET end_at = end_at + 1 WHERE start_at = 0",
-        (500, 500),
-    ),
-    "a beginning that is missing": (
-        "UPDATE backfill_chunk SET start_at = 1 WHERE start_at = 0",
-        (500, 500),
-    ),
-}
-
-
-@pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.usefixtures("added")
-def test_whatever_is_wrong_is_found(session: Session, verifying: Session) -> None:
-    tables = ("backfill_source", "backfill_chunk", "counter_ledger")
-    keep(session, tables)
-    for what, (statement, (written_down, in_ledger)) in WRONG.items():
-        assert verify(verifying).differences == []
-        session.execute(statement)
-        assert ("backfill", written_down, in_ledger) in found(verifying), what
-        restore(session, tables)
 
 
 def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Session) -> None:
@@ -97,10 +65,7 @@ def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Sessi
 def test_slots_of_a_counter_without_backfills_are_not_looked_at(
     session: Session, verifying: Session
 ) -> None:
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('old', '2026-03-14', '', 700, 2)"
-    )
+    plant(session, ("old", "2026-03-14", "", 700, 2))
     post_planted(session)
     assert found(verifying) == []
 

@@ -1,163 +1,24 @@
 """Totals over buckets of several widths, against adding up the events one by one."""
 
-import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import product
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
-from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.errors import InexactZone, Refused, RolledUp
 from countersink.store.totals import Totals
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import series
 from countersink.store.totals.snapshot import Snapshot
-from tests.store.helpers import days_of, entry, minute
-from tests.store.width_rows import Put, put_rows, put_scheme
-from tests.support.examples import MANY, examples
-
-BEGIN = minute(date(2026, 3, 1), 0)
-LENGTH = 60 * 1440
-"""Minutes over which events are spread; clocks change in many zones."""
-ZONES = [
-    "UTC",
-    "Europe/Berlin",
-    "America/New_York",
-    "Asia/Kolkata",
-    "Australia/Lord_Howe",
-    "Pacific/Apia",
-    "America/St_Johns",
-]
-ODD = ("Asia/Kolkata", "Australia/Lord_Howe", "America/St_Johns")
-KEYS = ("a", "b", "")
-
-Event = tuple[int, str, int]
-
-
-def _local(zone: str, at: int) -> date:
-    return datetime.fromtimestamp(at * 60, UTC).astimezone(ZoneInfo(zone)).date()
-
-
-class Made:
-    """Events counted in a resolution that was changed between two batches of them, whatever their
-    times.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        applier: Applier,
-        store: Store,
-        zone: str,
-        resolutions: Sequence[Resolution],
-        seed: int,
-    ) -> None:
-        chance = random.Random(seed)
-        at = [BEGIN + chance.randrange(LENGTH) for _ in range(150)]
-        self.zone = zone
-        self.events = [(one, chance.choice(KEYS), chance.randint(-2, 9)) for one in at]
-        for table in ("counter_slot", "counter_ledger", "counter"):
-            session.execute(f"DELETE FROM {table}")
-        for number, resolution in enumerate(resolutions):
-            store.counters.set("c", time_zone=zone, resolution=resolution)
-            part = self.events[number :: len(resolutions)]
-            applier.apply([entry([(n, "c", k, m, a) for n, (m, k, a) in enumerate(part)])])
-
-    def by_day(self, zone: str | None = None, key: str | None = None) -> Counter[date]:
-        """The totals of days, of the counter's own zone or of ``zone``."""
-        found = Counter[date]()
-        for at, own, amount in self.events:
-            if key in (None, own):
-                found[_local(zone or self.zone, at)] += amount
-        return found
-
-
-_counters = st.tuples(
-    st.sampled_from(ZONES), st.lists(st.sampled_from(RESOLUTIONS), min_size=1, max_size=4)
-).filter(lambda made: not (made[0] in ODD and "hour" in made[1]))  # it is refused
-
-
-@examples(few=3, many=12)
-@given(made=_counters, seed=st.integers(0, 2**32), asked=st.sampled_from(ZONES))
-@example(made=("America/New_York", ["quarter", "day"]), seed=18, asked="UTC")
-def test_days_of_changing_resolutions_and_of_any_zone(
-    session: Session,
-    applier: Applier,
-    store: Store,
-    made: tuple[str, list[Resolution]],
-    seed: int,
-    asked: str,
-) -> None:
-    events = Made(session, applier, store, *made, seed)
-    _compare(store.totals, events, seed, None)
-    try:
-        _compare(store.totals, events, seed, asked)
-    except InexactZone:
-        assert not {"quarter", "minute"}.issuperset(made[1])
-
-
-def _compare(totals: Totals, made: Made, seed: int, zone: str | None) -> None:
-    chance = random.Random(seed)
-    expected = made.by_day(zone)
-    first, last = min(expected), max(expected)
-    everything = sum(amount for _, _, amount in made.events)
-    assert totals.total("c", time_zone=zone) == everything
-    ranges: list[tuple[date | None, date | None]] = [(None, None), (first, last)]
-    for _ in range(4 if MANY else 1):
-        begin = first + timedelta(days=chance.randrange(60))
-        stop = begin + timedelta(days=chance.choice((0, 1, 2, 20)))
-        ranges += [(begin, stop), (begin, None), (None, begin)]
-    for start, end in ranges:
-        days = days_of(start or first, end or last)
-        options: dict[str, Any] = {"start": start, "end": end, "time_zone": zone}
-        found = dict(totals.daily("c", **options))
-        assert found == {day: expected[day] for day in found}, (start, end)
-        assert sum(found.values()) == sum(expected[day] for day in days), (start, end)
-        if start and end:
-            assert list(found) == days
-        by_key = {key: sum(made.by_day(zone, key)[day] for day in days) for key in KEYS}
-        assert totals.total("c", **options) == sum(by_key.values()), (start, end)
-        assert totals.total("c", keys=["a", "b"], **options) == by_key["a"] + by_key["b"]
-        assert totals.many("c", KEYS, **options) == by_key
-        ranked = totals.by_key("c", **options)
-        assert {key: dict(ranked).get(key, 0) for key in KEYS} == by_key
-        assert ranked == sorted(ranked, key=lambda pair: (-pair[1], pair[0]))
-        assert totals.top("c", n=2, **options) == ranked[:2]
-        assert totals.counters(**options)["c"] == sum(by_key.values())
-        months = Counter[date]()
-        for day in days:
-            months[day.replace(day=1)] += expected[day]
-        monthly = dict(totals.monthly("c", **options))
-        assert monthly == {month: months[month] for month in monthly}
-        assert sum(monthly.values()) == sum(months.values())
-    assert totals.span("c", time_zone=zone) == (first, last)
-
-
-FIXED: list[tuple[str, list[Resolution]]] = [
-    ("Europe/Berlin", ["day", "hour"]),
-    ("Pacific/Apia", ["quarter", "day"]),
-    ("America/New_York", ["day", "hour", "quarter", "day"]),
-    ("Asia/Tokyo", ["minute", "hour", "quarter", "day"]),
-]
-
-
-@pytest.mark.random
-@pytest.mark.parametrize(("zone", "resolutions"), FIXED)
-def test_days_over_chosen_changes(
-    session: Session, applier: Applier, store: Store, zone: str, resolutions: list[Resolution]
-) -> None:
-    _compare(store.totals, Made(session, applier, store, zone, resolutions, 7), 7, None)
+from tests.store.helpers import entry, minute
+from tests.store.width_rows import Put, plant, put_rows, put_scheme
 
 
 def _shown(hours: Sequence[tuple[datetime, int]]) -> list[tuple[str, int]]:
@@ -314,10 +175,7 @@ def test_rows_of_a_width_that_never_was_are_not_guessed_at(
     session: Session, totals: Totals
 ) -> None:
     put_scheme(session, "c", counted_hour=minute(date(2026, 11, 21)))
-    session.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount)"
-        " VALUES ('c', '2026-11-21', '', 7, 1, 5)"
-    )
+    plant(session, ("c", "2026-11-21", "", 1, 5), width=7)
     with pytest.raises(Refused, match="countersink verify"):
         totals.daily("c")
 
@@ -435,3 +293,147 @@ def test_a_series_does_not_begin_with_a_bucket_of_a_day_that_comes_back(
     store.counters.delete("c")
     applier.apply([entry([(0, "c", "a", at, 7)])])
     assert totals.daily("c", time_zone=zone) == [(date(2010, 11, 6), 7)]
+
+
+APRIL = date(2026, 4, 1)
+"""The first day that is not rolled up."""
+
+
+def test_a_counter_of_which_nothing_was_rolled_up_yet_is_whole(
+    session: Session, totals: Totals
+) -> None:
+    put_scheme(session, "c", rolled_month=minute(APRIL, 0))
+    put_rows(session, [("c", "day", date(2026, 3, 5), "a", 7)], slots=[7])
+    assert totals.rolled_up_to("c") is None
+    assert totals.daily("c", start=date(2026, 3, 4), end=date(2026, 3, 6)) == [
+        (date(2026, 3, 4), 0),
+        (date(2026, 3, 5), 7),
+        (date(2026, 3, 6), 0),
+    ]
+
+
+def test_months_are_those_of_the_counter_s_own_zone(
+    session: Session, applier: Applier, totals: Totals
+) -> None:
+    zone, other = "Europe/Berlin", "America/New_York"
+    put_scheme(session, "c", zone, "quarter", rolled_month=minute(date(2026, 2, 28), 23 * 60))
+    march = minute(date(2026, 3, 15))
+    applier.apply([entry([(0, "c", "a", march, 100), (1, "c", "b", march + 1440, 1000)])])
+    put_rows(session, [("c", "month", date(2026, 2, 1), "a", 5)])
+    assert totals.total("c", time_zone=zone, start=date(2026, 2, 1)) == 1105
+    assert totals.monthly("c", time_zone=zone) == [(date(2026, 2, 1), 5), (date(2026, 3, 1), 1100)]
+    # All of it, or nothing of it, needs no months of New York.
+    assert totals.total("c", time_zone=other) == 1105
+    assert totals.total("c", time_zone=other, start=date(2026, 1, 1)) == 1105
+    assert totals.total("c", time_zone=other, start=date(2026, 3, 11)) == 1100
+    assert totals.total("c", time_zone=other, end=date(2026, 3, 15)) == 105
+    assert totals.daily("c", time_zone=other, start=date(2026, 3, 15)) == [
+        (date(2026, 3, 15), 100),
+        (date(2026, 3, 16), 1000),
+    ]
+    assert totals.monthly("c", time_zone=other, start=date(2026, 3, 11)) == [
+        (date(2026, 3, 1), 1100)
+    ]
+    for ask in (totals.total, totals.monthly, totals.by_key):
+        with pytest.raises((RolledUp, InexactZone), match="own time zone"):
+            ask("c", time_zone=other, start=date(2026, 2, 1))
+    with pytest.raises(RolledUp, match="own time zone"):
+        totals.monthly("c", time_zone=other)
+    with pytest.raises(RolledUp, match="own time zone"):
+        totals.span("c", time_zone=other)
+    with pytest.raises(RolledUp):
+        totals.hourly("c", time_zone=other, start=date(2026, 2, 20))
+    # A zone whose months begin at the same instants tells them all.
+    assert totals.monthly("c", time_zone="Arctic/Longyearbyen") == totals.monthly("c")
+    assert totals.total("c", start=date(2026, 3, 1), time_zone="Arctic/Longyearbyen") == 1100
+
+
+WHOLE = "before 2026-04-01 are rolled up to months: ask for whole months, or from 2026-04-01"
+
+
+@pytest.fixture
+def planted(session: Session, applier: Applier) -> None:
+    """Months to February, and days in it and after it; March has only days, which came late."""
+    put_scheme(session, "c", resolution="hour", rolled_month=minute(APRIL, 0))
+    at = [(date(2026, 2, 20), 100), (date(2026, 3, 2), 1000), (date(2026, 4, 3), 7)]
+    applier.apply(
+        [entry([(n, "c", "a", minute(day), amount) for n, (day, amount) in enumerate(at)])]
+    )
+    put_rows(session, [("c", "month", date(2026, 1, 1), "a", 3)])
+    put_rows(session, [("c", "month", date(2026, 2, 1), "b", 40)])
+    session.execute("INSERT INTO counter_ledger VALUES ('c', 99, 43, 0, NULL)")
+
+
+@pytest.mark.usefixtures("planted")
+def test_everything_is_counted_and_what_cuts_through_a_month_is_refused(
+    session: Session, totals: Totals
+) -> None:
+    january, february, march, april = (date(2026, month, 1) for month in range(1, 5))
+    assert totals.total("c") == totals.total("c", time_zone="UTC") == 1150
+    assert totals.counters() == {"c": 1150}
+    assert dict(totals.by_key("c")) == {"a": 1110, "b": 40}
+    assert totals.total("c", start=february) == 1147
+    assert totals.total("c", end=date(2026, 2, 28)) == 143
+    assert totals.counters(start=february, end=date(2026, 2, 28)) == {"c": 140}
+    assert totals.total("c", start=APRIL) == 7
+    assert totals.monthly("c") == [(january, 3), (february, 140), (march, 1000), (april, 7)]
+    for start, end in (
+        (date(2026, 1, 8), None),
+        (date(2026, 2, 2), None),
+        (None, date(2026, 2, 27)),
+        (date(2026, 2, 20), date(2026, 2, 20)),
+    ):
+        for ask in (totals.total, totals.by_key, totals.top, totals.monthly):
+            with pytest.raises(RolledUp, match=WHOLE) as refused:
+                ask("c", start=start, end=end)
+            assert refused.value.rolled_up_to == APRIL
+        with pytest.raises(RolledUp, match="2026-04-01 are rolled up to months: ask from that day"):
+            totals.daily("c", start=start, end=end)
+    with pytest.raises(RolledUp, match=r"ask for whole months.*from 2026-02-01 on would be cut"):
+        totals.counters(end=date(2026, 2, 27))
+    for start, end in ((None, None), (february, None), (january, february)):
+        with pytest.raises(RolledUp, match="ask from that day on, or for months"):
+            totals.daily("c", start=start, end=end)
+    # Where no month has rows its days are told.
+    assert totals.total("c", start=date(2026, 3, 2), end=date(2026, 3, 2)) == 1000
+    assert totals.daily("c", start=date(2026, 3, 2), end=date(2026, 3, 3)) == [
+        (date(2026, 3, 2), 1000),
+        (date(2026, 3, 3), 0),
+    ]
+    assert totals.daily("c", start=date(2025, 12, 30), end=date(2025, 12, 31))[1][1] == 0
+    assert totals.total("c", start=date(2025, 6, 15)) == 1150
+    assert totals.span("c") == (january, date(2026, 4, 3))
+    assert totals.span("c", key="b") == (february, date(2026, 2, 28))
+    assert totals.rolled_up_to("c") == _up_to(session) == APRIL
+    assert totals.rolled_up_to("other") is None
+    # Nor is anything gone behind the last month.
+    session.execute("UPDATE counter SET rolled_month = '2026-09-01'")
+    assert totals.total("c", start=date(2026, 8, 10)) == 0
+
+
+def test_a_month_near_the_end_of_time_is_counted(session: Session, totals: Totals) -> None:
+    put_scheme(session, "c", rolled_month=minute(date(9999, 12, 1), 0))
+    put_rows(session, [("c", "month", date(9999, 11, 1), "a", 3)])
+    assert totals.total("c") == totals.total("c", start=date(9999, 11, 1)) == 3
+    assert totals.total("c", start=date(9999, 12, 2)) == totals.total("c", start=date.max) == 0
+    assert totals.monthly("c", end=date.max, start=date(9999, 11, 1))[0][1] == 3
+    assert totals.rolled_up_to("c") == date(9999, 12, 1)
+
+
+def _up_to(session: Session, counter: str | None = None, **asked: Any) -> date | None:
+    return Snapshot(session).rolled_up_to(counter, **asked)
+
+
+def test_of_several_counters_the_latest_day_is_told(session: Session) -> None:
+    put_scheme(session, "b", "Europe/Berlin", rolled_month=minute(date(2026, 2, 1), -60))
+    put_scheme(session, "c", rolled_month=minute(date(2026, 5, 1), 0))
+    for name in ("c", "d"):
+        put_rows(session, [(name, "day", date(2026, 4, 30), "a", 3)])
+    assert _up_to(session) is None
+    put_rows(session, [("b", "month", date(2026, 1, 1), "a", 3)])
+    assert _up_to(session) == _up_to(session, "b") == date(2026, 2, 1)
+    put_rows(session, [("c", "month", date(2026, 1, 1), "a", 3)])
+    assert _up_to(session) == _up_to(session, "c") == date(2026, 5, 1)
+    assert _up_to(session, visible=lambda name: name != "c") == date(2026, 2, 1)
+    session.execute("UPDATE counter SET time_zone = 'Mars/Olympus' WHERE name = 'b'")
+    assert _up_to(session, "b") == date(2026, 1, 31)

@@ -4,6 +4,7 @@ counted in the past.
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
+from typing import Any
 
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import NUMBER, Width
@@ -42,6 +43,15 @@ def put_scheme(
         (counter, *columns.values()),
     )
     session.execute("UPDATE control SET catalog_version = catalog_version + 1")
+
+
+def plant(session: Session, *rows: tuple[Any, ...], width: int = NUMBER["day"]) -> None:
+    """Insert slot rows (counter, bucket, key, slot, amount), as SQL by hand does."""
+    session.insert_rows(
+        "counter_slot (counter, bucket, counter_key, slot, amount, width)",
+        [(*row, width) for row in rows],
+        1000,
+    )
 
 
 def put_rows(session: Session, rows: Iterable[WidthRow], *, slots: Sequence[int] = (1,)) -> None:

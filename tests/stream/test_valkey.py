@@ -19,6 +19,7 @@ from tests.support.sentinels import Watched
 from tests.support.servers import RedisServer
 from tests.support.valkey import valkey_server
 from tests.worker import test_loop
+from tests.worker.running import Place
 
 LONG = (
     "tests/stream",
@@ -45,9 +46,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_stream_producer_and_worker_work_on_valkey(servers_directory: Path, mysql_url: str) -> None:
     with RedisServer(servers_directory / "valkey") as server, connect(server.url) as client:
         assert "Valkey" in server.log.read_text()
-        test_loop.test_a_drain_counts_everything_and_leaves_nothing(
-            server.url, client, mysql_url, partitions=1
-        )
+        place = Place(server.url, client, mysql_url)
+        test_loop.test_a_drain_counts_everything_and_leaves_nothing(place, partitions=1)
         test_flush.test_flush_is_true_when_redis_has_it(server.url, client)
         client.flushall()  # of a server that is this test's own
         group = Group(client, [stream_key(0), stream_key(1)], "w")

@@ -12,7 +12,7 @@ from countersink.reads import Reads
 from countersink.store.connection import Session
 from countersink.store.totals.query import Answer, Query
 from countersink.web import read_pool
-from tests.store.test_cancellation import locked, waiting
+from tests.store.test_session import locked, waiting
 from tests.support.waiting import eventually
 from tests.web.endpoints.test_pending import Held
 from tests.web.serving import Web, serving

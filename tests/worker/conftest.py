@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind, MySQLServer
+from tests.worker.running import Place
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +33,9 @@ def mysql_to_stop(
     server.thaw()
     server.start()
     kept.clean()
+
+
+@pytest.fixture
+def place(redis_url: str, redis_client: redis.Redis, mysql_url: str) -> Place:
+    """The servers that workers run on."""
+    return Place(redis_url, redis_client, mysql_url)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Self
 
 import redis
@@ -16,6 +17,7 @@ from countersink.worker import Stop, Vitals, WorkerOptions, run
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
+from tests.support.waiting import eventually
 
 AWAY = "mysql://root@127.0.0.1:1/away"
 """Where no server is."""
@@ -129,6 +131,12 @@ def settled(oracle: Oracle, traffic: Traffic) -> bool:
     return not oracle.differences(traffic.expected)
 
 
+def count(client: redis.Redis, oracle: Oracle, traffic: Traffic, entries: int = 20) -> None:
+    """Send entries, and wait until a running worker has counted all of ``traffic``."""
+    fill(client, traffic, entries)
+    eventually(lambda: settled(oracle, traffic))
+
+
 def check(mysql_url: str, traffic: Traffic) -> None:
     """All of ``traffic``, and nothing else, was counted, once."""
     with Oracle(mysql_url) as oracle:
@@ -170,3 +178,34 @@ class Records:
     def __exit__(self, *_: object) -> None:
         self._logger.removeHandler(self._handler)
         self._logger.setLevel(self._level)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The servers of a test, and workers that run on them."""
+
+    redis_url: str
+    client: redis.Redis
+    mysql_url: str
+
+    def running(self, **options: Any) -> Running:
+        """A worker that is not started yet."""
+        return Running(self.redis_url, self.mysql_url, **options)
+
+    def watched(self, **options: Any) -> AbstractContextManager[tuple[Records, Running, Oracle]]:
+        """What a running worker logs, the worker, and a look into its tables."""
+        return watched(self.redis_url, self.mysql_url, **options)
+
+    def drain(self, **options: Any) -> Records:
+        """Run a worker until nothing is left; what it has logged."""
+        with Records() as records:
+            assert drain(self.redis_url, self.mysql_url, **options) == 0
+        return records
+
+    def fill(self, traffic: Traffic, count: int = 20) -> list[str]:
+        """Send entries; their ids in the stream."""
+        return fill(self.client, traffic, count)
+
+    def check(self, traffic: Traffic) -> None:
+        """All of ``traffic``, and nothing else, was counted, once."""
+        check(self.mysql_url, traffic)

@@ -3,15 +3,22 @@
 import io
 import json
 import logging
+import os
+import socket
 
 import pytest
 import redis
 
 from countersink.runtime.log import Log, code_lines, logged
+from countersink.stream.connection import command
+from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows
-from countersink.worker.report import LOGGER, WorkerAction
+from countersink.stream.progress import TTL_S
+from countersink.worker.report import LOGGER, WorkerAction, WorkerFigures, heartbeat
+from tests.support.factories import RedisFactory
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
-from tests.worker.running import Records, drain
+from tests.support.waiting import eventually
+from tests.worker.running import AWAY, Place, Running
 
 ACTIONS = {
     "started", "ready", "waiting", "resumed", "batch", "progress", "dead", "too_old", "overflow",
@@ -25,13 +32,12 @@ def test_the_set_of_actions_is_what_people_alert_on() -> None:
     assert {str(action) for action in WorkerAction} == ACTIONS
 
 
-def test_a_run_logs_its_steps(redis_url: str, redis_client: redis.Redis, mysql_url: str) -> None:
+def test_a_run_logs_its_steps(place: Place) -> None:
     traffic = Traffic(90)
-    send(redis_client, *(traffic.entry(now_ms(redis_client)) for _ in range(3)))
-    add(redis_client, {"rows": "secret-garbage"})
-    add(redis_client, {"rows": encode_rows([("bad name", "secret-key", FIRST_MINUTE, 1)])})
-    with Records() as records:
-        assert drain(redis_url, mysql_url) == 0
+    send(place.client, *(traffic.entry(now_ms(place.client)) for _ in range(3)))
+    add(place.client, {"rows": "secret-garbage"})
+    add(place.client, {"rows": encode_rows([("bad name", "secret-key", FIRST_MINUTE, 1)])})
+    records = place.drain()
     assert records.actions() == ["started", "ready", "batch", "dead", "drained", "stopped"]
     consumers = {getattr(record, "fields", {}).get("consumer") for record in records.records}
     assert len(consumers) == 1
@@ -110,3 +116,58 @@ def test_code_lines_follow_what_came_before() -> None:
     with pytest.raises(KeyError) as caught:
         failing()
     assert code_lines(caught.value).split("\nwhile handling\n")[-1].endswith("ValueError")
+
+
+def published(client: redis.Redis) -> dict[str, str]:
+    for key in client.keys("countersink:worker:*"):
+        found: dict[bytes, bytes] = command(client, "HGETALL", key)
+        return {name.decode(): value.decode() for name, value in found.items()}
+    return {}
+
+
+def test_a_worker_publishes_what_it_does_and_takes_it_back_at_the_end(place: Place) -> None:
+    with place.running() as worker:
+        send(place.client, *(Traffic(80).entry(now_ms(place.client), 20) for _ in range(10)))
+        eventually(lambda: published(place.client).get("rows") == "200")
+        found = published(place.client)
+        key = place.client.keys("countersink:worker:*")[0]
+        assert 0 < place.client.ttl(key) <= TTL_S
+        assert worker.end() == 0
+    assert found["pid"] == str(os.getpid())
+    assert found["host"] == socket.gethostname()
+    assert found["entries"] == "10"
+    assert 1 <= int(found["slot"]) <= 255
+    assert int(found["started"]) <= int(found["last_batch"]) <= int(found["updated"])
+    assert found["state"] in ("idle", "applying")
+    assert float(found["rate"]) >= 0
+    assert set(found) == {"pid", "host", "rate", "updated", *WorkerFigures.__slots__}
+    assert place.client.keys("countersink:worker:*") == []
+
+
+def test_a_worker_that_waits_for_mysql_says_so(place: Place) -> None:
+    with Running(place.redis_url, AWAY):
+        eventually(lambda: published(place.client).get("state") == "waiting")
+        found = published(place.client)
+    assert found["last_error"]
+    assert found["slot"] == ""
+
+
+def test_publishing_never_raises(own_redis_server: RedisFactory) -> None:
+    server = own_redis_server()
+    client = connect_redis(server.url)
+    publisher = heartbeat(client, "c", WorkerFigures())
+    server.kill()
+    publisher.publish(now=True)
+    publisher.withdraw()
+    client.close()
+
+
+def test_figures_are_published_at_most_once_a_second(redis_client: redis.Redis) -> None:
+    figures = WorkerFigures()
+    publisher = heartbeat(redis_client, "c", figures)
+    publisher.publish()
+    figures.entries = 1
+    publisher.publish()
+    assert published(redis_client)["entries"] == "0"
+    publisher.publish(now=True)
+    assert published(redis_client)["entries"] == "1"

@@ -19,7 +19,7 @@ from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, backlog, day_of, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, watched
+from tests.worker.running import Place, Records
 
 EAGER: dict[str, Any] = {"claim_idle_ms": 1, "claim_every_s": 0.01, "batch_wait_ms": 10}
 """Takes over everything at once, from live workers too."""
@@ -54,84 +54,75 @@ def dead_rows(mysql_url: str) -> list[tuple[str, int, bytes]]:
     return [(str(reason), int(position), bytes(payload)) for reason, position, payload in found]
 
 
-def test_a_drain_counts_everything_and_leaves_nothing(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
-) -> None:
+def test_a_drain_counts_everything_and_leaves_nothing(place: Place, partitions: int) -> None:
     traffic = Traffic(1)
-    spread(redis_client, partitions, *entries(redis_client, traffic, 120))
+    spread(place.client, partitions, *entries(place.client, traffic, 120))
 
-    assert drain(redis_url, mysql_url, batch_entries=50) == 0
+    place.drain(batch_entries=50)
 
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         oracle.check(traffic.expected)
         assert oracle.guards() == 120
-    assert backlog(redis_client, partitions) == 0
+    assert backlog(place.client, partitions) == 0
     for partition in range(partitions):
-        assert redis_client.xinfo_consumers(stream_key(partition), GROUP) == []
-    assert redis_client.keys("countersink:worker:*") == []
+        assert place.client.xinfo_consumers(stream_key(partition), GROUP) == []
+    assert place.client.keys("countersink:worker:*") == []
 
 
-def test_what_arrives_while_the_worker_waits_is_applied_at_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_what_arrives_while_the_worker_waits_is_applied_at_once(place: Place) -> None:
     traffic = Traffic(2)
-    with watched(redis_url, mysql_url, batch_wait_ms=500) as (_, worker, oracle):
+    with place.watched(batch_wait_ms=500) as (_, worker, oracle):
         for round_ in range(1, 4):
-            send(redis_client, *entries(redis_client, traffic, round_))
+            send(place.client, *entries(place.client, traffic, round_))
             eventually(lambda: not oracle.differences(traffic.expected))
-        eventually(lambda: backlog(redis_client) == 0)
+        eventually(lambda: backlog(place.client) == 0)
         assert worker.end() == 0
 
 
-def test_copies_of_an_entry_count_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
-) -> None:
+def test_copies_of_an_entry_count_once(place: Place, partitions: int) -> None:
     traffic = Traffic(3)
-    sealed = entries(redis_client, traffic, 12, rows=5)
+    sealed = entries(place.client, traffic, 12, rows=5)
     for partition in (0, 3, 1, 0):
-        send(redis_client, *sealed, partition=partition)
+        send(place.client, *sealed, partition=partition)
 
-    assert drain(redis_url, mysql_url, batch_entries=5) == 0
+    place.drain(batch_entries=5)
 
-    check(mysql_url, traffic)
-    assert backlog(redis_client, partitions) == 0
+    place.check(traffic)
+    assert backlog(place.client, partitions) == 0
 
 
-def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_an_entry_that_was_applied_but_not_acknowledged_is_acknowledged_only(place: Place) -> None:
     traffic = Traffic(4)
-    send(redis_client, *entries(redis_client, traffic, 40))
-    group = Group(redis_client, [stream_key(0)], "died-after-commit")
+    send(place.client, *entries(place.client, traffic, 40))
+    group = Group(place.client, [stream_key(0)], "died-after-commit")
     group.ensure()
     taken = [incoming(delivery, Log(LOGGER, consumer="test"))[1] for delivery in group.read(25, 0)]
-    Applier(mysql_url, 7).apply(taken[:15])
+    Applier(place.mysql_url, 7).apply(taken[:15])
 
-    with Records() as records:
-        assert drain(redis_url, mysql_url, claim_idle_ms=100) == 0
+    records = place.drain(claim_idle_ms=100)
 
-    check(mysql_url, traffic)
-    assert backlog(redis_client) == 0
+    place.check(traffic)
+    assert backlog(place.client) == 0
     claimed = sum(fields["entries"] for fields in records.fields("claimed"))
     assert claimed == 25
     assert sum(fields["duplicates"] for fields in records.fields("batch")) == 15
 
 
 def test_workers_that_take_each_others_entries_count_them_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
+    place: Place, partitions: int
 ) -> None:
     traffic = Traffic(5)
     with (
         Records() as records,
-        Running(redis_url, mysql_url, batch_entries=5, **EAGER) as one,
-        Running(redis_url, mysql_url, batch_entries=5, **EAGER) as two,
+        place.running(batch_entries=5, **EAGER) as one,
+        place.running(batch_entries=5, **EAGER) as two,
     ):
         for _ in range(12):
-            spread(redis_client, partitions, *entries(redis_client, traffic, 10, rows=5))
-        eventually(lambda: backlog(redis_client, partitions) == 0, timeout=60)
+            spread(place.client, partitions, *entries(place.client, traffic, 10, rows=5))
+        eventually(lambda: backlog(place.client, partitions) == 0, timeout=60)
         assert [worker.end() for worker in (one, two)] == [0, 0]
 
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         oracle.check(traffic.expected)
         used = {slot for (slot,) in oracle.rows("SELECT DISTINCT slot FROM counter_slot")}
     given = {fields["slot"] for fields in records.fields("ready")}
@@ -140,33 +131,33 @@ def test_workers_that_take_each_others_entries_count_them_once(
 
 
 def test_a_new_partition_is_read_without_a_restart_and_a_dropped_one_to_its_end(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
+    place: Place, partitions: int
 ) -> None:
     traffic = Traffic(6)
-    redis_client.set(PARTITIONS_KEY, 1)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
+    place.client.set(PARTITIONS_KEY, 1)
+    with place.watched() as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
-        redis_client.set(PARTITIONS_KEY, partitions)
-        spread(redis_client, partitions, *entries(redis_client, traffic, 40))
+        place.client.set(PARTITIONS_KEY, partitions)
+        spread(place.client, partitions, *entries(place.client, traffic, 40))
         eventually(lambda: not oracle.differences(traffic.expected))
-        redis_client.set(PARTITIONS_KEY, 1)
-        send(redis_client, *entries(redis_client, traffic, 20), partition=2)
+        place.client.set(PARTITIONS_KEY, 1)
+        send(place.client, *entries(place.client, traffic, 20), partition=2)
         eventually(lambda: not oracle.differences(traffic.expected))
         assert worker.end() == 0
     told = records.fields("partitions")
     assert sum(max(0, each["streams"] - each["before"]) for each in told) == partitions - 1
-    assert backlog(redis_client, partitions) == 0
+    assert backlog(place.client, partitions) == 0
 
 
 def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
+    place: Place, partitions: int
 ) -> None:
     traffic = Traffic(51)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
+    with place.watched() as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
-        redis_client.set(PARTITIONS_KEY, "many")
+        place.client.set(PARTITIONS_KEY, "many")
         eventually(lambda: "chore_failed" in records.actions())
-        spread(redis_client, partitions, *entries(redis_client, traffic, 20))
+        spread(place.client, partitions, *entries(place.client, traffic, 20))
         eventually(lambda: not oracle.differences(traffic.expected))
         assert worker.end() == 0
     assert records.actions().count("chore_failed") == 1
@@ -174,10 +165,10 @@ def test_a_partition_count_that_is_no_number_is_said_and_reading_goes_on(
 
 
 def test_what_cannot_be_counted_goes_to_the_dead_letters_and_the_others_are_counted(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bad rows and entries, those that break the decoder, and those before the watermark."""
-    at = now_ms(redis_client)
+    at = now_ms(place.client)
     rows = [["views", "/", FIRST_MINUTE, 2], ["no blanks", "/", FIRST_MINUTE, 1], 7]
     good = encode_rows([("views", "/", FIRST_MINUTE, 3)])
     poison = encode_rows([("views", "poison", FIRST_MINUTE, 1)])
@@ -189,25 +180,24 @@ def test_what_cannot_be_counted_goes_to_the_dead_letters_and_the_others_are_coun
         return decode(delivery)
 
     monkeypatch.setattr(intake, "decode", breaking)
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         oracle.rows("UPDATE control SET pruned_before = 1000000")
-    add(redis_client, {"rows": encode_rows(rows), "at": at})  # type: ignore[arg-type]
-    add(redis_client, {"rows": b"not json"})
-    add(redis_client, {"rows": poison})
-    add(redis_client, {"rows": poison, "id": new_entry_id(at)})
-    add(redis_client, {"rows": old, "at": 999_999, "id": new_entry_id(999_999)})
-    add(redis_client, {"v": 99, "id": new_entry_id(at), "rows": good})
-    add(redis_client, {"something": "else"})
-    add(redis_client, {"v": 1, "id": new_entry_id(at), "at": at, "rows": good, "more": "fields"})
+    add(place.client, {"rows": encode_rows(rows), "at": at})  # type: ignore[arg-type]
+    add(place.client, {"rows": b"not json"})
+    add(place.client, {"rows": poison})
+    add(place.client, {"rows": poison, "id": new_entry_id(at)})
+    add(place.client, {"rows": old, "at": 999_999, "id": new_entry_id(999_999)})
+    add(place.client, {"v": 99, "id": new_entry_id(at), "rows": good})
+    add(place.client, {"something": "else"})
+    add(place.client, {"v": 1, "id": new_entry_id(at), "at": at, "rows": good, "more": "fields"})
 
-    with Records() as records:
-        assert drain(redis_url, mysql_url) == 0
+    records = place.drain()
 
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         assert oracle.ledger() == {"views": 5}
         assert {key: total for (_, _, key), total in oracle.totals().items()} == {b"/": 5}
         assert oracle.guards() == 8, "of each entry"
-    dead = dead_rows(mysql_url)
+    dead = dead_rows(place.mysql_url)
     assert [(reason, position) for reason, position, _ in dead] == [
         ("bad_counter", 1),
         *[("bad_entry", -1)] * 2,
@@ -221,7 +211,7 @@ def test_what_cannot_be_counted_goes_to_the_dead_letters_and_the_others_are_coun
     assert sum(fields["rows"] for fields in records.fields("dead")) == len(dead) == 8
     assert records.fields("too_old")[0]["entries"] == 1
     assert len(records.fields("entry_failed")) == 2
-    assert backlog(redis_client) == 0
+    assert backlog(place.client) == 0
     for formatter in (TextFormatter(), JsonFormatter()):
         printed = [formatter.format(record) for record in records.records]
         assert len([line for line in printed if "ZeroDivisionError" in line]) == 2
@@ -229,21 +219,20 @@ def test_what_cannot_be_counted_goes_to_the_dead_letters_and_the_others_are_coun
 
 
 def test_a_transaction_is_bounded_by_rows_and_one_entry_is_never_split(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, partitions: int
+    place: Place, partitions: int
 ) -> None:
     traffic = Traffic(7)
-    spread(redis_client, partitions, *entries(redis_client, traffic, 20, rows=100))
-    with Records() as records:
-        assert drain(redis_url, mysql_url, batch_rows=250) == 0
+    spread(place.client, partitions, *entries(place.client, traffic, 20, rows=100))
+    records = place.drain(batch_rows=250)
     batches = [fields["rows"] for fields in records.fields("batch")]
     assert sum(batches) == 2000
     assert max(batches) == 300
     assert not any(rows % 100 for rows in batches)
-    check(mysql_url, traffic)
+    place.check(traffic)
 
 
 def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traffic = Traffic(9)
 
@@ -256,16 +245,15 @@ def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
 
     monkeypatch.setattr(loop, "Applier", Breaking)
     poison = encode_rows([("views", "poison", FIRST_MINUTE, 1)])
-    send(redis_client, *entries(redis_client, traffic, 10))
-    add(redis_client, {"rows": poison})
-    send(redis_client, *entries(redis_client, traffic, 10))
+    send(place.client, *entries(place.client, traffic, 10))
+    add(place.client, {"rows": poison})
+    send(place.client, *entries(place.client, traffic, 10))
 
-    with Records() as records:
-        assert drain(redis_url, mysql_url) == 0
+    records = place.drain()
 
-    check(mysql_url, traffic)
-    assert dead_rows(mysql_url) == [("internal_error", -1, poison)]
-    assert backlog(redis_client) == 0
+    place.check(traffic)
+    assert dead_rows(place.mysql_url) == [("internal_error", -1, poison)]
+    assert backlog(place.client) == 0
     assert [action for action in records.actions() if action.endswith("failed")] == [
         "batch_failed",
         "entry_failed",
@@ -275,10 +263,10 @@ def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_an_entry_that_the_database_refuses_is_buried_and_the_others_are_counted(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    place: Place,
 ) -> None:
     """As no row that was checked is: here somebody has filled the rows that it is added to."""
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         for slot in range(1, 256):
             oracle.rows(
                 "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
@@ -287,34 +275,30 @@ def test_an_entry_that_the_database_refuses_is_buried_and_the_others_are_counted
     good = encode_rows([("views", "good", FIRST_MINUTE, 1)])
     full = encode_rows([("views", "before", FIRST_MINUTE, 1), ("views", "full", FIRST_MINUTE, 1)])
     for rows in (good, full, good):
-        add(redis_client, {"rows": rows, "id": new_entry_id(now_ms(redis_client))})
-    with Records() as records:
-        assert drain(redis_url, mysql_url) == 0
-    assert dead_rows(mysql_url) == [("internal_error", -1, full)]
+        add(place.client, {"rows": rows, "id": new_entry_id(now_ms(place.client))})
+    records = place.drain()
+    assert dead_rows(place.mysql_url) == [("internal_error", -1, full)]
     assert [action for action in records.actions() if action.endswith("failed")] == [
         "batch_failed",
         "entry_failed",
     ]
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         assert oracle.ledger() == {"views": 2}
         assert oracle.guards() == 3
         counted = {key: total for (_, _, key), total in oracle.totals().items()}
     assert counted == {b"full": 255 * (10**27 - 1), b"good": 2}
 
 
-def test_rows_without_room_are_counted_as_such_and_said_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    with Store(mysql_url) as store:
+def test_rows_without_room_are_counted_as_such_and_said_once(place: Place) -> None:
+    with Store(place.mysql_url) as store:
         store.counters.set_max_keys(1)
     for number in range(3):
         rows = encode_rows([("views", f"/{n}", FIRST_MINUTE, 1) for n in range(number, number + 3)])
-        add(redis_client, {"rows": rows})
+        add(place.client, {"rows": rows})
 
-    with Records() as records:
-        assert drain(redis_url, mysql_url, batch_rows=1) == 0
+    records = place.drain(batch_rows=1)
 
-    with Oracle(mysql_url) as oracle:
+    with Oracle(place.mysql_url) as oracle:
         totals = {key: total for (_, _, key), total in oracle.totals().items()}
         assert totals == {b"/0": 1, b"__overflow__": 8}
     assert [one["keys"] for one in records.fields("overflow")] == [2]  # then once a minute

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-import redis
 
 from countersink.metrics.endpoint import installation_samples
 from countersink.store import queue_losses
@@ -17,7 +16,7 @@ from countersink.worker import report
 from tests.cli.command import call
 from tests.support.traffic import Traffic
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, fill, watched
+from tests.worker.running import Place, Records, count
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 STREAM = stream_key(0)
@@ -31,26 +30,24 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 100)
 
 
-def test_what_gathered_while_no_worker_ran_and_was_flushed(
-    redis_url: str, mysql_url: str, redis_client: redis.Redis
-) -> None:
+def test_what_gathered_while_no_worker_ran_and_was_flushed(place: Place) -> None:
     counted = Traffic(1)
-    fill(redis_client, counted)
-    assert drain(redis_url, mysql_url) == 0
-    fill(redis_client, Traffic(2), 14)
-    with connect(mysql_url) as session:
-        queue_losses.watch(session, partial(samples, redis_client))  # as the job `alarms` does
-    redis_client.flushall()
-    fill(redis_client, counted)
+    place.fill(counted)
+    place.drain()
+    place.fill(Traffic(2), 14)
+    with connect(place.mysql_url) as session:
+        queue_losses.watch(session, partial(samples, place.client))  # as the job `alarms` does
+    place.client.flushall()
+    place.fill(counted)
     with Records() as records, ExitStack() as workers:
         for _ in range(2):
-            workers.enter_context(Running(redis_url, mysql_url, batch_wait_ms=10))
+            workers.enter_context(place.running(batch_wait_ms=10))
         [lost] = eventually(lambda: records.fields("lost_in_redis"))
     assert len(records.fields("lost_in_redis")) == 1
     assert (lost["stream"], lost["entries"], lost["waited"]) == (STREAM, 2, 14)
-    check(mysql_url, counted)
+    place.check(counted)
 
-    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    urls = {"COUNTERSINK_REDIS_URL": place.redis_url, "COUNTERSINK_MYSQL_URL": place.mysql_url}
     document = call("info", "--format", "json", **urls).json
     assert document["lost"]["entries"] == 2
     [shown] = document["lost"]["recent"]
@@ -70,38 +67,33 @@ def test_what_gathered_while_no_worker_ran_and_was_flushed(
     assert line["advice"].startswith("countersink backfill --mode reconcile")
 
 
-def test_workers_that_apply_all_lose_nothing(
-    redis_url: str, mysql_url: str, redis_client: redis.Redis
-) -> None:
+def test_workers_that_apply_all_lose_nothing(place: Place) -> None:
     traffic = Traffic(1)
     with (
-        watched(redis_url, mysql_url, batch_wait_ms=10, batch_entries=5) as (records, _, oracle),
-        Running(redis_url, mysql_url, batch_wait_ms=10, batch_entries=7),
+        place.watched(batch_wait_ms=10, batch_entries=5) as (records, _, oracle),
+        place.running(batch_wait_ms=10, batch_entries=7),
     ):
         for _ in range(20):
-            fill(redis_client, traffic)
+            place.fill(traffic)
         eventually(lambda: not oracle.differences(traffic.expected))
         version = oracle.rows("SELECT version FROM queue_look")[0][0]
-        redis_client.flushall()  # an empty queue
-        fill(redis_client, traffic)
-        eventually(lambda: not oracle.differences(traffic.expected))
+        place.client.flushall()  # an empty queue
+        count(place.client, oracle, traffic)
         eventually(lambda: oracle.rows(f"SELECT version > {version + 20} FROM queue_look")[0][0])
         assert "lost_in_redis" not in records.actions()
         assert oracle.rows("SELECT losses FROM queue_look") == [("[]",)]
-    urls = {"COUNTERSINK_REDIS_URL": redis_url, "COUNTERSINK_MYSQL_URL": mysql_url}
+    urls = {"COUNTERSINK_REDIS_URL": place.redis_url, "COUNTERSINK_MYSQL_URL": place.mysql_url}
     document = call("info", "--format", "json", **urls).json
     assert document["lost"] == {"entries": 0, "recent": []}
     assert "lost" not in call("info", **urls).out
 
 
-def test_a_refusal_is_said_and_entries_are_applied_all_the_same(
-    redis_url: str, mysql_url: str, redis_client: redis.Redis
-) -> None:
+def test_a_refusal_is_said_and_entries_are_applied_all_the_same(place: Place) -> None:
     traffic = Traffic(1)
-    fill(redis_client, traffic)
-    with connect(mysql_url) as session:
+    place.fill(traffic)
+    with connect(place.mysql_url) as session:
         session.execute("ALTER TABLE queue_look DROP COLUMN streams")
-    with watched(redis_url, mysql_url, batch_wait_ms=10) as (records, _, oracle):
+    with place.watched(batch_wait_ms=10) as (records, _, oracle):
         [failed] = eventually(
             lambda: [
                 each for each in records.fields("chore_failed") if each["chore"] == "watch_losses"

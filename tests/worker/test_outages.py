@@ -1,14 +1,11 @@
 """Servers that are away, at the start or later, or refuse: the worker waits, says so, goes on."""
 
-from contextlib import suppress
 from threading import Event
 
-import pymysql
 import pytest
 import redis
 
 from countersink.store.migrate import migrate
-from countersink.store.settings import Settings
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY
@@ -19,9 +16,10 @@ from tests.support.servers import MySQLServer
 from tests.support.traffic import Traffic, backlog, now_ms
 from tests.support.waiting import eventually
 from tests.worker.running import (
+    Place,
     Records,
     Running,
-    fill,
+    count,
     migrated_by_a_newer_version,
     settled,
     watched,
@@ -54,15 +52,13 @@ def test_redis_away_at_the_start_and_again_later(
         eventually(lambda: waits_for(records, "Redis"))
         server.start()
         eventually(lambda: "ready" in records.actions())
-        fill(client, traffic)
-        eventually(lambda: settled(oracle, traffic))
+        count(client, oracle, traffic)
         records.records.clear()
         server.kill()
         eventually(lambda: waits_for(records, "Redis"))
         server.start()
         client.close()
-        fill(client, traffic)
-        eventually(lambda: settled(oracle, traffic))
+        count(client, oracle, traffic)
         assert worker.end() == 0
     assert "resumed" in records.actions()
     assert len(records.fields("waiting")) == 1  # said once, not at each try
@@ -71,7 +67,7 @@ def test_redis_away_at_the_start_and_again_later(
 
 
 def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
-    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
+    place: Place, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
     (server, url), traffic = mysql_to_stop, Traffic(41)
     server.stop()
@@ -84,30 +80,28 @@ def test_mysql_away_at_the_start_and_again_in_the_midst_of_a_batch(
             killed.append(point)
             server.kill()
 
-    fill(redis_client, traffic)
-    with Records() as records, Running(redis_url, url, reached=reached) as worker:
+    place.fill(traffic)
+    with Records() as records, Running(place.redis_url, url, reached=reached) as worker:
         eventually(lambda: waits_for(records, "MySQL"))
         # Nothing is taken from the stream while it could not be applied.
-        assert redis_client.exists("{countersink:0}:events") == 1
-        assert redis_client.xinfo_groups("{countersink:0}:events") == []
+        assert place.client.exists("{countersink:0}:events") == 1
+        assert place.client.xinfo_groups("{countersink:0}:events") == []
         server.start()
         started.set()
         eventually(lambda: bool(killed))
         eventually(lambda: len(records.fields("waiting")) == 2)
-        fill(redis_client, traffic)
+        place.fill(traffic)
         server.start()
         with Oracle(url) as oracle:
             eventually(lambda: settled(oracle, traffic))
         assert worker.end() == 0
-    assert backlog(redis_client) == 0
+    assert backlog(place.client) == 0
 
 
-def test_tables_that_are_missing_are_waited_for(
-    redis_url: str, redis_client: redis.Redis, empty_mysql_url: str
-) -> None:
+def test_tables_that_are_missing_are_waited_for(place: Place, empty_mysql_url: str) -> None:
     traffic = Traffic(42)
-    fill(redis_client, traffic)
-    with Records() as records, Running(redis_url, empty_mysql_url) as worker:
+    place.fill(traffic)
+    with Records() as records, Running(place.redis_url, empty_mysql_url) as worker:
         eventually(lambda: waits_for(records, "MySQL"))
         assert "countersink migrate" in records.fields("waiting")[0]["error"]
         migrate(empty_mysql_url)
@@ -116,76 +110,33 @@ def test_tables_that_are_missing_are_waited_for(
         assert worker.end() == 0
 
 
-def test_tables_of_a_newer_version_end_the_worker_at_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    fill(redis_client, Traffic(43))
-    with Oracle(mysql_url) as oracle, migrated_by_a_newer_version(oracle), Records() as records:
-        assert Running(redis_url, mysql_url).start().join() == 1
+def test_tables_of_a_newer_version_end_the_worker_at_once(place: Place) -> None:
+    place.fill(Traffic(43))
+    with (
+        Oracle(place.mysql_url) as oracle,
+        migrated_by_a_newer_version(oracle),
+        Records() as records,
+    ):
+        assert place.running().start().join() == 1
     assert records.actions()[-2:] == ["schema_too_new", "stopped"]
     assert "upgrade countersink" in records.records[-2].getMessage()
-    assert backlog(redis_client) == 20
+    assert backlog(place.client) == 20
 
 
-def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(place: Place) -> None:
     traffic = Traffic(44)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
-        fill(redis_client, traffic)
-        eventually(lambda: settled(oracle, traffic))
+    with place.watched() as (records, worker, oracle):
+        count(place.client, oracle, traffic)
         with migrated_by_a_newer_version(oracle):
             for (number,) in oracle.rows(
                 "SELECT id FROM information_schema.processlist"
                 " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
             ):
                 oracle.rows(f"KILL {int(number)}")
-            fill(redis_client, traffic)
+            place.fill(traffic)
             assert worker.join() == 1
     assert "schema_too_new" in records.actions()
-    assert backlog(redis_client) == 20
-
-
-def test_what_mysql_refuses_is_waited_for_with_the_batch_in_hand_and_nothing_is_buried(
-    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
-) -> None:
-    """A right that is revoked, a table that is away, and a server that is read-only."""
-    (server, url), traffic, said = mysql_to_stop, Traffic(45), ""
-    database = Settings.parse(url).database
-    own = f"mysql://app:geheim@127.0.0.1:{server.port}/{database}"
-    troubles = [
-        (
-            f"REVOKE INSERT ON {database}.* FROM 'app'@'%'",
-            f"GRANT INSERT ON {database}.* TO 'app'@'%'",
-        ),
-        ("RENAME TABLE counter_slot TO away", "RENAME TABLE away TO counter_slot"),
-        ("SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"),
-    ]
-    with Oracle(url) as oracle:
-        oracle.rows("CREATE USER 'app'@'%' IDENTIFIED BY 'geheim'")
-        oracle.rows(f"GRANT ALL ON {database}.* TO 'app'@'%'")
-        try:
-            with Records() as records, Running(redis_url, own) as worker:
-                for begin, end in troubles:
-                    fill(redis_client, traffic)
-                    eventually(lambda: settled(oracle, traffic))
-                    records.records.clear()
-                    oracle.rows(begin)
-                    for (number,) in oracle.rows(
-                        "SELECT id FROM information_schema.processlist WHERE user = 'app'"
-                    ):
-                        with suppress(pymysql.MySQLError):  # it may have ended by itself
-                            oracle.rows(f"KILL {int(number)}")
-                    fill(redis_client, traffic)
-                    eventually(lambda: waits_for(records, "MySQL"))
-                    oracle.rows(end)
-                    eventually(lambda: settled(oracle, traffic))
-                    said += "".join(str(vars(record)) for record in records.records)
-                assert worker.end() == 0
-        finally:
-            oracle.rows("DROP USER 'app'@'%'")
-        assert oracle.rows("SELECT COUNT(*) FROM dead_row") == [(0,)]
-    assert "geheim" not in said
+    assert backlog(place.client) == 20
 
 
 def test_a_changed_password_of_redis_is_waited_for(
@@ -195,14 +146,12 @@ def test_a_changed_password_of_redis_is_waited_for(
     client = connect_redis(server.url)
     password = client.connection_pool.connection_kwargs["password"]
     with watched(server.url, mysql_url) as (records, worker, oracle):
-        fill(client, traffic)
-        eventually(lambda: settled(oracle, traffic))
+        count(client, oracle, traffic)
         client.config_set("requirepass", "another")
         command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         eventually(lambda: waits_for(records, "Redis"))
         client.config_set("requirepass", password)
-        fill(client, traffic)
-        eventually(lambda: settled(oracle, traffic))
+        count(client, oracle, traffic)
         assert worker.end() == 0
     said = "".join(str(vars(record)) for record in records.records)
     assert password not in said
@@ -216,8 +165,7 @@ def test_a_full_redis_is_emptied_by_running_workers_and_by_new_ones(
     client = connect_redis(server.url)
     with Oracle(mysql_url) as oracle:
         with Running(server.url, mysql_url) as worker:
-            fill(client, traffic)
-            eventually(lambda: settled(oracle, traffic))
+            count(client, oracle, traffic)
             fill_up(client, traffic)
             eventually(lambda: settled(oracle, traffic))
             eventually(lambda: backlog(client) == 0)
@@ -237,8 +185,7 @@ def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
     server, traffic = own_redis_server(), Traffic(50)
     client = connect_redis(server.url)
     with watched(server.url, mysql_url) as (records, worker, oracle):
-        fill(client, traffic)
-        eventually(lambda: settled(oracle, traffic))
+        count(client, oracle, traffic)
         fill_up(client, traffic, **{PARTITIONS_KEY: 2})
         eventually(lambda: settled(oracle, traffic))
         assert worker.end() == 0

@@ -15,7 +15,7 @@ from countersink.worker.intake import Intake, ReadBatch
 from countersink.worker.report import Vitals
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, Running, check, drain, feeding, settled, watched
+from tests.worker.running import Place, Records, feeding, settled
 
 PARTITIONS = 4
 BROKEN = 2
@@ -43,7 +43,7 @@ def pending(client: redis.Redis) -> int:
 
 
 def test_all_threads_together_read_as_much_at_once_as_one_would(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
 
@@ -53,65 +53,59 @@ def test_all_threads_together_read_as_much_at_once_as_one_would(
             return super().next(fresh=fresh)
 
     monkeypatch.setattr(readers, "Intake", Noting)
-    assert drain(redis_url, mysql_url) == 0
+    place.drain()
     assert set(seen) == {READ_BYTES // PARTITIONS}
 
 
-def test_a_partition_that_cannot_be_read_holds_up_no_other(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_a_partition_that_cannot_be_read_holds_up_no_other(place: Place) -> None:
     traffic, vitals = Traffic(203), Vitals()
-    redis_client.set(stream_key(BROKEN), "no stream")
-    with watched(redis_url, mysql_url, vitals=vitals) as (records, worker, oracle):
+    place.client.set(stream_key(BROKEN), "no stream")
+    with place.watched(vitals=vitals) as (records, worker, oracle):
         for _ in range(2):
-            fill(redis_client, traffic, without=BROKEN)
+            fill(place.client, traffic, without=BROKEN)
             eventually(lambda: settled(oracle, traffic))
         eventually(lambda: "waiting" in records.actions())
         assert records.fields("waiting")[0]["partitions"] == str(BROKEN)
         eventually(lambda: vitals.figures.away == str(BROKEN))
         eventually(lambda: vitals.figures.state == "idle")  # so it is ready
         assert "WRONGTYPE" in vitals.figures.last_error
-        redis_client.delete(stream_key(BROKEN))
-        fill(redis_client, traffic)
+        place.client.delete(stream_key(BROKEN))
+        fill(place.client, traffic)
         eventually(lambda: settled(oracle, traffic))
         eventually(lambda: "resumed" in records.actions())
         eventually(lambda: vitals.figures.away == "")
         assert worker.end() == 0
     assert len(records.fields("waiting")) == 1
-    assert backlog(redis_client, PARTITIONS) == 0
+    assert backlog(place.client, PARTITIONS) == 0
 
 
-def test_a_worker_that_can_read_no_partition_is_not_ready(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_a_worker_that_can_read_no_partition_is_not_ready(place: Place) -> None:
     vitals = Vitals()
     for number in range(PARTITIONS):
-        redis_client.set(stream_key(number), "no stream")
-    with watched(redis_url, mysql_url, vitals=vitals) as (records, worker, _):
+        place.client.set(stream_key(number), "no stream")
+    with place.watched(vitals=vitals) as (records, worker, _):
         eventually(lambda: vitals.figures.state == "waiting" and vitals.figures.away == "0,1,2,3")
         assert worker.end() == 0
     assert len(records.fields("waiting")) <= PARTITIONS
 
 
-def test_a_drain_waits_for_a_partition_that_cannot_be_read(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_a_drain_waits_for_a_partition_that_cannot_be_read(place: Place) -> None:
     traffic = Traffic(204)
-    redis_client.set(stream_key(BROKEN), "no stream")
-    fill(redis_client, traffic, without=BROKEN)
-    with watched(redis_url, mysql_url, drain=True) as (records, worker, oracle):
+    place.client.set(stream_key(BROKEN), "no stream")
+    fill(place.client, traffic, without=BROKEN)
+    with place.watched(drain=True) as (records, worker, oracle):
         eventually(lambda: settled(oracle, traffic))
         eventually(lambda: "waiting" in records.actions())
         assert "drained" not in records.actions()
-        redis_client.delete(stream_key(BROKEN))
-        fill(redis_client, traffic)
+        place.client.delete(stream_key(BROKEN))
+        fill(place.client, traffic)
         assert worker.join() == 0
         oracle.check(traffic.expected)
-    assert backlog(redis_client, PARTITIONS) == 0
+    assert backlog(place.client, PARTITIONS) == 0
 
 
 def test_a_drain_looks_again_at_what_was_empty_while_others_were_busy(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traffic, empty = Traffic(211), set[str]()
 
@@ -124,22 +118,22 @@ def test_a_drain_looks_again_at_what_was_empty_while_others_were_busy(
 
     monkeypatch.setattr(readers, "Intake", Noting)
     for _ in range(20):
-        send(redis_client, traffic.entry(now_ms(redis_client)), partition=BROKEN)
+        send(place.client, traffic.entry(now_ms(place.client)), partition=BROKEN)
     late: list[str] = []
 
     def reached(point: str) -> None:
         if point == "read" and not late:
             eventually(lambda: len(empty) == PARTITIONS - 1)
-            late.append(send(redis_client, traffic.entry(now_ms(redis_client)), partition=0)[0])
+            late.append(send(place.client, traffic.entry(now_ms(place.client)), partition=0)[0])
 
-    assert drain(redis_url, mysql_url, batch_entries=5, reached=reached) == 0
+    place.drain(batch_entries=5, reached=reached)
     assert late
-    check(mysql_url, traffic)
-    assert backlog(redis_client, PARTITIONS) == 0
+    place.check(traffic)
+    assert backlog(place.client, PARTITIONS) == 0
 
 
 def test_a_heartbeat_that_has_to_wait_holds_up_nothing(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traffic, thaw, frozen = Traffic(212), threading.Event(), threading.Event()
 
@@ -149,9 +143,9 @@ def test_a_heartbeat_that_has_to_wait_holds_up_nothing(
 
     monkeypatch.setattr(Heartbeat, "publish", publish)
     try:
-        with watched(redis_url, mysql_url) as (_, worker, oracle):
+        with place.watched() as (_, worker, oracle):
             eventually(frozen.is_set)
-            fill(redis_client, traffic)
+            fill(place.client, traffic)
             eventually(lambda: settled(oracle, traffic))
             thaw.set()
             assert worker.end() == 0
@@ -160,7 +154,7 @@ def test_a_heartbeat_that_has_to_wait_holds_up_nothing(
 
 
 def test_a_worker_says_that_it_lives_while_a_partition_is_stuck(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thread hangs in a command, and the loop finds nothing to do."""
     thaw, stuck, real = threading.Event(), threading.Event(), Intake.next
@@ -175,11 +169,11 @@ def test_a_worker_says_that_it_lives_while_a_partition_is_stuck(
     monkeypatch.setattr(report, "PUBLISH_EVERY_S", 0.05)
 
     def updated() -> set[bytes | str]:
-        keys = redis_client.keys(f"{WORKER_KEY_PREFIX}*")
-        return {value for key in keys if (value := redis_client.hget(key, "updated"))}
+        keys = place.client.keys(f"{WORKER_KEY_PREFIX}*")
+        return {value for key in keys if (value := place.client.hget(key, "updated"))}
 
     try:
-        with watched(redis_url, mysql_url) as (_, worker, _):
+        with place.watched() as (_, worker, _):
             eventually(stuck.is_set)
             for _ in range(3):
                 before = updated()
@@ -190,45 +184,41 @@ def test_a_worker_says_that_it_lives_while_a_partition_is_stuck(
         thaw.set()
 
 
-def test_a_stop_under_load_leaves_nothing_pending(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_a_stop_under_load_leaves_nothing_pending(place: Place) -> None:
     traffic = Traffic(207)
     with (
-        watched(redis_url, mysql_url, batch_entries=5) as (records, worker, oracle),
-        feeding(lambda: fill(redis_client, traffic, 8)),
+        place.watched(batch_entries=5) as (records, worker, oracle),
+        feeding(lambda: fill(place.client, traffic, 8)),
     ):
         eventually(lambda: oracle.guards() > 30)
         assert worker.end() == 0
     assert records.fields("stopped")[0]["pending"] == 0
-    assert pending(redis_client) == 0
+    assert pending(place.client) == 0
     for number in range(PARTITIONS):
-        assert redis_client.xinfo_consumers(stream_key(number), GROUP) == []
-    assert drain(redis_url, mysql_url) == 0
-    check(mysql_url, traffic)
+        assert place.client.xinfo_consumers(stream_key(number), GROUP) == []
+    place.drain()
+    place.check(traffic)
 
 
 def test_what_was_read_and_not_applied_at_a_stop_stays_pending_and_comes_again(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
+    place: Place,
 ) -> None:
     traffic = Traffic(208)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
+    with place.watched() as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
         oracle.rows("RENAME TABLE counter_slot TO away")
-        fill(redis_client, traffic)
+        fill(place.client, traffic)
         eventually(lambda: "waiting" in records.actions())
         assert worker.end() == 1
         oracle.rows("RENAME TABLE away TO counter_slot")
-    assert records.fields("stopped")[0]["pending"] == pending(redis_client) > 0
-    assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
-    check(mysql_url, traffic)
+    assert records.fields("stopped")[0]["pending"] == pending(place.client) > 0
+    place.drain(claim_idle_ms=1)
+    place.check(traffic)
 
 
-def test_what_was_applied_and_not_acknowledged_at_a_stop_counts_once(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
+def test_what_was_applied_and_not_acknowledged_at_a_stop_counts_once(place: Place) -> None:
     traffic = Traffic(209)
-    fill(redis_client, traffic)
+    fill(place.client, traffic)
 
     hidden: list[str] = []
 
@@ -236,28 +226,26 @@ def test_what_was_applied_and_not_acknowledged_at_a_stop_counts_once(
         if point == "committed" and not hidden:  # the threads cannot acknowledge any more
             for number in range(PARTITIONS):
                 hidden.append(stream_key(number))
-                redis_client.rename(hidden[-1], f"hidden:{number}")
-                redis_client.set(hidden[-1], "no stream")
+                place.client.rename(hidden[-1], f"hidden:{number}")
+                place.client.set(hidden[-1], "no stream")
 
-    with Records() as records, Running(redis_url, mysql_url, reached=reached) as worker:
+    with Records() as records, place.running(reached=reached) as worker:
         eventually(lambda: "batch" in records.actions())
         eventually(lambda: "waiting" in records.actions())
         assert worker.end() == 1
     for number, stream in enumerate(hidden):
-        redis_client.rename(f"hidden:{number}", stream)
-    assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
-    check(mysql_url, traffic)
-    assert backlog(redis_client, PARTITIONS) == 0
+        place.client.rename(f"hidden:{number}", stream)
+    place.drain(claim_idle_ms=1)
+    place.check(traffic)
+    assert backlog(place.client, PARTITIONS) == 0
 
 
-def test_a_bug_in_a_thread_ends_the_worker(
-    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_in_a_thread_ends_the_worker(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Intake):
         def next(self, *, fresh: bool = True) -> ReadBatch:
             raise RecursionError("a bug")
 
     monkeypatch.setattr(readers, "Intake", Broken)
     with Records() as records:
-        assert Running(redis_url, mysql_url).start().join() == 1
+        assert place.running().start().join() == 1
     assert "crashed" in records.actions()

@@ -20,7 +20,7 @@ from countersink.worker.report import LOGGER, SaltPublisher
 from tests.store.visitors.test_salts import days_ago
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
-from tests.worker.running import watched
+from tests.worker.running import Place
 
 LOG = Log(LOGGER, consumer="test")
 
@@ -42,20 +42,17 @@ def stored(store: Store, counter: str) -> list[Salt]:
 
 
 def test_a_worker_publishes_what_counters_need(
-    redis_url: str,
-    redis_client: redis.Redis,
-    mysql_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
-    with Store(mysql_url) as store, watched(redis_url, mysql_url, batch_wait_ms=10):
+    with Store(place.mysql_url) as store, place.watched(batch_wait_ms=10):
         store.counters.set("plain")
         store.counters.set("v", salt_days=0)
-        eventually(lambda: published(redis_client) == {"v": stored(store, "v")})
+        eventually(lambda: published(place.client) == {"v": stored(store, "v")})
         store.counters.set("w", salt_days=1)
         assert len(stored(store, "w")) == 2
         eventually(
-            lambda: published(redis_client) == {name: stored(store, name) for name in ("v", "w")}
+            lambda: published(place.client) == {name: stored(store, name) for name in ("v", "w")}
         )
         store.counters.delete("v")
         versions = iter(range(1, 10_000))
@@ -63,43 +60,39 @@ def test_a_worker_publishes_what_counters_need(
         def gone() -> bool:
             # At a second look: another worker may have published what this one had not seen.
             store.counters.set("plain", max_keys=next(versions))
-            return set(published(redis_client)) == {"w"}
+            return set(published(place.client)) == {"w"}
 
         eventually(gone)
 
 
-def test_salts_are_written_for_each_partition_again_where_redis_was_emptied(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    redis_client.set(PARTITIONS_KEY, 2)
-    with Store(mysql_url) as store:
+def test_salts_are_written_for_each_partition_again_where_redis_was_emptied(place: Place) -> None:
+    place.client.set(PARTITIONS_KEY, 2)
+    with Store(place.mysql_url) as store:
         store.counters.set("v", salt_days=0)
-        publisher = SaltPublisher(lambda: open_tables(mysql_url), redis_client, LOG)
+        publisher = SaltPublisher(lambda: open_tables(place.mysql_url), place.client, LOG)
         for _ in range(2):
             publisher.keep()
             publisher.publish()
             for partition in (0, 1):
-                assert published(redis_client, partition) == {"v": stored(store, "v")}
-                redis_client.delete(salts_key(stream_key(partition)))
+                assert published(place.client, partition) == {"v": stored(store, "v")}
+                place.client.delete(salts_key(stream_key(partition)))
             publisher._look_at = publisher._keep_at = 0.0
         publisher.close()
 
 
-def test_a_server_that_is_away_is_no_matter_of_salts(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    with Store(mysql_url) as store:
+def test_a_server_that_is_away_is_no_matter_of_salts(place: Place) -> None:
+    with Store(place.mysql_url) as store:
         store.counters.set("v", salt_days=0)
         away = connect("redis://127.0.0.1:1/0")
-        publisher = SaltPublisher(lambda: open_tables(mysql_url), away, LOG)
+        publisher = SaltPublisher(lambda: open_tables(place.mysql_url), away, LOG)
         publisher.keep()
         publisher.publish()
-        publisher._client = redis_client
+        publisher._client = place.client
         publisher.publish()
-        assert published(redis_client) == {"v": stored(store, "v")}
+        assert published(place.client) == {"v": stored(store, "v")}
         publisher.close()
         publisher = SaltPublisher(
-            lambda: open_tables("mysql://nobody@127.0.0.1:1/none"), redis_client, LOG
+            lambda: open_tables("mysql://nobody@127.0.0.1:1/none"), place.client, LOG
         )
         publisher.keep()
         publisher.publish()
@@ -128,13 +121,11 @@ def test_a_right_that_is_missing_in_redis_is_said(
         publisher.close()
 
 
-def test_sightings_right_after_unique_are_counted_with_their_members(
-    redis_url: str, mysql_url: str
-) -> None:
+def test_sightings_right_after_unique_are_counted_with_their_members(place: Place) -> None:
     with (
-        Store(mysql_url) as store,
-        watched(redis_url, mysql_url, batch_wait_ms=10),
-        Producer(redis_url) as producer,
+        Store(place.mysql_url) as store,
+        place.watched(batch_wait_ms=10),
+        Producer(place.redis_url) as producer,
     ):
         producer.seen("warm", "/", "ann")
         assert not producer.flush(0.1)
@@ -148,22 +139,18 @@ def test_sightings_right_after_unique_are_counted_with_their_members(
 
 
 def test_sightings_while_all_workers_were_away_for_days_keep_their_members(
-    redis_url: str,
-    redis_client: redis.Redis,
-    mysql_url: str,
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sightings, "SALT_SECONDS", 3600.0)
-    with Store(mysql_url) as store, Producer(redis_url) as producer:
+    with Store(place.mysql_url) as store, Producer(place.redis_url) as producer:
         store.counters.set("v", salt_days=1)
         days_ago(session, 5)
         own = {"v": stored(store, "v")}
-        redis_client.hset(salts_key(stream_key(0)), "v", encode_salts(own["v"]).decode())
+        place.client.hset(salts_key(stream_key(0)), "v", encode_salts(own["v"]).decode())
         for day in range(4):
             producer.seen("v", "/", "ann", at=datetime.now(UTC) - timedelta(days=day))
         assert not producer.flush(1.0)
-        with watched(redis_url, mysql_url, batch_wait_ms=10):
+        with place.watched(batch_wait_ms=10):
             assert producer.flush(timeout=60, applied=True)
         days = [(each.total, each.estimate) for _, each in store.totals.unique_by("v", "day")]
         assert days == [(1, False)] * 4

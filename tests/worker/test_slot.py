@@ -1,21 +1,21 @@
 """Slots: one for each worker, renewed in time, another one when the lease is lost."""
 
 from functools import partial
+from typing import Any
 
 import pytest
-import redis
 
 from countersink.runtime.log import Log
 from countersink.store.connection import Session, connect
 from countersink.store.errors import SchemaMismatch
 from countersink.store.lease import take
-from countersink.worker import loop
+from countersink.worker import WorkerOptions, loop
 from countersink.worker.loop import Slot
 from countersink.worker.report import LOGGER
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, now_ms, send
 from tests.support.waiting import eventually
-from tests.worker.running import Records, migrated_by_a_newer_version, watched
+from tests.worker.running import Place, Records, migrated_by_a_newer_version
 
 
 def slot(mysql_url: str, holder: str) -> Slot:
@@ -27,16 +27,6 @@ def slot(mysql_url: str, holder: str) -> Slot:
 
 def expire(oracle: Oracle) -> None:
     oracle.rows("UPDATE lease SET expires_at = 0")
-
-
-def test_two_workers_have_two_slots_and_keep_them(mysql_url: str) -> None:
-    one, two = slot(mysql_url, "one"), slot(mysql_url, "two")
-    first, second = one.take(), two.take()
-    assert first != second
-    assert {first, second} <= set(range(1, 256))
-    assert (one.keep(), two.keep()) == (first, second)
-    one.release()
-    two.release()
 
 
 def test_a_renewed_lease_lasts_longer(mysql_url: str) -> None:
@@ -73,25 +63,17 @@ def test_a_lease_that_cannot_be_renewed_costs_nothing_but_the_lease(mysql_url: s
     held.release()
 
 
-def test_a_released_slot_is_free(mysql_url: str) -> None:
-    held = slot(mysql_url, "one")
-    number = held.take()
-    held.release()
-    with connect(mysql_url) as session:
-        assert take(session, number, "two", 60.0)
-
-
 def test_a_worker_that_loses_its_slot_goes_on_in_another(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "Slot", partial(Slot, renew_every_s=0.05))
     traffic = Traffic(70)
-    with watched(redis_url, mysql_url) as (records, worker, oracle):
+    with place.watched() as (records, worker, oracle):
         eventually(lambda: "ready" in records.actions())
         before = records.fields("ready")[0]["slot"]
         expire(oracle)
         eventually(lambda: "slot" in records.actions())
-        send(redis_client, *(traffic.entry(now_ms(redis_client)) for _ in range(10)))
+        send(place.client, *(traffic.entry(now_ms(place.client)) for _ in range(10)))
         eventually(lambda: not oracle.differences(traffic.expected))
         used = {number for (number,) in oracle.rows("SELECT DISTINCT slot FROM counter_slot")}
         assert worker.end() == 0
@@ -112,3 +94,32 @@ def test_tables_migrated_by_a_newer_version_are_noticed_without_a_new_connection
     ):
         held.keep()
     held.release()
+
+
+URLS: dict[str, Any] = {"redis_url": "redis://:geheim@r/0", "mysql_url": "mysql://u:geheim@m/d"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_entries": 0},
+        {"batch_rows": 0},
+        {"batch_wait_ms": 0},
+        {"batch_wait_ms": 5_000},
+        {"claim_idle_ms": 0},
+        {"claim_every_s": 0},
+        {"stop_within_s": 0},
+        {"log_format": "xml"},
+    ],
+)
+def test_out_of_range_values_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        WorkerOptions(**URLS, **wrong)
+
+
+def test_a_stop_is_forced_in_time_for_the_promised_ten_seconds() -> None:
+    assert WorkerOptions(**URLS).stop_within_s <= 8.0
+
+
+def test_repr_holds_no_url() -> None:
+    assert "geheim" not in repr(WorkerOptions(**URLS))

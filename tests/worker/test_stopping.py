@@ -16,7 +16,7 @@ from tests.support.processes import Child
 from tests.support.servers import MySQLServer
 from tests.support.traffic import Traffic, backlog
 from tests.support.waiting import eventually
-from tests.worker.running import AWAY, check, drain, feeding, fill
+from tests.worker.running import AWAY, Place, check, drain, feeding, fill
 
 STREAM = stream_key(0)
 
@@ -44,32 +44,30 @@ def leases(oracle: Oracle) -> int:
     "number",
     [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long("the other signal"))],
 )
-def test_a_signal_under_load_leaves_nothing_pending(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str, number: signal.Signals
-) -> None:
+def test_a_signal_under_load_leaves_nothing_pending(place: Place, number: signal.Signals) -> None:
     traffic = Traffic(60)
-    with ForkedChildren() as children, Oracle(mysql_url) as oracle:
-        child = children.worker(redis_url, mysql_url)
+    with ForkedChildren() as children, Oracle(place.mysql_url) as oracle:
+        child = children.worker(place.redis_url, place.mysql_url)
         eventually(lambda: ready(child))
         assert leases(oracle) == 1
-        with feeding(lambda: fill(redis_client, traffic, 10)):
+        with feeding(lambda: place.fill(traffic, 10)):
             eventually(lambda: oracle.guards() > 30)
             child.send(number)
             assert child.wait() == 0
-        assert pending(redis_client) == 0
-        assert redis_client.xinfo_consumers(STREAM, GROUP) == []
-        assert redis_client.keys("countersink:worker:*") == []
+        assert pending(place.client) == 0
+        assert place.client.xinfo_consumers(STREAM, GROUP) == []
+        assert place.client.keys("countersink:worker:*") == []
         assert leases(oracle) == 0
         assert "stopping" in child.output()
         assert "leaves nothing pending" in child.output()
         # What was acknowledged was counted, and nothing else was removed.
-        assert drain(redis_url, mysql_url) == 0
+        place.drain()
         oracle.check(traffic.expected)
 
 
-def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> None:
+def test_a_signal_while_quiet_ends_at_once(place: Place) -> None:
     with ForkedChildren() as children:
-        child = children.worker(redis_url, mysql_url)
+        child = children.worker(place.redis_url, place.mysql_url)
         eventually(lambda: ready(child))
         child.send(signal.SIGINT)
         assert child.wait() == 0
@@ -87,8 +85,7 @@ def test_a_signal_while_quiet_ends_at_once(redis_url: str, mysql_url: str) -> No
     ],
 )
 def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
-    redis_url: str,
-    redis_client: redis.Redis,
+    place: Place,
     mysql_to_stop: tuple[MySQLServer, str],
     signals: int,
     stop_within_s: float,
@@ -96,11 +93,11 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
 ) -> None:
     (server, url), traffic = mysql_to_stop, Traffic(61)
     with ForkedChildren() as children:
-        child = children.worker(redis_url, url, stop_within_s=stop_within_s)
+        child = children.worker(place.redis_url, url, stop_within_s=stop_within_s)
         eventually(lambda: ready(child))
         server.freeze()
-        fill(redis_client, traffic)
-        eventually(lambda: pending(redis_client) > 0)
+        place.fill(traffic)
+        eventually(lambda: pending(place.client) > 0)
         child.terminate()
         if signals == 2:
             eventually(lambda: " stopping " in child.output())
@@ -111,7 +108,7 @@ def test_a_frozen_mysql_does_not_hold_up_the_end_and_the_batch_comes_back(
         if signals == 1:
             assert "stays pending and will be redelivered" in child.output()
         server.thaw()
-    assert drain(redis_url, url, claim_idle_ms=1) == 0
+    assert drain(place.redis_url, url, claim_idle_ms=1) == 0
     check(url, traffic)
 
 
@@ -158,31 +155,18 @@ def test_a_signal_while_waiting_for_a_server_ends_at_once(redis_url: str) -> Non
 
 
 def test_a_signal_with_a_batch_in_hand_and_mysql_away_ends_soon_with_status_1(
-    redis_url: str, redis_client: redis.Redis, mysql_to_stop: tuple[MySQLServer, str]
+    place: Place, mysql_to_stop: tuple[MySQLServer, str]
 ) -> None:
     (server, url), traffic = mysql_to_stop, Traffic(64)
     with ForkedChildren() as children:
-        child = children.worker(redis_url, url)
+        child = children.worker(place.redis_url, url)
         eventually(lambda: ready(child))
         server.kill()
-        fill(redis_client, traffic)
+        place.fill(traffic)
         eventually(lambda: " waiting " in child.output())
         child.terminate()
         assert child.wait() == 1
         assert "what it leaves pending is redelivered" in child.output()
     server.start()
-    assert drain(redis_url, url, claim_idle_ms=1) == 0
+    assert drain(place.redis_url, url, claim_idle_ms=1) == 0
     check(url, traffic)
-
-
-def test_a_killed_worker_s_entries_are_counted_by_the_next(
-    redis_url: str, redis_client: redis.Redis, mysql_url: str
-) -> None:
-    traffic = Traffic(65)
-    with ForkedChildren() as children, Oracle(mysql_url) as oracle:
-        child = children.worker(redis_url, mysql_url, batch_entries=10)
-        fill(redis_client, traffic, 150)
-        eventually(lambda: oracle.guards() > 0)
-        child.kill()
-        assert drain(redis_url, mysql_url, claim_idle_ms=1) == 0
-        oracle.check(traffic.expected)

@@ -71,3 +71,10 @@ class ServerClock:
 def clock(mysql_url: str) -> ServerClock:
     """The server's clock, to be turned."""
     return ServerClock(mysql_url)
+
+
+@pytest.fixture
+def timed(clock: ServerClock) -> Iterator[Sequences]:
+    """Sequences that go by it."""
+    with clock.sequences() as made:
+        yield made

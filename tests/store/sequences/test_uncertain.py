@@ -54,27 +54,24 @@ def _has(pattern: str, request: Request, _: bytes = b"") -> bool:
     return re.search(pattern, request.text) is not None
 
 
-def test_a_reply_that_is_lost_burns_the_value(behind: Store, proxy: MySQLProxy) -> None:
-    proxy.when("*", Phase.AFTER, Deed.CUT, where=_hands_out)
+@pytest.mark.parametrize(
+    ("phase", "take", "following"),
+    [
+        pytest.param(Phase.AFTER, 1, 3, id="a lost reply burns the value"),
+        pytest.param(Phase.BEFORE, 1, 2, id="a statement that never arrived"),
+        pytest.param(Phase.AFTER, 10, 12, id="a block is lost as a whole"),
+    ],
+)
+def test_a_connection_that_is_cut_leaves_it_uncertain(
+    behind: Store, proxy: MySQLProxy, phase: Phase, take: int, following: int
+) -> None:
+    sequences = behind.sequences
+    proxy.when("*", phase, Deed.CUT, where=_hands_out)
     with pytest.raises(SequenceUncertain, match="ask for the next one") as caught:
-        behind.sequences.next("a")
+        sequences.next("a") if take == 1 else sequences.next_block("a", take)
     assert caught.value.code in (0, 2006, 2013)
     assert isinstance(caught.value.__cause__, Unavailable)
-    assert behind.sequences.next("a") == 3
-
-
-def test_a_statement_that_never_arrived_is_uncertain_too(behind: Store, proxy: MySQLProxy) -> None:
-    proxy.when("*", Phase.BEFORE, Deed.CUT, where=_hands_out)
-    with pytest.raises(SequenceUncertain):
-        behind.sequences.next("a")
-    assert behind.sequences.next("a") == 2
-
-
-def test_a_block_is_lost_as_a_whole(behind: Store, proxy: MySQLProxy) -> None:
-    proxy.when("*", Phase.AFTER, Deed.CUT, where=_hands_out)
-    with pytest.raises(SequenceUncertain):
-        behind.sequences.next_block("a", 10)
-    assert behind.sequences.next("a") == 12
+    assert sequences.next("a") == following
 
 
 def test_a_server_that_does_not_reply_in_time(

@@ -14,6 +14,8 @@ from tests.store.tracked.application import App, user
 from tests.support.databases import dropped, new_name
 from tests.support.servers import MySQLServer
 
+pytestmark = pytest.mark.servers("mariadb", "mysql")
+
 ORDERS = """CREATE TABLE orders (
     tenant INT, id INT, status VARCHAR(20), PRIMARY KEY (tenant, id)
 ) CHARACTER SET utf8mb4"""
@@ -32,7 +34,6 @@ def problems(app: App) -> list[str]:
     return [one.problem for one in app.found()]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_triggers_that_a_user_may_not_see_are_not_taken_for_gone(orders: App) -> None:
     tracked = orders.track("orders", counter="c", by=["status"])
     own = Settings.parse(orders.mysql_url).database
@@ -61,7 +62,6 @@ def limited(orders: App) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_triggers_of_a_user_who_is_gone_are_found_and_made_anew(orders: App, limited: str) -> None:
     orders.run(FILL)
     assert problems(orders) == []
@@ -79,7 +79,6 @@ def test_triggers_of_a_user_who_is_gone_are_found_and_made_anew(orders: App, lim
         orders.run("RENAME USER other@'%' TO limited@'%'")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_triggers_of_a_user_without_rights_are_made_anew_by_another(
     orders: App, limited: str
 ) -> None:
@@ -96,7 +95,6 @@ def test_triggers_of_a_user_without_rights_are_made_anew_by_another(
     assert orders.store.tracked.repair("c").triggers == 0
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_rights_on_just_the_columns_that_a_trigger_reads_are_enough(
     orders: App, limited: str
 ) -> None:
@@ -109,7 +107,6 @@ def test_rights_on_just_the_columns_that_a_trigger_reads_are_enough(
     assert problems(orders) == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_user_who_may_not_look_at_others_says_nothing_of_them(orders: App, limited: str) -> None:
     orders.store.tracked.repair("c")
     with open_session(limited) as session:
@@ -144,7 +141,6 @@ def test_while_triggers_are_changed_the_count_is_not_taken_for_right(
         orders.store.row_count("c")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_that_a_trigger_goes_by_and_that_is_gone_is_named(orders: App) -> None:
     if orders.session.dialect.name != "mariadb":
         pytest.skip("on MySQL triggers do not go by the primary key")
@@ -158,7 +154,6 @@ def test_a_column_that_a_trigger_goes_by_and_that_is_gone_is_named(orders: App) 
     assert problems(orders) == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_triggers_of_a_copy_are_found_and_dropped(orders: App, mysql_server: MySQLServer) -> None:
     tracked = orders.track("orders", counter="c", by=["status"])
     made = [

@@ -1,11 +1,12 @@
-"""Tracking and untracking: beside others, after a crash, and nothing but its own."""
+"""Planning, tracking and untracking: beside others, after a crash, and nothing but its own."""
 
 import re
 import threading
+from typing import Any
 
 import pytest
 
-from countersink.store import Conflict, Store, TrackedCounter, UnknownCounter
+from countersink.store import Conflict, Store, UnknownCounter
 from countersink.store.connection import Session, connect
 from countersink.store.sessions import open_tables
 from countersink.store.tracked import TrackedTable, lifecycle, recount, triggers
@@ -13,6 +14,9 @@ from countersink.store.tracked.recount import turn
 from countersink.store.tracked.table import read_table
 from tests.store.helpers import together
 from tests.store.tracked.application import App
+from tests.store.width_rows import plant
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 ORDERS = "CREATE TABLE orders (id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(20), placed DATE)"
 FILL = "INSERT INTO orders (status, placed) VALUES ('open', '2026-11-21'), (NULL, NULL)"
@@ -53,7 +57,6 @@ def test_a_plan_changes_nothing_and_says_what_track_then_does(orders: App) -> No
     assert len(orders.triggers()) == 3
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_table_is_tracked_listed_read_and_untracked(orders: App) -> None:
     before, seen = version(orders), list[tuple[int, int]]()
     tracked = orders.track(
@@ -101,7 +104,6 @@ def test_a_table_can_be_tracked_in_several_counters(orders: App) -> None:
     assert orders.store.totals.total("b") == 4
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_days_outside_the_calendar_of_counters_are_in_totals(orders: App) -> None:
     orders.run("INSERT INTO orders (placed) VALUES ('1000-01-01'), ('9999-12-25'), ('9999-12-31')")
     orders.track("orders", counter="c", day="placed")
@@ -115,18 +117,6 @@ def test_days_outside_the_calendar_of_counters_are_in_totals(orders: App) -> Non
     assert totals.daily("c", start=last, end=last) == [(last, 1)]
     assert totals.by_key("c", end=first) == totals.top("c", start=None, end=first) == [("", 2)]
     assert [str(day) for day, _ in totals.daily("all")] == ["1970-01-01"]
-
-
-def test_nobody_else_may_change_the_counter(orders: App) -> None:
-    orders.track("orders", counter="c")
-    for change in (
-        lambda: orders.store.counters.delete("c"),
-        lambda: orders.store.counters.set("c", time_zone="Europe/Berlin"),
-        lambda: orders.store.counters.set("c", keep="day=3d"),
-    ):
-        with pytest.raises(TrackedCounter, match="untrack"):
-            change()
-    assert orders.found() == []
 
 
 def claimed(app: App) -> TrackedTable:
@@ -144,7 +134,6 @@ def make_one_trigger(app: App, tracked: TrackedTable) -> None:
         session.execute(triggers.wanted(tracked, table, database)[0].create)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("made", [0, 1])
 def test_a_track_that_was_killed_goes_on_or_is_taken_back(orders: App, made: int) -> None:
     tracked = claimed(orders)
@@ -166,7 +155,6 @@ def test_a_track_that_was_killed_goes_on_or_is_taken_back(orders: App, made: int
     assert left(orders) == [0, 0, 0, 0]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_untrack_tidies_up_what_is_half_gone(orders: App) -> None:
     for table_too in (False, True):
         tracked = orders.track("orders", counter="c", by=["status"])
@@ -181,10 +169,7 @@ def test_untrack_tidies_up_what_is_half_gone(orders: App) -> None:
 def test_untrack_leaves_everything_else_alone(orders: App) -> None:
     orders.run("CREATE TRIGGER own AFTER INSERT ON orders FOR EACH ROW SET @x = 1")
     orders.store.counters.set("c", app_slots=7)
-    orders.own.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('d', '2026-11-21', '', 0, 1)"
-    )
+    plant(orders.own, ("d", "2026-11-21", "", 0, 1))
     orders.track("orders", counter="c")
     orders.store.tracked.untrack("c")
     assert orders.triggers() == {"own"}
@@ -192,7 +177,6 @@ def test_untrack_leaves_everything_else_alone(orders: App) -> None:
     assert orders.own.query("SELECT counter FROM counter_slot") == [("d",)]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_two_who_track_at_once_both_get_it(orders: App) -> None:
     def track() -> TrackedTable:
         with Store(orders.mysql_url) as store:
@@ -204,7 +188,6 @@ def test_two_who_track_at_once_both_get_it(orders: App) -> None:
     assert orders.found() == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_it_waits_for_a_transaction_that_uses_the_table_and_lets_others_pass(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +218,6 @@ def test_it_waits_for_a_transaction_that_uses_the_table_and_lets_others_pass(
     assert orders.found() == []
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_it_gives_up_in_the_end_and_says_by_which_query_to_find_whoever_is_in_the_way(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,3 +256,24 @@ def test_one_counts_at_a_time_and_the_other_says_so(
             raise AssertionError("both have their turn")
     with pytest.raises(UnknownCounter, match="tracked"), turn(hasty, "d"):
         raise AssertionError("nothing is tracked")
+
+
+def test_a_plan_names_the_columns_that_triggers_read_and_what_will_need_a_recount(app: App) -> None:
+    app.run(
+        "CREATE TABLE bare (id INT, status INT, placed DATE)",
+        "CREATE TABLE keyed (id INT, status INT, placed DATE, PRIMARY KEY (status, id))",
+    )
+    mariadb = app.session.dialect.name == "mariadb"
+    plan = app.store.tracked.plan
+    how: dict[str, Any] = {"by": ["STATUS"], "day": "placed"}
+    keyed = plan(f"{app.schema}.keyed", **how)
+    assert keyed.reads == ["status", "placed", *(["id"] if mariadb else [])]
+    assert keyed.warnings == []
+    everything = plan(f"{app.schema}.bare")
+    assert (everything.reads, everything.warnings) == ([], [])
+    bare = plan(f"{app.schema}.bare", **how)
+    assert bare.reads == ["status", "placed"]
+    assert ["UPDATE IGNORE" in warning for warning in bare.warnings] == [True] * mariadb
+    notices = list[str]()
+    app.track("bare", notice=notices.append, **how)
+    assert notices == bare.warnings

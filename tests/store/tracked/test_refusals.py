@@ -1,16 +1,28 @@
 """What cannot be tracked is refused before anything is changed, with advice."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from countersink.store import Refused, Store
 from countersink.store.connection import connect
+from countersink.store.errors import UnknownCounter
 from countersink.store.settings import Settings
+from countersink.store.sql import quoted
+from countersink.store.tracked.definitions import (
+    TrackedTable,
+    default_counter,
+    find,
+    find_one,
+    parse,
+)
 from countersink.store.tracked.encoding import key_sql
 from countersink.store.tracked.table import read_table, widest
 from tests.store.tracked.application import App, user
 from tests.support.factories import MySQLFactory
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 TABLE = "CREATE TABLE orders (id INT PRIMARY KEY, status VARCHAR(20), placed DATE)"
 
@@ -45,7 +57,6 @@ TOO_LONG = (
 )
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_the_longest_value_of_a_column_that_is_taken_fits_a_key(app: App) -> None:
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(LONGEST))
     app.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
@@ -61,7 +72,6 @@ def test_the_longest_value_of_a_column_that_is_taken_fits_a_key(app: App) -> Non
     assert app.counts("c") == {("1970-01-01", ("😀" * 63).encode()): 2}
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_whose_values_might_not_fit_is_refused_with_advice(app: App) -> None:
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(TOO_LONG))
     app.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
@@ -104,7 +114,6 @@ def test_what_cannot_be_asked_for(app: App) -> None:
         app.track("orders", counter="c", by="status")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_is_no_table_to_track(app: App) -> None:
     app.run(
         TABLE,
@@ -137,7 +146,6 @@ def test_what_is_no_table_to_track(app: App) -> None:
     assert "give one (--counter)" in refusal(app, f"{app.schema}.`an order`")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_mariadb_alone_has(app: App) -> None:
     if app.session.dialect.name != "mariadb":
         pytest.skip("MySQL has neither")
@@ -173,7 +181,6 @@ def test_a_counter_that_is_anything_else_is_refused(app: App) -> None:
     assert app.store.tracked.list() == [first]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_missing_right_is_named_before_anything_is_changed(
     app: App,
 ) -> None:
@@ -205,7 +212,6 @@ def test_a_missing_right_is_named_before_anything_is_changed(
     assert app.triggers() == set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_everybody_may_is_left_to_the_server(app: App) -> None:
     if app.session.dialect.name != "mariadb":
         pytest.skip("MySQL grants nothing to everybody")
@@ -227,7 +233,6 @@ def test_what_everybody_may_is_left_to_the_server(app: App) -> None:
             app.run(f"REVOKE SELECT, TRIGGER ON {app.schema}.* FROM PUBLIC")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_rights_by_a_role_do_only_where_triggers_have_them(app: App) -> None:
     app.run(TABLE)
     own, table = Settings.parse(app.mysql_url).database, f"{app.schema}.orders"
@@ -254,7 +259,6 @@ def test_rights_by_a_role_do_only_where_triggers_have_them(app: App) -> None:
             app.run("DROP ROLE counting")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_the_binary_log_demands_is_said(own_mysql_server: MySQLFactory) -> None:
     server = own_mysql_server(
         fast=True, extra=["--log-bin=binlog", "--log-bin-trust-function-creators=OFF"]
@@ -272,3 +276,73 @@ def test_what_the_binary_log_demands_is_said(own_mysql_server: MySQLFactory) -> 
             root.execute("SET GLOBAL log_bin_trust_function_creators = 1")
             limited.tracked.track("app.orders", counter="limited")
         assert [each.counter for each in store.tracked.list()] == ["as_root", "limited"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "counter"),
+    [
+        ("orders", ("here", "orders"), "orders"),
+        ("shop.orders", ("shop", "orders"), "shop.orders"),
+        ("`shop`.`orders`", ("shop", "orders"), "shop.orders"),
+        ("shop.`a.b`", ("shop", "a.b"), "shop.a.b"),
+        ("`a``b`", ("here", "a`b"), None),
+        ("my orders", ("here", "my orders"), None),
+        ("é", ("here", "é"), None),
+        ("`" + "x" * 64 + "`.y", ("x" * 64, "y"), None),
+        ('a"b; DROP TABLE x', ("here", 'a"b; DROP TABLE x'), None),
+    ],
+)
+def test_a_name_is_what_was_written(
+    written: str, meant: tuple[str, str], counter: str | None
+) -> None:
+    assert parse(written, "here") == meant
+    assert default_counter(written) == counter
+
+
+@pytest.mark.parametrize("written", ["", ".", "a.", ".a", "a.b.c", "`a", "a`b", "``", "a\0b", "`"])
+def test_what_is_no_name_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match="backquote"):
+        parse(written, "here")
+
+
+def test_a_name_is_text() -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        parse(b"orders", "here")  # type: ignore[arg-type]
+
+
+def test_a_name_cannot_leave_its_quotes() -> None:
+    assert quoted("a`; DROP TABLE b; `") == "`a``; DROP TABLE b; ```"
+
+
+def tracked(counter: str, schema: str, table: str) -> TrackedTable:
+    return TrackedTable(
+        counter=counter,
+        schema=schema,
+        table=table,
+        by=(),
+        day=None,
+        app_slots=16,
+        triggers="countersink_0",
+        created=datetime(2026, 11, 21, tzinfo=UTC),
+        counted=None,
+    )
+
+
+def test_a_name_means_every_tracking_of_the_table_or_else_one_counter() -> None:
+    orders = tracked("shop.orders", "shop", "orders")
+    by_day = tracked("by_day", "shop", "orders")
+    local = tracked("local", "here", "orders")
+    everything = [orders, by_day, local]
+    for name in ("shop.orders", "shop.`orders`"):  # also where it is one of its counters
+        assert find(everything, name, "here") == [orders, by_day]
+        with pytest.raises(ValueError, match=r"name one of shop\.orders, by_day as"):
+            find_one(everything, name, "here")
+    assert find(everything, "by_day", "here") == [by_day] == [find_one(everything, "by_day", "x")]
+    assert find_one(everything, "orders", "here") == local
+    assert find(everything, "a.b.c", "here") == find(everything, "nothing", "here") == []
+    with pytest.raises(UnknownCounter, match="no table is tracked as 'nothing'"):
+        find_one(everything, "nothing", "here")
+    elsewhere = tracked("orders", "shop", "old")
+    with pytest.raises(ValueError, match=r"counter of shop.old, and table here.orders .* local:"):
+        find([*everything, elsewhere], "orders", "here")
+    assert find([*everything, elsewhere], "orders", "there") == [elsewhere]

@@ -1,7 +1,6 @@
 """Whatever goes past the triggers is found, and mended beside whoever writes."""
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
@@ -14,6 +13,8 @@ from countersink.store.tracked.check import TABLE_CHANGED
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import again_and_again, together
 from tests.store.tracked.application import App
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 CUSTOMERS = "CREATE TABLE customers (id INT PRIMARY KEY)"
 ORDERS = """CREATE TABLE orders (
@@ -100,7 +101,6 @@ PAST_THE_TRIGGERS = (
 )
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_fires_no_trigger_is_found_and_mended(orders: App) -> None:
     (tracked,) = orders.store.tracked.list()
     for statements in PAST_THE_TRIGGERS:
@@ -164,7 +164,6 @@ def test_a_table_that_cannot_be_counted_any_more_is_said_to_be_so(app: App) -> N
     assert app.triggers() == set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_that_changed_its_letters_alone_is_mended(orders: App) -> None:
     orders.run("ALTER TABLE orders RENAME COLUMN status TO Status")
     orders.store.tracked.repair("c")
@@ -172,7 +171,6 @@ def test_a_column_that_changed_its_letters_alone_is_mended(orders: App) -> None:
     assert problems(orders) == set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +196,6 @@ def test_what_is_written_and_moved_in_the_midst_of_counting_is_counted_once(
     assert problems(orders) == set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_two_repairs_at_once_beside_a_writer_do_not_mend_twice(orders: App) -> None:
     def write() -> None:
         for statement in (*FILL, "UPDATE orders SET status = 'paid' ORDER BY id LIMIT 2"):
@@ -217,7 +214,6 @@ def test_two_repairs_at_once_beside_a_writer_do_not_mend_twice(orders: App) -> N
     assert problems(orders) == set()
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_table_that_is_truncated_in_the_midst_is_counted_anew(orders: App) -> None:
     said = list[str]()
     begun = list[int]()
@@ -243,31 +239,3 @@ def test_a_table_that_is_truncated_again_and_again_is_a_conflict(orders: App) ->
     assert raised.value.code == TABLE_CHANGED
     orders.store.tracked.repair("c")
     assert problems(orders) == set()
-
-
-FIRST_KEYS: dict[str, Sequence[object]] = {
-    "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci": "a|\\é%zB",
-    "VARBINARY(20)": "a|\\é%zB",
-    "ENUM('z', 'a', 'm')": "zam",
-    "DECIMAL(10, 2)": range(9),
-}
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_parts_of_a_table_are_right_whatever_its_primary_key_is(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that end between rows of one first key, too."""
-    monkeypatch.setattr(check, "ROWS_PER_QUERY", 2)
-    for number, (kind, values) in enumerate(FIRST_KEYS.items()):
-        table = f"orders{number}"
-        app.run(f"CREATE TABLE {table} (id {kind}, part INT, status INT, PRIMARY KEY (id, part))")
-        for value in values:
-            app.session.execute(
-                f"INSERT INTO {table} VALUES (%s, 1, 1), (%s, 2, 1), (%s, 3, 2)", (value,) * 3
-            )
-        app.track(table, counter=table, by=["status"])
-        assert app.counts(table) == {
-            ("1970-01-01", b"1"): 2 * len(values),
-            ("1970-01-01", b"2"): len(values),
-        }

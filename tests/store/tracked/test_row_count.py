@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from countersink.store import Refused, Store, StoreError, UnknownCounter
 from countersink.store.connection import Session, connect
+from countersink.store.errors import Unavailable
+from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
+from countersink.store.tracked import check
 from countersink.store.tracked import row_count as module
+from countersink.store.tracked.check import differences
 from countersink.store.tracked.row_count import row_count
+from countersink.store.tracked.table import read_table
+from tests.store.tracked.application import App
+from tests.store.width_rows import plant
 from tests.support.examples import examples
+
+pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 TABLE = """
 CREATE TABLE sales (
@@ -115,7 +124,6 @@ GROUPS = [["plain"], ["folded"], ["padded", "kind"], ["number", "filled", "flag"
 GROUPS += [["price", "born", "moment"], ["length", "year", "fixed", "raw"]]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_every_type_of_column_is_compared_as_the_server_compares_it(sales: Sales) -> None:
     for group in GROUPS:
         sales.track("-".join(group), group)
@@ -161,7 +169,6 @@ def _is_range(days: tuple[date | None, date | None]) -> bool:
     return None in days or days[0] <= days[1]  # type: ignore[operator]
 
 
-@pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.random
 def test_any_rows_and_any_question_give_what_count_gives(
     sales: Sales, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +182,6 @@ def test_any_rows_and_any_question_give_what_count_gives(
     _compare(sales)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) -> None:
     sales.track("wide", ["number", "flag"], "sold")
     sales.track("narrow", ["number"])
@@ -195,7 +201,6 @@ def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) 
     assert count("narrow", number=1) == 100
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_names_of_columns_are_taken_in_any_case_and_values_from_both_places(sales: Sales) -> None:
     sales.track("orders", ["number", "plain"])
     sales.fill([{"number": 1, "plain": "a"}, {"number": 1, "plain": "b"}])
@@ -277,7 +282,6 @@ def test_a_name_that_means_two_tables_is_refused(sales: Sales, mysql_url: str) -
         sales.store.row_count("orders")
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
     sales.track("orders", ["number"])
     sales.session.execute("ALTER TABLE sales DROP COLUMN number")
@@ -289,7 +293,6 @@ def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
         sales.store.row_count("orders", number=1)
 
 
-@pytest.mark.servers("mariadb", "mysql")
 def test_a_reader_needs_no_rights_on_the_table_but_to_see_the_columns_it_asks_for(
     sales: Sales, mysql_url: str
 ) -> None:
@@ -320,11 +323,7 @@ def test_keys_that_no_trigger_wrote_are_nobodys_rows(sales: Sales, mysql_url: st
     with connect(mysql_url) as session:
         for counter in (*columns, "all"):
             for key in (*strange, *(b"NaN|" + key + b"|" + key for key in strange[:4])):
-                session.execute(
-                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                    " VALUES (%s, '1970-01-01', %s, 0, 5)",
-                    (counter, key),
-                )
+                plant(session, (counter, "1970-01-01", key, 0, 5))
     sales.fill([{"price": 1, "plain": "a", "folded": "a"}])
     for where in ({"price": 1}, {"plain": "a"}, {"folded": "A"}):
         assert sales.store.row_count(sales.name, where=where) == 1, where
@@ -345,15 +344,9 @@ def test_only_what_is_asked_for_is_read(
     monkeypatch.setattr(module, "ENTRIES", 10)  # as many as this small table makes sense with
     sales.track("orders", ["number", "plain"], "sold")
     with connect(mysql_url) as session:
-        for number in range(20):
-            session.execute(
-                "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
-                + ", ".join(
-                    f"('orders', DATE '2026-01-01' + INTERVAL {day} DAY, '{number}|{text}', 256, 1)"
-                    for text in "abAB"
-                    for day in range(200)
-                )
-            )
+        dates = [date(2026, 1, 1) + timedelta(days=n) for n in range(200)]
+        texts = [f"{number}|{text}" for number in range(20) for text in "abAB"]
+        plant(session, *(("orders", day, text, 256, 1) for day in dates for text in texts))
         session.execute("ANALYZE TABLE counter_slot")
     day = date(2026, 1, 2)
     for where, days, found, most in (
@@ -381,13 +374,75 @@ def test_more_keys_than_are_read_at_a_time(
     monkeypatch.setattr(module, "ENTRIES", 100)
     sales.track("orders", ["number", "plain"])
     with connect(mysql_url) as session:
-        session.execute(
-            "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
-            + ", ".join(
-                f"('orders', '1970-01-01', '{number}|{'aA'[number % 2]}', 256, 2)"
-                for number in range(1050)
-            )
-        )
+        texts = [f"{number}|{'aA'[number % 2]}" for number in range(1050)]
+        plant(session, *(("orders", "1970-01-01", text, 256, 2) for text in texts))
     assert sales.store.row_count("orders", plain="a") == 2100
     assert sales.store.row_count("orders", plain="b") == 0
     assert sales.store.row_count("orders", number=7) == 2
+
+
+KEYS = {
+    "INT": "-5, 0, 3, 4, 9",
+    "VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci": "'', 'a', 'B', 'é', 'z%s'",
+    "ENUM('z', 'a', 'm', 'b', 'y')": "'z', 'a', 'm', 'b', 'y'",
+    "DECIMAL(10, 2)": "-1.5, 0, 0.01, 7, 99999999.99",
+    "VARBINARY(4)": "'', X'00', 'a', X'FF00', X'FFFF'",
+    "DATE": "'0000-00-00', '2026-02-00', '1969-12-31', '2026-11-21', '9999-12-31'",
+    "DATETIME(6)": "'0000-00-00', '1000-01-01', '2026-11-21 08:00:00.000001',"
+    " '2026-11-21 08:00:00.000002', '9999-12-31 23:59:59.999999'",
+    "TIMESTAMP(3)": "'2026-03-29 00:30:00', '2026-10-25 00:30:00.001', '2026-10-25 00:30:00.002',"
+    " '2026-10-25 01:30:00', '2037-01-01'",
+}
+OF_MARIADB = {
+    "UUID": "'00000000-0000-0000-0000-000000000000', '6ccd780c-baba-1026-9564-5b8c656024db',"
+    " '6ccd780c-baba-7026-9564-5b8c656024db', '7ccd780c-baba-1026-8564-5b8c656024db',"
+    " 'ffffffff-ffff-ffff-ffff-ffffffffffff'",
+    "INET6": "'::', '::1', '::ffff:1.2.3.4', '2001:db8::1', 'ffff::'",
+}
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_rows_are_read_in_parts_by_keys_of_many_types(
+    app: App, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """A part ends behind all rows of a first key, though two rows would do."""
+    monkeypatch.setattr(check, "ROWS_PER_QUERY", 2)
+    mariadb = app.session.dialect.name == "mariadb"
+    app.run("SET SESSION sql_mode = ''")
+    for number, (kind, values) in enumerate({**KEYS, **(OF_MARIADB if mariadb else {})}.items()):
+        app.run(
+            f"CREATE TABLE t{number} (k {kind} NOT NULL, n INT NOT NULL, PRIMARY KEY (k, n))",
+            *(
+                f"INSERT INTO t{number} VALUES ({value}, {row})"
+                for value in split(values)
+                for row in range(rows)
+            ),
+        )
+        seen = list[int]()
+        app.track(
+            f"t{number}",
+            counter=f"c{number}",
+            progress=lambda done, _, seen=seen: seen.append(done),
+        )
+        whole = 5 * rows
+        parts = (
+            [whole]
+            if kind.startswith(("ENUM", "DECIMAL"))
+            else [*range(rows, whole + 1, rows), whole]
+        )
+        assert seen == [0, *parts, whole], kind
+        assert app.counts(f"c{number}") == {("1970-01-01", b""): whole}, kind
+
+
+def split(values: str) -> list[str]:
+    return values.split(", ")
+
+
+def test_a_server_that_is_silent_for_too_long_is_told(app: App) -> None:
+    app.run("CREATE TABLE t (a INT NOT NULL)", "INSERT INTO t VALUES (1), (2)")
+    tracked = app.store.tracked.plan(f"{app.schema}.t", counter="c").definition
+    with connect(app.app_url) as other, open_tables(app.mysql_url, read_timeout=1) as session:
+        table = read_table(session, app.schema, "t", "")
+        other.execute("LOCK TABLES t WRITE")
+        with pytest.raises(Unavailable, match=r"rows of .*\.t were counted, or .* 60 minutes"):
+            differences(session, tracked, table)

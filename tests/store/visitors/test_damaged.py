@@ -3,10 +3,12 @@ they are dead letters, each once, whatever else has it run again.
 """
 
 import json
+from contextlib import closing
 from datetime import date
 
 import pytest
 
+from countersink.runtime.dead_letter import DeadReason
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import Store
 from countersink.store.apply import dead
@@ -14,11 +16,23 @@ from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.errors import Conflict
+from countersink.store.errors import Conflict, DamagedSketch
 from countersink.store.sql import day_label
+from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import guard_count, keys, ledger, minute, slots
+from tests.store.helpers import (
+    applier,
+    compacted,
+    guard_count,
+    keys,
+    ledger,
+    minute,
+    rolled_up,
+    slots,
+)
 from tests.store.visitors.sightings import Sighting, numbers, seen_entry
+from tests.store.visitors.test_unite import dead_rows
+from tests.support.traffic import now_minute
 
 NOON = minute()
 TODAY = day_label(date(2026, 11, 21))
@@ -130,3 +144,71 @@ def test_retrying_counts_all_but_those_of_the_damaged_sketch(
     assert (done.retried, done.failed, done.rows) == (1, 1, 1)
     assert letters(session) == [("bad_sketch", "/")]
     assert keys(session, "visitors") == {b"/": 1, b"/x": 2}
+
+
+BACK = 80 * 1440
+
+
+def count(mysql_url: str, session: Session, slot: int = 3, back: int = 0) -> None:
+    """A sighting of each of two keys, and a plain increment of a third one and of one of them."""
+    at = now_minute() - back
+    made: list[Sighting] = [("visitors", "/a", at, "ann"), ("visitors", "/b", at, "bob")]
+    with closing(applier(mysql_url, slot)) as one:
+        one.apply([seen_entry(session, made, ("visitors", "/plain", at, 5))])
+        one.apply([seen_entry(session, [], ("visitors", "/b", at, 2))])
+
+
+@pytest.mark.parametrize("gone", ["counter_key = '/a'", "TRUE"])
+@pytest.mark.parametrize("moved", ["", "compacted", "month"])
+def test_deleted_sketches_are_damage(
+    mysql_url: str, session: Session, store: Store, verifying: Session, moved: str, gone: str
+) -> None:
+    for slot in (3, 4):
+        count(mysql_url, session, slot, BACK if moved == "month" else 0)
+    if moved == "compacted":
+        compacted(mysql_url)
+    elif moved == "month":
+        store.counters.set("visitors", keep="day=30d")
+        rolled_up(mysql_url)
+    assert verify(verifying).agrees
+    assert store.totals.unique("visitors").total == 2
+    assert store.totals.unique("visitors", key="/plain").total == 0
+    session.execute(f"DELETE FROM visitor_slot WHERE {gone}")
+    asked = (
+        lambda: store.totals.unique("visitors"),
+        lambda: store.totals.unique("visitors", key="/a"),
+        lambda: store.totals.unique_by("visitors", "month"),
+        lambda: store.totals.unique_by_key("visitors"),
+    )
+    for ask in asked:
+        with pytest.raises(DamagedSketch, match=r"'visitors' are missing.*`countersink verify`"):
+            ask()
+    assert store.totals.unique("visitors", key="/plain").total == 0
+    for names in None, "visitors":
+        (wrong,) = verify(verifying, names).differences
+        assert (wrong.counter, wrong.problem) == ("visitors", "sketch")
+        assert "'/a' in the bucket" in wrong.detail
+        assert "missing" in wrong.detail
+
+
+def test_what_is_missing_stays_found(
+    mysql_url: str, session: Session, store: Store, verifying: Session
+) -> None:
+    for slot in (3, 4):
+        count(mysql_url, session, slot)
+        count(mysql_url, session, slot, BACK)
+    session.execute("DELETE FROM visitor_slot WHERE counter_key = '/a' AND slot = 4")
+    # New members of the row do not take the place of those that are missing.
+    count(mysql_url, session, 4)
+    ((row),) = dead_rows(session)
+    assert row.reason == DeadReason.BAD_SKETCH
+    assert "missing" in row.detail
+    assert keys(session, "visitors") == {b"/a": 4, b"/b": 15, b"/plain": 25}
+    # Neither does it move.
+    done = compacted(mysql_url)
+    assert {one.key for one in done.unreadable} == {b"/a"}
+    store.counters.set("visitors", keep="day=30d")
+    assert {one.key for one in rolled_up(mysql_url).unreadable} == {b"/a"}
+    assert store.totals.unique("visitors", key="/b").total == 1
+    (wrong,) = verify(verifying).differences
+    assert (wrong.problem, wrong.in_tables) == ("sketch", 2)

@@ -1,6 +1,5 @@
 """Sketches go where their rows go: compaction, steps, months, deletion; what verify finds."""
 
-import random
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -101,24 +100,6 @@ def test_months_are_united_and_added_to(mysql_url: str, session: Session, store:
     assert whole(session) == before
     assert store.totals.unique("visitors", key="/9").total == 1
     beside_rows(session)
-
-
-def test_steps_unite_in_wider_buckets(mysql_url: str, session: Session, store: Store) -> None:
-    store.counters.set("fine", salt_days=0, resolution="minute", keep="minute=1h,hour=2d")
-    chosen, now = random.Random(3), now_minute()
-    for slot in (3, 4):
-        made: list[Sighting] = [
-            ("fine", f"/{n % 3}", now - chosen.randrange(4 * 1440), f"v{chosen.randrange(150)}")
-            for n in range(150)
-        ]
-        see(mysql_url, session, made, slot)
-    before, total = whole(session, "fine"), store.totals.unique("fine")
-    for _ in range(2):
-        rolled_up(mysql_url)
-        assert whole(session, "fine") == before
-        assert store.totals.unique("fine") == total
-        beside_rows(session)
-    assert session.query("SELECT COUNT(*) FROM visitor_slot WHERE width = 4") != [(0,)]
 
 
 @pytest.mark.parametrize("damage", ["sketch = X'01'", "checksum = checksum ^ 1"])

@@ -3,7 +3,6 @@
 import json
 import random
 from base64 import b64encode
-from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import replace
 from datetime import date
@@ -20,7 +19,6 @@ from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.counters.buckets import NUMBER
 from countersink.store.errors import Conflict
 from countersink.store.sql import day_label
 from countersink.store.totals import unions as module_of_unions
@@ -36,7 +34,6 @@ from tests.store.visitors.sightings import (
     seen_entry,
     unions,
 )
-from tests.support.examples import MANY
 from tests.support.sketches import registers, sketch_of
 
 NOON = minute()
@@ -61,45 +58,6 @@ def test_sightings_are_counted_and_members_once(
     applier.apply([seen_entry(session, sightings("/home", "b", "c") + sightings("/x", "a"))])
     assert keys(session, "visitors") == {b"/home": 5, b"/x": 1}
     assert numbers(session, "visitors") == {(TODAY, "/home"): 3, (TODAY, "/x"): 1}
-
-
-@pytest.mark.random
-def test_random_sightings_agree_with_sets(mysql_url: str, session: Session, store: Store) -> None:
-    chosen = random.Random(17)
-    store.counters.set("hourly", salt_days=0, resolution="hour", max_keys=4)
-    counts: Counter[tuple[str, str]] = Counter()
-    members: dict[tuple[str, int, str], set[str]] = defaultdict(set)
-    appliers = [new_applier(mysql_url, slot) for slot in (3, 4)]
-    entries = []
-    for _ in range(40 if MANY else 20):
-        made: list[Sighting] = []
-        for _ in range(chosen.randrange(1, 60)):
-            counter = chosen.choice(("visitors", "hourly"))
-            at = NOON + chosen.randrange(180)
-            key, member = f"/{chosen.randrange(4)}", f"v{chosen.randrange(900)}"
-            made.append((counter, key, at, member))
-            counts[counter, key] += 1
-            label = TODAY if counter == "visitors" else at // 60 * 3600 + NUMBER["hour"]
-            members[counter, label, key].add(member)
-        entries.append(seen_entry(session, made))
-        # Again, and some of before: they are duplicates.
-        batch = [entries[-1], *chosen.sample(entries, min(3, len(entries)))]
-        chosen.choice(appliers).apply(batch)
-    for one in appliers:
-        one.close()
-    for counter in ("visitors", "hourly"):
-        assert keys(session, counter) == {
-            key.encode(): number for (name, key), number in counts.items() if name == counter
-        }
-        _, salt = salt_at(session, counter, NOON)
-        found = unions(session, counter)
-        wanted = {place[1:]: own for place, own in members.items() if place[0] == counter}
-        assert found.keys() == wanted.keys()
-        for place, own in wanted.items():
-            whole = sketch_of(b"".join(hashed(member, salt) for member in own))
-            assert registers(found[place].sketch()) == registers(whole)
-            if len(own) <= 256:
-                assert found[place].visitors().total == len(own)
 
 
 def test_several_workers_unite_at_the_same_time(

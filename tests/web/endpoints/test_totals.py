@@ -173,7 +173,7 @@ FILTERS: list[dict[str, Any]] = [
     {"search": "b", "exclude_key": "/b"},
     {"key": "/a", "exclude_prefix": "/"},
 ]
-"""Each parameter, beside others; what they pick in all: ``tests/store/test_selection.py``."""
+"""Each parameter, beside others; what they pick in all: ``tests/reads/test_doors.py``."""
 
 
 def wanted(key: str, asked: dict[str, Any]) -> bool:
