@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.input.spans import split
 from countersink.backfill.options import Recipe
-from countersink.logs import Counts, Parser
+from countersink.logs import Counts, Malformed, Parser
 from countersink.logs.formats.reader import LONGEST_REASON, Window
 from countersink.logs.template import Condition, Operator
+from countersink.runtime.dimensions import RowKey
 from countersink.store.errors import StoreError
 
 Cells = Counts
@@ -61,6 +62,18 @@ def read(
         reader.count(Window(numbers, window, []), tally)
         first += size
     return tally
+
+
+def cell(parser: Parser, line: bytes) -> tuple[RowKey, int] | None:
+    """Key and minute of one line; None where it is blank or left out.
+
+    Raises:
+        Malformed: it is rejected.
+    """
+    counts: Counts = {}
+    for rejected in parser.count([line], 1, counts):
+        raise Malformed(rejected.reason)
+    return next(iter(counts), None)
 
 
 def reasons(tally: RecordTally) -> dict[int, str]:

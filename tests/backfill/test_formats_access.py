@@ -14,7 +14,7 @@ from countersink.logs import Counts, Malformed, Parser, Rejected
 from countersink.logs.formats.line_format import COMBINED
 from countersink.logs.formats.reader import Window
 from countersink.store.errors import Refused
-from tests.backfill.format_helpers import Cells, at, read, reasons, where
+from tests.backfill.format_helpers import Cells, at, cell, read, reasons, where
 from tests.support.examples import examples
 from tests.support.processes import PROJECT
 
@@ -282,7 +282,7 @@ def test_a_range_of_minutes_leaves_out_every_line_with_another_time(lines: list[
     for each in lines:
         for read_as in (each, each.strip(b"\0 \t\r")):  # a NUL may be the host as well
             with suppress(Malformed):
-                found = parser.parse(read_as)
+                found = cell(parser, read_as)
                 expected += found is not None and found[1] != MINUTE
                 break
     tally = read(Recipe(), lines, minutes=(MINUTE, MINUTE + 1))

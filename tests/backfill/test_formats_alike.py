@@ -106,7 +106,6 @@ DEEP = '"uri": "/a", "n": ' + "[" * 499 + "%s" + "]" * 499
 @pytest.mark.parametrize(
     "rest",
     [
-        '"uri": "/a", "n": 1e999',
         '"uri": "/a", "n": ' + "9" * 400,
         '"uri": "/%61", "uri": "/a"',
         r'"uri": "/a", "n": "\\ud800 \ud83d\ude00 \\\\udc00"',
@@ -121,15 +120,16 @@ def test_json_is_read_in_one_way(rest: str) -> None:
 @pytest.mark.parametrize(
     ("rest", "reason"),
     [
-        (r'"uri": "/\ud800"', "half a character"),
-        (r'"request": "GET /\udcff HTTP/1.1"', "half a character"),
-        (r'"uri": "/a", "n": "\\\ud83d\ud83d\ude00"', "half a character"),
-        (r'"uri": "/a", "\uDE00\uD83D": ""', "half a character"),
-        ('"uri": "/a", "n": NaN', "NaN is no value"),
-        ('"uri": "/a", "n": -Infinity', "-Infinity is no value"),
+        (r'"uri": "/\ud800"', "no JSON"),
+        (r'"request": "GET /\udcff HTTP/1.1"', "no JSON"),
+        (r'"uri": "/a", "n": "\\\ud83d\ud83d\ude00"', "no JSON"),
+        (r'"uri": "/a", "\uDE00\uD83D": ""', "no JSON"),
+        ('"uri": "/a", "n": NaN', "no JSON"),
+        ('"uri": "/a", "n": -Infinity', "no JSON"),
+        ('"uri": "/a", "n": 1e999', "no JSON: Number out of range"),
         (r'"uri": "/\x22"', "escape=json"),
-        (DEEP % "[]", "nested too deep"),
-        (DEEP.replace("[", '{"":').replace("]", "}") % "[]", "nested too deep"),
+        (DEEP.replace("[", "[" * 200) % "", "nested too deep"),
+        (DEEP.replace("[", '{"":' * 200) % "", "nested too deep"),
         ('"uri": "/a"}{"uri": "/b"', "no JSON"),
         ('"uri": "/a", "n": "\t"', "no JSON"),
         ('"uri": "/a", "time_iso8601": "2026-03-01"', "a date without a time of day"),

@@ -57,7 +57,7 @@ def test_a_log_that_was_truncated_under_its_writer_tells_its_format(
     assert (report.counted, report.rejected) == (1, 0)
 
 
-@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-32"])  # as Python writes them: with a mark
 @pytest.mark.parametrize("lines", [1, 500])
 def test_a_wide_encoding_is_called_by_its_name(logs: Logs, encoding: str, lines: int) -> None:
     content = long_log(lines).decode().encode(encoding)

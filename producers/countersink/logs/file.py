@@ -26,21 +26,12 @@ LOOKED_AT: Final = 256
 """First bytes that tell all there is to tell."""
 
 _MARKS: Final = {
-    # Those of UTF-32 first: one of them begins as one of UTF-16 does.
+    # The marks of UTF-32 come first: one of them begins as one of UTF-16 does.
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-_WIDE: Final = {
-    # How many bytes a character has, and which of them ASCII leaves 0.
-    "UTF-32LE": (4, (1, 2, 3), 0),
-    "UTF-32BE": (4, (0, 1, 2), 3),
-    "UTF-16LE": (2, (1,), 0),
-    "UTF-16BE": (2, (0,), 1),
-}
-_SHORTEST: Final = 8
-
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _SNIFFED: Final = 8
 """First bytes of a pipe that are waited for; a line of a log is longer."""
@@ -420,31 +411,14 @@ class Pipe:
 
 
 def wide_text(head: bytes, name: str, command: str) -> str:
-    """Why ``name``, which begins so, cannot be read, and how to convert it for ``command``: it is
-    text in UTF-16 or UTF-32. Empty: it is not.
+    """Why ``name``, which begins so, cannot be read, and how to convert it for ``command``: its
+    byte order mark is that of UTF-16 or UTF-32. Empty: it has none.
     """
-    encoding = _wide_encoding(head)
-    if encoding is None:
-        return ""
-    return (
-        f"{name} is {encoding}; convert it first: iconv -f {encoding} -t UTF-8 FILE |"
-        f" countersink {command} -"
-    )
-
-
-def _wide_encoding(head: bytes) -> str | None:
-    """The encoding of text with characters of more than a byte, by its mark or by its zeros."""
     for mark, encoding in _MARKS.items():
         # Two odd bytes alone may be anything.
         if head.startswith(mark) and b"\0" in head[2:LOOKED_AT]:
-            return encoding
-    if len(head) < _SHORTEST:
-        return None
-    start = head[: min(LOOKED_AT, len(head)) // 4 * 4]
-    for encoding, (width, zeros, letters) in _WIDE.items():
-        # Most are ASCII, and none is NUL, as they are where a log was cut off under its writer.
-        if b"\0" not in start[letters::width] and all(
-            4 * start[place::width].count(0) >= 3 * len(start[place::width]) for place in zeros
-        ):
-            return encoding
-    return None
+            return (
+                f"{name} is {encoding}; convert it first: iconv -f {encoding} -t UTF-8 FILE |"
+                f" countersink {command} -"
+            )
+    return ""

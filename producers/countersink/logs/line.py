@@ -18,7 +18,7 @@ sent stay as they are.
 
 import codecs
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -142,10 +142,11 @@ def line_pattern(
     )
 
 
-_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
-_VERSION: Final = re.compile(rb"HTTP/\d(?:\.\d+)?")
-_TARGET: Final = re.compile(rb"/|\*\Z|[A-Za-z][A-Za-z0-9+.-]*://|[^\s/?#@]+:\d+\Z")
-_ORIGIN: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+_METHOD: Final = re.compile(r"[!#$&'*+.^_`|~0-9A-Za-z-]+")
+"""A token of RFC 9110 without the percent sign, which stands for bytes that are no text."""
+_VERSION: Final = re.compile(r"HTTP/[0-9](?:\.[0-9]+)?")
+_TARGET: Final = re.compile(r"/|\*\Z|[A-Za-z][A-Za-z0-9+.-]*://|[^\s/?#@]+:[0-9]+\Z")
+_ORIGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _BACKSLASH: Final = ord("\\")  # looked for much faster than b"\\"
 _ESCAPE: Final = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _ESCAPES: Final = {
@@ -164,8 +165,8 @@ _MONTHS: Final = {
 }
 
 
-def split_request(request: bytes) -> tuple[bytes, bytes, bytes]:
-    """Method, target and version in a request line, still escaped.
+def split_request(request: str) -> tuple[str, str, str]:
+    """Method, target and version in a request line.
 
     A line without a version is HTTP/0.9: its version is empty. Spaces inside the target, which some
     servers let pass, are kept.
@@ -173,41 +174,49 @@ def split_request(request: bytes) -> tuple[bytes, bytes, bytes]:
     Raises:
         Malformed: it is no request line.
     """
-    method, _, rest = asked(request).rstrip(b" ").partition(b" ")
-    target, _, version = rest.rpartition(b" ")
+    method, _, rest = asked(request).rstrip(" ").partition(" ")
+    target, _, version = rest.rpartition(" ")
     versioned = _VERSION.fullmatch(version) is not None
-    target = (target if versioned else rest).strip(b" ")
+    target = (target if versioned else rest).strip(" ")
     if _METHOD.fullmatch(method) is None or _TARGET.match(target) is None:
         raise Malformed("the request is not 'method target version'")
-    if not versioned and (method != b"GET" or b" " in target):
+    if not versioned and (method != "GET" or " " in target):
         raise Malformed("the request has no HTTP version")
-    return method, target, version if versioned else b""
+    return method, target, version if versioned else ""
 
 
-def asked(target: bytes) -> bytes:
+def asked(target: str) -> str:
     """A request target that is there.
 
     Raises:
         Malformed: it is empty or ``-``, as servers write of a client that asked for nothing.
     """
-    if target in (b"-", b""):
+    if target in ("-", ""):
         raise Malformed("the client sent no request")
     return target
 
 
-def path_of(target: bytes) -> bytes:
+def path_of(target: str) -> str:
     """A request target without its query string; of an absolute one the path alone.
 
     Raises:
         Malformed: as :func:`asked`.
     """
-    if not target.startswith(b"/"):
+    if not target.startswith("/"):
         origin = _ORIGIN.match(asked(target))
         if origin is not None:
             target = target[origin.end() :]
-            if not target.startswith(b"/"):
-                target = b"/" + target
-    return target.partition(b"?")[0]
+            if not target.startswith("/"):
+                target = "/" + target
+    return target.partition("?")[0]
+
+
+TARGET_PARTS: Final[Mapping[str, Callable[[str], str]]] = {
+    "target": asked,
+    "path": path_of,
+    "query": lambda target: asked(target).partition("?")[2],
+}
+"""Field names of a request target: the functions that take each from it."""
 
 
 def text(raw: bytes) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from countersink.logs.errors import Malformed, UnknownFormat
+from countersink.logs.errors import UnknownFormat
 from countersink.logs.file import LogFile
 from countersink.logs.formats import line_reader
 from countersink.logs.formats.detection import AUTO, MOST_LINES, detect, untold
@@ -24,7 +24,7 @@ from countersink.logs.formats.reader import (
     Window,
 )
 from countersink.logs.formats.records import JsonLines
-from countersink.logs.formats.w3c_log import W3cLog
+from countersink.logs.formats.w3c import W3cLog
 from countersink.logs.line import diagnosis
 from countersink.logs.template import Condition
 from countersink.logs.times import Clock, no_day
@@ -32,7 +32,6 @@ from countersink.runtime.dimensions import RowKey
 
 Counts = dict[tuple[RowKey, int], int]
 """(key or dimensions, whole Unix minutes) to hits."""
-Cell = tuple[RowKey, int]
 
 _HEAD: Final = 64 * 1024
 """Bytes that are read at once to tell the format of a file."""
@@ -85,12 +84,11 @@ class Parser:
         if self._told:
             self._reader = self._reader_of(input_format, envelope=envelope)
 
-    def begin(self, file: LogFile, offset: int, *, counted: bool = False) -> None:
+    def begin(self, file: LogFile, offset: int) -> None:
         """Be ready for a file that is read from ``offset`` on.
 
         Args:
             file: it, of which nothing was read yet.
-            counted: the line at ``offset`` was counted before its newline came.
 
         Raises:
             UnknownFormat: its first lines are of several formats, or of one that has not a field
@@ -101,8 +99,7 @@ class Parser:
             # Unlike other formats it goes by what the file itself says.
             self._reader = self._untold if self._auto else self._reader_of("w3c")
         if self._auto:
-            lines = _first_bytes(file, None if counted else offset).split(b"\n")
-            self._tell(lines if counted else lines[:-1])
+            self._tell(_first_bytes(file, offset).split(b"\n")[:-1])
         self._reader.look_back(file.read, offset)
 
     @property
@@ -128,25 +125,6 @@ class Parser:
         if reason := untold(lines):
             raise UnknownFormat(reason)
         return True
-
-    def parse(self, line: bytes) -> Cell | None:
-        """The key and the whole Unix minute of ``line`` (with or without its newline).
-
-        None: it is left out.
-
-        Raises:
-            Malformed: the line has not the format, or gives no valid key.
-        """
-        if not self._told:
-            self._tell([line])
-        if isinstance(self._reader, W3cLog) and line.startswith(b"#"):
-            raise Malformed("it is a directive")
-        tally = self._tally([line], sys.maxsize)
-        if tally.rejected:
-            raise Malformed(tally.rejected[0].reason)
-        if not (tally.counted or tally.filtered):
-            raise Malformed(diagnosis(line))
-        return next(iter(tally.counts), None)
 
     def count(self, lines: Sequence[bytes], first: int, counts: Counts) -> list[Rejected]:
         """Add each line's hit to ``counts`` and return the lines that gave none.
@@ -188,13 +166,13 @@ class Parser:
             raise UnknownFormat(str(error)) from None
 
 
-def _first_bytes(file: LogFile, end: int | None) -> bytes:
-    """The first bytes up to ``end`` (None: as far as it goes), of as many lines as tell a format,
-    behind the NULs that a log begins with which was truncated under its writer.
+def _first_bytes(file: LogFile, end: int) -> bytes:
+    """The first bytes up to ``end``, of as many lines as tell a format, behind the NULs that a log
+    begins with which was truncated under its writer.
     """
     at, data = 0, b""
     while data.count(b"\n") < MOST_LINES:
-        more = file.read(_HEAD if end is None else min(_HEAD, end - at), at)
+        more = file.read(min(_HEAD, end - at), at)
         if not more:
             break
         at += len(more)

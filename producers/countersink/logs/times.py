@@ -20,7 +20,6 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
 from functools import lru_cache
 from time import strptime
 from typing import Final
@@ -36,7 +35,7 @@ _REMEMBERED: Final = 20_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = timedelta(minutes=1)
 
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}(?:\.[0-9]{1,30})?")
+_NUMBER: Final = re.compile(r"([0-9]{1,19})(?:\.[0-9]{1,30})?")
 _UNIX: Final = re.compile(r"([0-9]{10}(?:[0-9]{3}){0,3})(?:\.[0-9]{1,30})?")
 UNITS: Final = {"unix": 1, "unix-ms": 10**3, "unix-us": 10**6, "unix-ns": 10**9}
 """Time formats that are numbers: how many of them a second has."""
@@ -142,16 +141,19 @@ class Clock:
             raise Malformed(f"{self._where}the time {text!r} cannot be: {error}") from None
 
     def _unix(self, text: str) -> int:
-        number = _number(text)
+        found = _NUMBER.fullmatch(text)
+        if found is None:
+            raise ValueError("it is no number")
+        number = int(found[1])  # a fraction never makes another minute
         for other, unit in UNITS.items():
-            if other != self._format and math.floor(number / unit) in LIKELY:
-                when = _EPOCH + timedelta(seconds=math.floor(number / unit))
+            if other != self._format and number // unit in LIKELY:
+                when = _EPOCH + timedelta(seconds=number // unit)
                 raise Misread(
                     f"{self._where}the time {text!r} cannot be: it is none from 1990 on in"
                     f" {self._format}"
                     + self._advice(f"; --time-format {other} makes it {when:%Y-%m-%dT%H:%M:%SZ}")
                 )
-        return math.floor(number / (60 * UNITS[self._format]))
+        return number // (60 * UNITS[self._format])
 
     def _auto(self, text: str) -> int:
         if found := _UNIX.fullmatch(text):
@@ -163,7 +165,7 @@ class Clock:
                         f" {list(UNITS)[len(found[1]) // 3 - 3]}"
                     )
                 )
-            return math.floor(_number(text) / (60 * _OF_DIGITS[len(found[1])]))
+            return int(found[1]) // (60 * _OF_DIGITS[len(found[1])])
         if found := _ACCESS_LOG.fullmatch(text):
             return minute_of((found[1] + found[2]).encode())
         text = text.upper()
@@ -231,14 +233,8 @@ def _digits(time: object, where: str) -> str:
         if abs(time) < 10**19:
             return str(time)
     elif type(time) is float and math.isfinite(time) and abs(time) < 1e19:
-        return f"{Decimal(time):.6f}"
+        return f"{time:.6f}"
     raise Malformed(f"{where}the time is neither a text nor a number that can be one")
-
-
-def _number(text: str) -> Decimal:
-    if _NUMBER.fullmatch(text) is None:
-        raise ValueError("it is no number")
-    return Decimal(text)
 
 
 def _check_pattern(pattern: str, *, zoned: bool) -> None:

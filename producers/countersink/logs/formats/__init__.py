@@ -11,7 +11,7 @@ from countersink.logs.formats.log_format import format_from_text
 from countersink.logs.formats.named import PATTERNED, named_format
 from countersink.logs.formats.reader import Keys, Opened
 from countersink.logs.formats.records import JsonLines
-from countersink.logs.formats.w3c_log import W3cLog
+from countersink.logs.formats.w3c import W3cLog
 
 LOG_FORMATS: Final = (*PATTERNED, "w3c", *JSON_FORMATS)
 

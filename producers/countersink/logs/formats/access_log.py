@@ -22,8 +22,8 @@ from countersink.logs.formats.detection import why_not
 from countersink.logs.formats.line_format import LineFormat
 from countersink.logs.formats.reader import (
     BLANK,
-    Independent,
     Keys,
+    LineReader,
     RecordTally,
     Window,
     note_window,
@@ -40,8 +40,6 @@ _UNESCAPED: Final = rb'[^"]*+'
 the end of the line if a quote is missing, which is found by the number of matches."""
 _OTHERS: Final = 8
 """One line in so many may be of another period than the first one is."""
-_LONGEST_PAUSE: Final = 64
-"""Windows that are not looked at for a period where others before were of several."""
 _LINE: Final = re.compile(
     rb"[^ \n]++ [^ \n]++ [^ \n]++ \[(\d\d/[A-Z][a-z][a-z]/\d{4}:)(\d\d:)\d\d:\d\d ([+-]\d{4})\]"
 )
@@ -96,7 +94,7 @@ class LogPeriod:
     label: int
 
 
-class AccessLog(Independent):
+class AccessLog(LineReader):
     """Reads access logs of one format.
 
     Args:
@@ -144,8 +142,6 @@ class AccessLog(Independent):
         self._bucket, self._untold = RecordTally().bucket, RecordTally().untold
         self._periods = Periods(self._bucket, self._untold, self._within)
         self._by_period = self._combined and groups == ["request"]
-        self._in_vain = 1
-        self._pause = 0
         self._labels: _Table[int] = _Table(self._work_out_label)
 
     def count(self, window: Window, tally: RecordTally) -> None:
@@ -167,9 +163,6 @@ class AccessLog(Independent):
 
     def _count_period(self, window: Window, tally: RecordTally) -> bool:
         """Count a window if most lines are of one period; False: nothing was done."""
-        if self._pause:
-            self._pause -= 1
-            return False
         data, lines = window.data, len(window.numbers)
         period = self._periods.of(data)
         if period is None:
@@ -177,10 +170,7 @@ class AccessLog(Independent):
         rows = _of_period(period.time, b"\\" in data).findall(data)
         others = rows.count(b"")  # that may be read alone: an empty request is malformed, too
         if len(rows) != lines or others > lines // _OTHERS:
-            self._in_vain = min(2 * self._in_vain, _LONGEST_PAUSE)
-            self._pause = self._in_vain
             return False
-        self._in_vain = 1
         keys = list(map(self._keys.__getitem__, rows))
         if others:
             keys = [key if row else Special.ALONE for key, row in zip(keys, rows, strict=True)]
@@ -333,29 +323,18 @@ class Periods:
         self._bucket = bucket
         self._untold = untold
         self._within = within
-        self._known: dict[tuple[bytes, ...], LogPeriod | None] = {}
         self._label = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._only_label)
+        self._period = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._work_out)
 
     def of(self, data: bytes) -> LogPeriod | None:
         """The period that ``data``, whole lines, begins and ends in; None: its times have to be
         looked at one by one.
         """
-        period = self._at(data, 0)
-        if period is None or period != self._at(data, data.rfind(b"\n", 0, -1) + 1):
+        first, last = _LINE.match(data), _LINE.match(data, data.rfind(b"\n", 0, -1) + 1)
+        if first is None or last is None:
             return None
-        return period
-
-    def _at(self, data: bytes, start: int) -> LogPeriod | None:
-        """The period of the line that begins there."""
-        line = _LINE.match(data, start)
-        if line is None:
-            return None
-        found = line.groups()
-        if found not in self._known:
-            if len(self._known) >= _PERIODS_REMEMBERED:
-                self._known.clear()
-            self._known[found] = self._work_out(*found)
-        return self._known[found]
+        period = self._period(*first.groups())
+        return period if period == self._period(*last.groups()) else None
 
     def _work_out(self, day: bytes, hour: bytes, zone: bytes) -> LogPeriod | None:
         for first, last, hours in (

@@ -29,9 +29,8 @@ from typing import Final, Literal, get_args
 from countersink.logs.errors import Malformed, UnknownFormat
 from countersink.logs.file import BOM
 from countersink.logs.formats.json_objects import json_format_of, json_object
-from countersink.logs.formats.line_format import LineFormat
+from countersink.logs.formats.line_format import ISO, LineFormat
 from countersink.logs.formats.named import ZONELESS, named_format
-from countersink.logs.formats.w3c import Directives
 from countersink.logs.line import diagnosis
 
 AUTO: Final = "auto"
@@ -42,23 +41,23 @@ _BLANK: Final = b"\0 \t\r\n"
 EnvelopeName = Literal["docker", "cri", "syslog", "compose", "quotes"]
 ENVELOPES: Final[tuple[EnvelopeName, ...]] = get_args(EnvelopeName)
 
-_ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _SYSLOG: Final = re.compile(
     # RFC 5424
-    rb"<\d{1,3}>\d{1,2} (?:-|" + _ISO + rb") [^ \n]+ [^ \n]+ [^ \n]+ [^ \n]+ "
+    rb"<\d{1,3}>\d{1,2} (?:-|" + ISO + rb") [^ \n]+ [^ \n]+ [^ \n]+ [^ \n]+ "
     rb"(?:-|(?>(?:\[[^\]\\\n]*+(?>(?:\\.[^\]\\\n]*+)*)\])+))(?: |\Z)(?:\xef\xbb\xbf)?"
     # RFC 3164; some senders leave the host out
-    rb"|(?:<\d{1,3}>)?(?:[A-Z][a-z][a-z] [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|" + _ISO + rb")"
+    rb"|(?:<\d{1,3}>)?(?:[A-Z][a-z][a-z] [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|" + ISO + rb")"
     rb"(?: [^ \n\[]+)? [^ \n\[:]+(?:\[\d+\])?: ?"
 )
 _COLOUR: Final = rb"(?:\x1b\[[\d;]*m)*"
 _COMPOSE: Final = re.compile(
     # The first docker-compose ended the colour before the blank.
-    _COLOUR + rb"[A-Za-z0-9][\w.-]*+ *+\| ?" + _COLOUR + rb" ?(?:" + _ISO + rb" )?"
+    _COLOUR + rb"[A-Za-z0-9][\w.-]*+ *+\| ?" + _COLOUR + rb" ?(?:" + ISO + rb" )?"
 )
-_CRI: Final = re.compile(_ISO + rb" std(?:out|err) F(?::[^ \n]*+)? ")
+_CRI: Final = re.compile(ISO + rb" std(?:out|err) F(?::[^ \n]*+)? ")
 """Of a whole line: parts of a longer one have P instead of F."""
 _PREFIXES: Final = {"syslog": _SYSLOG, "compose": _COMPOSE, "cri": _CRI}
+_W3C: Final = re.compile(rb"(?:\xef\xbb\xbf)?#Fields:(?:.*\s)?time(?!\S)", re.IGNORECASE)
 _ESCAPED: Final = re.compile(rb"\\([\"\\])")
 
 
@@ -150,7 +149,7 @@ def _plain_format_of(line: bytes) -> str | None:
         except Malformed:
             return None
     if line.startswith((b"#", b"\xef\xbb\xbf#")):
-        return "w3c" if "time" in Directives().after(line).names else None
+        return "w3c" if _W3C.match(line) else None
     for name, pattern in _PATTERNS:
         if pattern.fullmatch(line) is not None:
             # In second place combined has what any client may choose a user name behind.

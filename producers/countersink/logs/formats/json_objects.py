@@ -1,11 +1,9 @@
 r"""Log lines that are JSON objects: strict parsing with its errors, paths (``a.b.0``, ``/a/b/0``),
 and which fields of nginx, Caddy and Traefik give status, path, host and time.
 
-Objects are read strictly by RFC 8259, alike wherever they are read: ``NaN`` and ``Infinity`` are
-none of its values. An escape of half a character (``\ud800`` alone) is rejected, as no text holds
-such; so is what is nested deeper than any log, which Python could read or not, depending on who
-asks. Who has a faster reader may ask that first, if it reads nothing in another way, and come here
-with what it refuses and with lines longer than :data:`SHALLOW` that :func:`may_be_deep`.
+Objects are read strictly by RFC 8259: ``NaN`` and ``Infinity`` are none of its values. An escape of
+half a character (``\ud800`` alone) is rejected, as no text holds such; so are numbers that no float
+can hold, and what is nested deeper than any log.
 
 Paths are dotted (``a.b.0``) or JSON pointers (``/a/b/0``, https://www.rfc-editor.org/rfc/rfc6901).
 
@@ -24,93 +22,50 @@ besides, from what tells them.
     ``accessLog.format=json``: https://doc.traefik.io/traefik/observability/access-logs/
 """
 
-import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final
+
+import msgspec
 
 from countersink.logs.errors import Malformed
-from countersink.logs.line import (
-    ESCAPED,
-    PERCENT,
-    asked,
-    path_of,
-    split_request,
-)
+from countersink.logs.formats.line_format import client_of
+from countersink.logs.formats.log_format import NGINX_ALIASES
+from countersink.logs.line import TARGET_PARTS, decoded, split_request
 
 Get = Callable[[object], object]
 
-DEEPEST: Final = 500
-"""Objects and arrays inside each other."""
-SHALLOW: Final = 2 * DEEPEST
-"""Bytes up to which no line can be too deep."""
-
-_BRACKET: Final = re.compile(rb'"' + ESCAPED + rb'"|([\[{])|([\]}])', re.DOTALL)
-_SURROGATE: Final = re.compile(
-    r"\\(?:u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL
-)
-
 _TIMES: Final = ("time_iso8601", "time_local", "msec", "timestamp", "@timestamp")
-_ALIASES: Final = {
-    "host": ("http_host", "server_name"),
-    "user": ("remote_user",),
-    "time": _TIMES,
-    "size": ("body_bytes_sent", "bytes_sent"),
-    "referer": ("http_referer",),
-    "agent": ("http_user_agent",),
-}
-"""Names of the combined format that are one variable. ``host`` is the site here, as in nginx."""
+_NGINX: Final = NGINX_ALIASES | {"time": _TIMES, "host": ("http_host", "server_name")}
+"""``host`` is the site here, as in nginx."""
 _CADDYS_REQUESTS: Final = "http.log.access"
 
 
 # --- objects ------------------------------------------------------------------------------------
 
 
-def may_be_deep(line: bytes) -> bool:
-    """Whether a line has brackets enough to be nested too deep."""
-    size = len(line)
-    # Faster than bytes.count, where few are found.
-    return 2 * size - len(line.replace(b"{", b"")) - len(line.replace(b"[", b"")) > DEEPEST
-
-
 def json_object(line: bytes) -> dict[str, object]:
-    """The object that a line is, without blanks around it.
+    """The object that a line is, without NULs around it.
 
     Raises:
         Malformed: it is none.
     """
-    if may_be_deep(line) and _depth(line) > DEEPEST:
-        raise Malformed("the line is JSON nested too deep")
-    text = line.decode("utf-8", PERCENT)
+    text = decoded(line)
     try:
         record: object = _DECODE(text)
+    except RecursionError:
+        raise Malformed("the line is JSON nested too deep") from None
     except ValueError as error:
         advice = ""
         if r"\x" in text:
             advice = r" (\x is none of JSON's escapes; nginx: log_format … escape=json)"
         raise Malformed(f"the line is no JSON: {error}{advice}") from None
-    if (r"\ud" in text or r"\uD" in text) and any(found[1] for found in _SURROGATE.finditer(text)):
-        raise Malformed("the line is no JSON: it escapes half a character (a surrogate alone)")
     if not isinstance(record, dict):
         raise Malformed("the line is JSON, but no object")
     return record
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no value")
-
-
-_DECODE: Final = json.JSONDecoder(parse_constant=_no_constant).decode
-
-
-def _depth(line: bytes) -> int:
-    """How many brackets are open at most."""
-    depth = deepest = 0
-    for found in _BRACKET.finditer(line):
-        depth += (found[1] is not None) - (found[2] is not None)
-        deepest = max(deepest, depth)
-    return deepest
+_DECODE: Final = msgspec.json.Decoder().decode
 
 
 # --- paths --------------------------------------------------------------------------------------
@@ -256,7 +211,7 @@ def _from_request(part: int) -> Get:
         request = record.get("request")
         if not isinstance(request, str):
             return None
-        return split_request(request.encode())[part].decode("utf-8", PERCENT)
+        return split_request(request)[part]
 
     return get
 
@@ -275,8 +230,8 @@ def _any_of(*paths: str) -> Get:
     return first
 
 
-_uri: Final = _any_of("uri", "document_uri")
-_args: Final = _any_of("args", "query_string")
+_uri: Final = _any_of(*_NGINX["path"])
+_args: Final = _any_of(*_NGINX["query"])
 
 
 def _rewritten(record: object) -> object:
@@ -303,38 +258,13 @@ def _cut(get: Get, cut: Callable[[str], str]) -> Get:
     return part
 
 
-def _asked(target: str) -> str:
-    asked(target.encode())
-    return target
-
-
-def _path_of(target: str) -> str:
-    if target.startswith("/"):  # as nearly all do
-        return target.partition("?")[0]
-    return path_of(target.encode()).decode()
-
-
-def _query_of(target: str) -> str:
-    return _asked(target).partition("?")[2]
-
-
-def _address_of(client: str) -> str:
-    """An address without its port."""
-    address, colon, _ = client.rpartition(":")
-    return address if colon and (":" not in address or address.endswith("]")) else client
-
-
 def _of_target(target: Get) -> dict[str, Get]:
-    return {
-        "target": _cut(target, _asked),
-        "path": _cut(target, _path_of),
-        "query": _cut(target, _query_of),
-    }
+    return {name: _cut(target, part) for name, part in TARGET_PARTS.items()}
 
 
 _TOLD: Final[Mapping[str, Mapping[str, Get]]] = {
     "nginx-json": {
-        **{name: _any_of(*others) for name, others in _ALIASES.items()},
+        **{name: _any_of(*others) for name, others in _NGINX.items()},
         # As the client sent it, before what nginx has made of it.
         **_of_target(_either(_any_of("request_uri"), _either(_from_request(1), _rewritten))),
         "method": _either(_any_of("request_method"), _from_request(0)),
@@ -343,7 +273,7 @@ _TOLD: Final[Mapping[str, Mapping[str, Get]]] = {
     "caddy": {
         **_of_target(getter("request.uri")),
         "host": _cut(
-            _any_of("request.client_ip", "request.remote_ip", "request.remote_addr"), _address_of
+            _any_of("request.client_ip", "request.remote_ip", "request.remote_addr"), client_of
         ),
         "vhost": getter("request.host"),
         "user": getter("user_id"),
@@ -355,7 +285,7 @@ _TOLD: Final[Mapping[str, Mapping[str, Get]]] = {
     },
     "traefik": {
         **_of_target(getter("RequestPath")),
-        "host": _cut(_any_of("ClientHost", "ClientAddr"), _address_of),
+        "host": _cut(_any_of("ClientHost", "ClientAddr"), client_of),
         "vhost": _any_of("RequestHost", "RequestAddr"),
         "user": getter("ClientUsername"),
         "time": _any_of("StartUTC", "time", "StartLocal"),

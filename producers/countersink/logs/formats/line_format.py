@@ -23,7 +23,8 @@ Every format has these names for what it tells of:
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Final
 
@@ -33,11 +34,11 @@ from countersink.logs.line import (
     CLIENT,
     ESCAPED,
     PERCENT,
+    TARGET_PARTS,
     USER,
     asked,
     decoded,
     diagnosis,
-    path_of,
     split_request,
     text,
 )
@@ -51,14 +52,14 @@ NUMBER: Final = rb"(?:\d++|-)"
 DECIMAL: Final = rb"(?:-?\d++(?:\.\d++)?|-)"
 STATUS: Final = rb"(?:\d\d\d|-)"
 TIME_LOCAL: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:(?:[0-5]\d|60) [+-]\d{4}"
+ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _PATTERNS: Final = {"client": CLIENT, "status": STATUS, "number": NUMBER, "decimal": DECIMAL}
 _GOES_ON: Final = re.compile(r"[\w.:%-]")
 """What an address may go on with, so that where it ends is told by what follows."""
 _REQUEST: Final = rb"(?:[^ \n]++ [^ \n]++(?: HTTP/[\d.]++)?|-)"
 _LIST: Final = rb"[^ \n]++(?>(?:(?:(?<=,)| :) [^ \n]++)*)"
-_COMMA, _COLON = b",:"  # bytes are looked for much faster by their numbers
 _NO_OCTET: Final = re.compile(
-    rb"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:\.\d+){0,3}(?![\w-]|\.\w)"
+    r"(?:\d+\.){0,3}(?:[3-9]\d\d|2[6-9]\d|25[6-9])(?:\.\d+){0,3}(?![\w-]|\.\w)", re.ASCII
 )
 
 
@@ -84,21 +85,25 @@ class AccessField:
         return lambda found: read(*[found[place] for place in places])
 
 
-def client_text(raw: bytes) -> str:
+def client_of(address: str) -> str:
     """The client's address without its port, or its name; the first of a list of them.
 
     Raises:
         Malformed: it is an address with a number above 255.
     """
-    if _COMMA in raw:
-        raw = raw.partition(b",")[0]
-    if _COLON in raw:
-        address, _, port = raw.rpartition(b":")
-        if port.isdigit() and (b":" not in address or address.endswith(b"]")):
-            raw = address
-    if _NO_OCTET.match(raw) is not None:
-        raise Malformed(f"the client {text(raw)!r} is no address: its numbers go up to 255")
-    return text(raw)
+    address = address.partition(",")[0]
+    if ":" in address:
+        before, _, port = address.rpartition(":")
+        if port.isdigit() and (":" not in before or before.endswith("]")):
+            address = before
+    if _NO_OCTET.match(address) is not None:
+        raise Malformed(f"the client {address!r} is no address: its numbers go up to 255")
+    return address
+
+
+def client_text(raw: bytes) -> str:
+    """The client as :func:`client_of` has it, of what the server wrote."""
+    return client_of(text(raw))
 
 
 def unquoted_text(raw: bytes) -> str:
@@ -118,15 +123,16 @@ def of_request(group: str, undo: Undo = text) -> dict[str, AccessField]:
         undo: makes what the client sent of what the server wrote.
     """
 
-    def part(cut: Callable[[tuple[bytes, bytes, bytes]], bytes]) -> AccessField:
-        return AccessField((group,), lambda request: undo(cut(split_request(request))))
+    def part(cut: Callable[[tuple[str, str, str]], str]) -> AccessField:
+        return AccessField((group,), lambda request: cut(split_request(undo(request))))
+
+    def of_target(cut: Callable[[str], str]) -> AccessField:
+        return part(lambda parts: cut(parts[1]))
 
     return {
         "request": plain(group, undo),
         "method": part(lambda parts: parts[0]),
-        "target": part(lambda parts: parts[1]),
-        "path": part(lambda parts: path_of(parts[1])),
-        "query": part(lambda parts: parts[1].partition(b"?")[2]),
+        **{name: of_target(cut) for name, cut in TARGET_PARTS.items()},
         "protocol": part(lambda parts: parts[2]),
     }
 
@@ -221,9 +227,6 @@ class Layout:
 
     parts: tuple[bytes | ValuePlace, ...]
     end: bytes = b""
-    _beginnings: dict[int, re.Pattern[bytes]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def pattern(self, captured: Collection[str]) -> bytes:
         """The pattern of a line: see :class:`LineFormat`."""
@@ -241,10 +244,8 @@ class Layout:
 
     def _lacks(self, line: bytes, part: int) -> bool:
         """Whether a line has not all parts up to this one, inclusive."""
-        if part not in self._beginnings:
-            source = b"".join(self._piece(each, ()) for each in self.parts[: part + 1])
-            self._beginnings[part] = re.compile(source)
-        return self._beginnings[part].match(line) is None
+        beginning = b"".join(self._piece(each, ()) for each in self.parts[: part + 1])
+        return re.match(beginning, line) is None
 
     def _shown(self, number: int) -> str:
         part = self.parts[number]
@@ -284,8 +285,8 @@ class Written:
         at: the character at which it begins, from 1.
         kind: one of :data:`_PATTERNS`, or ``user``, ``request``, ``list``,
             ``word`` (never with a blank), ``any``.
-        pattern: of a time or a fixed text, which needs no end; empty: by the kind.
-        time: how the time is read: ``auto``, ``usec`` or a pattern of strptime; '': it is none.
+        pattern: of a time, which needs no end; empty: by the kind.
+        time: how the time is read: ``auto`` or a pattern of strptime; '': it is none.
     """
 
     name: str
@@ -317,27 +318,25 @@ def written_format(
         ValueError: it cannot be; the message says what is wrong where.
     """
     undo = text if escaped else decoded
-    places = tuple(_place(parts, number, escaped) for number in range(len(parts)))
-    layout = Layout(places)
-    values = [
-        (part, place)
-        for part, place in zip(parts, places, strict=True)
-        if isinstance(part, Written) and isinstance(place, ValuePlace)
-    ]
-    if not values:
-        raise ValueError(f"--log-format {''.join(map(str, parts))!r} names no value of {language}")
+    layout = Layout(tuple(_place(parts, number, escaped) for number in range(len(parts))))
+    values = [(part, _group(at)) for at, part in enumerate(parts) if isinstance(part, Written)]
     times, minute = _time(values, time_zone, language)
     fields: dict[str, AccessField] = {}
-    for value, place in values:
-        fields.setdefault(value.name, _field(value, place.group, undo))
+    for value, group in values:
+        fields.setdefault(value.name, _field(value, group, undo))
     return LineFormat(
         name=f"--log-format ({language})",
         pattern=layout.pattern,
-        fields=fields | _common_names(fields, aliases, undo),
+        fields=fields | common_names(fields, aliases, undo),
         times=times,
         minute=minute,
         diagnosis=layout.diagnosis,
     )
+
+
+def _group(number: int) -> str:
+    """The group of the part of that number."""
+    return f"g{number}"
 
 
 def _place(parts: Sequence[str | Written], number: int, escaped: bool) -> bytes | ValuePlace:
@@ -347,9 +346,9 @@ def _place(parts: Sequence[str | Written], number: int, escaped: bool) -> bytes 
     before = parts[number - 1] if number else ""
     after = parts[number + 1] if number + 1 < len(parts) else ""
     if part.kind == "user" and _opens_time(after, parts[number + 2 : number + 3]):
-        return ValuePlace(f"g{number}", USER, part.shown)
+        return ValuePlace(_group(number), USER, part.shown)
     pattern = part.pattern or _by_kind(part, before, after, escaped)
-    return ValuePlace(f"g{number}", pattern, part.shown)
+    return ValuePlace(_group(number), pattern, part.shown)
 
 
 def _opens_time(after: str | Written, then: Sequence[str | Written]) -> bool:
@@ -398,73 +397,63 @@ def _field(value: Written, group: str, undo: Undo) -> AccessField:
     return plain(group, undo)
 
 
-def by_aliases(
-    fields: Mapping[str, AccessField], aliases: Mapping[str, Sequence[str]]
+def common_names(
+    fields: Mapping[str, AccessField],
+    aliases: Mapping[str, Sequence[str]],
+    undo: Undo,
+    path: Callable[[str], str] = asked,
 ) -> dict[str, AccessField]:
-    """Name to the first of ``fields`` that is one of its aliases; names that have none are left
-    out.
+    """The names that every format has, as far as its fields tell of them. What was asked for is
+    what the client sent, before what the server has made of it.
+
+    Args:
+        fields: name to field, in the format's own words.
+        aliases: common name to the own names that tell of it, the best one first.
+        undo: makes what the client sent of what the server wrote.
+        path: makes the path of what stands where aliases say ``path``.
     """
-    return {
+    found = {
         name: fields[own]
         for name, names in aliases.items()
         for own in reversed(names)
         if own in fields
     }
-
-
-def _common_names(
-    fields: Mapping[str, AccessField], aliases: Mapping[str, Sequence[str]], undo: Undo
-) -> dict[str, AccessField]:
-    """The names that every format has, as far as it tells of them."""
-    found = by_aliases(fields, aliases)
     if "host" in found:
         found["host"] = AccessField(found["host"].groups, client_text)
     told = of_request(found["request"].groups[0], undo) if "request" in found else {}
-    return told | found | _target_names(found, told, undo)
-
-
-def _target_names(
-    found: Mapping[str, AccessField], told: Mapping[str, AccessField], undo: Undo
-) -> dict[str, AccessField]:
-    """What was asked for: as the client sent it, before what the server has made of it."""
+    asked_for = {name: told[name] for name in TARGET_PARTS} if told else {}
     if "target" in found:
-        groups = found["target"].groups
-        return {
-            "target": AccessField(groups, lambda raw: undo(asked(raw))),
-            "path": AccessField(groups, lambda raw: undo(path_of(raw))),
-            "query": AccessField(groups, lambda raw: undo(asked(raw).partition(b"?")[2])),
-        }
-    if told:
-        return {name: told[name] for name in ("target", "path", "query")}
-    if "path" not in found:
-        return {}
-    path = AccessField(found["path"].groups, lambda raw: undo(asked(raw)))
-    if "query" not in found:
-        return {"target": path, "path": path}
-
-    def whole(path: bytes, query: bytes) -> str:
-        query = query.removeprefix(b"?")
-        return undo(asked(path) if query in (b"", b"-") else asked(path) + b"?" + query)
-
-    groups = found["path"].groups + found["query"].groups
-    return {"target": AccessField(groups, whole), "path": path}
+        asked_for = _of_target(found["target"].groups, undo)
+    elif "path" in found and not told:
+        stem, query = found["path"].groups, found["query"].groups if "query" in found else ()
+        asked_for = _of_target(stem + query, partial(_joined, undo))
+        asked_for["path"] = AccessField(stem, lambda raw: path(undo(raw)))
+        asked_for["query"] = found.get("query", asked_for["query"])
+    return told | found | asked_for
 
 
-def _microseconds(clock: Clock) -> Minute:
-    return lambda found: clock.minute(found[0][:-3].decode())
+def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, AccessField]:
+    def part(cut: Callable[[str], str]) -> AccessField:
+        return AccessField(groups, lambda *raw: cut(undo(*raw)))
+
+    return {name: part(cut) for name, cut in TARGET_PARTS.items()}
+
+
+def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
+    """The target of a path and a query, which servers write with its mark or without."""
+    target, rest = undo(path), undo(query).removeprefix("?")
+    return asked(target) if rest in ("", "-") else f"{asked(target)}?{rest}"
 
 
 def _time(
-    values: Sequence[tuple[Written, ValuePlace]], time_zone: str, language: str
+    values: Sequence[tuple[Written, str]], time_zone: str, language: str
 ) -> tuple[tuple[str, ...], Minute]:
     """The groups of the time, and what reads them."""
-    times = [(value, place.group) for value, place in values if value.time]
+    times = [(value, group) for value, group in values if value.time]
     for value, group in times:
-        if value.time in ("auto", "usec"):
+        if value.time == "auto":
             if time_zone:
                 raise ValueError(f"{value.shown} is a time with its zone: leave --time-zone out")
-            if value.time == "usec":
-                return (group,), _microseconds(Clock("unix-ms", advises=False))
             return (group,), clock_minute(Clock(advises=False))
     if not times:
         raise ValueError(
@@ -472,5 +461,5 @@ def _time(
         )
     pattern = " ".join(value.time for value, _ in times)
     if not has_hours(pattern):
-        raise ValueError(f"{times[0][0].shown} is a date: --log-format has no time of day")
+        raise ValueError(f"{times[0][0].shown} has no hours: --log-format has no time of day")
     return tuple(group for _, group in times), clock_minute(Clock(pattern, time_zone))

@@ -6,69 +6,57 @@ https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from countersink.logs.formats.line_format import (
+    ISO,
     TIME_LOCAL,
     LineFormat,
     Written,
     written_format,
 )
 
+Part = str | Written
+
 _APACHE_CONFIG: Final = re.compile(
     r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+[^\s"]+)?\s*', re.IGNORECASE
 )
-_DIRECTIVE: Final = re.compile(
-    r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?(?:\{([^}]*)\})?[<>]?(\^FB|\^t[io]|[A-Za-z%])"
-)
+_DIRECTIVE: Final = re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?(?:\{([^}]*)\})?[<>]?([A-Za-z%])")
 _ESCAPE: Final = re.compile(r'\\(["\\tn])')
-_ESCAPES: Final = {'"': '"', "\\": "\\", "t": "\t", "n": "\n"}
+_ESCAPES: Final = {"t": "\t", "n": "\n"}
 
 _PLAIN: Final = {
     "a": ("address", "client"),
-    "A": ("server_address", "any"),
     "B": ("size", "number"),
     "b": ("size", "number"),
     "D": ("duration", "number"),
-    "f": ("file", "any"),
     "h": ("host", "client"),
     "H": ("protocol", "word"),
     "I": ("received", "number"),
-    "k": ("keepalives", "number"),
     "l": ("ident", "any"),
-    "L": ("log_id", "any"),
     "m": ("method", "word"),
     "O": ("sent", "number"),
     "p": ("port", "word"),
-    "P": ("process", "any"),
     "q": ("query", "word"),
     "r": ("request", "request"),
-    "R": ("handler", "any"),
     "s": ("status", "status"),
-    "S": ("transferred", "number"),
     "T": ("seconds", "decimal"),
     "u": ("user", "user"),
     "U": ("path", "any"),
     "v": ("server_name", "any"),
     "V": ("canonical_name", "any"),
-    "X": ("connection", "any"),
-    "^FB": ("first_byte", "number"),
 }
 _NAMED: Final = {
-    "i": "header",
-    "o": "response",
-    "C": "cookie",
-    "e": "env",
-    "n": "note",
-    "^ti": "trailer",
-    "^to": "response_trailer",
-    "x": "tls",
-    "c": "tls",
-    "a": "address",
-    "p": "port",
-    "P": "process",
-    "T": "duration",
+    "a": ("address", "client"),
+    "C": ("cookie", "any"),
+    "e": ("env", "any"),
+    "i": ("header", "any"),
+    "n": ("note", "any"),
+    "o": ("response", "any"),
+    "p": ("port", "any"),
+    "T": ("duration", "number"),
+    "x": ("tls", "any"),
 }
 _FORWARDED_FOR: Final = "header:x-forwarded-for"
 _APACHE_ALIASES: Final = {
@@ -83,45 +71,32 @@ _APACHE_ALIASES: Final = {
     "referer": ("header:referer",),
     "agent": ("header:user-agent",),
 }
-
-_STRFTIME: Final = {
-    **dict.fromkeys("dHImMSy", rb"\d\d"),
-    **dict.fromkeys("abh", rb"[A-Z][a-z]{2}"),
-    **dict.fromkeys("AB", rb"[A-Z][a-z]++"),
-    "e": rb"[ \d]\d",
-    "j": rb"\d{3}",
-    "p": rb"[AP]M",
-    "Y": rb"\d{4}",
-    "z": rb"[+-]\d{4}",
+_EPOCHS: Final = {"sec": rb"\d{10}", "msec": rb"\d{13}", "usec": rb"\d{16}"}
+_LONG: Final = {
+    "%T": "%H:%M:%S",
+    "%F": "%Y-%m-%d",
+    "%D": "%m/%d/%y",
+    "%R": "%H:%M",
+    "%e": "%d",
+    "%h": "%b",
 }
-_SHORT: Final = {"T": "%H:%M:%S", "F": "%Y-%m-%d", "D": "%m/%d/%y", "R": "%H:%M"}
-_EPOCHS: Final = {
-    "sec": (rb"\d{10}", "auto"),
-    "msec": (rb"\d{13}", "auto"),
-    "usec": (rb"\d{16}", "usec"),
-}
-_FRACTIONS: Final = {"msec_frac": rb"\d{3}", "usec_frac": rb"\d{6}"}
+"""Directives of strftime that strptime does not know, in those that it knows."""
 
 _NGINX_CONFIG: Final = re.compile(
-    r"\s*(?:log_format\s+[^\s'\"]+\s+)?(?:escape=(\w+)\s+)?(.*)", re.DOTALL
+    r"\s*(?:log_format\s+[^\s'\"]+\s+)?(?:escape=(\w+)\s+)?(.*?);?\s*", re.DOTALL
 )
-_QUOTED: Final = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")""", re.DOTALL)
+_QUOTED: Final = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(\S.*))""", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))")
-_ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)"
 
 _KINDS: Final = {
     "remote_addr": "client",
-    "realip_remote_addr": "client",
     "http_x_forwarded_for": "list",
-    "proxy_add_x_forwarded_for": "list",
     "remote_user": "user",
     "request": "request",
     "status": "status",
     "body_bytes_sent": "number",
     "bytes_sent": "number",
     "request_length": "number",
-    "connection": "number",
-    "connection_requests": "number",
     "request_time": "decimal",
     **dict.fromkeys(
         (
@@ -133,10 +108,10 @@ _KINDS: Final = {
 }
 _NGINX_TIMES: Final = {
     "time_local": TIME_LOCAL,
-    "time_iso8601": _ISO,
+    "time_iso8601": ISO,
     "msec": rb"\d{10}\.\d{3}",
 }
-_NGINX_ALIASES: Final = {
+NGINX_ALIASES: Final = {
     "host": ("remote_addr", "realip_remote_addr", "http_x_forwarded_for"),
     "vhost": ("site", "http_host", "server_name"),
     "user": ("remote_user",),
@@ -151,6 +126,7 @@ _NGINX_ALIASES: Final = {
     "referer": ("http_referer",),
     "agent": ("http_user_agent",),
 }
+"""Names of the combined format: variables that tell of them, the best one first."""
 
 
 def format_from_text(text: str, time_zone: str = "") -> LineFormat:
@@ -196,48 +172,46 @@ def apache_format(text: str, time_zone: str = "") -> LineFormat:
     config = _APACHE_CONFIG.fullmatch(text)
     if config is not None:
         text = config[1]
-    parts = _parts(text, "% begins no directive of Apache", _DIRECTIVE, _directive, _ESCAPES)
+    parts = _parts(text, "%", "directive of Apache", _DIRECTIVE.pattern, _directive)
+    for number, part in enumerate(parts):
+        if isinstance(part, str):
+            parts[number] = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), part)
     return written_format(parts, _APACHE_ALIASES, language="Apache", time_zone=time_zone)
 
 
 def _parts(
     text: str,
-    stray: str,
-    pattern: re.Pattern[str],
-    read: Callable[[re.Match[str]], str | Written],
-    escapes: Mapping[str, str],
-) -> list[str | Written]:
-    """What stands in a format; no two texts follow each other.
+    mark: str,
+    what: str,
+    value: str,
+    read: Callable[[re.Match[str]], Part],
+) -> list[Part]:
+    """The texts and values of a format; no two texts follow each other.
 
     Args:
         text: the format.
-        stray: the character that begins values, and what to say where it begins none.
-        pattern: of a value.
+        mark: the character that begins values.
+        what: the name of a value, for people.
+        value: the pattern of one.
         read: makes a part of it.
-        escapes: what stands behind a backslash in texts, and what it stands for.
 
     Raises:
         ValueError: a value cannot be; the message says at which character.
     """
-    mark, _, wrong = stray.partition(" ")
-    parts: list[str | Written] = []
-    at = 0
-    for found in (*pattern.finditer(text), None):
-        between = text[at : found.start() if found else len(text)]
-        if mark in between:
-            place = at + between.index(mark) + 1
-            raise ValueError(f"the {mark} at character {place} of --log-format {wrong}")
-        plain = _ESCAPE.sub(lambda match: escapes.get(match[1], match[0]), between)
-        for part in (plain, read(found) if found else ""):
-            if isinstance(part, str) and parts and isinstance(parts[-1], str):
-                parts[-1] += part
-            elif part != "":
-                parts.append(part)
-        at = found.end() if found else at
+    parts: list[Part] = []
+    for found in re.finditer(rf"{value}|[^{mark}]+|.", text):
+        if found[0] == mark:
+            place = found.start() + 1
+            raise ValueError(f"the {mark} at character {place} of --log-format begins no {what}")
+        part = read(found) if found[0].startswith(mark) else found[0]
+        if isinstance(part, str) and parts and isinstance(parts[-1], str):
+            parts[-1] += part
+        else:
+            parts.append(part)
     return parts
 
 
-def _directive(found: re.Match[str]) -> str | Written:
+def _directive(found: re.Match[str]) -> Part:
     argument, letter = found[1], found[2]
     shown, at = found[0], found.start() + 1
     if letter == "%":
@@ -247,20 +221,19 @@ def _directive(found: re.Match[str]) -> str | Written:
     if argument is not None and letter in _NAMED:
         if not argument:
             raise ValueError(f"{shown} at character {at} of --log-format has no name in braces")
-        name = f"{_NAMED[letter]}:{argument.lower()}"
-        kind = {"a": "client", "T": "number"}.get(letter, "any")
+        name, kind = _NAMED[letter]
+        name = f"{name}:{argument.lower()}"
         return Written(name, shown, at, "list" if name == _FORWARDED_FOR else kind)
-    if argument is None and letter in _NAMED and letter not in _PLAIN:
+    if letter in _PLAIN:
+        name, kind = _PLAIN[letter]
+        return Written(name, shown, at, kind)
+    if letter in _NAMED:
         raise ValueError(
             f"{shown} at character {at} of --log-format needs a name, as %{{Referer}}{letter}"
         )
-    if letter not in _PLAIN:
-        raise ValueError(
-            f"{shown} at character {at} of --log-format is no directive of Apache that is known"
-            " here"
-        )
-    name, kind = _PLAIN[letter]
-    return Written(name, shown, at, kind)
+    raise ValueError(
+        f"{shown} at character {at} of --log-format is no directive of Apache that is known here"
+    )
 
 
 def _time(argument: str | None, shown: str, at: int) -> Written:
@@ -268,27 +241,18 @@ def _time(argument: str | None, shown: str, at: int) -> Written:
         return Written("time", shown, at, pattern=rb"\[" + TIME_LOCAL + rb"\]", time="auto")
     argument = argument.removeprefix("begin:").removeprefix("end:")
     if argument in _EPOCHS:
-        pattern, time = _EPOCHS[argument]
-        return Written(f"time:{argument}", shown, at, pattern=pattern, time=time)
-    if argument in _FRACTIONS:
-        return Written(f"time:{argument}", shown, at, pattern=_FRACTIONS[argument])
-    for short, long in _SHORT.items():
-        argument = argument.replace(f"%{short}", long)
-    source = b""
-    for match in re.finditer(r"%(.)|[^%]+|%", argument):
-        if match[1] is None:
-            source += re.escape(match[0].encode())
-        elif match[1] == "%":
-            source += b"%"
-        elif match[1] in _STRFTIME:
-            source += _STRFTIME[match[1]]
-        else:
-            raise ValueError(
-                f"%{match[1]} in {shown} at character {at} of --log-format is no part of a time"
-                " that is known here"
-            )
-    time = argument.replace("%e", "%d").replace("%h", "%b")
-    return Written(f"time:{argument}", shown, at, pattern=source, time=time)
+        return Written(f"time:{argument}", shown, at, pattern=_EPOCHS[argument], time="auto")
+    if argument in ("msec_frac", "usec_frac"):
+        return Written(f"time:{argument}", shown, at, "number")
+    for short, long in _LONG.items():
+        argument = argument.replace(short, long)
+    # Directives that follow each other, and letters between them, are one word of the line.
+    pieces = re.split(r"((?:%[A-Za-z]|\w)+)", argument)
+    pattern = b"".join(
+        rb"[ \w+-]\w*+" if number % 2 else re.escape(piece.replace("%%", "%").encode())
+        for number, piece in enumerate(pieces)
+    )
+    return Written(f"time:{argument}", shown, at, pattern=pattern, time=argument)
 
 
 # --- nginx ------------------------------------------------------------------------------------
@@ -301,9 +265,9 @@ def nginx_format(text: str, time_zone: str = "") -> LineFormat:
         ValueError: it cannot be; the message says at which character.
     """
     text, escaped = _unquoted(text)
-    parts = _parts(text, "$ begins no variable of nginx", _VARIABLE, _variable, {})
+    parts = _parts(text, "$", "variable of nginx", _VARIABLE.pattern, _variable)
     return written_format(
-        parts, _NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
+        parts, NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
     )
 
 
@@ -327,17 +291,12 @@ def _unquoted(text: str) -> tuple[str, bool]:
     escaped = config[1] != "none"
     if not text[: config.start(2)].strip() and not config[2].startswith("'"):
         return text, escaped
-    text = config[2]
-    text = text.strip().removesuffix(";")
-    whole, at = "", 0
-    while text[at:].strip():
-        found = _QUOTED.match(text, at)
-        if found is None:
+    whole = ""
+    for found in _QUOTED.finditer(config[2]):
+        if found[3]:
             raise ValueError(
-                f"the log_format's text {text[at : at + 40]!r} is not quoted: give all of it, as it"
+                f"the log_format's text {found[3][:40]!r} is not quoted: give all of it, as it"
                 " stands in nginx's configuration"
             )
-        part = found[1] if found[1] is not None else found[2]
-        whole += re.sub(r"\\(['\"\\])", r"\1", part)
-        at = found.end()
+        whole += re.sub(r"\\(['\"\\])", r"\1", found[1] or found[2] or "")
     return whole, escaped

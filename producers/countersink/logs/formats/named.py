@@ -16,6 +16,7 @@ from countersink.logs.formats.line_format import (
     COMBINED,
     COMMON,
     DECIMAL,
+    ISO,
     NUMBER,
     STATUS,
     WORD,
@@ -60,10 +61,7 @@ _ALB: Final = layout(
     ' {target_group} "{trace}"{vhost}',
     {
         "type": (rb"(?:https?|h2|grpcs|wss?)", "the type (http, https, h2, grpcs, ws, wss)"),
-        "time": (
-            rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z",
-            "a time such as 2018-07-02T22:23:00.186641Z",
-        ),
+        "time": (ISO, "a time such as 2018-07-02T22:23:00.186641Z"),
         "balancer": (WORD, "the load balancer"),
         "host": (rb"(?:" + CLIENT + rb")", "the client's address and port"),
         "target_address": (WORD, "the target's address and port"),

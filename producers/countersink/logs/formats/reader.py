@@ -5,6 +5,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final, Protocol, TypeVar
 
 from countersink.logs import template
@@ -42,41 +43,32 @@ class Rejected:
     misread: bool = field(default=False, compare=False)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Window:
     """Some records, in order.
 
     Attributes:
         numbers: of the lines they begin at, from 1; a range where every record is one line.
-        rejected: lines that are too long to be read; then there are no others.
-
-    Args:
         records: without their newlines (CSV records may hold others) and the NULs before them; or,
             where every record is one line, all together with a newline after each.
+        rejected: lines that are too long to be read; then there are no others.
     """
 
     numbers: Sequence[int]
-    _records: list[bytes] | bytes
+    records: list[bytes] | bytes
     rejected: list[Rejected]
-    _split: list[bytes] | None = field(default=None, init=False)
 
-    @property
+    @cached_property
     def lines(self) -> list[bytes]:
         """The records without their newlines."""
-        if self._split is None:
-            if isinstance(self._records, list):
-                self._split = self._records
-            else:
-                self._split = self._records.split(b"\n")
-                del self._split[-1]
-        return self._split
+        found = self.records
+        return found if isinstance(found, list) else found.split(b"\n")[:-1]
 
-    @property
+    @cached_property
     def data(self) -> bytes:
         """The records with a newline after each."""
-        if isinstance(self._records, bytes):
-            return self._records
-        return b"".join([record + b"\n" for record in self._records])
+        found = self.records
+        return found if isinstance(found, bytes) else b"".join([one + b"\n" for one in found])
 
 
 def _itself(minute: int) -> int:
@@ -147,6 +139,9 @@ class RecordTally:
 class LineReader(Protocol):
     """Reads the lines of one source, in any order of windows once it has looked at what is before.
     Not thread-safe.
+
+    All but ``count`` is for formats with directives, which say how the lines behind them are read;
+    in other formats a line means the same wherever it stands.
     """
 
     def count(self, window: Window, tally: RecordTally) -> None:
@@ -158,46 +153,24 @@ class LineReader(Protocol):
         Raises:
             Exception: what ``read`` raises.
         """
-
-    def passed(self, start: int, end: int, next_line: int) -> None:
-        """The lines of a span have been counted or seen; the next begins with that line."""
+        return
 
     def see(self, number: int, data: bytes, stop: int) -> None:
         """Look at the lines ``data[:stop]`` from a number on, which another reader counts."""
+        return
 
     def directives(self, number: int) -> object:
         """Directives in force at a line, for :meth:`directed` of another reader of the same source;
         can be pickled.
         """
-
-    def directed(self, number: int, directives: object) -> None:
-        """Be ready for lines from a number on, whose ``directives`` another reader has told."""
-
-    def day_of(self, number: int) -> bytes:
-        """The day that a directive says of a line that was counted; empty: the line says all."""
-
-
-class Independent:
-    """Base of readers for which a line means the same wherever it stands."""
-
-    def look_back(self, read: ReadAt, offset: int) -> None:
-        """Nothing."""
-
-    def passed(self, start: int, end: int, next_line: int) -> None:
-        """Nothing."""
-
-    def see(self, number: int, data: bytes, stop: int) -> None:
-        """Nothing."""
-
-    def directives(self, number: int) -> object:
-        """None."""
         return None
 
     def directed(self, number: int, directives: object) -> None:
-        """Nothing."""
+        """Be ready for lines from a number on, whose ``directives`` another reader has told."""
+        return
 
     def day_of(self, number: int) -> bytes:
-        """None."""
+        """The day that a directive says of a line that was counted; empty: the line says all."""
         return b""
 
 
@@ -208,7 +181,7 @@ def note_window(window: Window, tally: RecordTally) -> None:
         tally.reject(each.line, each.reason)
 
 
-class RejectingReader(Independent):
+class RejectingReader(LineReader):
     """Rejects all lines that are not blank.
 
     Args:
@@ -226,7 +199,7 @@ class RejectingReader(Independent):
                 tally.reject(number, self.reason(line), line)
 
 
-class Opened(Independent):
+class Opened(LineReader):
     """Takes lines out of their envelope for another reader.
 
     Args:

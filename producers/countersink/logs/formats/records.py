@@ -8,18 +8,16 @@ from typing import Final, Generic, TypeVar
 
 from countersink.logs.errors import Malformed, Misread
 from countersink.logs.formats.json_objects import (
-    SHALLOW,
     json_getter,
     json_object,
     json_time,
-    may_be_deep,
     optional_text_of,
     text_of,
 )
 from countersink.logs.formats.reader import (
     BLANK,
-    Independent,
     Keys,
+    LineReader,
     RecordTally,
     Window,
     note_window,
@@ -186,7 +184,7 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
-class JsonLines(Independent):
+class JsonLines(LineReader):
     """Reads lines that are JSON objects, or those of an array that has an object on each line.
 
     Args:
@@ -196,8 +194,6 @@ class JsonLines(Independent):
         times: the fields that are the time, joined; none: the format's own.
         amount_column: where the amount is; '': each counts 1.
         amounts: makes whole numbers of the amounts.
-        decode: reads an object faster than :func:`json_object`; it raises ``ValueError`` of what it
-            cannot read, or gives something else than an object.
     """
 
     quoted = None
@@ -211,11 +207,9 @@ class JsonLines(Independent):
         times: Sequence[str] = (),
         amount_column: str = "",
         amounts: AmountFormat | None = None,
-        decode: Callable[[bytes], object] | None = None,
     ) -> None:
         getter = partial(json_getter, input_format)
         time = json_time(input_format, times)
-        self._decode = decode
         self._others_reject = bool(keys.counter_column)
         self._rule: RecordRule[object] = RecordRule(
             keys,
@@ -229,23 +223,15 @@ class JsonLines(Independent):
     def count(self, window: Window, tally: RecordTally) -> None:
         """Add what the lines of ``window`` come to."""
         note_window(window, tally)
-        make, decode = self._rule.cell, self._decode
         for number, line in zip(window.numbers, window.lines, strict=True):
+            record: dict[str, object] | None = None
             try:
-                # What this reads, and it reads faster, json_object reads as well.
-                deep = len(line) > SHALLOW and may_be_deep(line)
-                record = None if deep or decode is None else decode(line)
-            except (ValueError, RecursionError):
-                record = None
-            try:
-                if type(record) is not dict:
-                    bare = _element(line)
-                    if not bare:
-                        continue
-                    record = json_object(bare)
-                cell = make(record)
+                record = _record(line)
+                if record is None:
+                    continue
+                cell = self._rule.cell(record)
             except Malformed as error:
-                if self._others_reject and type(record) is not dict:
+                if self._others_reject and record is None:
                     tally.filtered += 1  # of no counter
                 else:
                     tally.reject(number, error, line)
@@ -254,3 +240,12 @@ class JsonLines(Independent):
                 tally.filtered += 1
             else:
                 tally.count(*cell)
+
+
+def _record(line: bytes) -> dict[str, object] | None:
+    """The object on a line; None: there is nothing but blanks, or brackets of an array."""
+    try:
+        return json_object(line)
+    except Malformed:
+        bare = _element(line)
+        return json_object(bare) if bare else None

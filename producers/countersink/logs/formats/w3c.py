@@ -1,5 +1,5 @@
-"""W3C extended logs (IIS, CloudFront): ``#Fields:`` and ``#Date:`` directives, names of fields,
-spaces or tabs, and errors where a date or time is missing.
+"""Reads W3C extended logs (IIS, CloudFront) by the ``#Fields:`` and ``#Date:`` directives before
+each line: names of fields, spaces or tabs, and errors where a date or time is missing.
 
 IIS writes them (divided by spaces) and CloudFront (divided by tabs, values URL-encoded). Their
 times are UTC by definition. https://www.w3.org/TR/WD-logfile.html,
@@ -8,33 +8,45 @@ https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from countersink.logs.errors import Malformed
+from countersink.logs.formats.access_log import AccessLog
 from countersink.logs.formats.line_format import (
     STATUS,
     AccessField,
     Layout,
     LineFormat,
     ValuePlace,
-    by_aliases,
     client_text,
     clock_minute,
+    common_names,
 )
-from countersink.logs.line import CLIENT, asked, decoded, path_of
+from countersink.logs.formats.reader import (
+    Keys,
+    LineReader,
+    ReadAt,
+    RecordTally,
+    RejectingReader,
+    Window,
+    note_window,
+)
+from countersink.logs.line import CLIENT, decoded, path_of
 from countersink.logs.times import Clock, no_day
 
-FIELDS: Final = b"#Fields:"
+_FIELDS: Final = b"#Fields:"
 _DATE_DIRECTIVE: Final = re.compile(rb"#Date:\s*(\d{4}-\d\d-\d\d)\b", re.IGNORECASE)
 _ALIASES: Final = {
     "host": ("c-ip", "c-dns"),
     "vhost": ("x-host-header", "cs-host", "cs(host)", "s-computername"),
     "user": ("cs-username",),
     "method": ("cs-method",),
+    "target": ("cs-uri",),
     "path": ("cs-uri-stem",),
     "query": ("cs-uri-query",),
     "protocol": ("cs-protocol-version", "cs-version"),
@@ -78,14 +90,14 @@ class Directives:
     def after(self, line: bytes) -> "Directives":
         """What holds after one more line, which need not be a directive."""
         line = line.removeprefix(b"\xef\xbb\xbf")
-        if line[: len(FIELDS)].lower() == FIELDS.lower():
-            names = decoded(line[len(FIELDS) :]).lower().split()
+        if line[: len(_FIELDS)].lower() == _FIELDS.lower():
+            names = decoded(line[len(_FIELDS) :]).lower().split()
             return replace(self, names=tuple(names))
         found = _DATE_DIRECTIVE.match(line)
         return self if found is None else replace(self, date=found[1].decode())
 
 
-CLOUDFRONT: Final = Directives().after(
+_CLOUDFRONT: Final = Directives().after(
     b"#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status"
     b" cs(Referer) cs(User-Agent) cs-uri-query"
 )
@@ -96,7 +108,7 @@ _FIRST_DIRECTIVE: Final = re.compile(_WHOLE)
 _LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # what begins with a text is found fast
 
 
-def directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The directives that stand whole in ``data``, which begins a line, and where they begin. NULs
     before them, as a truncated log has them, are none of theirs.
     """
@@ -106,14 +118,17 @@ def directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 _TABBED: Final = re.compile(rb"[\0 \t\r]*+[^ \t]*+\t")
+"""A line whose first value ends with a tab; so every line tells by itself what divides it."""
 
 
-def divided_by_tabs(line: bytes) -> bool:
-    """Whether the first value of a line ends with a tab; so every line tells it by itself."""
+def _division(line: bytes) -> bool | None:
+    """Whether the values of a line are divided by tabs; None: it is a directive."""
+    if line.startswith((b"#", b"\xef\xbb\xbf#")):
+        return None
     return _TABBED.match(line) is not None
 
 
-def w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> LineFormat:
+def _w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> LineFormat:
     """The format of the lines after directives.
 
     Args:
@@ -141,7 +156,7 @@ def w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> Li
         if number:
             source.append(ValuePlace("", divider, "what divides values"))
         source.append(ValuePlace(f"g{number}", pattern, name))
-    layout = Layout(tuple(source), rb"(?:\t.*)?" if directives is CLOUDFRONT else rb"[ \t]*+")
+    layout = Layout(tuple(source), rb"(?:\t.*)?" if directives is _CLOUDFRONT else rb"[ \t]*+")
     read = _decoded if tabs else _unquoted
     fields = {name: AccessField((group,), read) for name, group in groups.items()}
     if "c-ip" in groups:
@@ -156,32 +171,11 @@ def w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> Li
     return LineFormat(
         name="w3c",
         pattern=layout.pattern,
-        fields=_common_names(fields, groups, read) | fields,
+        fields=common_names(fields, _ALIASES, read, path_of) | fields,
         times=(groups["date"], groups["time"]) if "date" in groups else (groups["time"],),
         minute=minute,
         diagnosis=layout.diagnosis,
     )
-
-
-def _common_names(
-    fields: dict[str, AccessField], groups: dict[str, str], read: Callable[[bytes], str]
-) -> dict[str, AccessField]:
-    found = by_aliases(fields, _ALIASES)
-
-    def whole(target: bytes, query: bytes = b"-") -> str:
-        text = read(target)
-        asked(text.encode())
-        return text if query in (b"-", b"") else f"{text}?{read(query)}"
-
-    stem = found.get("path") or fields.get("cs-uri")
-    if stem is not None:
-        query = found["query"].groups if "query" in found and "path" in found else ()
-        found["target"] = AccessField(stem.groups + query, whole)
-        # Some servers write the query into the stem.
-        found["path"] = AccessField(stem.groups, lambda raw: path_of(read(raw).encode()).decode())
-        if "query" not in found:
-            found["query"] = AccessField(stem.groups, lambda raw: whole(raw).partition("?")[2])
-    return found
 
 
 def _unquoted(raw: bytes) -> str:
@@ -193,3 +187,129 @@ def _unquoted(raw: bytes) -> str:
 def _decoded(raw: bytes) -> str:
     """What CloudFront has encoded, once; what the client sent encoded stays so."""
     return decoded(unquote_to_bytes(raw))
+
+
+_READ: Final = 1024 * 1024
+_READERS: Final = 16
+"""Kept at once: a log without dates has another one for each #Date: directive."""
+_UNDIRECTED: Final = RejectingReader(lambda line: "no #Fields: directive stands before it")
+
+
+class W3cLog(LineReader):
+    """Reads W3C extended logs. Directives are known by their lines' numbers, so that windows may
+    come in any order once those before them were seen.
+
+    Args:
+        keys: which keys lines have.
+        time_zone: IANA name; '': UTC, as the standard says.
+    """
+
+    quoted = None
+
+    def __init__(self, keys: Keys, time_zone: str = "") -> None:
+        self._keys = keys
+        self._time_zone = time_zone
+        self._at: list[int] = []
+        self._directives: list[Directives] = []
+        self._readers: dict[tuple[object, bool], LineReader] = {}
+
+    def begin(self, head: bytes) -> str:
+        """Look at how the source begins.
+
+        Returns:
+            Why lines after the first directives cannot be read; '': they can, or there are none.
+        """
+        self.see(1, head, head.rfind(b"\n") + 1)
+        named = [each for each in self._directives if each.names]
+        if not named:
+            return ""
+        # #Date: may follow #Fields:.
+        first = next((each for each in named if each.timed), named[0])
+        found = self._reader(first, tabs=b"\t" in head)
+        return found.reason(head) if isinstance(found, RejectingReader) else ""
+
+    def look_back(self, read: ReadAt, offset: int) -> None:
+        """Look for directives in what stands before ``offset``."""
+        at, number, data = 0, 1, b""
+        while at < offset and (more := read(min(_READ, offset - at), at)):
+            at += len(more)
+            data += more
+            stop = data.rfind(b"\n") + 1
+            self.see(number, data, stop)
+            number += data.count(b"\n", 0, stop)
+            data = data[stop:]
+
+    def directives(self, number: int) -> Directives:
+        """Directives in force at a line."""
+        place = bisect_left(self._at, number)
+        return self._directives[place - 1] if place else Directives()
+
+    def directed(self, number: int, directives: object) -> None:
+        """Nothing but these directives stands before the line."""
+        assert isinstance(directives, Directives)
+        self._at, self._directives = [number - 1], [directives]
+
+    def day_of(self, number: int) -> bytes:
+        """The day that ``#Date:`` says of a line, where ``#Fields:`` names no date."""
+        return self.directives(number).shape[1].encode()
+
+    def see(self, number: int, data: bytes, stop: int) -> None:
+        """Note the directives in the lines ``data[:stop]`` that begin with that number."""
+        for at, line in _directives_in(data[:stop]):
+            self._note(number + data.count(b"\n", 0, at), line)
+
+    def _note(self, number: int, line: bytes) -> None:
+        place, before = bisect_left(self._at, number), self.directives(number)
+        after = before.after(line)
+        if after != before and (place == len(self._at) or self._at[place] != number):
+            self._at.insert(place, number)
+            self._directives.insert(place, after)
+
+    def count(self, window: Window, tally: RecordTally) -> None:
+        """Add what the lines of ``window`` come to."""
+        if not window.numbers:
+            note_window(window, tally)
+            return
+        data = window.data
+        directed = data.startswith((b"#", b"\xef\xbb\xbf#")) or b"\n#" in data
+        mixed = b"\t" in data and b" " in data
+        if not (directed or mixed or b"\n\xef\xbb\xbf#" in data):
+            # Where there is neither in a line, it is the same whatever divides its one value.
+            self._count_alike(window, tally, tabs=b"\t" in data)
+            return
+        numbers, lines = window.numbers, window.lines
+        first = 0
+        for tabs, some in groupby(map(_division, lines)):
+            end = first + len(list(some))
+            part = Window(numbers[first:end], lines[first:end], [])
+            if tabs is None:
+                for number, line in zip(part.numbers, part.lines, strict=True):
+                    self._note(number, line)
+                tally.lines += end - first
+            else:
+                self._count_alike(part, tally, tabs=tabs)
+            first = end
+
+    def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
+        """Count lines whose values are all divided by tabs, or all by spaces."""
+        directives = self.directives(window.numbers[0])
+        if tabs and not directives.names:
+            directives = _CLOUDFRONT
+        reader = self._reader(directives, tabs=tabs) if directives.names else _UNDIRECTED
+        reader.count(window, tally)
+
+    def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
+        """What reads, or refuses, the lines after directives."""
+        known = directives if directives is _CLOUDFRONT else directives.shape, tabs
+        if known not in self._readers:
+            if len(self._readers) >= _READERS:
+                self._readers.clear()
+            try:
+                form = _w3c_format(directives, tabs=tabs, time_zone=self._time_zone)
+                if directives is _CLOUDFRONT:
+                    form = replace(form, diagnosis=_UNDIRECTED.reason)
+                self._readers[known] = AccessLog(self._keys, form)
+            except ValueError as error:
+                reason = str(error)
+                self._readers[known] = RejectingReader(lambda line: reason)
+        return self._readers[known]

@@ -180,7 +180,6 @@ def read_chunk(
     tally, span = lines.tally, span_of()
     if span is None:
         return None
-    reader.passed(span.start, span.end, span.next_line)
     amounts, members = _hashed(tally.amounts, bucket)
     return ReadChunk(
         start=start,

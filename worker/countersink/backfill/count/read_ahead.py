@@ -239,7 +239,6 @@ class ReadAhead:
         self.left, span = spans.left, spans.span
         self._ended = span is None or self.left
         if span is not None:
-            reader.passed(span.start, span.end, span.next_line)
             self._cut = CutChunk(start, span, directives, file, pieces)
             self.start = Start.behind(span)
 

@@ -12,8 +12,6 @@ from datetime import date
 from functools import partial
 from typing import Final, Protocol
 
-import msgspec
-
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats.csv_records import CsvRecords, clock_of, times_of
 from countersink.backfill.input.spans import Quoting, SpanPiece, last_end, window_of
@@ -25,7 +23,7 @@ from countersink.logs.formats.detection import detect, untold
 from countersink.logs.formats.json_objects import JSON_FORMATS
 from countersink.logs.formats.reader import Keys, LineReader, RecordTally, Rejected
 from countersink.logs.formats.records import AmountFormat, JsonLines, is_array
-from countersink.logs.formats.w3c_log import W3cLog
+from countersink.logs.formats.w3c import W3cLog
 from countersink.logs.times import LIKELY, UNITS, no_day
 
 __all__ = ["Reader", "RecordTally", "Rejected", "check", "check_head", "make_reader", "recipe_for"]
@@ -103,7 +101,6 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
         times=times,
         amount_column=recipe.amount_column,
         amounts=AmountFormat(recipe.decimal_point, recipe.thousands),
-        decode=msgspec.json.Decoder().decode,
     )
     return line_reader(
         recipe.input_format,

@@ -23,8 +23,8 @@ from countersink.logs.errors import Malformed
 from countersink.logs.file import BOM
 from countersink.logs.formats.reader import (
     BLANK,
-    Independent,
     Keys,
+    LineReader,
     RecordTally,
     Window,
     note_window,
@@ -52,7 +52,7 @@ def clock_of(recipe: Recipe, begins: Callable[[date], int] | None) -> Clock:
     return Clock(recipe.time_format, recipe.time_zone, begins, " ".join(times_of(recipe)))
 
 
-class CsvRecords(Independent):
+class CsvRecords(LineReader):
     """Reads CSV for one recipe, which :func:`countersink.backfill.formats.check` has let pass.
 
     Args:
