@@ -270,9 +270,9 @@ def test_nothing_is_added_to_what_a_reconcile_has_set_and_was_rolled_up_since(
 
 def test_a_source_that_was_read_is_compared_though_steps_were_set_meanwhile(scene: Scene) -> None:
     scene.store.counters.set("views", keep="forever")
-    at = noon(1)
+    at = noon(2)
     scene.count({(at, "/"): 1})
     run = scene.said_by({(at, "/"): 10})
-    scene.store.counters.set("views", keep="minute=2d,quarter=3d")
+    scene.store.counters.set("views", keep="minute=3d,quarter=4d")
     assert scene.correct(run).corrections == 1
     assert by_key(scene.store) == {"/": 10}
