@@ -134,11 +134,15 @@ class SettingsCache:
             found, anew = self.read(counter), True
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
-        """What a counter with dimensions has declared; of one that is not known, too.
+        """What a counter with dimensions has declared, at most a minute ago; of one that is not
+        known, too.
 
         Raises:
             TrackedCounter, StoreError: as :meth:`of`.
         """
+        found = self._known.get(counter)
+        if found is not None and found.are_fresh(self._clocks()):
+            return found.catalog.dimensioned.get(counter)
         return self._pool.read(partial(_dimensioned, counter=counter))
 
     def forget(self, counter: str) -> None:
