@@ -11,11 +11,11 @@ import pytest
 
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.dead import MAX_PAYLOAD, DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import MIN_PACKET, Session, connect
-from countersink.store.errors import Conflict, Refused
+from countersink.store.errors import Conflict, Refused, Unavailable
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import (
     applier as new_applier,
@@ -103,6 +103,29 @@ def test_two_workers_given_the_same_entries_at_the_same_moment(
     assert pauses == []  # in the order of their ids they never wait for each other in a circle
     one.close()
     two.close()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_connection_killed_at_any_point_and_running_again_counts_once(
+    mysql_url: str, session: Session, point: str
+) -> None:
+    def reached(here: str) -> None:
+        if here == point and not killed:
+            killed.append(True)
+            applier._session.abort()
+
+    killed: list[bool] = []
+    applier = Applier(mysql_url, 3, reached=reached)
+    batch = [entry(rows(("/a", 1)))]
+    if point == "committed":
+        assert applier.apply(batch).applied == 1
+    else:
+        with pytest.raises(Unavailable):
+            applier.apply(batch)
+        assert keys(session) == {}
+        assert applier.apply(batch).applied == 1
+    assert keys(session) == {b"/a": 1}
+    applier.close()
 
 
 def test_the_guards_are_kept_from_their_entrys_time_or_now_whichever_is_later(

@@ -20,6 +20,7 @@ from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.sums import by_key
 from tests.store.helpers import entry, keys, rows
+from tests.support.asking import exported
 from tests.support.examples import examples
 from tests.support.oracle import Oracle
 
@@ -139,6 +140,23 @@ def test_sql_and_python_pick_the_same(counted: Store) -> None:
             )
         )
         assert {key for key, _ in found} == {key for key in KEYS if key in match}, match
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [("a", "b", "nobody's"), (), KeyMatch(prefix="a"), KeyMatch(keys=["b"], exclude_prefix="a")],
+)
+def test_exports_hold_the_keys_that_are_chosen(
+    counted: Store, chosen: tuple[str, ...] | KeyMatch
+) -> None:
+    wanted = {key: number for number, key in enumerate(KEYS) if key in chosen}
+    selection = Selection("views", keys=chosen)
+    for by in ("key", "key-day", "key-month", "total"):
+        rows = counted.snapshot(partial(exported, by=by, selection=selection))
+        if by == "total":
+            assert sum(total for (total,) in rows) == sum(wanted.values())
+        else:
+            assert {row[-2]: row[-1] for row in rows} == wanted, by
 
 
 def test_keys_and_a_match_are_put_together() -> None:
