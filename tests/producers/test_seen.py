@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from countersink.producers import Increment, InvalidBatch, Producer
-from countersink.producers.buffer import sightings, waiting_members
+from countersink.producers.buffer import sightings, unsalted_members
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.members import MAX_HASHES, Salt
@@ -237,7 +237,7 @@ def test_a_flush_does_not_wait_where_redis_says_that_there_is_no_salt(
 def test_a_burst_before_the_salt_is_known_waits_for_it(
     redis_url: str, redis_client: redis.Redis
 ) -> None:
-    burst = 2 * waiting_members.MAX_WAITING
+    burst = 2 * unsalted_members.MAX_WAITING
     publish(redis_client)
     with Producer(redis_url, flush_interval=60) as producer:
         for number in range(burst):
@@ -255,7 +255,7 @@ def test_what_waits_is_bounded_and_the_counter_with_most_is_cut(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_members, "MAX_WAITING", 100)
+    monkeypatch.setattr(unsalted_members, "MAX_WAITING", 100)
     with Producer(redis_url, flush_interval=0.02) as producer:
         for number in range(150):
             producer.seen("wrong", "/", f"secret{number}", at=AT)
@@ -285,7 +285,7 @@ def test_it_is_said_that_no_worker_has_made_the_salt_of_members_that_found_no_ro
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_members, "MAX_WAITING", 10)
+    monkeypatch.setattr(unsalted_members, "MAX_WAITING", 10)
     publish(redis_client, [Salt(1, FIRST, MINUTE, SALT)])
     with Producer(redis_url, flush_interval=0.02) as producer:
         for number in range(30):
@@ -303,7 +303,7 @@ def test_members_without_room_are_said_with_what_they_waited_for_then(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_members, "MAX_WAITING", 10)
+    monkeypatch.setattr(unsalted_members, "MAX_WAITING", 10)
     server = own_redis_server()
     with connect(server.url) as client:
         publish(client)
@@ -322,7 +322,7 @@ def test_members_without_room_are_said_with_what_they_waited_for_then(
 
 
 def test_bytes_that_wait_are_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_members, "MAX_WAITING_BYTES", 10_000)
+    monkeypatch.setattr(unsalted_members, "MAX_WAITING_BYTES", 10_000)
     monkeypatch.setattr(sightings, "MAX_LARGE_BYTES", 20_000)
     with Producer(AWAY, flush_interval=60) as producer:
         for _ in range(100):

@@ -31,7 +31,7 @@ class LogError(ExplainedError):
 
 
 class Damaged(Exception):
-    """What follows cannot be unpacked; the message says why, as a phrase."""
+    """Compressed data that cannot be unpacked any further; the message says why, as a phrase."""
 
 
 class UnknownFormat(Exception):

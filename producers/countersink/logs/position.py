@@ -71,6 +71,7 @@ _SCRIPT: Final = (files("countersink.logs") / "scripts" / "store.lua").read_text
 
 Outcome = Literal["stored", "full", "other"]
 """Stored (also: by an earlier call); the stream is full; the mark is not the one that is known."""
+_OUTCOMES: Final[dict[str, Outcome]] = {"stored": "stored", "full": "full", "other": "other"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,13 +177,14 @@ class LogMark:
         """
         arguments: list[str | bytes | int] = [self.known, batch.position.mark, full]
         for entry in batch.entries:
-            arguments.append(2 * len(entry.fields()))
-            for name, value in entry.fields().items():
+            fields = entry.fields()
+            arguments.append(2 * len(fields))
+            for name, value in fields.items():
                 arguments += name, value
         with mapped():
             outcome, mark = self._script(keys=[self.key, self.stream], args=arguments)
         self.known = _text(mark)
-        return {"stored": "stored", "full": "full"}.get(_text(outcome), "other")  # type: ignore[return-value]
+        return _OUTCOMES[_text(outcome)]
 
 
 class PositionFile:
@@ -215,7 +217,7 @@ class PositionFile:
             raise
 
     def batches(self) -> Iterator[LogBatch]:
-        """Those it holds, oldest first.
+        """Batches of the file, oldest first.
 
         Raises:
             PositionError: it is damaged.
@@ -424,7 +426,7 @@ def head_of(file: LogFile) -> bytes:
 
 
 def prefix_of(head: bytes) -> str:
-    """What a position keeps of a file's first bytes: their SHA-256 in hex; empty for none."""
+    """SHA-256, in hex, of the first bytes of a file; empty for none."""
     return sha256(head).hexdigest() if head else ""
 
 

@@ -255,7 +255,7 @@ def find(log: LogPath, position: Position) -> LogFile | None:
 
 
 def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | None:
-    """The same in the directories below the log's own, with the one where it was found."""
+    """The file of a position in a directory below the log's own, with the paths that name it."""
     directory = os.path.dirname(log.path)
     for place in (os.path.join(directory, name) for name in _names(directory)):
         below = LogPath(log.path, place)

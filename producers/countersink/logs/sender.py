@@ -253,7 +253,7 @@ class LogSender:
                 return result
 
     def _insist(self, store: Callable[[], Outcome]) -> Outcome:
-        """What came of storing something, tried again for as long as the stream is full."""
+        """The outcome of storing something, tried again for as long as the stream is full."""
         trouble = _Trouble(self.notice, self.stop)
         while (outcome := self.patiently(store)) == "full":
             trouble.wait(

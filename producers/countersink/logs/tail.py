@@ -83,11 +83,12 @@ class FileTail:
     _unsaved: bool = False
 
     def __post_init__(self) -> None:
-        self._look_in(LogPath(self.path, self.rotated_in))
-
-    def _look_in(self, paths: LogPath) -> None:
-        self._paths = paths
+        paths = LogPath(self.path, self.rotated_in)
         self._log = NamedLog(paths, self.hits.reporter, follow=self.follow, stop=self.sender.stop)
+
+    @property
+    def _paths(self) -> LogPath:
+        return self._log.log
 
     def run(self, *, begin: Begin | None = None) -> Summary:
         """Count what is new, from the stored position on, or from where ``begin`` says.
@@ -283,7 +284,7 @@ class FileTail:
         file = find(self._paths, self._position)
         if file is None and (below := find_below(self._paths, self._position)):
             paths, file = below
-            self._look_in(paths)
+            self._log = replace(self._log, log=paths)
         return file
 
     def _begin_anew(self) -> LogFile | None:

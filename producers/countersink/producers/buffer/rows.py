@@ -21,7 +21,7 @@ from countersink.producers.buffer.generations import (
     rows_at,
     rows_bytes,
 )
-from countersink.producers.buffer.waiting_members import WaitingMembers
+from countersink.producers.buffer.unsalted_members import WaitingMembers
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
 from countersink.stream.entry import Row

@@ -1,5 +1,5 @@
 """Members on their way to rows (``Sightings``): salts that a producer has learnt (``Salts``),
-how often salts are asked for; members that wait for theirs are in ``waiting_members.py``.
+how often salts are asked for; members that wait for theirs are in ``unsalted_members.py``.
 
 A member is hashed by the fold thread with the salt of its counter and minute. Only Redis tells the
 salts, and only the send thread asks. Until then a member waits as it is, in memory alone.

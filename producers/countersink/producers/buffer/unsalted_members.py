@@ -13,7 +13,7 @@ MAX_WAITING: Final = 10_000
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 """and their bytes."""
 WAITING_BYTES: Final = 512
-"""What each takes besides itself, its key included."""
+"""Bytes that each member takes besides itself, its key included."""
 
 
 @dataclass(slots=True)
