@@ -11,7 +11,6 @@ from countersink.logs import Counts, Malformed, Parser
 from countersink.logs.formats.reader import LONGEST_REASON, Window
 from countersink.logs.template import Condition, Operator
 from countersink.runtime.dimensions import RowKey
-from countersink.store.errors import StoreError
 
 Cells = Counts
 MINUTES = RecordTally().bucket
@@ -51,7 +50,7 @@ def read(
     if not isinstance(data, bytes):
         lines = [line.encode() if isinstance(line, str) else line for line in data]
         data = b"".join(line + b"\n" for line in lines)
-    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), RecordTally(bucket, StoreError)
+    reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), RecordTally(bucket)
     records, number, first = split(data, quoted=reader.quoted), 1, 0
     for size in (*sizes, len(records)):
         window: list[bytes] = records[first : first + size]

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeVar, cast
@@ -48,31 +47,28 @@ _IN_HOUR: Final = rb"[0-5]\d:(?:[0-5]\d|60) "
 _PERIODS_REMEMBERED: Final = 1_000
 
 
-class Special(Enum):
-    """What a table of remembered values has where a line has no key or label."""
-
-    LEFT_OUT = "the recipe leaves the line out"
-    ALONE = "the line is to be read alone"
-
-
 Found = bytes | tuple[bytes, ...]
 """One group of a match, or several."""
 V = TypeVar("V", RowKey, int)
+_UNMATCHED: Final = Malformed("the line is not of the window's pattern")
 
 
-class _Table(dict[Found, V | Special]):
-    """What groups of a line mean, worked out when first seen."""
+class _Table(dict[Found, V | Exception | None]):
+    """What groups of a line mean, worked out when first seen; None: the line is left out; an error:
+    the line is rejected for it, or its bucket cannot be told.
+    """
 
-    def __init__(self, work_out: Callable[[Found], V | Special]) -> None:
+    def __init__(self, work_out: Callable[[Found], V | None]) -> None:
         super().__init__()
-        self._work_out: Callable[[Found], V | Special] = work_out
-        self.alone = False  # whether it has said ALONE since this was last set
+        self._work_out: Callable[[Found], V | None] = work_out
+        self.failed = False  # whether it has given an error since this was last set
 
-    def __missing__(self, found: Found) -> V | Special:
-        meaning = self._work_out(found)
-        if meaning is Special.ALONE:
-            self.alone = True
-            return meaning
+    def __missing__(self, found: Found) -> V | Exception | None:
+        try:
+            meaning = self._work_out(found)
+        except Exception as error:
+            self.failed = True
+            return error
         size = len(found) if isinstance(found, bytes) else sum(map(len, found))
         if size <= _LONGEST_REMEMBERED:
             if len(self) >= _REMEMBERED:
@@ -125,9 +121,7 @@ class AccessLog(LineReader):
         )
 
         index = self._line.groupindex
-        self._groups = [index[name] for name in groups]
-        self._times = [index[name] for name in form.times]
-        self._when = itemgetter(*[place - 1 for place in self._times])
+        self._when = itemgetter(*[index[name] - 1 for name in form.times])
         self._what = itemgetter(*[index[name] - 1 for name in groups] or [0])
 
         def getter(name: str) -> Callable[[Sequence[bytes]], str]:
@@ -138,26 +132,26 @@ class AccessLog(LineReader):
         self._finished = keys.finished
         self._range = keys.minutes
         self._leaves_out = keys.leaves_out
-        self._keys: _Table[RowKey] = _Table(self._work_out_key)
-        self._bucket, self._untold = RecordTally().bucket, RecordTally().untold
-        self._periods = Periods(self._bucket, self._untold, self._within)
+        self._keys: _Table[RowKey] = _Table(self._key_of)
+        self._bucket = RecordTally().bucket
+        self._periods = Periods(self._bucket, self._within)
         self._by_period = self._combined and groups == ["request"]
-        self._labels: _Table[int] = _Table(self._work_out_label)
+        self._labels: _Table[int] = _Table(self._label_of)
 
     def count(self, window: Window, tally: RecordTally) -> None:
         """Add what the lines of ``window`` come to; of each, 1."""
         note_window(window, tally)
         if tally.bucket != self._bucket:
-            self._bucket, self._untold = tally.bucket, tally.untold
-            self._periods = Periods(self._bucket, self._untold, self._within)
+            self._bucket = tally.bucket
+            self._periods = Periods(self._bucket, self._within)
             self._labels.clear()
-        self._keys.alone = self._labels.alone = False
+        self._keys.failed = self._labels.failed = False
         if self._by_period and self._count_period(window, tally):
             return
         rows = self._match(window)
         keys = list(map(self._keys.__getitem__, map(self._what, rows)))
         labels = list(map(self._labels.__getitem__, map(self._when, rows)))
-        if self._leaves_out or self._keys.alone or self._labels.alone:
+        if self._leaves_out or self._keys.failed or self._labels.failed:
             keys, labels = self._plain(keys, labels, window, tally)
         _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
@@ -173,8 +167,8 @@ class AccessLog(LineReader):
             return False
         keys = list(map(self._keys.__getitem__, rows))
         if others:
-            keys = [key if row else Special.ALONE for key, row in zip(keys, rows, strict=True)]
-        if others or self._leaves_out or self._keys.alone:
+            keys = [key if row else _UNMATCHED for key, row in zip(keys, rows, strict=True)]
+        if others or self._leaves_out or self._keys.failed:
             keys, _ = self._plain(keys, [period.label] * lines, window, tally)
         if keys:
             tally.amounts[period.label].update(cast("list[RowKey]", keys))
@@ -194,86 +188,54 @@ class AccessLog(LineReader):
 
     def _plain(
         self,
-        keys: list[RowKey | Special],
-        labels: list[int | Special],
+        keys: list[RowKey | Exception | None],
+        labels: list[int | Exception | None],
         window: Window,
         tally: RecordTally,
-    ) -> tuple[list[RowKey | Special], list[int | Special]]:
-        """Those that are nothing special; the other lines are dealt with."""
+    ) -> tuple[list[RowKey | Exception | None], list[int | Exception | None]]:
+        """The keys and labels of lines that have both; the other lines are dealt with."""
         places: list[int] = []
-        left_out = 0
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
-            if type(key) is not Special and type(label) is int:
+            if isinstance(key, str | tuple) and isinstance(label, int):
                 places.append(place)
-            elif key is Special.ALONE or label is Special.ALONE:
+            elif isinstance(key, Exception) or isinstance(label, Exception):
                 self._count_alone(window.lines[place], window.numbers[place], tally)
             else:
-                left_out += 1
-        tally.filtered += left_out
+                tally.filtered += 1
         return [keys[place] for place in places], [labels[place] for place in places]
 
     def _count_alone(self, line: bytes, number: int, tally: RecordTally) -> None:
-        try:
-            match = self._line.fullmatch(line)
+        match = self._line.fullmatch(line)
+        if match is None:
+            # As in a log that was truncated under its writer.
+            stripped = line.strip(BLANK)
+            if not stripped:
+                return
+            match = self._line.fullmatch(stripped) or self._exception.fullmatch(stripped)
             if match is None:
-                # As in a log that was truncated under its writer.
-                stripped = line.strip(BLANK)
-                if not stripped:
-                    return
-                match = self._line.fullmatch(stripped) or self._exception.fullmatch(stripped)
-                if match is None:
-                    raise Malformed(why_not(self._form, stripped))
-            cell = self._cell(match)
-        except Malformed as error:
-            tally.reject(number, str(error), line)
-            return
-        if cell is None:
+                tally.reject(number, why_not(self._form, stripped), line)
+                return
+        groups = match.groups(b"")
+        key, label = self._keys[self._what(groups)], self._labels[self._when(groups)]
+        if key is None or label is None:
             tally.filtered += 1
+        elif isinstance(key, Malformed) or isinstance(label, Malformed):
+            tally.reject(number, str(key if isinstance(key, Malformed) else label), line)
+        elif isinstance(key, Exception):
+            raise key
+        elif isinstance(label, Exception):
+            raise label  # the bucket cannot be told, which malformed lines do not ask for
         else:
-            tally.count(*cell, 1)
+            tally.amounts[label][key] += 1
+            tally.counted += 1
 
-    def _cell(self, match: re.Match[bytes]) -> tuple[RowKey, int] | None:
-        """The line's cell; None where it is left out, by its time rather than for what is wrong."""
-        found = tuple([match[group] or b"" for group in self._groups])
-        if not self._fulfils(found):
-            return None
-        wrong: Malformed | None = None
-        minute = 0
-        try:
-            minute = self._form.minute([match[group] or b"" for group in self._times])
-        except Malformed as error:
-            wrong = error
-        else:
-            if not self._within(minute):
-                return None
-        key = self._finished(self._key(found))
-        if wrong is not None:
-            raise wrong
-        return None if key is None else (key, minute)
-
-    def _work_out_key(self, found: Found) -> RowKey | Special:
+    def _key_of(self, found: Found) -> RowKey | None:
         groups = (found,) if isinstance(found, bytes) else found
-        if not self._groups:
-            groups = ()
-        try:
-            if not self._fulfils(groups):
-                return Special.LEFT_OUT
-            key = self._finished(self._key(groups))
-        except Malformed:
-            return Special.ALONE
-        return Special.LEFT_OUT if key is None else key
+        return self._finished(self._key(groups)) if self._fulfils(groups) else None
 
-    def _work_out_label(self, found: Found) -> int | Special:
-        try:
-            minute = self._form.minute((found,) if isinstance(found, bytes) else found)
-        except Malformed:
-            return Special.ALONE
-        if not self._within(minute):
-            return Special.LEFT_OUT
-        try:
-            return self._bucket(minute)
-        except self._untold:
-            return Special.ALONE  # who counts such a line is told; a malformed one has no bucket
+    def _label_of(self, found: Found) -> int | None:
+        minute = self._form.minute((found,) if isinstance(found, bytes) else found)
+        return self._bucket(minute) if self._within(minute) else None
 
     def _fulfils(self, found: Sequence[bytes]) -> bool:
         return all(holds(read(found)) for read, holds in self._tests)
@@ -310,18 +272,15 @@ class Periods:
 
     Args:
         bucket: the label of the bucket of a Unix minute.
-        untold: what that raises where it cannot be told.
         within: whether a Unix minute is one of those that are counted.
     """
 
     def __init__(
         self,
         bucket: Callable[[int], int],
-        untold: type[Exception],
         within: Callable[[int], bool],
     ) -> None:
         self._bucket = bucket
-        self._untold = untold
         self._within = within
         self._label = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._only_label)
         self._period = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._work_out)
@@ -356,6 +315,6 @@ class Periods:
             if not all(map(self._within, minutes)):
                 return None
             labels = set(map(self._bucket, minutes))
-        except (Malformed, self._untold):
+        except Exception:  # the line that it concerns is told, or rejected
             return None
         return labels.pop() if len(labels) == 1 else None

@@ -82,7 +82,6 @@ class RecordTally:
     Attributes:
         bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
             given. Readers remember what it said, as long as they are given an equal one.
-        untold: what ``bucket`` raises where it cannot be told.
         amounts: label to key or dimensions to amount; a sum may leave 64 bits.
         lines: records looked at, blank lines and a header included.
         counted: those that gave an amount.
@@ -92,7 +91,6 @@ class RecordTally:
     """
 
     bucket: Callable[[int], int] = _itself
-    untold: type[Exception] = Malformed
     amounts: defaultdict[int, Counter[RowKey]] = field(default_factory=lambda: defaultdict(Counter))
     lines: int = 0
     counted: int = 0

@@ -26,7 +26,6 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
 from countersink.store.counters.buckets import date_at
 from countersink.store.counters.catalog import Scheme
-from countersink.store.errors import StoreError
 
 LabelKey = tuple[int, RowKey]
 """(bucket's label, key or dimensions) that lines are counted under."""
@@ -210,7 +209,7 @@ class _Lines:
     """
 
     def __init__(self, reader: Reader, bucket: MinuteLabels, refused: Refused) -> None:
-        self.tally = RecordTally(bucket, StoreError)
+        self.tally = RecordTally(bucket)
         self._reader = reader
         self._bucket = bucket
         self._refused = refused
@@ -225,7 +224,7 @@ class _Lines:
         if self._bucket.salts is None:
             self._reader.count(window, self.tally)
             return True
-        tally = RecordTally(self._bucket, StoreError)
+        tally = RecordTally(self._bucket)
         self._reader.count(window, tally)
         if any(self._bucket.divided(label)[2] for label in tally.amounts):
             return False
@@ -238,7 +237,7 @@ class _Lines:
         if window.rejected:
             self._reader.count(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
-            one = RecordTally(tally.bucket, tally.untold)
+            one = RecordTally(tally.bucket)
             self._reader.count(Window([number], [line], []), one)
             if reason := next(filter(None, map(self._why_not, one.counts)), ""):
                 tally.lines += one.lines

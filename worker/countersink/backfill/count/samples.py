@@ -18,7 +18,6 @@ from itertools import compress
 from typing import Final
 
 from countersink.logs.formats.reader import LineReader, RecordTally, Window
-from countersink.store.errors import StoreError
 
 ONE_OF: Final = 32
 """Of so many lines of a source one is a sample."""
@@ -115,7 +114,7 @@ def tally_of(
     lines: Sequence[NumberedLine], reader: LineReader, bucket: Callable[[int], int]
 ) -> RecordTally:
     """What some lines come to."""
-    tally = RecordTally(bucket, StoreError)
+    tally = RecordTally(bucket)
     numbers, texts = [number for number, _ in lines], [text for _, text in lines]
     reader.count(Window(numbers, texts, []), tally)
     return tally
