@@ -1,5 +1,5 @@
 """Options of all commands: order of flag, environment, ``countersink.toml`` and default, names of
-variables, URLs, and types of values with their error messages; limits of names are in
+variables, URLs, connections, and types of values with their error messages; limits of names are in
 ``runtime/limits.py``.
 
 A *setting* describes an installation (URLs, sizes, formats) and is also an environment variable
@@ -35,7 +35,11 @@ from countersink.runtime import limits
 from countersink.runtime.dimensions import check_name
 
 if TYPE_CHECKING:
+    import redis
+
     from countersink.producers.options import Options as ProducerOptions
+    from countersink.store import Store
+    from countersink.store.connection import Session
     from countersink.store.totals.selection import Last
 
 T = TypeVar("T")
@@ -241,7 +245,7 @@ def output_format(*choices: str, expose_value: bool = True) -> Callable[[Decorat
 
 def of_mysql(*choices: str) -> Callable[[Decorated], Decorated]:
     """Decorator: ``--format`` and ``--mysql-url``, for a command that prints what the database
-    has: :mod:`countersink.cli.connections` opens it, :mod:`countersink.cli.output` prints.
+    has: :func:`open_store` opens it, :mod:`countersink.cli.output` prints.
     """
     return together(output_format(*choices, expose_value=False), urls("mysql_url"))
 
@@ -283,14 +287,62 @@ EXAMPLES: Final = {
 }
 
 
-def needed(url: str | None, server: str) -> str:
-    """``url``, or wrong usage when no ``server`` (``redis`` or ``mysql``) was configured."""
-    if url:
-        return url
+def open_tables() -> "Session":
+    """A session of the database at ``--mysql-url``, whose tables are up to date, until the command
+    ends."""
+    from countersink.store.sessions import open_tables
+
+    return click.get_current_context().with_resource(open_tables(mysql_url()))
+
+
+def open_store() -> "Store":
+    """The store at ``--mysql-url``, with its replicas at ``--mysql-read-url``, until the command
+    ends."""
+    from countersink.store import Store
+
+    store = Store(mysql_url(), read_url=noted("mysql_read_url"))
+    return click.get_current_context().with_resource(store)
+
+
+def open_queue(client_name: str) -> "redis.Redis":
+    """A client of Redis at ``--redis-url`` until the command ends; connects when first used."""
+    from countersink.stream.connection import connect
+
+    client: redis.Redis = connect(redis_url(), client_name=client_name)
+    click.get_current_context().call_on_close(client.close)
+    return client
+
+
+def mysql_url() -> str:
+    """The URL of the database; wrong usage if none is configured."""
+    return _configured("mysql")
+
+
+def redis_url() -> str:
+    """The URL of the queue; wrong usage if none is configured."""
+    return _configured("redis")
+
+
+def _configured(server: str) -> str:
+    if url := noted(f"{server}_url"):
+        return str(url)
     raise Misuse(
         f"no {server} URL is configured: set COUNTERSINK_{server.upper()}_URL "
         f"(such as {EXAMPLES[server]}) or pass --{server}-url"
     )
+
+
+def jobs_redis_url() -> str:
+    """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
+    from countersink.stream.connection import check_single
+    from countersink.stream.errors import StreamMisconfigured
+
+    url = str(noted("jobs_redis_url") or redis_url())
+    try:
+        check_single(url)
+    except StreamMisconfigured as error:
+        raise Misuse(str(error)) from None
+    return url
 
 
 def producer_options(redis_url: str) -> "ProducerOptions":

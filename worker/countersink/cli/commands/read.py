@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 from redis import Redis
 
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.reads import Reads
@@ -255,8 +255,8 @@ def _show(
             unique=unique,
         )
     if include_pending:
-        connections.redis_url()
-    store = connections.store()
+        settings.redis_url()
+    store = settings.open_store()
     with values_checked():
         answer = Reads(store, _queue("countersink-totals")).ask(query)
     if answer.unknown_because is not None:
@@ -302,7 +302,7 @@ _WIDER: Final = {
 
 def _queue(client_name: str) -> Redis | None:
     """Redis, which tells how fresh totals are; None where it is not configured."""
-    return connections.queue(client_name) if settings.noted("redis_url") else None
+    return settings.open_queue(client_name) if settings.noted("redis_url") else None
 
 
 def _print(answer: Answer, rows: Sequence[dict[str, Any]], by: By, top: int | None) -> None:
@@ -409,7 +409,7 @@ def export_command(
     if format == "parquet" and file is None and sys.stdout.isatty():
         raise Misuse("a Parquet file is not for a terminal: give --output FILE")
     write = _export_writer(format)
-    store = connections.store()
+    store = settings.open_store()
     # Before the snapshot: what was acknowledged by now is in it.
     complete, _ = Reads(store, _queue("countersink-export")).applied_up_to()
     query = Query(selection, by=by[0], dimensions=by[1], streamed=True)

@@ -21,7 +21,7 @@ from countersink.backfill.options import (
     SourceReport,
 )
 from countersink.backfill.run import backfill
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.commands.count import backfill_options, backfills
 from countersink.cli.commands.count.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
@@ -56,9 +56,9 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
     docs/backfill.md.
     """
     options = backfill_options.read(given)
-    url = connections.mysql_url()
+    url = settings.mysql_url()
     if options.mode == "reconcile":
-        connections.redis_url()
+        settings.redis_url()
     with progress.stopped_by_signals() as asked:
         call = _Call(url, asked, allow_rejects or Allowance())
         if options.recipe.counter_column:

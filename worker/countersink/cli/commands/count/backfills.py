@@ -13,7 +13,7 @@ from countersink.backfill import history, run_state
 from countersink.backfill.history import Run, RunSource
 from countersink.backfill.options import Drift
 from countersink.backfill.undo import Undone, undo
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER
@@ -37,7 +37,7 @@ def command() -> None:
 @settings.of_mysql("table", "json")
 def list_command(counter: str | None) -> None:
     """List backfills, newest first."""
-    opened = connections.tables()
+    opened = settings.open_tables()
     runs = history.runs(opened, counter)
     output.write_result({"runs": list(map(_document, runs))}, partial(_show_list, runs))
 
@@ -56,7 +56,7 @@ def show_command(run: int, rejects: bool, drift: bool) -> None:
         raise Misuse("give --rejects or --drift, not both")
     if settings.noted("format") == "csv" and not (rejects or drift):
         raise Misuse("--format csv is for --rejects or --drift")
-    opened = connections.tables()
+    opened = settings.open_tables()
     found = history.run(opened, run)
     if rejects:
         _show_rejects(opened, found)
@@ -96,7 +96,7 @@ def undo_command(runs: tuple[int, ...]) -> int:
     interrupted, run it again. Afterwards the same source may be counted again. Runs that have read
     on behind it in the same source are undone together with it: give their numbers, too.
     """
-    url = connections.mysql_url()
+    url = settings.mysql_url()
     with stopped_by_signals() as asked, progress.bar("undoing") as show:
         done = undo(
             url,

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from countersink.cli import connections, settings
+from countersink.cli import settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.output import printable
 from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT
@@ -75,7 +75,7 @@ def command(
     with values_checked():
         row_key = check_dimensions(given) if given else key
         member = None if visitor is None else check_member(visitor)
-    send_one(connections.redis_url(), counter, row_key, amount, at, member)
+    send_one(settings.redis_url(), counter, row_key, amount, at, member)
     shown = [printable(f"{name}={value}") for name, value in dimensions] or [printable(key)]
     words = [counter, *filter(None, shown), f"{amount:+d}", "is in the queue"]
     click.echo(" ".join(words))

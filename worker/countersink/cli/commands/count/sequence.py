@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from countersink.cli import connections, output, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
 from countersink.runtime.times import iso
@@ -262,7 +262,7 @@ def delete_command(name: str, yes: bool) -> None:
 @contextmanager
 def _sequences() -> Iterator[Sequences]:
     """The sequences; what they refuse is wrong usage."""
-    store = connections.store()
+    store = settings.open_store()
     with values_checked():
         yield store.sequences
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, metrics, settings
+from countersink.cli import metrics, settings
 from countersink.cli.errors import Exit, Misuse, values_checked
 from countersink.cli.settings import Checked
 from countersink.metrics.endpoint import producer_samples
@@ -93,7 +93,7 @@ def command(log_format: str, metrics_host: str, metrics_port: int | None, **give
 
     StatsD has no passwords, so the command listens at loopback only, unless --anyone is given.
     """
-    url = connections.redis_url()
+    url = settings.redis_url()
     with values_checked():
         options = StatsdOptions(**given)
         producer = Producer(url, **asdict(settings.producer_options(url)))

@@ -11,7 +11,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from countersink.cli import connections, metrics, settings
+from countersink.cli import metrics, settings
 from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Exit, Failure, Misuse, values_checked
 from countersink.cli.output import printable, write_json
@@ -208,7 +208,7 @@ def command(
     parser = _parser(key, dimension, where, fields, **given)
     summary = Summary()
     with stopped_by_signals() as asked:
-        client = connections.queue("countersink-tail")
+        client = settings.open_queue("countersink-tail")
         sender = LogSender(
             client, counter=counter, full=max_stream_length, notice=report.notice, stop=asked
         )
@@ -346,7 +346,7 @@ def _health(sender: LogSender, summary: Summary) -> Health:
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),
-        probes=probes(redis=connections.redis_url()),
+        probes=probes(redis=settings.redis_url()),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
@@ -59,7 +59,7 @@ def track_command(
     TABLE waits while the rows are counted. Avoid LOCK TABLES on a tracked table. If the command is
     interrupted, run it again. See docs/row-counts.md.
     """
-    store = connections.store()
+    store = settings.open_store()
     if listing:
         if table is not None or counter or by or day or dry_run:
             raise Misuse("--list takes no table, nor options of one")
@@ -97,7 +97,7 @@ def untrack_command(table_or_counter: str | None, counter: str | None) -> None:
     """
     if (table_or_counter is None) == (counter is None):
         raise Misuse("name a table or a counter, or give --counter")
-    store = connections.store()
+    store = settings.open_store()
     with values_checked():
         gone = store.tracked.untrack(table_or_counter, counter=counter, notice=progress.say)
     output.write_result(_document(gone), f"tracking no more: {_described(gone)}")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, output, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
 from countersink.runtime.times import iso
@@ -78,7 +78,7 @@ def key_group() -> None:
 @settings.of_mysql("text", "json")
 def create_key(name: str, scopes: Sequence[str], **limits: Any) -> None:
     """Create a key for NAME, and print it: it cannot be shown again."""
-    database = connections.tables()
+    database = settings.open_tables()
     with values_checked():
         key, text = api_keys.create(database, name, scopes, **limits)
     output.write_result(_key_document(key) | {"key": text}, text)
@@ -90,7 +90,7 @@ def create_key(name: str, scopes: Sequence[str], **limits: Any) -> None:
 @settings.of_mysql("table", "json", "csv")
 def list_keys() -> None:
     """List all keys that were ever created, newest first, without their texts."""
-    database = connections.tables()
+    database = settings.open_tables()
     rows = list(map(_key_document, api_keys.list_keys(database)))
     _write_list("keys", (*_KEY, "last_used"), rows, flat=map(_flat, rows))
 
@@ -100,7 +100,7 @@ def list_keys() -> None:
 @settings.of_mysql("text", "json")
 def revoke_key(which: str) -> None:
     """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
-    database = connections.tables()
+    database = settings.open_tables()
     key = api_keys.revoke(database, which)
     output.write_result(_key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
 
@@ -156,7 +156,7 @@ def link_group() -> None:
 def create_link(counter: str, expires: datetime | None, url: str) -> None:
     """Create a link to COUNTER, and print it: it cannot be shown again."""
     ends = expires or datetime.now(UTC) + timedelta(days=_DEFAULT_DAYS)
-    database = connections.tables()
+    database = settings.open_tables()
     with values_checked():
         require(database, counter)
         made, token = links.create(database, counter, ends)
@@ -171,7 +171,7 @@ def create_link(counter: str, expires: datetime | None, url: str) -> None:
 @settings.of_mysql("table", "json", "csv")
 def list_links() -> None:
     """List the valid links, without their texts."""
-    database = connections.tables()
+    database = settings.open_tables()
     rows = list(map(_link_document, links.list_links(database)))
     _write_list("links", _LINK_COLUMNS, rows, flat=rows)
 
@@ -184,7 +184,7 @@ def revoke_link(id: str | None, everything: bool) -> None:
     """Revoke a link, or all links, for good: they are refused within two seconds."""
     if (id is None) is not everything:
         raise Misuse("name one ID, or say --all")
-    database = connections.tables()
+    database = settings.open_tables()
     number = 1
     if id is None:
         number = links.revoke_all(database)

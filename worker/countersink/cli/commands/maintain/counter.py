@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
 from countersink.reads.formats import breakdown_begins, counter_document
@@ -56,7 +56,7 @@ def command() -> None:
 @settings.of_mysql("table", "json")
 def list_command() -> None:
     """List all counters that were made or counted, and their settings."""
-    store = connections.store()
+    store = settings.open_store()
     counters = store.counters.list()
     documents = map(counter_document, counters)
     output.write_result({}, partial(_print_list, counters), last=("counters", documents))
@@ -67,7 +67,7 @@ def list_command() -> None:
 @settings.of_mysql("table", "json")
 def show_command(name: str) -> None:
     """Show a counter's settings."""
-    store = connections.store()
+    store = settings.open_store()
     found = store.counters.show(name)
     _write(found)
 
@@ -156,7 +156,7 @@ def set_command(
     if more and not breakdowns:
         raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
     wanted = (*breakdowns, *more) if breakdowns else None
-    store = connections.store()
+    store = settings.open_store()
     with values_checked():
         if wanted is not None and (gone := _removed(store, name, check_breakdowns(wanted))):
             question = f"Delete the breakdowns {' '.join(gone)} of {name} for good?"
@@ -184,7 +184,7 @@ def delete_command(name: str, key: str | None, yes: bool) -> None:
     interrupted, run it again.
     """
     shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
-    store = connections.store()
+    store = settings.open_store()
     found = store.counters.show(name)  # nobody is asked about what is not there
     output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
     deleted = store.counters.delete(name, key)
@@ -201,7 +201,7 @@ def _remove_salts(counter: str) -> None:
     with them, should it be made again.
     """
     try:
-        remove_salts(connections.queue("countersink-counter"), counter)
+        remove_salts(settings.open_queue("countersink-counter"), counter)
     except (Misuse, StreamError) as error:
         progress.say(
             f"the salts of {counter} are still in Redis ({error}): do not make it again before a"
@@ -218,7 +218,7 @@ def strict_command(state: str | None) -> None:
     In strict mode, rows of counters that were never made or counted before go to the dead letters,
     as unknown_counter; after `counter set`, `dead retry` counts them.
     """
-    store = connections.store()
+    store = settings.open_store()
     if state is not None:
         store.counters.set_strict(state == "on")
     on = store.counters.strict()
@@ -240,7 +240,7 @@ def max_keys_command(keys: MaxKeys | None) -> None:
     keys are counted in the key __overflow__ of the counter. Keys that a day already has go on being
     counted, even above the limit. Workers apply changes at once.
     """
-    store = connections.store()
+    store = settings.open_store()
     if keys is not None:
         store.counters.set_max_keys(check_max_keys(keys))
     most = store.counters.max_keys()

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from countersink.cli import connections, output, settings
+from countersink.cli import output, settings
 from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
 from countersink.runtime.times import iso_ms
@@ -62,7 +62,7 @@ def command(watch: bool, every: float) -> None:
     """
     if watch and settings.noted("format") == "json":
         raise Misuse("--watch is for people and --format json for programs: leave one of them out")
-    client, mysql_url = connections.queue("countersink-info"), settings.noted("mysql_url")
+    client, mysql_url = settings.open_queue("countersink-info"), settings.noted("mysql_url")
     if watch:
         _watch(lambda: render(found(client, mysql_url)), every)
         return

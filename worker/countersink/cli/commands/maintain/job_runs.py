@@ -11,7 +11,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
 from countersink.runtime.times import iso
@@ -50,7 +50,7 @@ def command(job: str | None, limit: int) -> None:
     A run is planned (again, where it failed and is tried once more), running, done, failed or
     skipped. Times are in UTC.
     """
-    opened = connections.tables()
+    opened = settings.open_tables()
     last = [_row(run) for run in runs.last_runs(opened, job=job, limit=limit)]
     upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
     if job is not None and job not in JOBS and not last and not upcoming:
@@ -226,7 +226,7 @@ def schedule_group() -> None:
 @settings.of_mysql("table", "json", "csv")
 def list_command() -> None:
     """List the jobs: when each runs next, and how it ended last. Times are in UTC."""
-    session = connections.tables()
+    session = settings.open_tables()
     rows = next_rows(session)
     output.write_result({"jobs": rows}, partial(_show_schedule, rows), csv=(SCHEDULE_COLUMNS, rows))
 
@@ -260,7 +260,7 @@ def run_command(job: str) -> None:
 
 def _act(what: str, job: str, said: str) -> None:
     try:
-        done = act(connections.mysql_url(), what, job)
+        done = act(settings.mysql_url(), what, job)
     except LookupError:
         raise Failure(f"there is no job {job!r}: countersink schedule list shows them") from None
     output.write_result(done, partial(click.echo, said))
@@ -325,7 +325,7 @@ def compact_command(**what: Any) -> int:
     left for the next run. The status is 3 if keys were left as they are, because their different
     members cannot be read, or their width is unknown.
     """
-    connect = partial(move.open_tables, connections.mysql_url())
+    connect = partial(move.open_tables, settings.mysql_url())
     with progress.bar("compacting") as show:
         done = compact(connect, CompactOptions(**what), progress=partial(_show_share, show))
     output.write_result(_document(done), partial(_show_compacted, done))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 import redis
 
-from countersink.cli import connections, output, settings
+from countersink.cli import output, settings
 from countersink.cli.commands.maintain.info import StreamState, look_around, stream_states
 from countersink.cli.errors import Misuse
 from countersink.stream import names
@@ -37,7 +37,7 @@ def command(action: str | None, number: int | None) -> None:
         raise Misuse(
             f"say how many, from 1 to {names.MAX_PARTITIONS}: countersink partitions set N"
         )
-    client = connections.queue("countersink-partitions")
+    client = settings.open_queue("countersink-partitions")
     if number is not None:
         names.set_partitions(client, number)
     layout = look(client)

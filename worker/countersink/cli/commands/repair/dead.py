@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, output, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse
 from countersink.cli.settings import NAME, Checked
 from countersink.store.apply import dead
@@ -68,7 +68,7 @@ def list_command(refs: Sequence[str], reason: str | None, limit: int) -> None:
     them there is only the number: they cannot be retried. Once some were retried or dropped, there
     is room again.
     """
-    database = connections.tables()
+    database = settings.open_tables()
     rows = dead.list_rows(database, reason=reason, refs=list(refs) or None, limit=limit)
     by_reason = dead.count(database)
     not_kept = [
@@ -97,7 +97,7 @@ def retry_command(refs: Sequence[str], reason: str | None, everything: bool) -> 
     both are retried only with --reason or by their REF.
     """
     chosen, why = _selected(refs, reason, everything)
-    database = connections.tables()
+    database = settings.open_tables()
     done = retry(database, slot=any_slot(), decode=decode_payload, reason=why, refs=chosen)
     said = f"retried {done.retried:,} ({done.rows:,} rows counted), failed {done.failed:,}"
     if done.left_out:
@@ -123,7 +123,7 @@ def drop_command(refs: Sequence[str], reason: str | None, everything: bool, yes:
     if chosen is None:
         which = "all dead rows" if why is None else f"all dead rows with the reason {why}"
         output.confirm(yes, f"Delete {which} for good?", "nothing was deleted")
-    database = connections.tables()
+    database = settings.open_tables()
     dropped = dead.drop(database, reason=why, refs=chosen)
     output.write_result({"dropped": dropped}, f"dropped {dropped:,}")
 

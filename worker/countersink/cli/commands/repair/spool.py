@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
 from countersink.runtime.times import iso_ms
@@ -58,7 +58,7 @@ def replay_command(directory: Path) -> int:
     interrupted, run it again. Files with corrupt records are kept as .damaged; the status is 3 if
     there were any, or if a file could not be read.
     """
-    client = connections.queue("countersink-spool")
+    client = settings.open_queue("countersink-spool")
     with progress.stopped_by_signals() as asked, progress.bar("replaying") as show, _said():
         done = replay(
             directory,

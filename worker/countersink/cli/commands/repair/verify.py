@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from countersink.cli import connections, output, progress, settings
+from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.store import Store, StoreError, Unavailable
@@ -53,7 +53,7 @@ def command(table: str | None, counter: str | None, repair: bool) -> int:
     """
     if table is not None and counter is not None:
         raise Misuse("give a table or --counter, not both")
-    url = connections.mysql_url()
+    url = settings.mysql_url()
     mending = None
     with values_checked():
         done = _verify(url, counter, table)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from countersink.cli import connections, metrics, settings
+from countersink.cli import metrics, settings
 from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
@@ -69,7 +69,7 @@ def scheduler_command(
     day of week), or six with seconds first; "off" turns a job off. countersink jobs runs what is
     planned.
     """
-    queue_url, mysql_url = connections.jobs_redis_url(), connections.mysql_url()
+    queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
     with values_checked():
         jobs = {
             name: Times(
@@ -121,10 +121,10 @@ def jobs_command(
     does not, another process takes it over later. While a server is away, the process waits, logs
     that, and goes on.
     """
-    queue_url, mysql_url = connections.jobs_redis_url(), connections.mysql_url()
+    queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
     with values_checked():
         chosen = JobsOptions(
-            redis_url=connections.redis_url(),
+            redis_url=settings.redis_url(),
             mysql_url=mysql_url,
             jobs_redis_url=queue_url,
             jobs=JobOptions(**{each.name: options.pop(each.name) for each in fields(JobOptions)}),

@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self
 
 import click
 
-from countersink.cli import connections, settings
+from countersink.cli import settings
 from countersink.cli.errors import Failure, ServerError, remember_url, scrub
 from countersink.cli.output import write_result
 from countersink.cli.servers import MariaDBServer, RedisServer
@@ -95,7 +95,7 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     redis_url, mysql_url = settings.noted("redis_url"), settings.noted("mysql_url")
     jobs_redis_url = settings.noted("jobs_redis_url")
     if redis_url is not None:
-        connections.jobs_redis_url()  # refused before anything starts
+        settings.jobs_redis_url()  # refused before anything starts
     given = {JOBS_REDIS_URL: jobs_redis_url} if jobs_redis_url else {}
     ports = Ports.chosen(web_port, statsd_port)
     data = data.resolve()
@@ -408,6 +408,6 @@ def migrate_command() -> None:
     It is safe to run at any time, also several times at once. It refuses a schema that is newer
     than this program.
     """
-    applied = migrate(connections.mysql_url())
+    applied = migrate(settings.mysql_url())
     lines = [*(f"applied {name}" for name in applied), "The schema is up to date."]
     write_result({"applied": applied}, "\n".join(lines))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, settings
+from countersink.cli import settings
 from countersink.cli.commands.maintain.info import found
 from countersink.cli.commands.maintain.job_runs import act
 from countersink.cli.errors import Failure, values_checked
@@ -99,7 +99,7 @@ def command(log_format: str, **options: Any) -> int:
     from countersink.web.errors import CannotServe
     from countersink.web.server.process import run
 
-    redis_url, mysql_url = connections.redis_url(), connections.mysql_url()
+    redis_url, mysql_url = settings.redis_url(), settings.mysql_url()
     options["mysql_read_url"] = settings.noted("mysql_read_url")
     with values_checked():
         chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **options)

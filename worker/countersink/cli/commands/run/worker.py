@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import connections, metrics, settings
+from countersink.cli import metrics, settings
 from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import WORKER_STATES, Sample, Samples, one_of
@@ -39,7 +39,7 @@ def command(metrics_host: str, metrics_port: int | None, **options: Any) -> int:
     """
     with values_checked():
         chosen = WorkerOptions(
-            redis_url=connections.redis_url(), mysql_url=connections.mysql_url(), **options
+            redis_url=settings.redis_url(), mysql_url=settings.mysql_url(), **options
         )
     vitals = Vitals()
     said = metrics.log_as(chosen.log_format)
