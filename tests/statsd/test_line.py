@@ -1,11 +1,13 @@
 """One line of StatsD."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.statsd.errors import MalformedMetric
-from countersink.statsd.line import MAX_NAME, MAX_VALUES, UNIT, is_other, parse
+from countersink.statsd.line import MAX_NAME, MAX_VALUES, UNIT, billionths, parse, times
 from tests.support.examples import examples
 
 
@@ -57,12 +59,15 @@ from tests.support.examples import examples
 )
 def test_counters(line: bytes, name: str, amount: int, tags: dict[str, str]) -> None:
     metric = parse(line)
+    assert metric is not None
     assert (metric.name, metric.amount, dict(metric.tags)) == (name, amount * UNIT, tags)
     assert metric.minute is None
 
 
 def test_a_time_of_its_own() -> None:
-    assert parse(b"a:1|c|T1764000059").minute == 1764000059 // 60
+    metric = parse(b"a:1|c|T1764000059")
+    assert metric is not None
+    assert metric.minute == 1764000059 // 60
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_malformed_lines(line: bytes, why: str) -> None:
      b"a:1|ms|@0.1|#x:1|c"],
 )  # fmt: skip
 def test_other_types(line: bytes) -> None:
-    assert is_other(line)
+    assert parse(line) is None
 
 
 @pytest.mark.parametrize(
@@ -124,18 +129,82 @@ def test_other_types(line: bytes) -> None:
      b"a:1|msx", b"a:1|ms:2"],
 )  # fmt: skip
 def test_what_is_not_another_type(line: bytes) -> None:
-    assert not is_other(line)
+    with suppress(MalformedMetric):
+        assert parse(line) is not None
 
 
 @examples(few=25, many=100)
 @given(st.one_of(st.binary(max_size=80), st.text("ab:|c@#,;=.0123456789T-", max_size=40)))
-def test_whatever_comes_is_a_counter_or_malformed(sent: bytes | str) -> None:
+def test_whatever_comes_is_a_counter_or_another_type_or_malformed(sent: bytes | str) -> None:
     line = sent if isinstance(sent, bytes) else sent.encode()
-    other = is_other(line)
     try:
         metric = parse(line)
     except MalformedMetric:
         return
-    assert other or b"|c" in line
-    assert metric.name
-    assert type(metric.amount) is int
+    if metric is not None:
+        assert b"|c" in line
+        assert metric.name
+        assert type(metric.amount) is int
+
+
+# --- amounts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nan", "NaN", "inf", "-inf", "1_000", " 1", "1 ", "0x10", "1,5", "--1", "+", ".", "1e",
+     "1e100", "٣", "1" * 31, "1/2", "1e-100"],
+)  # fmt: skip
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(MalformedMetric, match="not a number"):
+        billionths(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("1", UNIT), ("-3", -3 * UNIT), ("+2", 2 * UNIT), ("0.5", UNIT // 2), (".5", UNIT // 2),
+     ("5.", 5 * UNIT), ("1e3", 1000 * UNIT), ("007", 7 * UNIT), ("2.5E-1", UNIT // 4),
+     ("9" * 30, (10**30 - 1) * UNIT), ("1e-20", 0), ("1e12", 10**12 * UNIT)],
+)  # fmt: skip
+def test_numbers(text: str, amount: int) -> None:
+    assert billionths(text) == amount
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 9, 10, 11, 13, 100, 333, 997, 1000, 99_991])
+def test_one_of_n_stands_for_n_exactly(n: int) -> None:
+    # as clients print it: all digits, or as many as C's %f and %g leave
+    for text in (repr(1 / n), f"{1 / n:.12f}", f"{1 / n:.8g}"):
+        assert times(text) == n
+        assert type(times(text)) is int
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", "-0.1", "1.1", "2", "nan", "", "@", "1e-99999"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(MalformedMetric, match="sample rate"):
+        times(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "amount"),
+    [
+        (b"a:1|c|@0.3", 3_333_333_333),
+        (b"a:-2|c|@0.3", -6_666_666_667),
+        (b"a:1|c|@0.33", 3_030_303_030),
+        (b"a:1|c|@0.75", 1_333_333_333),
+        (b"a:-0.25|c|@0.5", -UNIT // 2),
+        (b"a" + b":0.1" * 1_000 + b"|c", 100 * UNIT),
+        (b"a:1:-3:7|c", 5 * UNIT),
+        (b"a:%d:0.000000001:-%d|c" % (10**30 - 1, 10**30 - 1), 1),
+    ],
+)
+def test_amounts_are_rounded_to_billionths_and_add_up_exactly(line: bytes, amount: int) -> None:
+    metric = parse(line)
+    assert metric is not None
+    assert metric.amount == amount
+
+
+@pytest.mark.parametrize("text", ["9" * 30 + "e99", "-" + "9" * 30 + "e99"])
+def test_the_largest_numbers_and_the_smallest_rates_are_no_error(text: str) -> None:
+    metric = parse(f"a:{text}|c|@.{'0' * 29}1e-99".encode())
+    assert metric is not None
+    assert abs(metric.amount) > 10**200

@@ -14,7 +14,6 @@ from countersink.statsd.name_map import Rules, read
 from countersink.statsd.options import MAX_AMOUNT_LIMIT, StatsdOptions
 from countersink.statsd.sockets import BATCH, LARGEST
 from countersink.statsd.tally import (
-    DELIVER_DISTINCT,
     DELIVER_LINES,
     OVERFLOW,
     REMAINDERS,
@@ -147,8 +146,8 @@ def test_lines_of_streams_go_on_at_once() -> None:
 
 
 def test_no_more_wait_than_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert DELIVER_DISTINCT <= 100_000
-    monkeypatch.setattr(tally_module, "DELIVER_DISTINCT", 100)
+    assert DELIVER_LINES <= 100_000
+    monkeypatch.setattr(tally_module, "DELIVER_LINES", 100)
     monkeypatch.setattr(tally_module, "DELIVER_SECONDS", 1_000)
     counting = Counting()
     counting.packets(b"\n".join(b"a.%d:1|c" % number for number in range(99)), more=True)

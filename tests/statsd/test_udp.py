@@ -1,23 +1,11 @@
-"""Datagrams from a socket, many at once or one by one: the same either way."""
+"""Datagrams from a socket, many at once."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from countersink.statsd import sockets
-from countersink.statsd.sockets import BATCH, Receive
-
-Made = Callable[[socket.socket], Receive]
-
-
-@pytest.fixture(params=["many", "one by one"])
-def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Made:
-    if request.param == "many":
-        assert sockets._recvmmsg is not None
-    else:
-        monkeypatch.setattr(sockets, "_recvmmsg", None)
-    return sockets.receiver
+from countersink.statsd.sockets import BATCH, Receiver
 
 
 @pytest.fixture
@@ -32,14 +20,12 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield here, there
 
 
-def test_each_datagram_whole_and_in_order(
-    made: Made, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_each_datagram_whole_and_in_order(pair: tuple[socket.socket, socket.socket]) -> None:
     here, there = pair
     sent = [b"%d" % number * (number % 7) for number in range(BATCH + 3)]
     for each in sent:
         there.send(each)
-    found = made(here)
+    found = Receiver(here).receive
     first = [bytes(each) for each in found()]
     assert first == sent[:BATCH]
     # what was received stays as it was when more is received
@@ -49,19 +35,17 @@ def test_each_datagram_whole_and_in_order(
     assert list(found()) == []
 
 
-def test_the_largest_and_the_empty_one(
-    made: Made, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_the_largest_and_the_empty_one(pair: tuple[socket.socket, socket.socket]) -> None:
     here, there = pair
-    found = made(here)
+    found = Receiver(here).receive
     for each in (b"x" * 65_507, b"", b"y"):
         there.send(each)
     assert [bytes(each) for each in found()] == [b"x" * 65_507, b"", b"y"]
 
 
-def test_a_closed_socket_is_an_error(made: Made, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_closed_socket_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:
     here, _ = pair
-    found = made(here)
+    found = Receiver(here).receive
     here.close()
     with pytest.raises(OSError):
         found()

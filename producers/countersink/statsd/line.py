@@ -9,9 +9,9 @@ used. As in Etsy's, a line may hold several samples, each with its type and rate
 name as InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato (``name#tag=value``)
 and SignalFx (``name[tag=value]``) write them.
 
-Amounts are kept in billionths, as whole numbers. A client that sends one of ten events says
-``@0.1``, and each line stands for 10; so nothing is rounded but what a rate such as 0.3 leaves in
-the tenth digit.
+Amounts are kept in billionths, as whole numbers: so they add up exactly, and only fractions and
+rates such as 0.3 are rounded, in the tenth digit. A client that sends one of ten events says
+``@0.1``, and each line stands for 10.
 
 Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
 https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
@@ -20,8 +20,6 @@ https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal, Inexact
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
@@ -32,13 +30,11 @@ MAX_NAME: Final = 1_024
 """Characters of a bucket's name, tags behind it included."""
 MAX_VALUES: Final = 1_000
 """Values of a line."""
-OTHER_TYPES: Final = frozenset((b"g", b"ms", b"h", b"d", b"s", b"m", b"kv", b"t"))
+OTHER_TYPES: Final = frozenset(("g", "ms", "h", "d", "s", "m", "kv", "t"))
 """Gauges, timers, histograms, distributions, sets, meters, key-values: not counters."""
-_NOT_METRICS: Final = (b"_e{", b"_sc|")
+_TYPES: Final = OTHER_TYPES | {"c"}
+_NOT_METRICS: Final = ("_e{", "_sc|")
 """How DogStatsD's events and service checks begin."""
-_OTHER_SAMPLE: Final = rb"[^|]*\|(?:" + b"|".join(sorted(OTHER_TYPES)) + rb")(?>(?:\|@[^|:]*)?)"
-_OTHER_SAMPLES: Final = re.compile(_OTHER_SAMPLE + b"(?::" + _OTHER_SAMPLE + rb")*(?:\||\Z)")
-"""A line of which no sample is a counter's, up to its tags."""
 _FURTHER: Final = re.compile(r"([^|]*)\|([^|:]*)(?:\|@([^|:]*))?:")
 """Values, type and rate of a sample that another one follows."""
 _UNUSED: Final = ("c:", "e:", "card:")
@@ -49,14 +45,10 @@ _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 UNIT: Final = 10**9
 """Billionths in a whole."""
-SNAP: Final = Fraction(1, 10**6)
+SNAP: Final = 1e-6
 """How far the inverse of a rate may be, relatively, from a whole number that it is taken for: what
 printing 1/3 with six digits or more leaves."""
-
-_DIGITS: Final = 30
-"""Of a number, before its point and behind it."""
-_EXACT: Final = Context(prec=300, traps=[Inexact])
-"""Digits enough for the sum of the largest and the smallest number that :func:`number` takes."""
+_WHOLE: Final = re.compile("[+-]?[0-9]{1,30}")
 _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
 )
@@ -79,71 +71,60 @@ class Metric:
     minute: int | None
 
 
-def is_other(line: bytes) -> bool:
-    """Whether the line is of a type that is not counted. Cheap: most of what a busy client sends
-    may be timers, no two of them alike.
-    """
-    sections = line.split(b"|", 2)
-    kind = sections[1] if len(sections) > 1 else b""
-    if kind in OTHER_TYPES and line.find(b"|c") < 0:  # as nearly all; `in` takes twice as long
-        return True
-    several = kind != b"c" and _OTHER_SAMPLES.match(line) is not None
-    return several or line.startswith(_NOT_METRICS)
-
-
-def parse(line: bytes) -> Metric:
-    """The counter in ``line``, which is not of another type.
+def parse(line: bytes) -> Metric | None:
+    """The counter in ``line``; None: the line is of another type.
 
     Raises:
-        MalformedMetric: there is none.
+        MalformedMetric: it is neither.
     """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
         raise MalformedMetric("it is not UTF-8") from None
     head, bar, rest = text.partition("|")
+    # Most of what a busy client sends may be timers, no two of them alike: this is cheap.
+    if rest.partition("|")[0] in OTHER_TYPES and "|c" not in rest:
+        return None
+    if text.startswith(_NOT_METRICS):
+        return None
     if not bar:
         raise MalformedMetric("it has no type")
-    name, colon, values = head.partition(":")
+    name, colon, _ = head.partition(":")
     if not colon:
         raise MalformedMetric("it has no value")
     if len(name) > MAX_NAME:
         raise MalformedMetric(f"its name is longer than {MAX_NAME} characters")
-    at, amount, more = len(name) + 1, 0, 0
+    samples: list[tuple[str, str, str | None]] = []
+    at = len(name) + 1
     while found := _FURTHER.match(text, at):
-        amount += _sample(*found.groups())
-        more += 1 + found[1].count(":")
+        samples.append((found[1], found[2], found[3]))
         at = found.end()
-    if more:
-        values, bar, rest = text[at:].partition("|")
-        if not bar:
-            raise MalformedMetric("its last value has no type")
-    if more + values.count(":") >= MAX_VALUES:
+    values, bar, rest = text[at:].partition("|")
+    if not bar:
+        raise MalformedMetric("its last value has no type")
+    last, *sections = rest.split("|")
+    kinds = {last, *[kind for _, kind, _ in samples]} if samples else {last}
+    if not kinds <= _TYPES:
+        raise MalformedMetric(f"its type is unknown: {min(kinds - _TYPES)[:20]!r}")
+    if "c" not in kinds:
+        return None
+    given = _sections(sections) if sections else {}
+    samples.append((values, last, given.get("@")))
+    amount = count = 0
+    for values, kind, rate in samples:
+        numbers = values.split(":")
+        count += len(numbers)
+        if kind == "c":
+            whole = sum(map(billionths, numbers))
+            amount += whole if rate is None else round(whole * times(rate))
+    if count > MAX_VALUES:
         raise MalformedMetric(f"it has more than {MAX_VALUES:,} values")
-    kind, *sections = rest.split("|")
-    given = _sections(sections)
-    amount += _sample(values, kind, given.get("@"))
     name, tags = _tags_behind(name)
     if not name:
         raise MalformedMetric("it has no name")
     if "#" in given:
         tags = {**tags, **dict(_pair(tag, ":") for tag in given["#"].split(",") if tag)}
     return Metric(name, amount, tags or _NO_TAGS, _minute(given.get("T")))
-
-
-def _sample(values: str, kind: str, rate: str | None) -> int:
-    """What the values of a sample of a counter stand for, in billionths; 0 for another type."""
-    if kind != "c":
-        if kind.encode() in OTHER_TYPES:
-            return 0
-        raise MalformedMetric(f"its type is unknown: {kind[:20]!r}")
-    factor = 1 if rate is None else times(rate)
-    if factor is None:
-        raise MalformedMetric("its sample rate is not above 0 and up to 1")
-    amount = total(values.split(":"))
-    if amount is None:
-        raise MalformedMetric("its value is not a number")
-    return billionths(amount, factor)
 
 
 def _sections(sections: list[str]) -> dict[str, str]:
@@ -187,44 +168,28 @@ def _minute(seconds: str | None) -> int | None:
     return minute
 
 
-def number(text: str) -> int | Decimal | None:
-    """A decimal number, a whole one written as such as an integer; ``None`` for all else, NaN and
-    infinity among it.
+def billionths(text: str) -> int:
+    """A decimal number in units of 1/10⁹, rounded.
+
+    Raises:
+        MalformedMetric: it is no number, NaN and infinity among them.
     """
-    digits = text[1:] if text.startswith(("-", "+")) else text
-    if digits.isdecimal() and digits.isascii() and len(digits) <= _DIGITS:
-        return int(text)
-    return Decimal(text) if _NUMBER.fullmatch(text) is not None else None
+    if _WHOLE.fullmatch(text):
+        return int(text) * UNIT
+    if _NUMBER.fullmatch(text):
+        return round(float(text) * UNIT)
+    raise MalformedMetric("its value is not a number")
 
 
-def total(texts: list[str]) -> int | Decimal | None:
-    """The exact sum of numbers; ``None``: one of them is none."""
-    added: int | Decimal = 0
-    for text in texts:
-        found = number(text)
-        if found is None:
-            return None
-        if isinstance(found, int) and isinstance(added, int):
-            added += found
-        else:
-            added = _EXACT.add(added, found)
-    return added
+def times(rate: str) -> int | float:
+    """The number of events that a line with this sample rate stands for.
 
-
-def times(rate: str) -> int | Fraction | None:
-    """How many events a line with this sample rate stands for; ``None``: it is no rate above 0 and
-    up to 1.
+    Raises:
+        MalformedMetric: it is no rate above 0 and up to 1.
     """
-    share = number(rate)
-    if share is None or not 0 < share <= 1:
-        return None
-    inverse = 1 / Fraction(share)
+    share = float(rate) if _NUMBER.fullmatch(rate) else 0.0
+    if not 0 < share <= 1:
+        raise MalformedMetric("its sample rate is not above 0 and up to 1")
+    inverse = 1 / share
     whole = round(inverse)
     return whole if abs(inverse - whole) <= SNAP * whole else inverse
-
-
-def billionths(amount: int | Decimal, factor: int | Fraction) -> int:
-    """``amount`` times ``factor`` in units of 1/10⁹, rounded."""
-    if isinstance(amount, int) and isinstance(factor, int):
-        return amount * factor * UNIT
-    return round(Fraction(amount) * factor * UNIT)

@@ -27,30 +27,23 @@ A TOML file of rules; the first that matches a name decides::
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import MAX_COUNTER_LENGTH, cut_key
 from countersink.statsd.errors import MapError
 
-MAX_RULES: Final = 10_000
-
-_RULE_KEYS: Final = frozenset(("match", "regex", "counter", "key", "dimensions", "drop"))
-_FILE_KEYS: Final = frozenset(("rule", "unmatched"))
 _UNMATCHED: Final = ("count", "drop")
 _GLOB: Final = re.compile(r"\*\*|\*|[^*]+")
-
 _TOKEN: Final = re.compile(
-    r"(?P<literal>[^${}]+)|\$(?P<dollar>\$)|\$(?P<number>[0-9]{1,2})|\$\{(?P<braced>[0-9]{1,2})\}"
-    r"|\{tag:(?P<tag>[^{}]+)\}|(?P<name>\{name\})|(?P<open>\{\{)|(?P<close>\}\})"
+    r"(\$\$|\{\{|\}\})|\$([0-9]{1,2})|\$\{([0-9]{1,2})\}|\{tag:([^{}]+)\}|\{name\}"
 )
-
-Part = Callable[[str, tuple[str, ...], Mapping[str, str]], str]
-"""(name, captured parts, tags) → text."""
+"""What stands for one character, or is a placeholder."""
 _MARK_BYTES: Final = 8
 _MARK: Final = 2 * _MARK_BYTES + 1
 """Characters that tell a shortened name from others: ``-`` and 16 hex digits."""
@@ -60,90 +53,107 @@ Target = tuple[str, RowKey]
 """(counter, key or dimensions)."""
 
 
-def template(text: str, captures: int) -> Part:
-    """What fills ``$1`` (also ``${1}``): what the first ``*`` or group has matched; ``{tag:city}``:
-    a tag's value, empty without it; ``{name}``: the whole name; ``$$``, ``{{`` and ``}}``: ``$``,
-    ``{``, ``}``.
+def filled(text: str, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> str:
+    """A template with its placeholders filled: ``$1`` (also ``${1}``): what the first ``*`` or
+    group has matched; ``{tag:city}``: a tag's value, empty without it; ``{name}``: the whole name;
+    ``$$``, ``{{`` and ``}}``: ``$``, ``{``, ``}``.
+    """
 
-    Args:
-        text: as above.
-        captures: how many ``*`` or groups there are.
+    def value(found: re.Match[str]) -> str:
+        doubled, number, braced, tag = found.groups()
+        if doubled:
+            return str(doubled[0])
+        if number or braced:
+            return captured[int(number or braced) - 1]
+        return name if tag is None else tags.get(tag, "")
+
+    return _TOKEN.sub(value, text)
+
+
+def _check_template(text: str, captures: int) -> None:
+    """Find what is wrong with a template of a pattern with so many ``*`` or groups.
 
     Raises:
-        ValueError: something else follows a ``$`` or stands in braces, or there is no such capture.
+        ValueError: it has something else behind a ``$`` or in braces, or there is no such capture.
     """
-    parts: list[Part] = []
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+    stray = re.search("[${}]", _TOKEN.sub("", text))
+    if stray is not None:
+        raise ValueError(
+            f"{text!r}: a {stray[0]} there is no placeholder; there are $1, {{tag:name}}, {{name}},"
+            " and $$, {{, }} for the characters themselves"
+        )
+    for _, number, braced, _ in _TOKEN.findall(text):
+        if (number or braced) and not 1 <= int(number or braced) <= captures:
             raise ValueError(
-                f"{text!r}: {text[at : at + 12]!r} is no placeholder; there are $1, "
-                "{tag:name}, {name}, and $$, {{, }} for the characters themselves"
+                f"{text!r}: there is no ${number or braced}: the pattern captures {captures}"
             )
-        parts.append(_part(found, captures, text))
-        at = found.end()
-    return lambda name, captured, tags: "".join([part(name, captured, tags) for part in parts])
 
 
-def _part(found: re.Match[str], captures: int, text: str) -> Part:
-    if found["number"] or found["braced"]:
-        number = int(found["number"] or found["braced"])
-        if not 1 <= number <= captures:
-            raise ValueError(f"{text!r}: there is no ${number}: the pattern captures {captures}")
-        return lambda name, captured, tags: captured[number - 1]
-    if found["tag"]:
-        tag = found["tag"]
-        return lambda name, captured, tags: tags.get(tag, "")
-    if found["name"]:
-        return lambda name, captured, tags: name
-    literal = found["literal"] or {"$$": "$", "{{": "{", "}}": "}"}[found[0]]
-    return lambda name, captured, tags: literal
+class MapTable(msgspec.Struct, forbid_unknown_fields=True):
+    """The table of the file."""
+
+    unmatched: str = _UNMATCHED[0]
+    rule: list[dict[str, Any]] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule of the map: a pattern, and the counter and key of names that match.
+class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
+    """One rule of the map: a pattern of whole names, and the templates of the counter and key of
+    those that match.
 
     Attributes:
-        pattern: of the whole name.
-        counter, key: templates; ``counter`` is ``None`` for a rule that drops.
-        dimensions: by name, templates of their values, in the place of ``key``; empty: there are
-            none.
+        pattern: made of ``match`` or ``regex``.
         fixed: the counter of all names, if ``counter`` has no placeholder; else empty.
     """
 
-    pattern: re.Pattern[str]
-    counter: Part | None
-    key: Part
-    dimensions: Mapping[str, Part]
-    fixed: str = ""
+    match: str | None = None
+    regex: str | None = None
+    counter: str | None = None
+    key: str | None = None
+    dimensions: dict[str, str] = {}
+    drop: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.match is None) == (self.regex is None):
+            raise ValueError("it needs either match or regex")
+        self.pattern = _compiled(self.regex) if self.match is None else glob(self.match)
+        if self.drop == (self.counter is not None):
+            raise ValueError("it needs either a counter or drop = true")
+        if self.drop and (self.key is not None or self.dimensions):
+            raise ValueError("a rule that drops has no key, nor dimensions")
+        if self.dimensions and self.key is not None:
+            raise ValueError("it has a key and dimensions: leave one of them out")
+        if self.counter == "":
+            raise ValueError("counter is empty")
+        check_dimensions(self.dimensions)
+        counter = self.counter or ""
+        for text in (counter, self.key or "", *self.dimensions.values()):
+            _check_template(text, self.pattern.groups)
+        varies = any(found[1] is None for found in _TOKEN.finditer(counter))
+        self.fixed = "" if varies else counter_name(filled(counter, "", (), {}))
 
     def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
-        """What a metric is counted under."""
+        """The key or dimensions that a metric is counted under."""
         if not self.dimensions:
-            return cut_key(self.key(name, captured, tags))
+            return cut_key(filled(self.key or "", name, captured, tags))
         values = {
-            dimension: value(name, captured, tags) for dimension, value in self.dimensions.items()
+            dimension: filled(text, name, captured, tags)
+            for dimension, text in self.dimensions.items()
         }
         return check_dimensions(values)
 
 
-@dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of the map in their order, and whether unmatched names are counted.
 
     Attributes:
         rules: the rules.
-        count_unmatched: whether names that none matches are counted, each as a counter.
+        fixed: the counters that the map itself names.
     """
 
-    rules: tuple[Rule, ...] = ()
-    count_unmatched: bool = True
-
-    def fixed(self) -> frozenset[str]:
-        """The counters that the map itself names."""
-        return frozenset(rule.fixed for rule in self.rules if rule.fixed)
+    def __init__(self, rules: tuple[Rule, ...] = (), *, count_unmatched: bool = True) -> None:
+        self.rules = rules
+        self.fixed = frozenset(rule.fixed for rule in rules if rule.fixed)
+        self._count_unmatched = count_unmatched
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
         """The counter and key, or dimensions, of a metric; ``None``: it is not to be counted."""
@@ -154,10 +164,13 @@ class Rules:
             if rule.counter is None:
                 return None
             captured = tuple(part or "" for part in found.groups())
-            counter = rule.counter(name, captured, tags)
             # What is empty without a tag or a group: the name itself says what was counted.
-            return counter_name(counter or name), rule.row_key(name, captured, tags)
-        return (counter_name(name), "") if self.count_unmatched else None
+            counter = rule.fixed or counter_name(filled(rule.counter, name, captured, tags) or name)
+            return counter, rule.row_key(name, captured, tags)
+        return (counter_name(name), "") if self._count_unmatched else None
+
+
+T = TypeVar("T", MapTable, Rule)
 
 
 def load(path: Path) -> Rules:
@@ -167,12 +180,11 @@ def load(path: Path) -> Rules:
         MapError: it cannot be read, or something in it is wrong.
     """
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise MapError(f"{path}: cannot be read: {reason}") from error
-    try:
-        return read(tomllib.loads(text))
+        return read(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise MapError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MapError(f"{path}: cannot be read: it is not UTF-8") from error
     except (tomllib.TOMLDecodeError, MapError) as error:
         raise MapError(f"{path}: {error}") from error
 
@@ -183,65 +195,23 @@ def read(document: Mapping[str, Any]) -> Rules:
     Raises:
         MapError: something in it is wrong.
     """
-    _check_keys(document, _FILE_KEYS, "the file")
-    unmatched = document.get("unmatched", _UNMATCHED[0])
-    if unmatched not in _UNMATCHED:
-        raise MapError(f'unmatched is "count" or "drop", not {unmatched!r}')
-    tables = document.get("rule", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise MapError("rules are written as [[rule]], each with its own table")
-    if len(tables) > MAX_RULES:
-        raise MapError(f"there are {len(tables)} rules; at most {MAX_RULES} are tried per name")
-    rules = []
-    for number, table in enumerate(tables, 1):
-        try:
-            rules.append(_rule(table))
-        except ValueError as error:
-            raise MapError(f"rule {number}: {error}") from error
-    return Rules(tuple(rules), unmatched == "count")
+    table = _checked(document, MapTable, "the file")
+    if table.unmatched not in _UNMATCHED:
+        raise MapError(f'unmatched is "count" or "drop", not {table.unmatched!r}')
+    rules = [_checked(rule, Rule, f"rule {number}") for number, rule in enumerate(table.rule, 1)]
+    return Rules(tuple(rules), count_unmatched=table.unmatched == "count")
 
 
-def _rule(table: Mapping[str, Any]) -> Rule:
-    _check_keys(table, _RULE_KEYS, "a rule")
-    for name in ("match", "regex", "counter", "key"):
-        if name in table and not isinstance(table[name], str):
-            raise MapError(f"{name} is text, not {table[name]!r}")
-    if ("match" in table) == ("regex" in table):
-        raise MapError("it needs either match or regex")
-    pattern = _compiled(table["regex"]) if "regex" in table else glob(table["match"])
-    drop = table.get("drop", False)
-    if type(drop) is not bool:
-        raise MapError(f"drop is true or false, not {drop!r}")
-    if drop == ("counter" in table):
-        raise MapError("it needs either a counter or drop = true")
-    if drop and ("key" in table or "dimensions" in table):
-        raise MapError("a rule that drops has no key, nor dimensions")
-    if drop:
-        return Rule(pattern, None, template("", 0), {})
-    if not table["counter"]:
-        raise MapError("counter is empty")
-    counter = template(table["counter"], pattern.groups)
-    key = template(table.get("key", ""), pattern.groups)
-    fixed = "" if _has_placeholder(table["counter"]) else counter_name(counter("", (), {}))
-    return Rule(pattern, counter, key, _dimensions(table, pattern.groups), fixed)
-
-
-def _has_placeholder(text: str) -> bool:
-    kinds = {found.lastgroup for found in _TOKEN.finditer(text)}
-    return not kinds.isdisjoint(("number", "braced", "tag", "name"))
-
-
-def _dimensions(table: Mapping[str, Any], captures: int) -> dict[str, Part]:
-    given = table.get("dimensions", {})
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
-        raise MapError(
-            'dimensions are a table of names and texts: { country = "{tag:country}" }, not'
-            f" {given!r}"
-        )
-    if given and "key" in table:
-        raise MapError("it has a key and dimensions: leave one of them out")
-    check_dimensions(given)
-    return {name: template(text, captures) for name, text in given.items()}
+def _checked(found: Mapping[str, Any], kind: type[T], what: str) -> T:
+    """A table of the file, if its fields are right."""
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error)
+        if error.__cause__ is None:  # a field that there is not, or one of another type
+            fields = kind.__struct_fields__ if kind is Rule else ("unmatched", "[[rule]]")
+            reason += f"; {what} may have {', '.join(fields)}"
+        raise MapError(f"{what}: {reason}") from error
 
 
 def glob(text: str) -> re.Pattern[str]:
@@ -259,17 +229,11 @@ def glob(text: str) -> re.Pattern[str]:
     return re.compile("".join(parts), re.DOTALL)
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def _compiled(text: str | None) -> re.Pattern[str]:
     try:
-        return re.compile(text, re.DOTALL)
+        return re.compile(text or "", re.DOTALL)
     except re.error as error:
         raise MapError(f"regex {text!r} is none: {error}") from error
-
-
-def _check_keys(table: Mapping[str, Any], allowed: frozenset[str], where: str) -> None:
-    for key in table:
-        if key not in allowed:
-            raise MapError(f"{where} has no {key!r}; there are {', '.join(sorted(allowed))}")
 
 
 def counter_name(name: str) -> str:

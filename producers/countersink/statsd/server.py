@@ -11,6 +11,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import Final, Self
@@ -65,7 +66,12 @@ class Server:
             self._widen()
             self._wake, self._stop = os.pipe2(os.O_CLOEXEC)
             stack.callback(os.close, self._wake)
-            self._start()
+            self._threads += [Datagrams(each, self._tally, self._wake) for each in self._datagrams]
+            if self._streams:
+                streams = Streams(self._streams, self._tally, options, self._wake)
+                self._threads.append(streams)
+            for thread in self._threads:
+                thread.start()
             self._close_sockets = stack.pop_all()
         self.listening = tuple(shown(each) for each in (*self._datagrams, *self._streams))
         self.log(StatsdAction.LISTENING, "listening", at=" ".join(self.listening))
@@ -123,8 +129,8 @@ class Server:
             found = addresses(options)
         except OSError as error:
             raise CannotListen(f"host {options.host}: {error.strerror}") from error
-        for opened in network_sockets(found, options.port, udp=options.udp, tcp=options.tcp):
-            stack.enter_context(opened)
+        kinds = [socket.SOCK_DGRAM] * options.udp + [socket.SOCK_STREAM] * options.tcp
+        for opened in network_sockets(stack, found, options.port, kinds):
             (self._datagrams if opened.type == socket.SOCK_DGRAM else self._streams).append(opened)
         for path, kind, into in (
             (options.socket, socket.SOCK_DGRAM, self._datagrams),
@@ -147,78 +153,61 @@ class Server:
                 granted=min(granted),
             )
 
-    def _start(self) -> None:
-        self._threads += [Datagrams(each, self._tally, self._wake) for each in self._datagrams]
-        if self._streams:
-            self._threads.append(Streams(self._streams, self._tally, self._options, self._wake))
-        for thread in self._threads:
-            thread.start()
-
 
 def network_sockets(
-    found: list[Address], port: int, *, udp: bool, tcp: bool
+    stack: contextlib.ExitStack, found: list[Address], port: int, kinds: list[socket.SocketKind]
 ) -> list[socket.socket]:
     """UDP and TCP sockets at one port of some addresses; those of a kind that this machine lacks
     are left out, if others work.
 
     Args:
+        stack: closes them.
         found: the addresses.
         port: 0 for any that is free for all.
+        kinds: of sockets, at each address.
 
     Raises:
         CannotListen: one cannot be opened.
     """
-    kinds = [socket.SOCK_DGRAM] * udp + [socket.SOCK_STREAM] * tcp
     for attempt in range(1, ATTEMPTS + 1):
-        opened: list[socket.socket] = []
-        try:
-            _bind_all(opened, found, port, kinds)
-        except OSError as error:
-            for each in opened:
-                each.close()
-            if port == 0 and error.errno == errno.EADDRINUSE and attempt < ATTEMPTS:
-                continue
-            raise CannotListen(
-                f"cannot listen at port {port}: {error.strerror}; is another StatsD running?"
-            ) from error
-        break
+        with contextlib.ExitStack() as own:
+            try:
+                opened = _bind_all(own, found, port, kinds)
+            except OSError as error:
+                if port == 0 and error.errno == errno.EADDRINUSE and attempt < ATTEMPTS:
+                    continue
+                raise CannotListen(
+                    f"cannot listen at port {port}: {error.strerror}; is another StatsD running?"
+                ) from error
+            stack.push(own.pop_all())
+            break
     return opened
 
 
 def _bind_all(
-    opened: list[socket.socket], found: list[Address], port: int, kinds: list[socket.SocketKind]
-) -> None:
+    stack: contextlib.ExitStack, found: list[Address], port: int, kinds: list[socket.SocketKind]
+) -> list[socket.socket]:
+    opened: list[socket.socket] = []
     absent: OSError | None = None
-    for family, address in found:
-        for kind in kinds:
-            try:
-                bound = _bound(family, address, port, kind)
-            except OSError as error:
-                if error.errno not in _NOT_HERE:
-                    raise
-                absent = error
-                continue
-            opened.append(bound)
-            port = bound.getsockname()[1]
+    for (family, address), kind in product(found, kinds):
+        try:
+            bound = stack.enter_context(socket.socket(family, kind))
+            if kind == socket.SOCK_STREAM:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and address != "::":
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind((address, port))
+            if kind == socket.SOCK_STREAM:
+                bound.listen(BACKLOG)
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+            absent = error
+            continue
+        opened.append(bound)
+        port = bound.getsockname()[1]
     if absent is not None and not opened:
         raise absent
-
-
-def _bound(
-    family: socket.AddressFamily, address: str, port: int, kind: socket.SocketKind
-) -> socket.socket:
-    opened = socket.socket(family, kind)
-    try:
-        if kind == socket.SOCK_STREAM:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and address != "::":
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind((address, port))
-        if kind == socket.SOCK_STREAM:
-            opened.listen(BACKLOG)
-    except BaseException:
-        opened.close()
-        raise
     return opened
 
 

@@ -4,8 +4,7 @@ longest line, which connection is closed when there are too many, and the log li
 
 Most of what a datagram costs in Python is the call that receives it, and that it hands the
 interpreter lock to another thread and waits for it. Linux takes many at once with recvmmsg(2), for
-which Python has no function: so it is called by way of ctypes, and where there is none, datagrams
-are received one by one.
+which Python has no function: so it is called by way of ctypes.
 """
 
 import ctypes
@@ -14,11 +13,9 @@ import os
 import select
 import selectors
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from threading import Thread
 from typing import Final
 
@@ -41,10 +38,6 @@ was no descriptor for one."""
 
 _WORD: Final = 4
 
-Receive = Callable[[], Sequence[bytes | bytearray]]
-"""Gives at most ``BATCH`` datagrams that are there; fewer: there are no more. Does not wait. Raises
-``OSError`` where the socket failed."""
-
 
 class Datagrams(Thread):
     """Reads one socket until told to stop, and then what has arrived by then.
@@ -60,7 +53,7 @@ class Datagrams(Thread):
     def __init__(self, opened: socket.socket, tally: StatsdTally, stop: int) -> None:
         super().__init__(name="statsd-datagrams", daemon=True)
         self._socket = opened
-        self._receiver = receiver(opened)
+        self._receiver = Receiver(opened)
         self._may_cut = opened.family == socket.AF_UNIX
         self._tally = tally
         self._stop_fd = stop
@@ -84,45 +77,22 @@ class Datagrams(Thread):
                 if until is not None and (not more or time.monotonic() >= until):
                     self._tally.deliver()
                     return
-            except Exception as error:
-                self._tally.failed(error)
+            except Exception:
+                self._tally.log.bug("the listener")
 
-    def _receive(self) -> Sequence[bytes | bytearray]:
-        """What is there, one batch at most."""
+    def _receive(self) -> list[bytearray]:
+        """What is there, one batch at most, without lines that are cut."""
         try:
-            packets = self._receiver()
+            packets = self._receiver.receive()
         except OSError as error:
             self._tally.log.seldom(StatsdAction.FAILED, f"cannot receive: {error.strerror}")
             select.select([self._stop_fd], [], [], PAUSE_SECONDS)
-            return ()
-        return [self._whole(each) for each in packets] if self._may_cut else packets
-
-    def _whole(self, packet: bytes | bytearray) -> bytes | bytearray:
-        """``packet`` without its last line, where it was too large and that one is cut."""
-        if len(packet) < LARGEST:
-            return packet
-        lines, _, cut = packet.rpartition(b"\n")
-        self._tally.too_long(bytes(cut))
-        return lines
-
-
-def receiver(opened: socket.socket) -> Receive:
-    """The best there is for a socket."""
-    return partial(_one_by_one, opened) if _recvmmsg is None else _Many(opened, _recvmmsg)
-
-
-def _one_by_one(opened: socket.socket) -> list[bytes]:
-    """A call for each datagram: see :data:`Receive`."""
-    found: list[bytes] = []
-    try:
-        for _ in range(BATCH):
-            found.append(opened.recv(LARGEST, socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        pass
-    except OSError:
-        if not found:  # else it comes again by the next call
-            raise
-    return found
+            return []
+        for place, packet in enumerate(packets if self._may_cut else ()):
+            if len(packet) >= LARGEST:
+                packets[place], _, cut = packet.rpartition(b"\n")
+                self._tally.too_long(bytes(cut))
+        return packets
 
 
 class _Iovec(ctypes.Structure):
@@ -149,15 +119,20 @@ class _Message(ctypes.Structure):
     _fields_ = (("header", _Header), ("received", ctypes.c_uint32))
 
 
-class _Many:
+_recvmmsg: Final = ctypes.CDLL(None, use_errno=True).recvmmsg
+_recvmmsg.argtypes = (
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
+)  # fmt: skip
+
+
+class Receiver:
     """One call for up to ``BATCH`` datagrams, each into its own part of one buffer.
 
     8 MiB of addresses; of memory only what datagrams fill, in pages.
     """
 
-    def __init__(self, opened: socket.socket, recvmmsg: Callable[..., int]) -> None:
+    def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
-        self._recvmmsg = recvmmsg
         self._buffer = bytearray(BATCH * LARGEST)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._starts = range(0, BATCH * LARGEST, LARGEST)
@@ -171,10 +146,14 @@ class _Many:
         step = ctypes.sizeof(_Message) // _WORD
         self._lengths = words[_Message.received.offset // _WORD :: step]
 
-    def __call__(self) -> list[bytearray]:
-        """See :data:`Receive`."""
+    def receive(self) -> list[bytearray]:
+        """At most ``BATCH`` datagrams that are there; fewer: there are no more. Does not wait.
+
+        Raises:
+            OSError: the socket failed.
+        """
         fd = self._socket.fileno()
-        count = self._recvmmsg(fd, self._messages, BATCH, socket.MSG_DONTWAIT, None)
+        count = _recvmmsg(fd, self._messages, BATCH, socket.MSG_DONTWAIT, None)
         if count < 0:
             number = ctypes.get_errno()
             if number in (errno.EAGAIN, errno.EINTR):
@@ -188,29 +167,10 @@ class _Many:
         ]
 
 
-def _find() -> "ctypes._NamedFuncPointer | None":
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        found = ctypes.CDLL(None, use_errno=True).recvmmsg
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = (
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
-    )  # fmt: skip
-    found.restype = ctypes.c_int
-    return found
-
-
-_recvmmsg = _find()
-
-
 @dataclass(slots=True)
 class _State:
     """What is known of an open connection."""
 
-    lines: int = 0
-    """Whole lines that have come."""
     unfinished: bytes = b""
     """The line that has not ended yet."""
     began: float = 0.0
@@ -255,27 +215,21 @@ class Streams(Thread):
             listener.setblocking(False)
             selector.register(listener, selectors.EVENT_READ)
         selector.register(self._stop_fd, selectors.EVENT_READ)
+        until: float | None = None
         try:
-            stopping = False
-            while not stopping:
-                ready = [key.fileobj for key, _ in selector.select()]
-                stopping = self._stop_fd in ready
+            while until is None or time.monotonic() < until:
+                ready = [key.fileobj for key, _ in selector.select(None if until is None else 0)]
+                if self._stop_fd in ready:
+                    # What was sent is read still, also by connections that are not accepted yet.
+                    selector.unregister(self._stop_fd)
+                    until = time.monotonic() + DRAIN_SECONDS
+                elif until is not None and not ready:
+                    return
                 self._serve(ready)
-            self._drain()
         finally:
             for connection in list(self._open):
                 self._close(connection)
             selector.close()
-
-    def _drain(self) -> None:
-        """Read what has been sent, also by connections that are not accepted yet."""
-        self._selector.unregister(self._stop_fd)
-        until = time.monotonic() + DRAIN_SECONDS
-        while time.monotonic() < until:
-            ready = self._selector.select(0)
-            if not ready:
-                return
-            self._serve([key.fileobj for key, _ in ready])
 
     def _serve(self, ready: Sequence[object]) -> None:
         new = []
@@ -295,8 +249,8 @@ class Streams(Thread):
             lines, self._lines = self._lines, []
             try:
                 self._tally.lines(lines)
-            except Exception as error:
-                self._tally.failed(error)
+            except Exception:
+                self._tally.log.bug("the listener")
 
     def _accept(self, listener: object) -> None:
         assert isinstance(listener, socket.socket)
@@ -326,16 +280,14 @@ class Streams(Thread):
 
     def _make_room(self) -> None:
         """Close the connection that is needed least, once nothing of it waits to be read."""
-        connection = self._least_needed()
         for _ in range(len(self._open)):
-            state = self._open[connection]
-            lines = state.lines
+            connection = self._least_needed()
+            lines = len(self._lines)
             self._read(connection)  # its end, perhaps, or that of a line
             if connection not in self._open:
                 return
-            if state.lines == lines:
+            if len(self._lines) == lines:
                 break
-            connection = self._least_needed()
         self._tally.figures.refused += 1
         self._tally.log.seldom(
             StatsdAction.REFUSED,
@@ -343,7 +295,7 @@ class Streams(Thread):
             connections=self._options.max_connections,
             refused=self._tally.figures.refused,
         )
-        self._close(connection)
+        self._close(self._least_needed())
 
     def _least_needed(self) -> socket.socket:
         latest = time.monotonic() - self._options.line_timeout_s
@@ -371,9 +323,7 @@ class Streams(Thread):
         *lines, state.unfinished = (state.unfinished + data).split(b"\n")
         if lines:
             self._lines += lines
-            state.lines += len(lines)
-            del self._open[connection]
-            self._open[connection] = state
+            self._open[connection] = self._open.pop(connection)
         if len(state.unfinished) > LONGEST:
             self._tally.too_long(state.unfinished)
             self._close(connection)

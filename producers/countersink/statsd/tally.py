@@ -8,7 +8,7 @@ folds them into rows, :data:`DELIVER_SECONDS` after the first of them.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,10 +17,10 @@ from threading import Lock
 from time import monotonic, time
 from typing import Final, Protocol
 
-from countersink.runtime.dimensions import Dimensions, RowKey
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.log import Log
 from countersink.statsd.errors import MalformedMetric
-from countersink.statsd.line import UNIT, is_other, parse
+from countersink.statsd.line import UNIT, Metric, parse
 from countersink.statsd.name_map import Rules
 from countersink.statsd.options import StatsdOptions
 
@@ -42,11 +42,9 @@ DAY_SECONDS: Final = 86_400.0
 
 DELIVER_SECONDS: Final = 0.02
 """How long lines of datagrams are counted before they go on: one by one each would cost more."""
-DELIVER_LINES: Final = 1_000_000
-"""Lines that are counted at most before: times the largest ``max_amount``, together with one
-receive's, they fit into 64 bits."""
-DELIVER_DISTINCT: Final = 20_000
-"""Different lines at most: what may be in memory."""
+DELIVER_LINES: Final = 100_000
+"""Lines that are counted at most before, all of them different: what may be in memory. Times the
+largest ``max_amount``, together with one receive's, they fit into 64 bits."""
 
 Cell = tuple[str, int | None]
 """(counter, minute or None for now)."""
@@ -98,7 +96,6 @@ class StatsdTally:
         self._waiting_lines = 0
         self._deliver_at = 0.0
         self._known: dict[bytes, Meaning] = {}
-        self._fixed = rules.fixed()
         self._invented: set[str] = set()
         self._remainders: dict[tuple[str, RowKey], int] = {}
 
@@ -107,7 +104,6 @@ class StatsdTally:
         with self._lock:
             self._deliver()  # what has come is counted by the map that it came under
             self._rules = rules
-            self._fixed = rules.fixed()
             self._known.clear()
             self.figures.rules = len(rules.rules)
 
@@ -119,16 +115,11 @@ class StatsdTally:
         lines = b"\n".join(packets).split(b"\n") if packets else []
         with self._lock:
             self.figures.packets += len(packets)
-            waiting = self._waiting
-            if not waiting:
+            if not self._waiting:
                 self._deliver_at = monotonic() + DELIVER_SECONDS
-            waiting.update(lines)
+            self._waiting.update(lines)
             self._waiting_lines += len(lines)
-            if (
-                monotonic() >= self._deliver_at
-                or len(waiting) >= DELIVER_DISTINCT
-                or self._waiting_lines >= DELIVER_LINES
-            ):
+            if monotonic() >= self._deliver_at or self._waiting_lines >= DELIVER_LINES:
                 self._deliver()
             return bool(self._waiting)
 
@@ -145,8 +136,8 @@ class StatsdTally:
 
     def _deliver(self) -> None:
         waiting, self._waiting, self._waiting_lines = self._waiting, Counter(), 0
-        counted: dict[Cell, dict[str, int]] = {}
-        dimensioned: dict[tuple[Cell, Dimensions], int] = {}
+        counted: defaultdict[Cell, defaultdict[RowKey, int]]
+        counted = defaultdict(lambda: defaultdict(int))
         for line, times in waiting.items():
             meaning = self._known.get(line) or self._understand(line, times)
             if meaning is None:
@@ -158,18 +149,15 @@ class StatsdTally:
             whole, part = divmod(amount * times, UNIT)
             if part:
                 whole = self._with_remainder(cell[0], key, amount * times)
-            if not isinstance(key, str):
-                dimensioned[cell, key] = dimensioned.get((cell, key), 0) + whole
-                continue
-            keys = counted.get(cell)
-            if keys is None:
-                counted[cell] = {key: whole}
-            else:
-                keys[key] = keys.get(key, 0) + whole
+            counted[cell][key] += whole
         for (counter, minute), amounts in counted.items():
-            self._producer.increment_many(counter, amounts, at=_moment(minute))
-        for ((counter, minute), pairs), amount in dimensioned.items():
-            self._producer.increment(counter, dict(pairs), amount, at=_moment(minute))
+            at = None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
+            plain = {key: amount for key, amount in amounts.items() if isinstance(key, str)}
+            if plain:
+                self._producer.increment_many(counter, plain, at=at)
+            for key, amount in amounts.items():
+                if not isinstance(key, str):
+                    self._producer.increment(counter, dict(key), amount, at=at)
 
     def too_long(self, line: bytes) -> None:
         """A line that does not end."""
@@ -181,17 +169,18 @@ class StatsdTally:
         bare = line.strip(_PADDING)
         if not bare:
             return None
-        if is_other(bare):
-            self.figures.ignored += times
-            return None
         try:
-            meaning = self._meaning(bare)
+            metric = parse(bare)
+            if metric is None:
+                self.figures.ignored += times
+                return None
+            meaning = self._meaning(metric)
         except MalformedMetric as error:
             self._malformed(line, str(error), times)
             return None
         if meaning is None:
             self.figures.discarded += times
-        elif len(line) <= REMEMBERED_BYTES and meaning[0][1] is None:
+        elif len(line) <= REMEMBERED_BYTES and metric.minute is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             self._known[line] = meaning
@@ -207,14 +196,7 @@ class StatsdTally:
             malformed=self.figures.malformed,
         )
 
-    def failed(self, error: Exception) -> None:
-        """A bug: log it, at most once a minute."""
-        self.log.seldom(
-            StatsdAction.INTERNAL_ERROR, "lines were not counted:", level=logging.ERROR, bug=error
-        )
-
-    def _meaning(self, line: bytes) -> Meaning | None:
-        metric = parse(line)
+    def _meaning(self, metric: Metric) -> Meaning | None:
         if not -self._most <= metric.amount <= self._most:
             raise MalformedMetric(f"it counts more than {self._most // UNIT:,}")
         if metric.minute is not None:
@@ -223,7 +205,7 @@ class StatsdTally:
         if target is None:
             return None
         counter, key = target
-        if counter not in self._invented and counter not in self._fixed:
+        if counter not in self._invented and counter not in self._rules.fixed:
             if len(self._invented) >= self._options.max_counters:
                 return (OVERFLOW, metric.minute), "", metric.amount
             self._invented.add(counter)
@@ -251,10 +233,6 @@ class StatsdTally:
                 del left[next(iter(left))]  # the one that has waited longest: half of one at most
             left[counter, key] = amount - whole * UNIT
         return whole
-
-
-def _moment(minute: int | None) -> datetime | None:
-    return None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
 
 
 @dataclass(slots=True, kw_only=True)
