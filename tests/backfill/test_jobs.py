@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from countersink.backfill.count import read_ahead, reader_pool
+from countersink.backfill.count import read_ahead
+from countersink.backfill.count.reader_pool import Handed, ReaderPool
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
 from countersink.backfill.run import backfill
@@ -75,28 +77,37 @@ def pids() -> set[int]:
 def test_told_to_stop_while_a_child_reads_it_ends(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child's result and the next chunk are more than a pipe holds."""
+    """The child gives no result; the next chunk is more than its pipe holds."""
     logs.small_chunks(30_000)
-    monkeypatch.setattr(reader_pool, "_LOOK_S", 0)
     source = logs.write("a.log.gz", gzip.compress(long_log(120_000, keys=50_000)))
-    seen: list[Progress] = []
+    told = threading.Event()
+    hand, result = ReaderPool.hand, Handed.result
+
+    def hand_and_freeze(pool: ReaderPool, task: Callable[[], object]) -> Handed:
+        handed = hand(pool, task)
+        for pid in pids():
+            os.kill(pid, signal.SIGSTOP)
+        return handed
+
+    def tell_while_waiting(handed: Handed, stop: Callable[[], bool]) -> Any:
+        told.set()
+        return result(handed, stop)
+
     reports: list[BackfillReport] = []
-
-    def add() -> None:
-        reports.append(
-            logs.add(
-                source,
-                on_progress=seen.append,
-                stop=lambda: any(one.lines for one in seen),
-            )
+    with monkeypatch.context() as frozen:
+        frozen.setattr(ReaderPool, "hand", hand_and_freeze)
+        frozen.setattr(Handed, "result", tell_while_waiting)
+        thread = threading.Thread(
+            target=lambda: reports.append(logs.add(source, stop=told.is_set)), daemon=True
         )
-
-    thread = threading.Thread(target=add, daemon=True)
-    thread.start()
-    thread.join(60)
+        thread.start()
+        thread.join(20)
+        left = pids()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left
     assert [one.state for one in reports] == ["stopped"]
     assert reports[0].counted == 30_000
-    assert not pids()
     assert logs.add(source).counted == 90_000
 
 
