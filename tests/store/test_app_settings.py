@@ -206,7 +206,7 @@ def test_a_time_zone_that_is_unknown_here_is_read_again(
 # -- resolutions, slots, breakdowns ---------------------------------------------------------------
 
 
-@pytest.mark.servers("mariadb")  # MySQL locks the gap behind the counter's rows
+@pytest.mark.servers("mariadb")  # MySQL scans, and locks, the whole of a table with few rows
 def test_an_open_transaction_holds_up_no_change(
     store: Store, other: Store, app: Connection, session: Session, applier: Applier
 ) -> None:
