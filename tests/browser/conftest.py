@@ -53,6 +53,13 @@ def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
         yield served
 
 
+@pytest.fixture
+def keyed(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """The same that takes keys alone."""
+    with serving(redis_url, mysql_url, without_keys=False) as served:
+        yield served
+
+
 @contextmanager
 def server(directory: Path, mysql_server: MySQLServer, **options: Any) -> Iterator[Web]:
     """A server in front of an empty database, with a Redis of its own in ``directory``.

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -24,11 +25,10 @@ FAILURES = 3
 @pytest.fixture(scope="module")
 def guarded(servers_directory: Path, mysql_server: MySQLServer) -> Iterator[Web]:
     """A server that takes keys alone."""
-    with server(
-        servers_directory / "redis-login", mysql_server, failures_per_minute=FAILURES
-    ) as served:
+    directory = servers_directory / "redis-login"
+    options: dict[str, Any] = {"without_keys": False, "failures_per_minute": FAILURES}
+    with server(directory, mysql_server, **options) as served:
         served.count("orders", "a", 5)
-        served.key("read", name="the first")
         yield served
 
 
@@ -75,6 +75,17 @@ def test_in_and_out(look: Look, guarded: Web) -> None:
     log_in(page, key)
     expect(page).to_have_url(f"{guarded.url}/#/counter/orders?range=90")
     expect(page.get_by_role("button", name="90 days")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_address_that_up_prints_logs_in(look: Look, guarded: Web) -> None:
+    page = look.at(f"/login#key={guarded.key('admin')}")
+    expect(page).to_have_url(f"{guarded.url}/")
+    expect(page.locator(".counters tbody .now")).to_have_text("5")
+    page.go_back()
+    assert "key" not in page.url  # nor does it stand in the history
+    page.goto("about:blank")
+    page.goto(f"{guarded.url}/login#key=ck_nobody_nothing")
+    expect(page.get_by_role("alert")).to_be_visible()
 
 
 def test_a_login_ends_with_its_key_and_begins_where_it_ended(look: Look, guarded: Web) -> None:

@@ -25,7 +25,8 @@ def counted(web: Web) -> None:
 
 
 @pytest.mark.random
-def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, web: Web) -> None:
+def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, keyed: Web) -> None:
+    web = keyed
     counted(web)
     key = web.key("read", name="Ada")
     with looking(browser, web.url) as look:

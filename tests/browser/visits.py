@@ -52,12 +52,12 @@ def shop() -> Iterator[str]:
 def counted_once(browser: Browser, redis_url: str, mysql_url: str, each: int) -> None:
     """So many beacons and so many pixels are counted, each once; on empty tables."""
     options: dict[str, Any] = {"public_counters": ("visits",), "rate_per_address": 1_000_000.0}
+    options["without_keys"] = False  # everything but what is public takes a key
     with (
         serving(redis_url, mysql_url, **options) as web,
         shop() as elsewhere,
         browser.new_context() as context,
     ):
-        web.key()  # from now on everything but what is public takes one
         page = context.new_page()
         page.goto(elsewhere)
         taken = page.evaluate(

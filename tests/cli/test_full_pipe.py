@@ -83,7 +83,7 @@ def test_a_worker_ends_when_told_to(start: Start, redis_client: redis.Redis) -> 
 
 def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    web = start("web", "--port", url.rpartition(":")[2])
+    web = start("web", "--without-keys", "--port", url.rpartition(":")[2])
 
     def answered() -> bool:
         try:

@@ -262,9 +262,9 @@ def test_doctor_names_hash_slots_that_were_left_on_their_way(
 def test_the_http_interface_goes_on_without_a_master(
     servers: Servers, cluster: RedisCluster, children: Children, how: str
 ) -> None:
+    key = servers.json("key", "create", "k", "--scope", "admin")["key"]
     web = children.countersink("web", "--port", "0", environment=servers.variables())
     [page] = eventually(lambda: re.findall(r"listening at (http://\S+)", web.output()))
-    key = servers.json("key", "create", "k", "--scope", "admin")["key"]
     with requests.Session() as client:
         client.headers["Authorization"] = f"Bearer {key}"
 

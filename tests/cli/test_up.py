@@ -23,7 +23,8 @@ from countersink.cli.servers import base
 from countersink.producers import Producer
 from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
-from countersink.store import Store, StoreError
+from countersink.store import Store, StoreError, api_keys
+from countersink.store.sessions import open_tables
 from tests.cli.command import call, countersink, environment, one_sentence
 from tests.support.factories import RedisFactory
 from tests.support.processes import is_running
@@ -141,7 +142,7 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     assert len(pids) == 2
     eventually(lambda: total(urls) == 1)
     eventually(lambda: planned_jobs(urls) == set(JOBS))
-    front_doors_count(first, urls)
+    key = front_doors_count(first, urls)
     assert first.stop(signal.SIGINT) == 0
     assert not any(map(is_running, pids))
     ended = re.findall(r"(a (?:worker|job process|scheduler) ends)", first.output())
@@ -155,6 +156,7 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     second = start_up(FEWER)
     second.wait_for(r"countersink is up\.")
     assert second.urls() == urls  # the same ports and passwords
+    assert page_and_key(second)[1] == key
     assert total(urls) == 3
     another_is_refused(second)
     what_dies_is_started_again_and_all_end_when_it_is_killed(second)
@@ -199,20 +201,30 @@ def another_is_refused(up: Up) -> None:
 def passwords_are_kept(up: Up, urls: dict[str, str]) -> None:
     """They are in a file that nobody else can read, and in no output."""
     assert stat.S_IMODE(up.data.stat().st_mode) == 0o700
-    assert stat.S_IMODE((up.data / "environment.sh").stat().st_mode) == 0o600
+    for name in ("environment.sh", "web.key"):
+        assert stat.S_IMODE((up.data / name).stat().st_mode) == 0o600
     passwords = [url.split("@")[0].rpartition(":")[2] for url in urls.values()]
     assert len(passwords) == 2
     for password in passwords:
         assert password not in up.output()
 
 
-def front_doors_count(up: Up, urls: dict[str, str]) -> None:
-    """One by HTTP and one by StatsD, at the addresses that it names."""
-    page = up.wait_for(r"  web     (http://127\.0\.0\.1:\d+)/")
+def page_and_key(up: Up) -> tuple[str, str]:
+    """The address of its web process, and the key in the one that it prints."""
+    page, _, key = up.wait_for(r"  web     (http://127\.0\.0\.1:\d+/login#key=\S+)").partition(
+        "/login#key="
+    )
+    return page, key
+
+
+def front_doors_count(up: Up, urls: dict[str, str]) -> str:
+    """One by HTTP and one by StatsD, at the addresses that it names; the key that it made."""
+    page, key = page_and_key(up)
+    assert (up.data / "web.key").read_text() == f"{key}\n"
     up.wait_for(rf"listening at {page}")
     body = json.dumps({"counter": "page_views", "key": "/home"}).encode()
     request = urllib.request.Request(
-        f"{page}/v1/increments", body, {"Content-Type": "application/json"}
+        f"{page}/v1/increments", body, {"Content-Type": "application/json", "X-API-Key": key}
     )
     with urllib.request.urlopen(request) as answer:
         assert answer.status == 202
@@ -221,6 +233,7 @@ def front_doors_count(up: Up, urls: dict[str, str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"page_views:1|c", ("127.0.0.1", port))
     eventually(lambda: total(urls) == 3)
+    return key
 
 
 def planned_jobs(urls: dict[str, str]) -> set[str]:
@@ -275,7 +288,8 @@ def test_configured_servers_are_used_and_never_stopped(
     for variable in urls:
         assert f"no server for {variable}, which is set" in done.err
     assert counted()
-    assert not data.exists()
+    with open_tables(empty_mysql_url) as session:
+        assert api_keys.is_valid(session, (data / "web.key").read_text().strip())
     assert redis_server.running
     with redis.Redis.from_url(redis_url) as client:
         assert client.ping()
@@ -293,7 +307,7 @@ def test_only_what_is_not_configured_is_started(
     assert call("increment", "page_views", **urls).status == 0
     eventually(lambda: total(urls) == 1)
     assert up.stop() == 0
-    assert not up.data.exists()
+    assert {each.name for each in up.data.iterdir()} == {"lock", "web.key"}
     up = start_up(COUNTERSINK_REDIS_URL=queue.url)
     up.wait_for(r"countersink is up\.")
     assert list(up.urls()) == ["COUNTERSINK_MYSQL_URL"]

@@ -87,7 +87,7 @@ def test_node_shows_its_key_and_waits_when_told_to(redis_url: str, mysql_url: st
     with connect(mysql_url) as session:
         _, key = create(session, "node", ["ingest"], counters=["downloads"])
     # A burst of 2 s' worth passes: 2 of its 3 requests.
-    with serving(redis_url, mysql_url, rate_per_key=1.0) as web:
+    with serving(redis_url, mysql_url, without_keys=False, rate_per_key=1.0) as web:
         command = ["node", "docs/examples/count.mjs", web.url, "300"]
         shown = output(command, environment={"COUNTERSINK_KEY": key})
         assert shown == "300 counted\n"

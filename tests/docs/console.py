@@ -119,12 +119,12 @@ def check(
     return played
 
 
-def check_served(text: str, servers: Servers, directory: Path) -> int:
+def check_served(text: str, servers: Servers, directory: Path, *, without_keys: bool = True) -> int:
     """Play the text of a page while the server that it speaks of runs."""
     program("curl")
     shop, page = directory / "shop", directory / "page.md"
     shop.mkdir()
-    with serving(servers.redis_url, servers.mysql_url) as web:
+    with serving(servers.redis_url, servers.mysql_url, without_keys=without_keys) as web:
         page.write_text(text.replace(SERVER, web.url), "utf-8")
         return check(page, shop, servers.variables(), web.look_again)
 

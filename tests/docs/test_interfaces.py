@@ -24,7 +24,7 @@ def test_the_tour_goes_as_it_says(servers: Servers, tmp_path: Path) -> None:
     tour = [part for part in parts(PAGE) if isinstance(part, Step)]
     assert len(tour) > 10
     at = (servers.redis_url, servers.mysql_url)
-    with serving(*at) as web, Children() as children:
+    with serving(*at, public_counters=("page_views",)) as web, Children() as children:
         worker = children.worker(*at)
         statsd = children.countersink("statsd", "--port", "0", environment=urls)
         (port,) = eventually(lambda: re.findall(r"udp://127\.0\.0\.1:(\d+)", statsd.output()))

@@ -34,7 +34,7 @@ from tests.support.examples import MANY
 from tests.support.traffic import now_minute, now_ms, send
 from tests.web.serving import Web, serving
 
-KEYS = ("", "a", "a ", "ä", "/page", "/page/2")
+KEYS = ("", "a", "a ", "ä", "/page", "/page/2", "/page/%")
 COUNTRIES, PAGES = ("DE", "AT", ""), ("/", "/a", "")
 QUESTIONS = 5_000 if MANY else 60
 """Of each server."""
@@ -188,9 +188,11 @@ class Site:
                 (
                     {"keys": ["a", "nobody's"]},
                     {"prefix": ["/page"]},
+                    {"prefix": ["/page/%", "a"], "contains": "a"},
                     {"contains": "a"},
                     {"exclude_keys": ["a"]},
                     {"keys": [""], "exclude_prefix": ["/page/"]},
+                    {"prefix": ["/"], "exclude_prefix": ["/page/%"], "exclude_keys": ["/page"]},
                 )
             )
         if by not in series and by != "total" and chance.random() < 0.4:

@@ -17,7 +17,6 @@ from countersink.store.totals.selection import Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, Ground, minute_of
-from tests.store.width_rows import put_scheme
 from tests.support.asking import Asking
 from tests.support.traffic import now_ms, send
 
@@ -35,50 +34,6 @@ def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
 
     monkeypatch.setattr("countersink.reads.pending.read_queue", counted)
     return found
-
-
-ASKED: list[Query] = [
-    *(Query(Selection(), by=by) for by in ("day", "hour", "month", "total", "key")),
-    Query(Selection(keys=("/", "/new")), by="day"),
-    Query(Selection(keys=("/", "/new")), by="key"),
-    Query(Selection(keys=("/",)), by="total"),
-    Query(Selection(start=DAYS[1], end=DAYS[2]), by="day"),
-    Query(Selection(start=DAYS[2]), by="key", top=2),
-    Query(Selection(end=DAYS[1]), by="total"),
-    Query(Selection(), by="counter"),
-    Query(Selection(start=DAYS[1]), by="counter", top=2),
-]
-
-
-def test_a_question_is_answered_as_once_all_is_applied(
-    ground: Ground, times_read: list[Queue]
-) -> None:
-    put_scheme(ground.session, "views", "Europe/Berlin", "hour")
-    old = [("views", "/", 0, 1), ("views", "/a", 2, 20), ("plays", "", 1, 300)]
-    ground.queue(*old)
-    ground.apply(acknowledge=False)
-    new = [
-        ("views", "/new", 1, 4),
-        ("views", "/", 2, 50),
-        ("plays", "/", 3, 6),
-        ("only", "/", 1, 7),
-    ]
-    ground.queue(*new)
-    reads = Asking(ground.store, ground.client)
-    questions = [
-        replace(query, selection=replace(query.selection, counter=counter))
-        for query in ASKED
-        for counter in (None, "views")
-        if (query.by != "hour" or counter) and (query.by != "counter" or not counter)
-    ]
-    pending = []
-    for number, query in enumerate(questions, 1):
-        pending.append(reads.ask(replace(query, include_pending=True)))
-        assert len(times_read) == number
-        assert pending[-1].pending == 1
-    ground.apply(acknowledge=True)
-    for query, found in zip(questions, pending, strict=True):
-        assert found.rows == reads.ask(query).rows, query
 
 
 def test_all_reads_are_of_one_moment(ground: Ground, times_read: list[Queue]) -> None:

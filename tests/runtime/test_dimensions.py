@@ -88,7 +88,7 @@ def test_every_name_that_stands_beside_dimensions_in_an_answer_is_reserved() -> 
         *compared,
         *chain.from_iterable(COLUMNS.values()),
         *chain.from_iterable(EXPORTED.values()),
-        *totals.ROW_SCHEMAS,
+        *totals.TotalRow.__struct_fields__,
         *read.FIGURES,
         read.CHANGE,
     }

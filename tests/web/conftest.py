@@ -27,8 +27,15 @@ def hasty() -> Iterator[None]:
 
 @pytest.fixture
 def web(redis_url: str, mysql_url: str) -> Iterator[Web]:
-    """The server as it is for whoever begins: at loopback, no key made, an empty database."""
+    """A server that needs no keys, and an empty database."""
     with serving(redis_url, mysql_url) as served:
+        yield served
+
+
+@pytest.fixture
+def keyed(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server that takes keys alone, and an empty database."""
+    with serving(redis_url, mysql_url, without_keys=False) as served:
         yield served
 
 
@@ -54,8 +61,8 @@ def shared_urls(
 
 @pytest.fixture(scope="module")
 def shared(shared_urls: tuple[str, str]) -> Iterator[Web]:
-    """A server that the tests of a file share: each counts under names of its own, and none makes
-    a key.
+    """A server that the tests of a file share, and that needs no keys: each counts under names of
+    its own.
     """
     with serving(*shared_urls) as served:
         yield served
@@ -63,7 +70,7 @@ def shared(shared_urls: tuple[str, str]) -> Iterator[Web]:
 
 @pytest.fixture(scope="session")
 def opened(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Web]:
-    """A server with the routes of tests that all tests share, for which nobody ever makes a key."""
+    """A server with the routes of tests that all tests share, and that needs no keys."""
     with dropped(mysql_server, new_name()) as url:
         migrate(url)
         with serving(redis_server.url, url, routes=ROUTES) as served:
@@ -79,10 +86,10 @@ def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[We
             redis_server.url,
             url,
             routes=ROUTES,
+            without_keys=False,
             failures_per_minute=100_000,
             trusted_proxies=("127.0.0.2",),
         ) as served:
-            served.key("read", name="the first")
             yield served
 
 

@@ -69,12 +69,11 @@ class Web:
         counters: Sequence[str] = (),
         expires: datetime | None = None,
     ) -> str:
-        """A new key with these scopes (default: all); from now on the server takes keys alone."""
+        """A new key with these scopes (default: all); which the server knows at once."""
         with open_tables(self.options.mysql_url) as session:
             _, text = api_keys.create(
                 session, name, scopes or SCOPES, counters=counters, expires=expires
             )
-        # Until it knows, the server may still be open to everybody.
         self.look_again()
         return text
 
@@ -85,6 +84,7 @@ class Web:
 
     def beside(self, **options: Any) -> AbstractContextManager[Web]:
         """Another server, as of :func:`serving`, with the same servers behind it."""
+        options = {"without_keys": self.options.without_keys, **options}
         return serving(self.options.redis_url, self.options.mysql_url, **options)
 
     def look_again(self) -> None:
@@ -115,6 +115,7 @@ def serving(
     *,
     routes: Sequence[Route] = ROUTES,
     producer: dict[str, Any] | None = None,
+    without_keys: bool = True,
     **options: Any,
 ) -> Iterator[Web]:
     """Serve until the end of the block, on a free port of loopback.
@@ -123,9 +124,15 @@ def serving(
         redis_url, mysql_url: the servers behind it.
         routes: what there is; default: everything.
         producer: arguments of the Producer.
+        without_keys: whoever shows no key may do everything.
         options: fields of :class:`~countersink.web.options.WebOptions`.
     """
-    chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **{"port": 0, **options})
+    chosen = WebOptions(
+        redis_url=redis_url,
+        mysql_url=mysql_url,
+        without_keys=without_keys,
+        **{"port": 0, **options},
+    )
     with connect(redis_url) as client:
         application = Application(
             chosen,

@@ -65,11 +65,8 @@ CALLS = (
     # The badge that counts; that which only shows has a test of its own.
     call("get", "/hit/{counter}/{key}.svg", "ingest", named="path"),
     call("post", "/hit/{counter}/{key}", "ingest", named="path"),
-    call("post", "/hit/{counter}/{key}.gif", "ingest", named="path"),
-    call("post", "/hit/{counter}/{key}.svg", "ingest", named="path"),
     call("post", "/v1/sequences/{name}/next", "ingest", named="path", body="{}"),
     call("get", "/v1/sequences/{name}", "read", named="path"),
-    call("get", "/v1/sequences/{name}/next", "read", named="path"),
     call("get", "/v1/counters", "read"),
     call("get", COUNTER, "read", named="path"),
     call("get", f"{COUNTER}/totals", "read", named="path"),
@@ -142,7 +139,7 @@ def guarded(redis_server: RedisServer, mysql_server: MySQLServer) -> Iterator[Gu
     """Both counters are counted, by minute, in two time zones; none is public but ``open``."""
     with dropped(mysql_server, new_name()) as url:
         migrate(url)
-        with serving(redis_server.url, url, public_counters=("open",)) as web:
+        with serving(redis_server.url, url, without_keys=False, public_counters=("open",)) as web:
             web.store.counters.set(OWN, resolution="minute")
             web.store.counters.set(OTHER, resolution="minute", time_zone="Asia/Tokyo")
             for counter in (OWN, OTHER, "open"):

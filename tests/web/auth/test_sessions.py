@@ -135,7 +135,7 @@ def test_two_installations_on_one_host_leave_each_other_logged_in(
     dashboard: Web, redis_url: str, mysql_url: str
 ) -> None:
     with (
-        serving(redis_url, mysql_url, routes=DOORS_AND_LOGIN) as other,
+        serving(redis_url, mysql_url, routes=DOORS_AND_LOGIN, without_keys=False) as other,
         requests.Session() as browser,  # as all of them it sends a cookie to every port of a host
     ):
         both = (dashboard, other)

@@ -183,16 +183,3 @@ def test_what_is_refused_does_nothing(web: Web) -> None:
     answer = post(web, "drop", {"all": True}, **{"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 403
     assert listed(web)["total"] == 1
-
-
-def test_who_may_do_what(web: Web) -> None:
-    set_aside(web, "a")
-    read, admin = web.key("read", name="r"), web.key("admin", name="a")
-    some = web.key("admin", name="s", counters=["votes"])
-    for key, status in ((None, 401), (read, 403), (some, 403), (admin, 200)):
-        headers = {} if key is None else {"X-API-Key": key}
-        assert post(web, "drop", {"reason": "nothing"}, **headers).status_code == status
-        assert post(web, "retry", {"reason": "nothing"}, **headers).status_code == status
-    # What could not be counted may be of any counter.
-    assert web.ask("GET", "/v1/dead", some).status_code == 403
-    assert web.ask("GET", "/v1/dead", read).json()["total"] == 1

@@ -95,18 +95,6 @@ def test_openmetrics_where_it_is_asked_for(web: Web) -> None:
     assert plain.headers["Content-Type"].startswith("text/plain; version=")
 
 
-def test_metrics_take_a_key_where_keys_are_needed(web: Web) -> None:
-    key = web.key("read", name="prometheus")
-    eventually(lambda: get(web, "/metrics").status_code == 401)
-    assert scraped(web, headers={"Authorization": f"Bearer {key}"})
-    ingest = web.key("ingest", name="app")
-    refused = get(web, "/metrics", headers={"Authorization": f"Bearer {ingest}"})
-    assert refused.status_code == 403
-    # A supervisor has no key.
-    assert get(web, "/livez").status_code == 200
-    assert get(web, "/readyz").status_code == 200
-
-
 @pytest.mark.parametrize("spooled", [False, True])
 def test_a_frozen_redis(
     own_redis_server: RedisFactory,

@@ -1,7 +1,7 @@
 """`/hit/…`: pixels, badges and beacons."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -28,9 +28,15 @@ ELSEWHERE = {"Sec-Fetch-Site": "cross-site", "Origin": "https://blog.example"}
 @pytest.fixture
 def guarded(redis_url: str, mysql_url: str) -> Iterator[Web]:
     """A server that takes keys alone, but for ``public`` and counters whose names begin so."""
-    with serving(redis_url, mysql_url, public_counters=("public", "public.*")) as web:
-        web.key("ingest", name="anybody's")
+    options: dict[str, Any] = {"public_counters": ("public", "public.*")}
+    with serving(redis_url, mysql_url, without_keys=False, **options) as web:
         yield web
+
+
+def get(url: str, headers: Mapping[str, str] | None = None, **more: Any) -> requests.Response:
+    """The answer to a browser that opens the picture by its address."""
+    said = {"Sec-Fetch-Site": "none", **(headers or {})}
+    return requests.get(url, headers=said, timeout=20, **more)
 
 
 def title(picture: bytes) -> str:
@@ -47,7 +53,7 @@ def counted(web: Web, counter: str) -> dict[str, int]:
 
 
 def test_the_pixel_is_a_transparent_gif_of_one_pixel_that_is_never_kept(shared: Web) -> None:
-    answer = requests.get(f"{shared.url}/hit/views.pixel/home.gif", timeout=20)
+    answer = get(f"{shared.url}/hit/views.pixel/home.gif")
     assert answer.status_code == 200
     assert answer.headers["Content-Type"] == "image/gif"
     assert answer.headers["Cache-Control"] == "no-store"
@@ -63,7 +69,7 @@ def test_keys_are_whatever_the_path_says(shared: Web) -> None:
     keys = ["", "/", "/a//b/", "a.gif", "a b", "ä", "日本", "%41", "?", "#", "a+b", ".."]
     for key in keys:
         path = quote(key, safe="/") if key != ".." else "%2e%2e"
-        answer = requests.get(f"{shared.url}/hit/views.keys/{path}.gif?x={len(path)}", timeout=20)
+        answer = get(f"{shared.url}/hit/views.keys/{path}.gif?x={len(path)}")
         assert answer.status_code == 200, key
     assert counted(shared, "views.keys") == dict.fromkeys(keys, 1)
 
@@ -73,13 +79,13 @@ def test_a_long_key_is_counted_in_the_form_of_all_interfaces_and_found_by_its_wh
 ) -> None:
     key = "/" + "ü" * 150 + "/end"
     path = f"{shared.url}/hit/views.long/{quote(key)}"
-    assert requests.get(f"{path}.gif", timeout=20).status_code == 200
+    assert get(f"{path}.gif").status_code == 200
     assert requests.post(path, timeout=20).status_code == 204
     # The picture's ending is a part of a beacon's key, so it is cut with it.
     assert requests.post(f"{path}.gif", timeout=20).status_code == 204
     assert shared.ask("POST", "/v1/increments", json={"counter": "views.long", "key": key}).ok
     assert counted(shared, "views.long") == {cut_key(key): 3, cut_key(f"{key}.gif"): 1}
-    assert title(requests.get(f"{path}.svg?count=0", timeout=20).content) == "hits: 3"
+    assert title(get(f"{path}.svg?count=0").content) == "hits: 3"
     for question in ("totals?by=key&", "daily?", "totals?by=key&include_pending=true&"):
         answer = shared.ask("GET", f"/v1/counters/views.long/{question}key={quote(key)}")
         assert [row["total"] for row in answer.json()["rows"]] == [3], question
@@ -90,10 +96,10 @@ def test_a_long_key_is_counted_in_the_form_of_all_interfaces_and_found_by_its_wh
 def test_what_there_cannot_be_is_not_counted(shared: Web) -> None:
     accepted = shared.producer.stats().accepted
     for path in ("no%20name/k.gif", f"{'c' * 65}/k.gif", "c/%E4%B8.svg"):
-        answer = requests.get(f"{shared.url}/hit/{path}", timeout=20)
+        answer = get(f"{shared.url}/hit/{path}")
         assert answer.status_code in (400, 422), path
         assert answer.headers["Content-Type"] == "application/problem+json"
-    assert requests.get(f"{shared.url}/hit/c/k", timeout=20).status_code == 405
+    assert get(f"{shared.url}/hit/c/k").status_code == 405
     assert shared.producer.stats().accepted == accepted
 
 
@@ -101,31 +107,31 @@ def test_who_does_not_look_is_not_counted(shared: Web) -> None:
     accepted = shared.producer.stats().accepted
     for kind in ("gif", "svg"):
         url = f"{shared.url}/hit/views/home.{kind}"
-        assert requests.head(url, timeout=20).status_code == 200
+        assert requests.head(url, headers={"Sec-Fetch-Site": "none"}, timeout=20).ok
         for headers in (
             {"Sec-Purpose": "prefetch"},
             {"Sec-Purpose": "prefetch;prerender"},
             {"Purpose": "prefetch"},
         ):
-            assert requests.get(url, headers=headers, timeout=20).status_code == 200
+            assert get(url, headers=headers).status_code == 200
     assert shared.producer.stats().accepted == accepted
 
 
 def test_the_badge_says_how_many_there_were_with_this_one(shared: Web) -> None:
     url = f"{shared.url}/hit/views.badge/home.svg"
     with ThreadPoolExecutor(8) as pool:
-        first = title(requests.get(url, timeout=20).content)
+        first = title(get(url).content)
         assert first == "hits: 1"
-        list(pool.map(lambda _: requests.get(url, timeout=20), range(40)))
-    assert title(requests.get(url, timeout=20).content) == "hits: 42"
-    shown = requests.get(url, params={"count": "0", "label": "visits & more"}, timeout=20)
+        list(pool.map(lambda _: get(url), range(40)))
+    assert title(get(url).content) == "hits: 42"
+    shown = get(url, params={"count": "0", "label": "visits & more"})
     assert shown.headers["Content-Type"].startswith("image/svg+xml")
     assert shown.headers["Cache-Control"] == "no-store"
     assert title(shown.content) == "visits & more: 42"
     assert counted(shared, "views.badge") == {"home": 42}
     # Another server has not counted them, and knows of all the same.
     with shared.beside() as other:
-        answer = requests.get(f"{other.url}/hit/views.badge/home.svg", timeout=20)
+        answer = get(f"{other.url}/hit/views.badge/home.svg")
         assert title(answer.content) == "hits: 43"
 
 
@@ -140,7 +146,7 @@ def test_visits_that_come_while_the_number_is_read_are_not_shown_twice(
 
     def reading(numbers: HitNumbers, counter: str, key: str) -> tuple[int, bool] | None:
         if not others:
-            others.extend(pool.submit(requests.get, url, timeout=20) for _ in range(more))
+            others.extend(pool.submit(get, url) for _ in range(more))
             eventually(lambda: shared.producer.stats().accepted == accepted + 1 + more)
             shared.producer.flush(20)
         return read(numbers, counter, key)
@@ -148,10 +154,10 @@ def test_visits_that_come_while_the_number_is_read_are_not_shown_twice(
     monkeypatch.setattr("countersink.web.badges.PATIENCE_S", 20.0)
     monkeypatch.setattr(HitNumbers, "_total", reading)
     with ThreadPoolExecutor(more) as pool:
-        shown = [title(requests.get(url, timeout=20).content)]
+        shown = [title(get(url).content)]
         shown += [title(other.result().content) for other in others]
     assert shown == [f"hits: {1 + more}"] * (1 + more)
-    assert title(requests.get(url, timeout=20).content) == f"hits: {2 + more}"
+    assert title(get(url).content) == f"hits: {2 + more}"
 
 
 def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
@@ -163,32 +169,32 @@ def test_a_badge_does_not_fall_because_visits_are_still_on_their_way(
     monkeypatch.setattr("countersink.web.badges.FRESH_S", 0.0)
     with serving(redis_url, mysql_url, producer={"flush_interval": 60}) as web:
         url = f"{web.url}/hit/views/home.svg"
-        assert title(requests.get(url, timeout=20).content) == "hits: 1"
+        assert title(get(url).content) == "hits: 1"
         with monkeypatch.context() as patch:
             patch.setattr(Acknowledgements, "stored", in_vain)
             for number in (2, 3):
-                assert title(requests.get(url, timeout=20).content) == f"hits: {number}"
-        assert title(requests.get(url, timeout=20).content) == "hits: 4"
+                assert title(get(url).content) == f"hits: {number}"
+        assert title(get(url).content) == "hits: 4"
         # The queue may be too long to be read.
         monkeypatch.setattr("countersink.web.badges.MAX_QUEUE", 0)
-        assert title(requests.get(url, timeout=20).content) == "hits: 5"
+        assert title(get(url).content) == "hits: 5"
 
 
 def test_a_badge_falls_when_the_total_does(shared: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("countersink.web.badges.FRESH_S", 0.0)
     url = f"{shared.url}/hit/views.falls/home.svg"
-    assert title(requests.get(url, timeout=20).content) == "hits: 1"
+    assert title(get(url).content) == "hits: 1"
     shared.producer.increment("views.falls", "home", -9)
-    assert title(requests.get(url, timeout=20).content) == "hits: -7"
+    assert title(get(url).content) == "hits: -7"
     shared.apply()
-    assert title(requests.get(url, timeout=20).content) == "hits: -6"
+    assert title(get(url).content) == "hits: -6"
 
 
 def test_a_badge_of_what_was_never_counted_says_0(shared: Web) -> None:
     url = f"{shared.url}/hit/views.never/home.svg"
-    assert title(requests.get(url, params={"count": "0"}, timeout=20).content) == "hits: 0"
+    assert title(get(url, params={"count": "0"}).content) == "hits: 0"
     for query in ("count=2", "label=" + "x" * 65, "colour=red"):
-        assert requests.get(f"{url}?{query}", timeout=20).status_code == 422, query
+        assert get(f"{url}?{query}").status_code == 422, query
 
 
 def test_a_badge_without_its_number_is_still_a_badge_and_counts(
@@ -197,7 +203,7 @@ def test_a_badge_without_its_number_is_still_a_badge_and_counts(
     server = own_redis_server()
     with serving(server.url, mysql_url) as web:
         server.freeze()
-        answer = requests.get(f"{web.url}/hit/views/home.svg", timeout=20)
+        answer = get(f"{web.url}/hit/views/home.svg")
         assert title(answer.content) == "hits: unknown"
         server.thaw()
         assert counted(web, "views") == {"home": 1}
@@ -254,7 +260,7 @@ def test_the_names_are_read_now_and_then_however_many_are_asked_for(
     monkeypatch.setattr(hits, "counter_names", noted)
     urls = [f"{guarded.url}/hit/public.{number}/home.gif" for number in range(20)]
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda url: requests.get(url, timeout=20).status_code, urls))
+        answers = list(pool.map(lambda url: get(url).status_code, urls))
     assert answers == [403] * 20
     assert len(readings) == 1
 
@@ -267,12 +273,11 @@ def test_a_public_pattern_while_mysql_is_away(
     mysql_url = server.url_for("counts")
     migrate(mysql_url)
     options: dict[str, Any] = {"public_counters": ("named", "public*")}
-    with serving(redis_url, mysql_url, **options) as web:
-        web.key("ingest")
+    with serving(redis_url, mysql_url, without_keys=False, **options) as web:
         web.store.counters.set("public", resolution="hour")
 
         def hit(counter: str) -> int:
-            return requests.get(f"{web.url}/hit/{counter}/home.gif", timeout=20).status_code
+            return get(f"{web.url}/hit/{counter}/home.gif").status_code
 
         assert hit("public") == 200
         server.stop()
@@ -302,12 +307,13 @@ def test_a_key_may_add_to_what_is_its_to_name(guarded: Web) -> None:
 
 
 def test_another_page_cannot_add_to_what_is_not_public_although_everybody_may(shared: Web) -> None:
-    """No key was made yet: that the server is at loopback keeps no page out of the browser."""
     for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
         url = f"{shared.url}/hit/views.cross/{path}"
         assert requests.request(method, url, headers=ELSEWHERE, timeout=20).status_code == 403
         own = {"Sec-Fetch-Site": "same-origin"}
         assert requests.request(method, url, headers=own, timeout=20).ok
+    silent = requests.get(f"{shared.url}/hit/views.cross/home.gif", timeout=20)
+    assert silent.status_code == 403  # a browser may say nothing with a picture
     assert counted(shared, "views.cross") == {"home": 3}
 
 

@@ -237,7 +237,7 @@ def test_a_killed_server_leaves_nothing_twice_and_what_it_called_stored_is_there
     redis_url: str, mysql_url: str, phase: Phase
 ) -> None:
     with Children() as children, RedisProxy.to(redis_url) as proxy:
-        process = WebProcess.start(children, proxy.url(redis_url), mysql_url)
+        process = WebProcess.start(children, proxy.url(redis_url), mysql_url, "--without-keys")
         child, url = process.child, process.url
         assert post(url, BATCH, wait="stored").json()["state"] == "stored"
         held = proxy.when("XADD", phase, Deed.HOLD)
@@ -253,18 +253,6 @@ def test_a_killed_server_leaves_nothing_twice_and_what_it_called_stored_is_there
             assert (answer.status_code, answer.json()["state"]) == (200, "stored")
             web.apply()
             assert web.store.totals.total("sales") == 2 * SUM
-
-
-def test_what_was_accepted_survives_a_sigterm(redis_url: str, mysql_url: str) -> None:
-    with Children() as children:
-        process = WebProcess.start(children, redis_url, mysql_url, "--without-keys")
-        assert "--without-keys was said" in process.child.output()
-        assert post(process.url, BATCH).status_code == 202
-        process.child.terminate()
-        assert process.child.wait(30) == 0
-    with serving(redis_url, mysql_url) as web:
-        web.apply()
-        assert web.store.totals.total("sales") == SUM
 
 
 def test_retries_days_apart_are_told_from_each_other_by_the_name_alone(web: Web) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,9 +227,6 @@ def test_a_whole_number_is_one_however_it_is_written(web: Web) -> None:
     assert send(web, b'{"counter":"c","amount":-0.0}')["accepted"] == 1
     for wrong in ("1.5", "9007199254740993.0", "1" * 25, "true"):
         send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
-    for wrong in ("1." + "9" * 20, "1e-400", "1e-" + "9" * 30):
-        said = send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
-        assert "is no whole number" in said["detail"]
     send(web, b'{"counter":"c","amount":NaN}', 400)
     for wrong in ("1e400", "1" * 5_000):
         said = send(web, b'{"counter":"c","amount":%b}' % wrong.encode(), 422)
@@ -297,19 +294,6 @@ def test_limits_are_the_servers(redis_url: str, mysql_url: str) -> None:
         send(web, [{"counter": "c", "amount": 10}] * 2)
         send(web, [{"counter": "c"}] * 3, 413)
         assert "at most 10" in str(send(web, [{"counter": "c", "amount": 11}], 422))
-
-
-def test_an_event_may_lie_a_day_ahead_and_ten_years_back(shared: Web) -> None:
-    now = datetime.now(UTC)
-    accepted = shared.producer.stats().accepted
-    ahead = [(now + timedelta(days=1, minutes=minutes)).isoformat() for minutes in (-10, 10)]
-    back = (now - timedelta(days=3_649)).timestamp()
-    send(shared, [{"counter": "c", "at": ahead[0]}, {"counter": "c", "at": back}])
-    assert "days back" in send(shared, {"counter": "c", "at": 0}, 422)["errors"][0]["detail"]
-    told = send(shared, [{"counter": "c"}, {"counter": "c", "at": ahead[1]}], 422)
-    assert [error["index"] for error in told["errors"]] == [1]
-    assert "more than 86,400 s ahead of this server's clock" in told["errors"][0]["detail"]
-    assert shared.producer.stats().accepted == accepted + 2
 
 
 def test_bounds_of_time_are_the_servers_and_included() -> None:

@@ -18,9 +18,6 @@ from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
 from countersink.store.sessions import open_tables
 from countersink.web.app import ROUTES
 from countersink.web.auth import register
-from countersink.web.errors import Unguarded
-from countersink.web.options import WebOptions
-from countersink.web.server.process import check_keys
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
@@ -57,7 +54,12 @@ def web(shared_urls: tuple[str, str]) -> Iterator[Web]:
     """A server that takes keys, with two counters."""
     with (
         pytest.MonkeyPatch.context() as patch,
-        serving(*shared_urls, public_counters=("public",), failures_per_minute=10_000) as served,
+        serving(
+            *shared_urls,
+            without_keys=False,
+            public_counters=("public",),
+            failures_per_minute=10_000,
+        ) as served,
     ):
         patch.setattr(register, "REFRESH_S", 0.2)
         for counter in ("views", "views.secret", "public", "deleted", "Deleted"):
@@ -348,19 +350,20 @@ def test_a_link_is_no_key_and_a_key_no_link(web: Web, reader: str) -> None:
         assert web.ask("GET", "/v1/counters/views/daily", key).status_code == 200
 
 
-def test_before_there_is_a_key_a_link_makes_none_needed(redis_url: str, mysql_url: str) -> None:
+def test_where_no_key_is_needed_a_link_is_made_by_everybody_and_is_no_key(
+    redis_url: str, mysql_url: str
+) -> None:
     with serving(redis_url, mysql_url) as web:
         web.count("views", "/a", 3, at=DAY)
         made = make(web, "")
         web.look_again()
-        assert not web.services.register.keys_needed
         assert web.ask("GET", "/v1/totals").status_code == 200
         assert web.ask("GET", "/v1/counters/views/daily", made["token"]).status_code == 200
         assert web.ask("GET", "/v1/totals", made["token"]).status_code == 403
         (listed,) = web.ask("GET", "/v1/links").json()["rows"]
         assert (listed["id"], listed["key"]) == (made["id"], None)
-    with open_tables(mysql_url) as session, pytest.raises(Unguarded):
-        check_keys(session, WebOptions(redis_url=redis_url, mysql_url=mysql_url, host="0.0.0.0"))
+    with open_tables(mysql_url) as session:
+        assert not api_keys.any_valid(session)
 
 
 @pytest.mark.servers("mariadb", "mysql")

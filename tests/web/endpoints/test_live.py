@@ -1,6 +1,5 @@
 """`GET /v1/live`: live numbers as server-sent events."""
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -100,46 +99,6 @@ def test_a_key_hears_of_its_own_counters_alone(web: Web) -> None:
         assert event["counters"] == 1
         assert "secret" not in json.dumps(event)
     assert web.ask("GET", "/v1/live?counter=secret", key).status_code == 403
-
-
-def test_counters_are_counted_once_for_all_who_may_see_the_same(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hundred thousand names, matched for each listener, would keep the event loop from all
-    others for seconds."""
-    counted: list[tuple[tuple[str, ...], str]] = []
-    visible = live._visible
-
-    def noted(names: tuple[str, ...] | None, patterns: tuple[str, ...]) -> int | None:
-        counted.append((patterns, threading.current_thread().name))
-        return visible(names, patterns)
-
-    monkeypatch.setattr(live, "_visible", noted)
-    for name in ("shop.orders", "shop.visits", "blog.visits"):
-        web.count(name, "a", 1)
-    shop = web.key("read", name="shop", counters=["shop.*"])
-    visits = web.key("read", name="visits", counters=["*.visits", "nothing"])
-    shown = {shop: "shop.orders", visits: "blog.visits"}
-    with (
-        listening(web, shown[shop], key=shop) as one,
-        listening(web, shown[shop], key=shop) as two,
-        listening(web, shown[visits], key=visits) as three,
-    ):
-        for stream, name in ((one, shown[shop]), (two, shown[shop]), (three, shown[visits])):
-            assert stream.until(name, 1)["counters"] == 2
-        web.count("shop.orders", "a", 1)  # no other name: nothing is counted anew
-        for stream in (one, two):
-            assert stream.until("shop.orders", 2)["counters"] == 2
-        assert sorted(patterns for patterns, _ in counted) == [("*.visits", "nothing"), ("shop.*",)]
-        web.count("shop.returns", "a", 1)
-        event = next(event for event in two.events() if event["counters"] == 3)
-        assert event["today"] == {}
-    loop = asyncio.run_coroutine_threadsafe(_thread(), web.loop).result(20)
-    assert loop not in {thread for _, thread in counted}
-
-
-async def _thread() -> str:
-    return threading.current_thread().name
 
 
 def test_a_stream_ends_with_its_key(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

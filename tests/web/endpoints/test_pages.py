@@ -92,13 +92,13 @@ def test_the_licence_of_what_others_wrote_is_there_and_nothing_else_is_served(sh
     assert get(shared, "/static/0123456789abcdef/js/app.js").status_code == 404
 
 
-def test_who_is_not_logged_in_is_led_to_the_login(web: Web) -> None:
-    key = web.key("read", counters=["shop.*"], name="shop")
-    answer = get(web, "/", Accept="text/html")
+def test_who_is_not_logged_in_is_led_to_the_login(keyed: Web) -> None:
+    key = keyed.key("read", counters=["shop.*"], name="shop")
+    answer = get(keyed, "/", Accept="text/html")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
-    assert get(web, "/login").status_code == 200
-    assert get(web, "/v1/whoami").status_code == 401
-    who = get(web, "/v1/whoami", **{"X-API-Key": key}).json()
+    assert get(keyed, "/login").status_code == 200
+    assert get(keyed, "/v1/whoami").status_code == 401
+    who = get(keyed, "/v1/whoami", **{"X-API-Key": key}).json()
     assert who == {
         "key": key.split("_")[1],
         "name": "shop",
@@ -107,12 +107,6 @@ def test_who_is_not_logged_in_is_led_to_the_login(web: Web) -> None:
         "login": False,
         "link": None,
     }
-
-
-def test_where_no_key_was_made_everybody_may_do_everything(shared: Web) -> None:
-    who = get(shared, "/v1/whoami").json()
-    assert who["key"] is None
-    assert "admin" in who["scopes"]
 
 
 def test_the_system_says_what_info_says(web: Web) -> None:

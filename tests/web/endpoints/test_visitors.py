@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
 AT = "2026-11-21T08:00:00Z"
-AGENT = {"User-Agent": "Browser/1.0"}
+AGENT = {"User-Agent": "Browser/1.0", "Sec-Fetch-Site": "none"}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from countersink.web.errors import Problem
-from countersink.web.http.bodies import MAX_MEMBERS, unpack
+from countersink.web.http.bodies import unpack
 from countersink.web.server.protocol import PART_BYTES, SMALL_PARTS
 from tests.web.raw import answer, connected, exchange, status
 from tests.web.routes import ROUTES
@@ -96,25 +96,6 @@ def test_packed_bodies(small: Web, coding: str, pack: Callable[[bytes], bytes]) 
     assert post(small, pack(b"x" * (LIMIT + 1)), Content_Encoding=coding).status_code == 413
 
 
-def test_gzip_may_come_in_members(small: Web) -> None:
-    lines = [b"x" * 1_000, b"", os.urandom(1_000), b"y" * 2_096]
-    packed = b"".join(map(gzip.compress, lines))
-    assert unpack(packed, "gzip", LIMIT) == b"".join(lines)
-    assert post(small, packed, Content_Encoding="gzip").json()["body"] == LIMIT
-    more = packed + gzip.compress(b"z")
-    for body, told in (
-        (more, 413),
-        (packed[:-1], 400),
-        (packed + b"\x1f\x8b", 400),
-        (gzip.compress(b"") * (MAX_MEMBERS + 1), 400),
-    ):
-        with pytest.raises(Problem) as refused:
-            unpack(body, "gzip", LIMIT)
-        assert refused.value.status == told
-    with pytest.raises(Problem):
-        unpack(zlib.compress(b"a") * 2, "deflate", LIMIT)
-
-
 def test_a_bomb_is_refused_after_the_first_bytes_of_it() -> None:
     bomb = gzip.compress(bytes(50_000_000))
     with pytest.raises(Problem) as refused:
@@ -124,7 +105,14 @@ def test_a_bomb_is_refused_after_the_first_bytes_of_it() -> None:
 
 def test_what_cannot_be_unpacked(small: Web) -> None:
     packed = gzip.compress(os.urandom(100))
-    for body in (packed[:-1], packed[:5], b"plain", packed + b"more", packed[:20] + b"x" * 100):
+    for body in (
+        packed[:-1],
+        packed[:5],
+        b"plain",
+        packed + b"more",
+        packed * 2,
+        packed[:20] + b"x" * 100,
+    ):
         assert post(small, body, Content_Encoding="gzip").status_code == 400, body
     for coding in ("br", "zstd", "gzip, gzip", "compress", "gzip;q=1"):
         assert post(small, packed, Content_Encoding=coding).status_code == 415, coding

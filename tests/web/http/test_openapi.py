@@ -70,18 +70,19 @@ def test_every_operation_is_whole() -> None:
                 jsonschema.Draft202012Validator.check_schema(content["schema"])
 
 
-def test_it_is_served_to_everybody_and_says_whether_a_key_is_needed(web: Web) -> None:
-    def served() -> Any:
+def test_it_is_served_to_everybody_and_says_whether_a_key_is_needed(
+    opened: Web, guarded: Web
+) -> None:
+    def served(web: Web) -> Any:
         answer = requests.get(f"{web.url}/openapi.json", timeout=20)
         assert answer.status_code == 200
         assert answer.headers["Content-Type"] == "application/json"
         return answer.json()
 
-    def needed() -> Any:
-        return served()["paths"]["/v1/increments"]["post"]["security"]
-
-    assert {} in needed()
-    web.key("read")
-    assert {} not in needed()
-    assert served()["openapi"].startswith("3.1")
-    assert set(served()["paths"]) == {*DOCUMENT["paths"], "/openapi.json"}
+    with opened.beside(routes=ROUTES) as web:
+        document = served(web)
+        assert {} in document["paths"]["/v1/increments"]["post"]["security"]
+    with guarded.beside(routes=ROUTES) as web:
+        assert {} not in served(web)["paths"]["/v1/increments"]["post"]["security"]
+    assert document["openapi"].startswith("3.1")
+    assert set(document["paths"]) == {*DOCUMENT["paths"], "/openapi.json"}

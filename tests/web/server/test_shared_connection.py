@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,7 +36,8 @@ pytestmark = [needs_nginx, pytest.mark.random]
 
 @pytest.fixture
 def behind(redis_url: str, mysql_url: str) -> Iterator[Web]:
-    with serving(redis_url, mysql_url, trusted_proxies=("127.0.0.1",)) as served:
+    options: dict[str, Any] = {"trusted_proxies": ("127.0.0.1",), "without_keys": False}
+    with serving(redis_url, mysql_url, **options) as served:
         yield served
 
 

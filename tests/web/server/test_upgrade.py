@@ -36,9 +36,6 @@ OFFERS = {
     "curl in chunks": CURL_CHUNKED,
     "two Connection lines": POST + b"Connection: keep-alive\r\n" + OFFER + LENGTH,
     "two offers": POST + OFFER + b"Upgrade: y, z\r\n" + CHUNKS,
-    "by HTTP/1.0": (POST + OFFER.replace(b"Upgrade\r", b"Upgrade, keep-alive\r") + LENGTH).replace(
-        b"HTTP/1.1", b"HTTP/1.0", 1
-    ),
 }
 
 

@@ -44,6 +44,7 @@ LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3
 """Condition: rows that are neither revoked nor expired."""
 VALID: Final = f"{LIVE} AND (parent = '' OR parent IN (SELECT id FROM api_key WHERE {LIVE}))"
 """Condition: the same, without links whose key is revoked or expired."""
+_NO_KEY: Final = f"NOT EXISTS (SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,15 @@ def create(
         raise ValueError(f"a key may make 1 to {MAX_COUNTERS:,} counters")
     if expires is not None and expires <= datetime.now(UTC):
         raise ValueError("the time at which a key expires is in the past")
-    id, shown = insert(session, name, chosen, counters, expires, max_counters=max_counters)
+    id, shown, _ = insert(session, name, chosen, counters, expires, max_counters=max_counters)
     made = _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
     return made, f"ck_{shown}"
+
+
+def create_first(session: Session, name: str) -> str | None:
+    """Make a key that may do everything, if no key is valid; its text, None where one is."""
+    _, shown, made = insert(session, name, ("admin",), (), None, condition=_NO_KEY)
+    return f"ck_{shown}" if made else None
 
 
 def insert(
@@ -158,21 +165,27 @@ def insert(
     *,
     max_counters: int | None = None,
     parent: str = "",
-) -> tuple[str, str]:
-    """Make a row with a secret; its id, and ``<id>_<secret>``, of which only the hash is kept."""
+    condition: str = "TRUE",
+) -> tuple[str, str, bool]:
+    """Make a row with a secret, if ``condition`` (SQL) holds.
+
+    Returns:
+        Its id; ``<id>_<secret>``, of which only the hash is kept; whether it was made.
+    """
     id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     ends = None if expires is None else expires.astimezone(UTC).replace(tzinfo=None)
-    session.execute(
+    made = session.execute(
         "INSERT INTO api_key"
         " (id, name, hash, scopes, counters, max_counters, parent, created, expires)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s)",
+        " SELECT %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s FROM DUAL"
+        f" WHERE {condition}",
         (
             *(id, name, hash_of(secret), ",".join(scopes), json.dumps(list(counters))),
             *(max_counters, parent, ends),
         ),
     )
-    return id, f"{id}_{secret}"
+    return id, f"{id}_{secret}", made == 1
 
 
 def list_keys(session: Session) -> list[ApiKey]:
@@ -212,9 +225,16 @@ def revoke(session: Session, which: str) -> ApiKey:
         return _key(session.query(f"SELECT {_COLUMNS} FROM api_key WHERE id = %s", (id,))[0])
 
 
-def any_made(session: Session) -> bool:
-    """Whether there ever was a key, valid or not: from then on one is needed."""
-    return bool(session.query(f"SELECT 1 FROM api_key WHERE {_IS_KEY} LIMIT 1"))
+def any_valid(session: Session) -> bool:
+    """Whether there is a key that is neither revoked nor expired."""
+    return bool(session.query(f"SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE} LIMIT 1"))
+
+
+def is_valid(session: Session, text: str) -> bool:
+    """Whether ``text`` is a key that is neither revoked nor expired."""
+    query = f"SELECT 1 FROM api_key WHERE id = %s AND hash = %s AND {_IS_KEY} AND {LIVE}"
+    parts = split(text)
+    return parts is not None and bool(session.query(query, parts))
 
 
 def live(session: Session) -> list[LiveKey]:

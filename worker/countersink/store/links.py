@@ -80,7 +80,7 @@ def create(
             f" {MOST:,}: revoke some, or let them end"
         )
     ends = expires.replace(microsecond=0)
-    id, shown = api_keys.insert(session, "a link", ("share",), (counter,), ends, parent=api_key)
+    id, shown, _ = api_keys.insert(session, "a link", ("share",), (counter,), ends, parent=api_key)
     return _links(session, "id = %s", id)[0], f"cl_{shown}"
 
 

@@ -6,7 +6,7 @@ status), and the errors that keep the server from starting.
     Exception
     ├── Problem             ends a request: its answer is application/problem+json (RFC 9457)
     └── CannotServe         the server does not start; says what to do
-        ├── Unguarded       it would be open to everybody who can reach this machine
+        ├── KeyMissing      no key is valid, and nobody is there to be shown a new one
         └── AddressUnavailable  its address is taken, or none of this machine's
 """
 
@@ -89,8 +89,8 @@ class CannotServe(Exception):
     """The server does not start."""
 
 
-class Unguarded(CannotServe):
-    """The server would be open to everybody who can reach this machine."""
+class KeyMissing(CannotServe):
+    """No key is valid, and the server would answer nobody."""
 
 
 class AddressUnavailable(CannotServe):

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar
 
-from countersink.runtime.hosts import is_loopback
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.store.api_keys import check_pattern
 from countersink.web.auth.origins import Addresses
@@ -32,8 +31,7 @@ class WebOptions:
         mysql_read_url: replicas of the tables to read totals from; None: there are none.
         host: the address to listen at.
         port: 0 for any free one.
-        without_keys: listen beyond loopback although there is no key, so that everybody may do
-            everything.
+        without_keys: whoever shows no key may do everything.
         allowed_hosts: names that the ``Host`` header may have besides loopback's and ``host``;
             ``*`` for any.
         public_counters: the counters that anybody may add 1 to, without a key and from any page:
@@ -111,8 +109,3 @@ class WebOptions:
             Addresses(self.trusted_proxies)
         except ValueError as error:
             raise ValueError(f"--trusted-proxy is an address or a network: {error}") from error
-
-    @property
-    def may_be_open(self) -> bool:
-        """Whether everybody may do everything, as long as no key was ever made."""
-        return self.without_keys or is_loopback(self.host)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -37,8 +38,6 @@ MAX_READS: Final = 32
 """Reads with one key, or from one address without, that are under way or wait for their turn."""
 MAX_PENDING_READS: Final = 8
 """The same of those that read the queue, of which one is under way at a time."""
-MAX_WAITING: Final = 16
-"""Requests that may wait to read the queue."""
 RETRY_AFTER_S: Final = 5
 
 T = TypeVar("T")
@@ -64,7 +63,9 @@ class ReadPool:
         self._threads: Final = anyio.CapacityLimiter(threads)
         self._threads_of_one: Final = max(1, threads // 2)
         self._seconds = seconds
-        self._holders: dict[tuple[str, bool], anyio.CapacityLimiter] = {}
+        # Each as long as its holder reads, or waits for it.
+        self._holders: WeakValueDictionary[tuple[str, bool], anyio.CapacityLimiter]
+        self._holders = WeakValueDictionary()
 
     @property
     def taken(self) -> int:
@@ -90,23 +91,13 @@ class ReadPool:
             pending: it looks into the queue.
 
         Raises:
-            Problem: 429 they have too many reads under way; 503 too many wait to read the queue, or
-                its time is over; as ``work``.
+            Problem: 429 they have too many reads under way; 503 its time is over; as ``work``.
             ClientDisconnect: the client is gone.
         """
-        if pending and self.queue.statistics().tasks_waiting >= MAX_WAITING:
-            raise Problem(
-                503,
-                f"{MAX_WAITING} requests with include_pending wait for their turn already: ask"
-                " without it, or again in a while",
-                retry_after=10,
-            )
         name = who.key_id or request.scope["countersink.client"], pending
         most = MAX_PENDING_READS if pending else MAX_READS
-        own = self._holders.get(name)
-        if own is None:
-            own = anyio.CapacityLimiter(most if pending else self._threads_of_one)
-            self._holders[name] = own
+        at_once = most if pending else self._threads_of_one
+        own = self._holders.setdefault(name, anyio.CapacityLimiter(at_once))
         if _number(own) >= most:
             raise Problem(
                 429,
@@ -121,15 +112,9 @@ class ReadPool:
                 return work(*args)
 
         async def read() -> T:
-            try:
-                async with own, self.queue if pending else self._threads:
-                    begun.set()  # from here on it has a thread, until that has ended
-                    return await anyio.to_thread.run_sync(
-                        in_thread, limiter=anyio.CapacityLimiter(1)
-                    )
-            finally:
-                if not _number(own):
-                    self._holders.pop(name, None)
+            async with own, self.queue if pending else self._threads:
+                begun.set()  # from here on it has a thread, until that has ended
+                return await anyio.to_thread.run_sync(in_thread, limiter=anyio.CapacityLimiter(1))
 
         reading = asyncio.create_task(read())
         gone = asyncio.create_task(_gone(request))

@@ -8,7 +8,6 @@ from typing import Final
 
 from starlette.types import Scope
 
-from countersink.runtime.hosts import host_name, is_loopback
 from countersink.web.auth import origins
 from countersink.web.auth.credentials import TokenBuckets, holder_of, shown_key
 from countersink.web.auth.register import EVERYBODY, NOBODY, Identity
@@ -20,10 +19,6 @@ BURST_S: Final = 2.0
 """Seconds of the allowed rate that may come at once."""
 _READING: Final = ("GET", "HEAD")
 _CHALLENGE: Final = 'Bearer realm="countersink"'
-_WHY: Final = (
-    "; without one only this machine's own programs are let in, by a name or address of loopback,"
-    " with HTTP/1.1 and not through a proxy"
-)
 
 
 class Authenticator:
@@ -42,7 +37,6 @@ class Authenticator:
         self._per_key = _buckets(options.rate_per_key)
         self._per_address = _buckets(options.rate_per_address)
         self._without_keys = options.without_keys
-        self._open = options.may_be_open
 
     async def admit(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
@@ -110,20 +104,19 @@ class Authenticator:
         if login is not None:
             who: Identity | None = login.identity
             _take(self._per_key, login.identity.key_id)
-        elif self._is_open(headers, scope):
+        elif self._without_keys:
             who = EVERYBODY
             _take(self._per_key, client)
         else:
             who = None
             self.limit_address(client)
-        foreign = who is EVERYBODY and not self._without_keys and origins.is_from_elsewhere(headers)
-        if who is not None and not foreign:
+        if who is not None:
             reading = scope["method"] in _READING
-            # What is public may count by GET, too: a pixel on somebody else's page.
+            # What is public may count by GET, too: a pixel on somebody else's page, for which a
+            # browser may leave out where it comes from.
             if reading and not route.public:
                 return who
-            silent = login is None and (not reading or origins.may_be_silent(headers))
-            if origins.is_own(headers, scheme, silent=silent):
+            if origins.is_own(headers, scheme, silent=login is None and not reading):
                 return who
         if route.public:
             return NOBODY
@@ -132,26 +125,8 @@ class Authenticator:
         raise Problem(
             401,
             "This takes a key: send Authorization: Bearer and the key, which"
-            f" countersink key create makes{'' if self._register.keys_needed else _WHY}",
+            " countersink key create makes",
             headers={"WWW-Authenticate": _CHALLENGE},
-        )
-
-    def _is_open(self, headers: Mapping[bytes, bytes], scope: Scope) -> bool:
-        """Whether everybody may do everything: no key was ever made, and who asks is a program or
-        a browser of this machine, as far as can be told.
-
-        What comes through a proxy is not: it has the proxy's address, which may be loopback's.
-        """
-        if self._register.keys_needed or not self._open:
-            return False
-        if self._without_keys:
-            return True
-        peer = scope["client"]
-        return (
-            peer is not None
-            and is_loopback(peer[0])
-            and is_loopback(host_name(headers.get(b"host", b"").decode("latin-1")))
-            and not origins.is_proxied(scope)
         )
 
 

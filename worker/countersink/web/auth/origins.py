@@ -1,29 +1,25 @@
 """Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts (no
-CORS: ``web/app.py``); the client's address behind trusted proxies (IPv6 by /64); what shows a
-proxy.
+CORS: ``web/app.py``); the client's address behind trusted proxies (IPv6 by /64).
 
 A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
 write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to
 them. But 0.0.0.0 and ::, which are nobody's address and lead here all the same, are not answered
 to: browsers do not know that a request to them goes to this machine.
 
-A browser sends the cookie, or at loopback simply reaches the server, also for a page of somebody
+A browser sends the cookie, or without keys simply reaches the server, also for a page of somebody
 else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers ``Origin`` or
-``Referer``. Programs say nothing; nor does a browser always, which :func:`may_be_silent` is about.
+``Referer``. Programs say nothing; nor does a browser that asks for a picture by plain HTTP.
 """
 
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from countersink.runtime.hosts import host_name, is_loopback
 from countersink.web.errors import Problem
-
-if TYPE_CHECKING:
-    from starlette.types import Scope
 
 _WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
 UNKNOWN: Final = "unknown"
@@ -35,8 +31,6 @@ _REMEMBERED_PEERS: Final = 10_000
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS: Final = {"http": 80, "https": 443}
-_OF_PROXIES: Final = (b"x-forwarded", b"forwarded", b"via", b"x-real-ip")
-"""How names of headers begin that proxies add."""
 
 
 class Hosts:
@@ -148,39 +142,6 @@ def is_own(headers: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool
     if referer is not None:
         return _same(referer.decode("latin-1"), own)
     return silent
-
-
-def is_from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page has sent this that no server of this machine's own name has delivered.
-
-    A proxy that puts a name of ours into ``Host`` leaves ``Origin`` as the browser has sent it.
-    """
-    origin = headers.get(b"origin")
-    if origin is None:
-        return False
-    return not is_loopback(host_name(origin.decode("latin-1").partition("://")[2]))
-
-
-def may_be_silent(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether only a program can have sent a GET that says nothing of where it comes from.
-
-    For a picture on somebody's page a browser sends no ``Origin``; the page can have it leave out
-    ``Referer``; and ``Sec-Fetch-Site`` it sends by https and to its own machine alone (W3C Fetch
-    Metadata, 2). But all browsers say who they are: no page can change the ``User-Agent`` of a
-    picture.
-    """
-    return b"mozilla" not in headers.get(b"user-agent", b"").lower()
-
-
-def is_proxied(scope: "Scope") -> bool:
-    """Whether a header is there that proxies add, whatever is in it.
-
-    HTTP/1.0 counts as one: programs have spoken 1.1 for long, but proxies such as nginx, which may
-    say nothing else of themselves, speak it to the server behind them.
-    """
-    return scope["http_version"] == "1.0" or any(
-        name.startswith(_OF_PROXIES) for name, _ in scope["headers"]
-    )
 
 
 def refused() -> Problem:

@@ -69,7 +69,7 @@ class Identity:
 
 
 EVERYBODY: Final = Identity(name="everybody", scopes=frozenset(SCOPES))
-"""Whoever asks while no key was ever made: who can reach the server may do everything."""
+"""Whoever shows no key where none is needed (``--without-keys``): may do everything."""
 
 NOBODY: Final = Identity(name="nobody", public=True)
 """Whoever shows no key where one is needed, for a route that is open to the public."""
@@ -108,18 +108,12 @@ class Register:
         self._keys: dict[str, Credential] = {}
         self._logins: dict[bytes, Credential] = {}
         self._ended: dict[bytes | str, float] = {}  # here, when; a reading may not know of it yet
-        self._any_made = False
         self._used: set[str] = set()
         self._began = -math.inf
         self._lock = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)
         self._away = False
         self._late = False  # a reading has taken longer than LOOK_S
-
-    @property
-    def keys_needed(self) -> bool:
-        """Whether there ever was a key, valid or not."""
-        return self._any_made
 
     def key(self, id: str) -> Credential | None:
         """The key, or the link, of this id, if it is valid."""
@@ -136,7 +130,7 @@ class Register:
             return self.login(who.session) is not None
         if who.key_id:
             return self.key(who.key_id) is not None
-        return who.public or not self._any_made
+        return True
 
     def note_use(self, id: str) -> None:
         """Remember that a key was used."""
@@ -155,12 +149,10 @@ class Register:
             StoreError: MySQL did not do its part; what was known stays.
         """
         began = self._clock()
-        any_made, keys, logins = await anyio.to_thread.run_sync(
+        keys, logins = await anyio.to_thread.run_sync(
             self._store.snapshot, _everything, limiter=self._thread
         )
         self._began = began
-        # Once there was a key, one is needed: also when somebody has emptied the table since.
-        self._any_made = self._any_made or any_made
         self._keys = {each.key.id: _known_key(each, began) for each in keys if each.key.scopes}
         self._logins = {
             each.token_hash: Credential(
@@ -252,10 +244,8 @@ class Register:
         return known if known is not None and self._clock() < known.ends else None
 
 
-def _everything(
-    session: Session,
-) -> tuple[bool, list[api_keys.LiveKey], list[api_keys.LiveSession]]:
-    return api_keys.any_made(session), api_keys.live(session), api_keys.live_logins(session)
+def _everything(session: Session) -> tuple[list[api_keys.LiveKey], list[api_keys.LiveSession]]:
+    return api_keys.live(session), api_keys.live_logins(session)
 
 
 def _note(mysql_url: str, ids: set[str]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
-from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -93,9 +92,8 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
     return Response(picture, headers=_HEADERS, media_type="image/svg+xml")
 
 
-async def beacon(request: Request, services: Services, who: Identity, ending: str = "") -> Response:
-    """Count a visit that ``navigator.sendBeacon`` tells of, of a key that ends in ``ending``."""
-    request.path_params["key"] += ending
+async def beacon(request: Request, services: Services, who: Identity) -> Response:
+    """Count a visit that ``navigator.sendBeacon`` tells of."""
     counter, key = _named(request)
     await _require_ingest(request, services, who, counter)
     await bodies.discard(request, MAX_BEACON_BYTES)
@@ -221,8 +219,6 @@ class PublicCounters:
         if counter in self._known:
             return True
         try:
-            if asked.done():
-                return counter in asked.result()
             with self._services.places.needed(holder):
                 async with asyncio.timeout(PATIENCE_S):
                     return counter in await asyncio.wrap_future(asked)
@@ -246,7 +242,6 @@ _REFUSED: Final = {
     " fits a public pattern; nothing was counted.",
 }
 _PICTURE: Final = {"type": "string", "format": "binary"}
-_COUNTED: Final = {"204": "It is counted."}
 
 
 def _route(
@@ -292,17 +287,12 @@ ROUTES: Final = (
         {"200": response("A picture.", _PICTURE, "image/svg+xml")},
         (_LABEL, _COUNT),
     ),
-    # One path may be of two routes: the document has to tell what each of them does with it.
-    *(
-        _route(
-            "POST",
-            ending,
-            partial(beacon, ending=ending),
-            f"hitBeacon{ending[1:].title()}",
-            "Count a visit: for navigator.sendBeacon. The body is not looked at."
-            + (f" The key ends in {ending}." if ending else ""),
-            _COUNTED,
-        )
-        for ending in (".gif", ".svg", "")
+    _route(
+        "POST",
+        "",
+        beacon,
+        "hitBeacon",
+        "Count a visit: for navigator.sendBeacon. The body is not looked at.",
+        {"204": "It is counted."},
     ),
 )

@@ -131,24 +131,11 @@ def accept(
 def answer(accepted: int, state: State | None) -> Response:
     """What is told of increments that were accepted."""
     if state is None:
-        return _Answer(b'{"accepted":%d}' % accepted, 202)
-    body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
-    return _Answer(body, 200 if state in ("stored", "applied") else 202)
-
-
-class _Answer(Response):
-    """JSON that is encoded: what Starlette looks for in its arguments is known of it."""
-
-    media_type = "application/json"
-
-    def __init__(self, body: bytes, status: int) -> None:
-        self.status_code = status
-        self.body = body
-        self.background = None
-        self.raw_headers = [
-            (b"content-length", b"%d" % len(body)),
-            (b"content-type", b"application/json"),
-        ]
+        body, status = b'{"accepted":%d}' % accepted, 202
+    else:
+        body = b'{"accepted":%d,"state":"%b"}' % (accepted, state.encode())
+        status = 200 if state in ("stored", "applied") else 202
+    return Response(body, status, media_type="application/json")
 
 
 def _headers(request: Request) -> tuple[str, str | None]:

@@ -94,14 +94,12 @@ class SentNumbers:
     """The numbers that one look at MySQL and Redis found.
 
     Attributes:
-        names: all counters, in order; None: too many to read them each second.
-        visible: how many of them whoever is bound to some patterns may name; by the patterns of all
-            who listened when the look began.
+        visible: how many counters whoever is bound to some patterns may name, None: too many to
+            read them each second; by the patterns of all who listened when the look began.
         today: by counter its day, in its own time zone, and the total of it; of those wanted.
         complete_up_to: see :class:`countersink.reads.Moment`.
     """
 
-    names: tuple[str, ...] | None = ()
     visible: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
     today: Mapping[str, tuple[date, int]] = field(default_factory=dict)
     complete_up_to: datetime | None = None
@@ -171,7 +169,6 @@ class Feed:
         self.numbers = CachedAnswer(self._look, kept_s=EVERY_S, rest=REST, longest_s=LONGEST_REST_S)
         self.listeners: set[Listener] = set()
         self._reads = services.reads
-        self._seen = SentNumbers()
 
     def require_room(self, listener: Listener) -> None:
         """Whether one more may listen.
@@ -204,20 +201,18 @@ class Feed:
         wanted = frozenset[str]().union(*(each.counters for each in listeners))
         patterns = frozenset(each.patterns for each in listeners)
         try:
-            self._seen = look(self._reads, wanted, patterns, self._seen)
+            return look(self._reads, wanted, patterns)
         except (StoreError, StreamError):
             raise
         except Exception:  # a bug: streams go on, and are told that there are no numbers
             LOGGER.exception("live numbers:", extra={"action": "internal_error"})
             raise
-        return self._seen
 
 
 def look(
     reads: Reads,
     wanted: frozenset[str],
     patterns: frozenset[tuple[str, ...]],
-    before: SentNumbers,
 ) -> SentNumbers:
     """Ask MySQL and Redis once. Blocks.
 
@@ -225,27 +220,21 @@ def look(
         reads: whom to ask.
         wanted: whose totals of today are wanted.
         patterns: by which counters are told of, of everybody who listens.
-        before: an earlier look.
 
     Raises:
         StoreError: MySQL did not do its part.
     """
-    (all_names, overview), complete = reads.read(
+    (names, overview), complete = reads.read(
         lambda moment: (today(moment.snapshot, sorted(wanted)), moment.complete_up_to)
     )
-    names = None if all_names is None else tuple(all_names)
-    counted = before.visible if before.names == names else {}
     return SentNumbers(
-        names=names,
-        visible={
-            each: counted[each] if each in counted else _visible(names, each) for each in patterns
-        },
+        visible={each: _visible(names, each) for each in patterns},
         today={line.counter: line.days[-1] for line in overview.lines if line.days},
         complete_up_to=complete,
     )
 
 
-def _visible(names: tuple[str, ...] | None, patterns: tuple[str, ...]) -> int | None:
+def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
     """How many names fit one of the patterns, all where there are none; None: too many to count."""
     if names is None:
         return None

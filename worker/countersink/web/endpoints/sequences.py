@@ -1,10 +1,12 @@
 """``/v1/sequences/...``: hand out and peek at values; largest block, members, statuses and
 texts."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -38,7 +40,6 @@ PLACES: Final = 2
 """Requests that wait in MySQL for the same sequence."""
 PLACE_WAIT_S: Final = 5.0
 """Seconds for which others wait for such a place."""
-_NEXT: Final = "/next"
 
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ class HandingOut:
 
     def __init__(self, services: Services) -> None:
         self.sequences = services.store.sequences_waiting(LOCK_WAIT_S)
-        self._places: dict[str, anyio.CapacityLimiter] = {}
+        # Each as long as somebody has, or waits for, a place.
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -82,24 +84,18 @@ class HandingOut:
         Raises:
             Problem: 503 all of them are taken for too long.
         """
-        places = self._places.setdefault(name, anyio.CapacityLimiter(PLACES))
-        holder = object()
+        places = self._places.setdefault(name, asyncio.Semaphore(PLACES))
         try:
-            with anyio.move_on_after(PLACE_WAIT_S) as waited:
-                await places.acquire_on_behalf_of(holder)
-            if waited.cancelled_caught:
-                raise Problem(
-                    503,
-                    "A transaction holds this sequence: try again",
-                    retry_after=1,
-                )
-            try:
-                yield
-            finally:
-                places.release_on_behalf_of(holder)
+            async with asyncio.timeout(PLACE_WAIT_S):
+                await places.acquire()
+        except TimeoutError:
+            raise Problem(
+                503, "A transaction holds this sequence: try again", retry_after=1
+            ) from None
+        try:
+            yield
         finally:
-            if not (places.borrowed_tokens or places.statistics().tasks_waiting):
-                self._places.pop(name, None)
+            places.release()
 
 
 async def take(request: Request, services: Services, who: Identity) -> Response:
@@ -140,9 +136,8 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     return JSONResponse({"name": name, **taken})
 
 
-async def peek(request: Request, services: Services, who: Identity, ending: str = "") -> Response:
-    """The last value that was handed out, of a sequence whose name ends in ``ending``."""
-    request.path_params["name"] += ending
+async def peek(request: Request, services: Services, who: Identity) -> Response:
+    """The last value that was handed out."""
     name = _name(request, who)
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)
@@ -156,14 +151,6 @@ def _name(request: Request, who: Identity) -> str:
     if not who.may_name(name):
         raise Problem(403, "The key may not name this sequence")
     return name
-
-
-def _name_of(longest: int) -> dict[str, Any]:
-    return path_parameter(
-        "name",
-        description=f"At most {longest} bytes of UTF-8; may hold slashes.",
-        schema={"type": "string", "maxLength": longest},
-    )
 
 
 class SequenceValue(msgspec.Struct):
@@ -182,22 +169,22 @@ class SequenceBlock(msgspec.Struct):
     step: int
 
 
-_LAST_VALUE: Final[dict[str, Any]] = {
-    "200": SequenceValue,
-    "422": "There can be no such name or parameter.",
-}
-_PATH: Final = "/v1/sequences/{name:path}"
+_NAME: Final = path_parameter(
+    "name",
+    description=f"At most {MAX_NAME_BYTES} bytes of UTF-8; may hold slashes.",
+    schema={"type": "string", "maxLength": MAX_NAME_BYTES},
+)
 ROUTES: Final = (
     Route(
         "POST",
-        f"{_PATH}{_NEXT}",
+        "/v1/sequences/{name:path}/next",
         take,
         scope="ingest",
         name="nextValue",
         summary="Get your own number: nobody else gets it.",
         description="A request that is sent again gets another number: the first one is"
         " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
-        other_parameters=[_name_of(MAX_NAME_BYTES)],
+        other_parameters=[_NAME],
         body=json_body(ValueAsked, required=False),
         responses={
             "200": response(
@@ -212,21 +199,14 @@ ROUTES: Final = (
             "503": "A number may be lost, or MySQL is away: ask again.",
         },
     ),
-    # One path may be of two routes: the document has to tell what each of them does with it.
-    *(
-        Route(
-            "GET",
-            f"{_PATH}{ending}",
-            partial(peek, ending=ending),
-            scope="read",
-            name=f"lastValue{ending[1:].title()}",
-            summary=summary,
-            other_parameters=[_name_of(MAX_NAME_BYTES - len(ending))],
-            responses=_LAST_VALUE,
-        )
-        for ending, summary in (
-            (_NEXT, f"The last number of the sequence whose name ends in {_NEXT}."),
-            ("", "The last number that was handed out; null where none was."),
-        )
+    Route(
+        "GET",
+        "/v1/sequences/{name:path}",
+        peek,
+        scope="read",
+        name="lastValue",
+        summary="The last number that was handed out; null where none was.",
+        other_parameters=[_NAME],
+        responses={"200": SequenceValue, "422": "There can be no such name or parameter."},
     ),
 )

@@ -11,14 +11,16 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from countersink.reads import Moment
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openmetrics_text
-from countersink.runtime.dimensions import MAX_DIMENSIONS, UNIQUE_COLUMNS
+from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso
 from countersink.store.counters.buckets import MAX_MONTHS
@@ -27,7 +29,7 @@ from countersink.store.totals.query import COLUMNS, DIMENSIONS, Answer, Query, r
 from countersink.store.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
-from countersink.web.http.openapi import closed_object, read_responses, response
+from countersink.web.http.openapi import Closed, Day, Time, read_responses, response, words
 from countersink.web.http.parameters import (
     COUNTER_NAME,
     FORMAT,
@@ -205,95 +207,74 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
         raise refuse(name, str(error)) from None
 
 
-ROW_SCHEMAS: Final = {
-    "counter": {"type": "string"},
-    "day": {"type": "string", "format": "date"},
-    "hour": {"type": "string", "description": "With its UTC offset: 2026-11-21T08:00+01:00"},
-    "minute": {"type": "string", "description": "With its UTC offset: 2026-11-21T08:17+01:00"},
-    "month": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$"},
-    "key": {"type": "string"},
-    "total": {"type": "integer"},
-    "previous": {
-        "type": ["integer", "null"],
-        "description": "The total in the window before; not there without `against`.",
-    },
-    "estimate": {
-        "type": "boolean",
-        "description": "With `unique`: `total` is an estimate.",
-    },
-    "low": {"type": "integer", "description": "With `unique`: at least so many, with 95 %."},
-    "high": {"type": "integer", "description": "With `unique`: at most so many, with 95 %."},
-    "also": {
-        "type": "array",
-        "items": {"type": ["integer", "null"]},
-        "description": "The key's totals in the days of `also`; not there without.",
-    },
-}
-"""Members of a row besides dimensions."""
+class TotalRow(msgspec.Struct):
+    """A total, and what it is of; also the values of dimensions, by their names."""
 
-_WINDOW_END: Final = {
-    "type": "string",
-    "description": "Of what `last` meant: a day, inclusive, or a time in UTC, at which the window"
-    " begins, and before which it ends. Only with `last`, of one counter.",
-}
-
-
-def _document(*columns: str) -> dict[str, Any]:
-    """The schema of an answer whose rows may have these columns besides ``total``; where there are
-    keys among them, also dimensions.
-    """
-    row = closed_object(
-        {name: ROW_SCHEMAS[name] for name in (*columns, "total", *UNIQUE_COLUMNS)},
-        required=["total"],
+    total: int
+    counter: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    day: Day | UnsetType = UNSET
+    hour: Annotated[str, words("With its UTC offset: 2026-11-21T08:00+01:00")] | UnsetType = UNSET
+    minute: Annotated[str, words("With its UTC offset: 2026-11-21T08:17+01:00")] | UnsetType = UNSET
+    month: Annotated[str, words("Such as 2026-11.")] | UnsetType = UNSET
+    previous: Annotated[int | None, words("With `against`: in the window before.")] | UnsetType = (
+        UNSET
     )
-    if "key" in columns:
-        row["additionalProperties"] = {
-            "type": "string",
-            "description": "A dimension's value, by its name; empty for events without one.",
-        }
-    return closed_object(
-        {
-            "counter": {"type": ["string", "null"], "description": "null: all of them"},
-            "rows": {"type": "array", "items": row},
-            "window": closed_object(
-                {"from": _WINDOW_END, "to": _WINDOW_END}, required=["from", "to"]
+    also: Annotated[list[int | None], words("In the days of `also`.")] | UnsetType = UNSET
+    estimate: Annotated[bool, words("With `unique`: `total` is an estimate.")] | UnsetType = UNSET
+    low: Annotated[int, words("With `unique`: at least so many, with 95 %.")] | UnsetType = UNSET
+    high: Annotated[int, words("With `unique`: at most so many, with 95 %.")] | UnsetType = UNSET
+
+
+class TotalsWindow(Closed, rename={"start": "from", "end": "to"}):
+    """What `last` meant: days, both inclusive, or times in UTC, without the second one."""
+
+    start: str
+    end: str
+
+
+class TotalList(Closed):
+    """Totals, and how fresh and how whole they are."""
+
+    counter: Annotated[str | None, words("null: all of them")]
+    rows: list[TotalRow]
+    rolled_up_to: Annotated[
+        Day | None, words("Days before this one are in months; null: no day is.")
+    ]
+    truncated: Annotated[
+        bool,
+        words(
+            f"There are more than the {MAX_NAMES:,} largest, which are here; or, without `from`, a"
+            f" series of more than {MAX_ROWS:,} days or hours, or {MAX_MONTHS:,} months: this is"
+            " the part with the most days that have counts."
+        ),
+    ]
+    complete_up_to: Annotated[
+        Time | None, words("Everything that reached Redis before this time is in the rows.")
+    ]
+    window: TotalsWindow | UnsetType = UNSET
+    since: (
+        Annotated[
+            Time,
+            words(
+                "Events from before this time are missing: the breakdown that answers was declared"
+                " then. Only of dimensions, and where the range begins before it."
             ),
-            "since": {
-                "type": "string",
-                "format": "date-time",
-                "description": "Events from before this time are missing: the breakdown that"
-                " answers was declared then. Only of dimensions, and where the range begins before"
-                " it.",
-            },
-            "told_from": {
-                "type": "string",
-                "description": "Of days, hours and minutes: those before it are rolled up to wider"
-                " buckets, so that some which were asked for are not in the rows; a day of days,"
-                " else a time. Only then.",
-            },
-            "rolled_up_to": {
-                "type": ["string", "null"],
-                "format": "date",
-                "description": "Days before this one are in months; null: no day is.",
-            },
-            "truncated": {
-                "type": "boolean",
-                "description": f"There are more than the {MAX_NAMES:,} largest, which are here; or,"
-                f" without `from`, a series of more than {MAX_ROWS:,} days or hours, or"
-                f" {MAX_MONTHS:,} months: this is the part with the most days that have counts.",
-            },
-            "complete_up_to": {
-                "type": ["string", "null"],
-                "format": "date-time",
-                "description": "Everything that reached Redis before this time is in the rows.",
-            },
-        },
-        # The window is there only where one was asked for.
-        required=["counter", "rows", "rolled_up_to", "truncated", "complete_up_to"],
-    )
+        ]
+        | UnsetType
+    ) = UNSET
+    told_from: (
+        Annotated[
+            str,
+            words(
+                "Of days, hours and minutes: those before it are rolled up to wider buckets, so"
+                " that some which were asked for are not in the rows; a day of days, else a time."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
-_ANY: Final = _document("counter", "day", "hour", "minute", "month", "key", "previous")
 _SCRAPE_COUNTERS: Final = Parameter(
     "counter",
     check_counter,
@@ -364,7 +345,6 @@ def _of_counter(
     handler: Handler,
     parameters: Sequence[Parameter],
     summary: str,
-    document: Mapping[str, Any],
 ) -> Route:
     return Route(
         "GET",
@@ -375,19 +355,17 @@ def _of_counter(
         parameters=parameters,
         name=name,
         summary=summary,
-        responses=read_responses(document, one=True),
+        responses=read_responses(TotalList, one=True),
     )
 
 
 ROUTES: Final = (
-    _of_counter("totals", totals, _TOTALS, "A counter's totals", _ANY),
+    _of_counter("totals", totals, _TOTALS, "A counter's totals"),
     *(
-        _of_counter(name, partial(totals, by=by), _SERIES, f"A counter's {by}s", _document(by))
+        _of_counter(name, partial(totals, by=by), _SERIES, f"A counter's {by}s")
         for name, by in (("daily", "day"), ("hourly", "hour"), ("minutely", "minute"))
     ),
-    _of_counter(
-        "top", totals, _TOP, "A counter's largest keys", _document("key", "also", "previous")
-    ),
+    _of_counter("top", totals, _TOP, "A counter's largest keys"),
     Route(
         "GET",
         "/v1/totals",
@@ -396,7 +374,7 @@ ROUTES: Final = (
         parameters=_TOTALS,
         name="allTotals",
         summary="Totals of all counters",
-        responses=read_responses(_ANY),
+        responses=read_responses(TotalList),
     ),
     Route(
         "GET",

@@ -234,7 +234,7 @@ def openapi_route(routes: Iterable[Route]) -> Route:
         return json.dumps(document((*others, own), keys=keys, cookie=cookie)).encode()
 
     async def answer(request: Request, services: Services, who: Identity) -> Response:
-        keys = services.register.keys_needed or not services.options.may_be_open
+        keys = not services.options.without_keys
         cookie = services.cookie.name(request.scope["scheme"])
         return Response(body(keys, cookie), media_type="application/json")
 

@@ -1,5 +1,5 @@
 """The web process: starts and stops uvicorn, keep-alive, backlog, time for the stop, exit status;
-refuses to listen without a key beyond loopback; its log lines."""
+refuses to start without a key, or makes one on a terminal; its log lines."""
 
 import asyncio
 import ctypes
@@ -22,7 +22,7 @@ from countersink.store import api_keys
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.web.app import Application
-from countersink.web.errors import AddressUnavailable, Unguarded
+from countersink.web.errors import AddressUnavailable, KeyMissing
 from countersink.web.options import WebOptions
 from countersink.web.server.protocol import BoundedProtocol, ConnectionLimits
 
@@ -43,6 +43,8 @@ _TRIM_TICKS: Final = 100
 """The same, between two times that memory is given back."""
 _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """glibc's (malloc_trim(3)): it keeps the memory of what was freed between what was not."""
+_FIRST_KEY: Final = "first key"
+"""Name of the key that is made on a terminal."""
 _UVICORN: Final = logging.getLogger("uvicorn.error")
 
 
@@ -53,25 +55,26 @@ def run(
     system: Callable[[], Mapping[str, Any]],
     schedule: Callable[[str, str], Mapping[str, Any]],
     announce: Callable[[str], object],
+    terminal: bool = False,
 ) -> int:
     """Serve until SIGTERM or SIGINT: then requests are answered, what was accepted is stored.
 
     Args:
         options: the settings.
         producer, system: see :class:`countersink.web.app.Application`.
-        announce: called with the URL once connections are accepted.
+        announce: called with a key that was made, and with the URL once connections are accepted.
+        terminal: a person reads that: where no key is valid, one is made.
 
     Returns:
         0; 1 where something that was accepted could not be stored, which is in the log.
 
     Raises:
-        Unguarded: it would listen beyond loopback, and no key is valid.
+        KeyMissing: no key is valid.
         StoreError: MySQL is away, or its tables are not ours.
         AddressUnavailable: the address is taken, or none of this machine's.
     """
     with open_tables(options.mysql_url) as session:
-        check_keys(session, options)
-        is_open = options.may_be_open and not api_keys.any_made(session)
+        key = None if options.without_keys else first_key(session, terminal=terminal)
     application = Application(options, producer=producer, system=system, schedule=schedule)
     server = make_server(application, options)
     room = allow_files(options.max_connections)
@@ -91,10 +94,12 @@ def run(
         ) from error
     with listener, _signals(server):
         url = url_of(listener)
-        server.on_started = lambda: announce(url)
+        server.on_started = lambda: announce(f"listening at {url}")
         LOG("started", "a web process starts", url=url)
-        if is_open:
-            LOG("no_key", _open_to(options), level=logging.WARNING)
+        if options.without_keys:
+            LOG("no_key", "--without-keys: whoever reaches this server may do everything")
+        if key is not None:
+            announce(f"no key was valid; this one may do everything, and is shown once: {key}")
         server.run(sockets=[listener])
     if application.complete:
         LOG("stopped", "a web process ends; all that it accepted is stored")
@@ -103,19 +108,20 @@ def run(
     return FAILED
 
 
-def check_keys(session: Session, options: WebOptions) -> None:
-    """Whether it is safe to listen.
+def first_key(session: Session, *, terminal: bool) -> str | None:
+    """A key that was made because none was valid; None where one is.
 
     Raises:
-        Unguarded: as :func:`run`.
+        KeyMissing: none is valid, and there is no terminal to show one at.
     """
-    keys = (each.key for each in api_keys.live(session))
-    if options.may_be_open or any(key.scopes and not key.is_link for key in keys):
-        return
-    raise Unguarded(
-        f"{options.host} can be reached from other machines, and no key is valid: make one with"
-        " countersink key create NAME --scope admin, or let everybody in with --without-keys"
-    )
+    if api_keys.any_valid(session):
+        return None
+    if not terminal:
+        raise KeyMissing(
+            "no key is valid: make one with countersink key create NAME --scope admin, or let"
+            " everybody in with --without-keys"
+        )
+    return api_keys.create_first(session, _FIRST_KEY)
 
 
 def listen(options: WebOptions) -> socket.socket:
@@ -235,22 +241,6 @@ class _Forwarded(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage().partition("\n")[0][:300]
         LOG("uvicorn", line, level=record.levelno)
-
-
-def _open_to(options: WebOptions) -> str:
-    """Who may do everything, where there is no key."""
-    if options.without_keys:
-        return (
-            "there is no key, and --without-keys was said: whoever reaches this server, also"
-            " through a proxy, may do everything"
-        )
-    return (
-        "there is no key: every program of this machine may do everything. Before a proxy or a"
-        " tunnel leads here, make one with countersink key create: a proxy that speaks HTTP/1.1,"
-        " adds no header such as X-Forwarded-For and puts 127.0.0.1 or localhost into Host cannot"
-        " be told from a program of this machine, and lets everybody in. Requests that show a"
-        " proxy are refused until then"
-    )
 
 
 @contextmanager

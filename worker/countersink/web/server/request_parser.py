@@ -1,5 +1,5 @@
 """Where a request ends on a connection (RFC 9112): refuses ambiguous framing with 400, HTTP/1.0,
-Upgrade, keep-alive; bounds of size and time are in ``protocol.py``.
+Upgrade; bounds of size and time are in ``protocol.py``.
 
 A proxy before us may send the requests of many visitors on one connection. If the two of us saw
 the end of one at different places, what one visitor sends as a body would run as the next one's
@@ -16,7 +16,6 @@ from countersink.web.errors import Problem
 from countersink.web.http.headers import MAX_HEADERS
 
 _OLD: Final = "1.0"
-_WITHOUT_BODY: Final = (204, 304)
 
 
 class FramedProtocol(HttpToolsProtocol):
@@ -83,7 +82,7 @@ class FramedProtocol(HttpToolsProtocol):
             self._check_authority()
         self.on_head()
         if version == _OLD:
-            self.cycle.keep_alive = self.parser.should_keep_alive()
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """All of it is here, unless it is to be read again.
@@ -147,7 +146,7 @@ class _Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = self._begin(scope, message)
+                self._begin(scope, message)
             elif self._until_close:
                 # for uvicorn, which compares the body with the length that was told
                 self._cycle.expected_content_length = len(message.get("body", b""))
@@ -155,23 +154,17 @@ class _Answering:
 
         await self._app(scope, receive, answer)
 
-    def _begin(self, scope: Scope, message: Message) -> Message:
+    def _begin(self, scope: Scope, message: Message) -> None:
         cycle = self._cycle
         if cycle.waiting_for_100_continue and cycle.more_body:
             # Some then leave the body out, and some send it (RFC 9110, 10.1.1).
             cycle.keep_alive = False
-        if scope["http_version"] != _OLD:
-            return message
-        headers = list(message.get("headers", ()))
-        names = {name.lower() for name, _ in headers}
-        bodiless = scope["method"] == "HEAD" or message["status"] in _WITHOUT_BODY
-        if b"content-length" not in names and not bodiless:
-            # HTTP/1.0 has no chunks: such an answer ends with the connection.
-            cycle.keep_alive = cycle.chunked_encoding = False
-            self._until_close = True
-        elif cycle.keep_alive and b"connection" not in names:
-            headers.append((b"connection", b"keep-alive"))
-        return {**message, "headers": headers}
+        if scope["http_version"] == _OLD:
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            if b"content-length" not in names:
+                # HTTP/1.0 has no chunks: such an answer ends with the connection.
+                cycle.chunked_encoding = False
+                self._until_close = True
 
 
 def no_request() -> Problem:

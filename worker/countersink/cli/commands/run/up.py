@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +33,9 @@ from countersink.cli.servers.base import (
 )
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
+from countersink.store import api_keys
 from countersink.store.migrate import migrate
+from countersink.store.sessions import open_tables
 from countersink.web.options import PORT as WEB_PORT
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -55,6 +57,8 @@ COMMANDS: Final = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
 time: with two of them a run that takes hours does not keep the alarms from looking."""
 WEB_MODULE: Final = "uvicorn"
 """Only the ``web`` extra installs it."""
+KEY_FILE: Final = "web.key"
+"""The API key of the page, which may do everything: only its owner may read it."""
 ENVIRONMENT_FILE: Final = "environment.sh"
 """Sets the URLs in a shell that sources it; holds passwords, so only its owner may read it."""
 
@@ -79,7 +83,7 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("countersink-data"),
     metavar="DIR",
-    help="Directory of the private servers' data, which is kept between runs.",
+    help="Directory of the private servers' data and of the page's key, kept between runs.",
 )
 @_port("web", WEB_PORT)
 @_port("statsd", STATSD_PORT)
@@ -89,8 +93,9 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     The private Redis and MariaDB listen on this machine only, on free ports, with their own
     passwords. The tables are brought up to date first. Then a worker, a scheduler, two job
     processes, the HTTP interface with its dashboard and the StatsD listener start, for this machine
-    only. Each of these and each private server is started again if it dies. Ctrl-C or SIGTERM stops
-    everything that was started here, and nothing else.
+    only. Each of these and each private server is started again if it dies. HTTP needs a key: one
+    is made and kept in DIR/web.key, and the address that is printed logs in with it. Ctrl-C or
+    SIGTERM stops everything that was started here, and nothing else.
     """
     redis_url, mysql_url = settings.noted("redis_url"), settings.noted("mysql_url")
     jobs_redis_url = settings.noted("jobs_redis_url")
@@ -99,10 +104,9 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     given = {JOBS_REDIS_URL: jobs_redis_url} if jobs_redis_url else {}
     ports = Ports.chosen(web_port, statsd_port)
     data = data.resolve()
-    private = redis_url is None or mysql_url is None
     with (
         signal_queue(STOP_SIGNALS) as stop,
-        _locked(data) if private else nullcontext(),
+        _locked(data),
         ExitStack() as stack,  # stops everything in the opposite order of starting
     ):
         _run(data, redis_url, mysql_url, given, ports, stop, stack)
@@ -145,6 +149,7 @@ def _run(
         _say(f"applied {applied}")
     if stop.next(0):
         return
+    key = _page_key(mysql_url, data / KEY_FILE)
     urls = {REDIS_URL: redis_url, MYSQL_URL: mysql_url, **given}
     processes = children(urls, ports)
     for child in processes:
@@ -154,7 +159,7 @@ def _run(
     while not ports.open() and time.monotonic() < deadline:
         if stop.next(OPEN_EVERY_S):
             return
-    click.echo(_instructions(urls, ports, ours, data))
+    click.echo(_instructions(urls, ports, ours, data, key))
     sys.stdout.flush()
     parts: list[Restartable] = [*servers, *processes]
     restarters = [Restarter(part, _say) for part in parts]
@@ -187,12 +192,12 @@ def _say(text: str) -> None:
 
 
 def _instructions(
-    urls: Mapping[str, str], ports: Ports, ours: Mapping[str, str], data: Path
+    urls: Mapping[str, str], ports: Ports, ours: Mapping[str, str], data: Path, key: str
 ) -> str:
     page = (
         "not installed: pip install 'countersink[web]'"
         if ports.web is None
-        else f"http://127.0.0.1:{ports.web}/"
+        else f"http://127.0.0.1:{ports.web}/login#key={key}"
     )
     lines = [
         "countersink is up.",
@@ -246,6 +251,17 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _page_key(mysql_url: str, file: Path) -> str:
+    """The key in the file, or a new one where that is not valid, such as for another database."""
+    kept = file.read_text().strip() if file.exists() else ""
+    with open_tables(mysql_url) as session:
+        if api_keys.is_valid(session, kept):
+            return kept
+        _, made = api_keys.create(session, "countersink up", ["admin"])
+    write_private(file, f"{made}\n")
+    return made
 
 
 def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:

@@ -1,6 +1,7 @@
 """``countersink web``: flags with help, and the message about missing packages; defaults and bounds
 are in ``web/options.py``."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -37,7 +38,7 @@ def _several(
 @settings.setting(
     "--without-keys",
     is_flag=True,
-    help="Listen beyond loopback even if no key exists: everybody may do everything.",
+    help="Serve requests that have no key, too: everybody may do everything.",
 )
 @_several(
     "--allowed-host",
@@ -89,9 +90,9 @@ def _several(
 def command(log_format: str, **options: Any) -> int:
     """Serve HTTP: increments in, totals out, and the dashboard.
 
-    Until a key exists, it serves this machine alone; countersink key create makes one, and from
-    then on every request needs a key. On SIGTERM and Ctrl-C it answers the open requests and stores
-    what was accepted. Details: docs/http.md.
+    Every request needs a key. Where none is valid, it makes one and prints it, if it runs on a
+    terminal; else it ends: countersink key create makes one. On SIGTERM and Ctrl-C it answers the
+    open requests and stores what was accepted. Details: docs/http.md.
     """
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
@@ -114,7 +115,8 @@ def command(log_format: str, **options: Any) -> int:
                 producer=partial(Producer, redis_url, **asdict(producing)),
                 system=partial(found, client, mysql_url),
                 schedule=partial(act, mysql_url),
-                announce=lambda url: handler.write(f"countersink web: listening at {url}\n"),
+                announce=lambda text: handler.write(f"countersink web: {text}\n"),
+                terminal=sys.stderr.isatty(),
             )
     except CannotServe as error:
         raise Failure(str(error)) from error

@@ -16,4 +16,14 @@ if (wrong !== null) {
 
 // Browsers take the part after # along from one address to the one it leads to: from a view to this
 // page, by the form's address over a wrong key, and to the view at last. The path stays our own.
-if (location.hash.startsWith("#/")) document.querySelector("form").action = `/login${location.hash}`;
+const form = document.querySelector("form");
+if (location.hash.startsWith("#/")) form.action = `/login${location.hash}`;
+
+// `countersink up` prints the address of this page with a key behind the #. It does not stay there:
+// the address would go into the browser's history.
+const key = new URLSearchParams(location.hash.slice(1)).get("key");
+if (key !== null) {
+  history.replaceState(null, "", location.pathname);
+  document.getElementById("key").value = key;
+  form.requestSubmit();
+}
