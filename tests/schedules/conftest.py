@@ -1,43 +1,21 @@
-"""One migrated database for all tests of runs and plans: making one takes longer than each test."""
+"""What the tests of schedules share: planted tables, a job's context, and processes."""
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from countersink.store.connection import Session, connect
-from countersink.store.migrate import migrate
+from countersink.schedules.jobs import Context
+from countersink.schedules.options import JobOptions
 from tests.schedules.tables import Kept, Tables
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
-from tests.support.servers import MySQLServer
-
-
-@pytest.fixture(scope="session")
-def runs_database(mysql_server: MySQLServer) -> Iterator[str]:
-    """The URL of a migrated database for this process."""
-    name = f"runs_{uuid.uuid4().hex[:12]}"
-    url = mysql_server.url_for(name)
-    migrate(url)
-    yield url
-    with connect(mysql_server.url, database=False) as session:
-        session.execute(f"DROP DATABASE {name}")
 
 
 @pytest.fixture
-def runs_url(runs_database: str) -> str:
-    """The same, without jobs and runs."""
-    with connect(runs_database) as session:
-        for table in ("job", "job_run"):
-            session.execute(f"DELETE FROM {table}")
-    return runs_database
-
-
-@pytest.fixture
-def session(runs_url: str) -> Iterator[Session]:
-    """A session on it."""
-    with connect(runs_url) as opened:
-        yield opened
+def context(redis_url: str, mysql_url: str) -> Context:
+    """What a run of a job works with: few rows at a time, and no pauses."""
+    options = JobOptions(compact_share=1.0, compact_rows=20)
+    return Context(mysql_url=mysql_url, redis_url=redis_url, options=options, stop=lambda: False)
 
 
 @pytest.fixture

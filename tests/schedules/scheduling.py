@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
@@ -69,6 +69,15 @@ def planned(session: Session, job: str = "j") -> list[str]:
         "SELECT planned_at FROM job_run WHERE job = %s ORDER BY planned_at", (job,)
     )
     return [f"{moment:%H:%M:%S}" for (moment,) in rows]
+
+
+def require_no_gap(session: Session, job: str = "j") -> None:
+    """A run for each second from the first to the last."""
+    rows = session.query(
+        "SELECT planned_at FROM job_run WHERE job = %s ORDER BY planned_at", (job,)
+    )
+    found = [moment for (moment,) in rows]
+    assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
 
 
 def run_row(session: Session, job: str, moment: datetime) -> dict[str, Any]:

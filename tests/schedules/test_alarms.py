@@ -16,14 +16,6 @@ from countersink.store.errors import Unavailable
 from tests.support.traffic import Traffic, add, now_ms
 
 
-@pytest.fixture
-def context(redis_url: str, mysql_url: str) -> Context:
-    """What a run works with: an entry may wait for 300 s, no row may be dead."""
-    return Context(
-        mysql_url=mysql_url, redis_url=redis_url, options=JobOptions(), stop=lambda: False
-    )
-
-
 def alarm(context: Context) -> str:
     with pytest.raises(Alarm) as raised:
         checks.alarms(context)

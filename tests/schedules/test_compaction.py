@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
@@ -13,11 +12,9 @@ from countersink.schedules.jobs import Context, compaction, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.schedules.options import JobOptions
 from countersink.store.errors import UnknownCounter, UnknownZone
-from tests.schedules.tables import DAY, LABEL, MAX, Kept, Tables, spread
+from tests.schedules.tables import DAY, LABEL, Kept, Tables, spread
 from tests.store.helpers import minute
-from tests.support.proxies import MySQLProxy
 
 PAGES = [b"/%03d" % number for number in range(60)]
 
@@ -44,15 +41,17 @@ def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
     assert (again.rows_before, again.rows_after, again.ranges, again.finished) == (0, 0, 0, True)
 
 
-def test_what_workers_applied_and_late_events_are_compacted(kept: Kept) -> None:
+def test_what_workers_applied_and_apps_and_late_events_are_compacted(kept: Kept) -> None:
     at = minute(date(2020, 3, 5))
     for slot in (1, 2, 3):
         kept.apply([(0, "v", "a", at, slot), (1, "w", "b", at, 1)], slot)
-    assert run(kept.url).rows_after == 2
-    kept.apply([(0, "v", "a", at, 10)], 9)
+    kept.plant([("app", DAY, b"a", slot, 5) for slot in (256, 1024)])
+    assert run(kept.url).rows_after == 3
+    for counter in ("v", "w"):
+        kept.apply([(0, counter, "a", at, 10)], 9)
     assert run(kept.url, counter="v").rows_before == 2
     assert kept.slots() == [(DAY, b"a", 0, 16)]
-    assert kept.store.totals.counters() == {"v": 16, "w": 3}
+    assert kept.store.totals.counters() == {"app": 10, "v": 16, "w": 13}
     kept.check_ledger()
 
 
@@ -103,29 +102,11 @@ def test_before_a_day_takes_its_buckets_whole_and_no_others(tables: Tables) -> N
     assert run(tables.url, before=date.max).rows_before == 22
 
 
-def test_one_counter_or_all_also_those_that_only_apps_count(tables: Tables) -> None:
-    tables.plant([("app", DAY, b"a", slot, 5) for slot in (256, 1024)])
-    tables.plant(spread([b"a"], (1, 2)))
-    assert run(tables.url, counter="v").rows_before == 2
-    assert run(tables.url).rows_before == 2
-    assert tables.ledger()["app"] == 10
-    tables.check_ledger()
-
-
 @pytest.mark.parametrize("name", ["nothing", "v ", "V"])
 def test_an_unknown_counter_is_an_error(tables: Tables, name: str) -> None:
     tables.plant(spread([b"a"], (1, 2)))
     with pytest.raises(UnknownCounter, match="neither made nor ever counted"):
         run(tables.url, counter=name)
-
-
-def test_rows_of_no_width_that_there_is_stay_and_are_named(tables: Tables) -> None:
-    tables.plant(spread([b"a"], (1, 2), f"{DAY[:-2]} 7"))
-    tables.plant(spread([b"a"], (1, 2)))
-    done = run(tables.url)
-    assert done.unknown == [BucketKey("v", LABEL + 3)]
-    assert (done.rows_before, done.finished) == (2, True)
-    assert len(tables.slots()) == 3
 
 
 def test_a_time_zone_that_is_unknown_here_leaves_out_its_counter_alone(tables: Tables) -> None:
@@ -145,32 +126,12 @@ def test_many_buckets_of_no_width_that_there_is_are_each_named_once(tables: Tabl
     assert len(done.unknown) == len(set(done.unknown)) == 3000
 
 
-def test_keys_whose_sums_pass_64_bits_are_compacted_beside_the_others(tables: Tables) -> None:
-    tables.plant(spread(PAGES, (1, 2, 3)))
-    tables.plant([("v", DAY, b"\xff\xfe", slot, MAX) for slot in (1, 2)])
-    before = tables.totals()
-    assert before["v", b"\xff\xfe"] == 2 * MAX
-    assert [run(tables.url, rows=50).rows_before for _ in range(2)] == [182, 0]
-    assert {slot for _, _, slot, _ in tables.slots()} == {0}
-    tables.check(before)
-
-
 def test_a_place_is_one_short_line_whatever_the_key() -> None:
     assert str(BucketKey("v", LABEL, b"\xff\xfe")) == r"v 2020-03-05 00:00:00 '\xff\xfe'"
     assert str(BucketKey("v", LABEL)) == "v 2020-03-05 00:00:00"
     assert str(BucketKey("v", LABEL, b"a\nb")) == r"v 2020-03-05 00:00:00 'a\nb'"
     assert str(BucketKey("v", LABEL, "ä😀".encode())) == "v 2020-03-05 00:00:00 'ä😀'"
     assert len(str(BucketKey("v", LABEL, b"\xff" * 255))) < 120
-
-
-def test_held_keys_are_left_to_the_next_pass(tables: Tables) -> None:
-    tables.plant(spread(PAGES, (1, 2, 3)))
-    with tables.held(PAGES[30]):
-        done = run(tables.url, rows=50)
-        assert done.busy == [BucketKey("v", LABEL, PAGES[30])]
-        assert done.finished
-    assert run(tables.url).rows_before == 3
-    assert len(tables.slots()) == 60
 
 
 def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
@@ -207,14 +168,14 @@ def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
     assert run(tables.url, before=date.max).unknown == []
 
 
-def test_compacted_buckets_cost_a_look_for_many_of_them(tables: Tables) -> None:
-    for number in range(300):
-        bucket = datetime(2019, 1, 1, tzinfo=UTC) + timedelta(days=number)
-        tables.plant(spread([b"a"], (0,), f"{bucket:%Y-%m-%d %H:%M:%S} 4"))
-    with MySQLProxy.to(tables.url) as proxy:
-        compact(partial(open_tables, proxy.url(tables.url)), CompactOptions())
-        looks = [request for request in proxy.seen if "slot > 0" in request.text]
-    assert len(looks) == 1
+READS = ("Handler_read_key", "Handler_read_next", "Handler_read_rnd_next")
+"""Names of what counts the rows of tables that the server has read."""
+
+
+def status(tables: Tables, *names: str) -> int:
+    """The sum of these of the server's counters, for anybody."""
+    found = tables.run("SHOW GLOBAL STATUS WHERE Variable_name IN %s", names)
+    return sum(int(number) for _, number in found)
 
 
 def test_the_number_of_statements_does_not_grow_with_counters_of_which_there_is_nothing_to_do(
@@ -231,37 +192,28 @@ def test_the_number_of_statements_does_not_grow_with_counters_of_which_there_is_
     crowded = ("c008", "c300")
     tables.plant((name, today(-1), b"a", slot, 1) for name in crowded for slot in range(2, 12))
     before = tables.totals()
-    questions = "SHOW GLOBAL STATUS LIKE 'Questions'"
-    asked = -int(tables.run(questions)[0][1])
+    asked = status(tables, "Questions")
     done = run(tables.url)
-    asked += int(tables.run(questions)[0][1])
+    asked = status(tables, "Questions") - asked
     assert (done.rows_before, done.rows_after) == (3 * 3 + 2 * 11, 5)
     assert (done.finished, done.share) == (True, 1.0)
     tables.check(before)
     assert asked < len(names) // 2
 
 
-def reads(tables: Tables) -> int:
-    """Rows of tables that the server has read so far, for anybody."""
-    found = tables.run(
-        "SHOW GLOBAL STATUS WHERE Variable_name IN"
-        " ('Handler_read_key', 'Handler_read_next', 'Handler_read_rnd_next')"
-    )
-    return sum(int(number) for _, number in found)
-
-
 def test_rows_of_which_there_is_nothing_to_do_are_read_but_a_few_times(tables: Tables) -> None:
     small = [(f"c{number:04d}", DAY, b"a", 0, 1) for number in range(1500)]
     large = [("d", DAY, b"%05d" % number, 0, 1) for number in range(12_000)]
-    tables.plant((*small, *large))
+    days = (date(2019, 1, 1) + timedelta(days=number) for number in range(300))
+    many = [("e", f"{day} 00:00:00 4", b"a", 0, 1) for day in days]
+    tables.plant((*small, *large, *many))
     tables.run("ANALYZE TABLE counter_slot")
-    questions = "SHOW GLOBAL STATUS LIKE 'Questions'"
-    asked, before = int(tables.run(questions)[0][1]), reads(tables)
+    asked, before = status(tables, "Questions"), status(tables, *READS)
     done = run(tables.url)
     assert (done.rows_before, done.finished) == (0, True)
     # The names, the end of each group, its rows; each row of the large one is looked at by itself.
-    assert reads(tables) - before < 4 * (len(small) + len(large))
-    assert int(tables.run(questions)[0][1]) - asked < 120
+    assert status(tables, *READS) - before < 4 * (len(small) + len(large) + len(many))
+    assert status(tables, "Questions") - asked < 120
 
 
 def test_a_recent_pass_reads_no_buckets_from_before(tables: Tables) -> None:
@@ -270,9 +222,9 @@ def test_a_recent_pass_reads_no_buckets_from_before(tables: Tables) -> None:
     tables.plant((name, DAY, key, 0, 1) for name in names for key in keys)
     tables.plant((name, today(2), b"a", slot, 1) for name in names[::8] for slot in (1, 2))
     tables.run("ANALYZE TABLE counter_slot")
-    before = reads(tables)
+    before = status(tables, *READS)
     assert run(tables.url, recent_days=3).rows_before == 10
-    assert reads(tables) - before < 40 * 250 // 4
+    assert status(tables, *READS) - before < 40 * 250 // 4
 
 
 def test_buckets_of_each_width_and_of_none_are_found_among_many_keys(tables: Tables) -> None:
@@ -290,15 +242,6 @@ def test_buckets_of_each_width_and_of_none_are_found_among_many_keys(tables: Tab
     tables.check(before)
 
 
-@pytest.fixture
-def context(tables: Tables) -> Context:
-    """Context of a job that works as fast as it can."""
-    options = JobOptions(compact_share=1.0, compact_rows=20)
-    return Context(
-        mysql_url=tables.url, redis_url="redis://none", options=options, stop=lambda: False
-    )
-
-
 def test_the_job_looks_at_the_last_days_and_retention_at_everything(
     tables: Tables, context: Context
 ) -> None:
@@ -312,17 +255,7 @@ def test_the_job_looks_at_the_last_days_and_retention_at_everything(
     assert all_of_them.detail.startswith("all buckets: 180 rows became 60; 0 rows of 0 counters")
 
 
-def test_a_job_that_is_stopped_leaves_everything_to_the_next(
-    tables: Tables, context: Context
-) -> None:
-    tables.plant(spread(PAGES, (1, 2, 3)))
-    stopped = retention.job(replace(context, stop=lambda: True))
-    assert "stopped early" in stopped.detail
-    assert not stopped.finished
-    assert retention.job(context).rows == 120
-
-
-def test_a_pace_rests_nine_tenths_of_the_time_at_a_share_of_a_tenth() -> None:
+def test_a_pace_rests_nine_tenths_of_the_time_at_a_share_of_a_tenth_and_not_once_stopped() -> None:
     now = [0.0]
     slept: list[float] = []
 
@@ -330,26 +263,20 @@ def test_a_pace_rests_nine_tenths_of_the_time_at_a_share_of_a_tenth() -> None:
         slept.append(seconds)
         now[0] += seconds
 
-    pace = Pace(0.1, clock=lambda: now[0], sleep=sleep)
+    pace = partial(Pace, clock=lambda: now[0], sleep=sleep)
+    resting = pace(0.1)
     for worked in (0.01, 0.02):
         now[0] += worked
-        pace.rest()
+        resting.rest()
     assert sum(slept) == pytest.approx(0.27)
     assert max(slept) <= 0.05
-
-
-def test_a_pace_without_pauses_never_sleeps_and_a_stop_ends_a_pause() -> None:
-    now = [0.0]
-    slept: list[float] = []
-    for pace in (
-        Pace(1.0, clock=lambda: now[0], sleep=slept.append),
-        Pace(0.1, lambda: True, clock=lambda: now[0], sleep=slept.append),
-    ):
+    slept.clear()
+    for restless in (pace(1.0), pace(0.1, lambda: True)):
         now[0] += 5.0
-        pace.rest()
+        restless.rest()
     assert slept == []
     with pytest.raises(ValueError, match="share"):
-        Pace(0.0)
+        pace(0.0)
 
 
 def test_no_rows_at_a_time_is_refused(tables: Tables) -> None:

@@ -112,8 +112,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(session: Session, redis_url: str, runs_url: str) -> Iterator[Ground]:
-    made = Ground(session, redis_url, runs_url)
+def ground(session: Session, redis_url: str, mysql_url: str) -> Iterator[Ground]:
+    made = Ground(session, redis_url, mysql_url)
     with made.children:
         yield made
     made.client.close()
@@ -139,10 +139,10 @@ def test_a_run_is_done_and_says_what_it_did_and_the_next_one_too(ground: Ground)
 
 @pytest.mark.long("a failover by sentinels, which workers and producers go through in `make test`")
 def test_runs_go_on_after_a_failover_of_redis(
-    session: Session, runs_url: str, servers_directory: Path
+    session: Session, mysql_url: str, servers_directory: Path
 ) -> None:
     with Watched(servers_directory) as servers:
-        ground = Ground(session, servers.url, runs_url)
+        ground = Ground(session, servers.url, mysql_url)
         with ground.children, ground.client:
             child = ground.process()
             ground.plan("tick")
@@ -311,10 +311,10 @@ def test_a_run_that_hangs_is_killed_once_it_was_silent_for_long(ground: Ground) 
 
 @pytest.mark.long("a frozen Redis")
 def test_an_idle_process_ends_in_good_order_though_redis_does_not_answer(
-    own_redis_server: RedisFactory, session: Session, runs_url: str
+    own_redis_server: RedisFactory, session: Session, mysql_url: str
 ) -> None:
     server = own_redis_server()
-    ground = Ground(session, server.url, runs_url)
+    ground = Ground(session, server.url, mysql_url)
     with ground.children:
         child = ground.process()
         eventually(lambda: "ready" in said(child), 30, message=child.output)
@@ -329,10 +329,10 @@ def test_an_idle_process_ends_in_good_order_though_redis_does_not_answer(
 
 
 def test_a_redis_that_goes_away_is_waited_for(
-    own_redis_server: RedisFactory, session: Session, runs_url: str
+    own_redis_server: RedisFactory, session: Session, mysql_url: str
 ) -> None:
     server = own_redis_server(appendfsync="always")
-    ground = Ground(session, server.url, runs_url)
+    ground = Ground(session, server.url, mysql_url)
     with ground.children:
         child = ground.process()
         ground.plan("tick")

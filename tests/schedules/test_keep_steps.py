@@ -223,22 +223,6 @@ def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is
     assert verified(kept.url) == []
 
 
-@pytest.mark.random
-def test_steps_that_come_and_go_only_ever_make_buckets_wider(kept: Kept) -> None:
-    hour = (now_minute() - 3 * 1440) // 60 * 60
-    events = {("a", hour + n): 1 for n in range(20)} | {
-        ("b", hour - 60 * n): 1 for n in range(HOURS)
-    }
-    for steps in ("minute=2d,hour=90d", "minute=1d,quarter=30d", "forever", "quarter=1h"):
-        kept.keep_minutes(steps)
-        kept.count(events)
-        before = kept.totals()
-        rolled_up(kept.url)
-        kept.check(before)
-        assert verified(kept.url) == []
-    assert {bucket[-1] for bucket, _, _, _ in kept.slots()} == {"4"}
-
-
 @pytest.mark.servers("mariadb", "mysql")
 def test_what_is_kept_in_days_becomes_months_afterwards(kept: Kept) -> None:
     kept.keep_minutes("minute=2d,hour=10d,day=60d")
@@ -466,32 +450,6 @@ def test_verify_is_content_while_workers_bring_late_rows_and_buckets_become_wide
     assert sum(kept.totals().values()) == 3 * TURNS * 40
     kept.check_ledger()
     assert verified(kept.url) == []
-
-
-@pytest.mark.random
-def test_a_cap_on_keys_is_exact_while_rows_move(kept: Kept) -> None:
-    kept.keep_minutes("minute=1h", max_keys=4)
-    now = now_minute()
-    days = [now - 5 * 1440, now - 6 * 1440]
-
-    def work(slot: int) -> None:
-        with closing(Applier(kept.url, slot)) as applier:
-            for turn in range(TURNS):
-                names = ("a", "b", f"{slot}/{turn}", f"of all/{turn}")
-                rows = [(n, "v", key, days[n % 2] + turn, 1) for n, key in enumerate(names * 2)]
-                rows += [(n + 8, "v", key, days[1] - turn, 1) for n, key in enumerate(names)]
-                applier.apply([entry(rows)])
-
-    with again_and_again(partial(rolled_up, kept.url, rows=3)):
-        together(*(partial(work, slot) for slot in (1, 2, 3)))
-    rolled_up(kept.url)
-    totals = kept.totals()
-    assert sum(totals.values()) == 3 * TURNS * 12
-    for day in days:
-        of_day = label("day", "UTC", day)[:10]
-        keys = {key for place, key, _, _ in kept.slots() if place.startswith(of_day)}
-        assert len(keys - {b"__overflow__"}) == 4
-    kept.check_ledger()
 
 
 def test_keys_that_moved_are_known_to_whoever_remembers_nothing(kept: Kept) -> None:

@@ -19,6 +19,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import Refused
 from countersink.store.sessions import open_tables
 from countersink.stream.decode import decode_rows
+from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
@@ -29,243 +30,236 @@ from tests.worker.running import drain
 
 STREAM = stream_key(0)
 DAY_MS = 86_400_000
+LEDGER_DAYS = 3
+"""Of guards, by default."""
 
 
-@pytest.fixture
-def context(redis_url: str, mysql_url: str) -> Context:
-    """Context of a run: guards are kept for three days, and no pauses."""
-    options = JobOptions(ledger_days=3, compact_share=1.0)
-    return Context(mysql_url=mysql_url, redis_url=redis_url, options=options, stop=lambda: False)
+class Queue:
+    """What a test sends, and what the tables then say.
 
+    Attributes:
+        now: Unix ms by Redis' clock.
+    """
 
-def take(client: redis.Redis, name: str = "died", count: int = 100) -> list[str]:
-    """Read as a worker that then dies: its entries are pending."""
-    group = Group(client, [STREAM], name)
-    group.ensure()
-    return [delivery.stream_id for delivery in group.read(count, 0)]
+    def __init__(self, context: Context, client: redis.Redis, session: Session) -> None:
+        self.context = context
+        self.client = client
+        self.session = session
+        self.traffic = Traffic(1)
+        self.now = now_ms(client)
 
+    def send(self, *days_ago: int, partition: int = 0) -> Sealed:
+        """Send entries that were made so many days ago; the last of them."""
+        made = [self.traffic.entry(self.now - days * DAY_MS) for days in days_ago]
+        send(self.client, *made, partition=partition)
+        return made[-1]
 
-def count(context: Context, **options: object) -> None:
-    """Let a worker count all that waits, whoever holds it."""
-    assert drain(context.redis_url, context.mysql_url, claim_idle_ms=1, **options) == 0
+    def take(self) -> int:
+        """Read as a worker that then dies: its entries are pending; how many."""
+        group = Group(self.client, [STREAM], "died")
+        group.ensure()
+        return len(list(group.read(100, 0)))
 
+    def count(self) -> None:
+        """Let a worker count all that waits, whoever holds it."""
+        assert drain(self.context.redis_url, self.context.mysql_url, claim_idle_ms=1) == 0
 
-def age(context: Context) -> None:
-    """Make the guards as old as if each entry had been counted when it was sent."""
-    with connect(context.mysql_url) as session:
-        session.execute(
+    def age(self) -> None:
+        """Make the guards as old as if each entry had been counted when it was sent."""
+        self.session.execute(
             "UPDATE applied_entry SET keep_from = CONV(SUBSTR(HEX(entry_id), 1, 12), 16, 10)"
         )
 
+    def prune(self) -> int:
+        """How many guards go."""
+        return pruning.prune(self.context).rows
 
-def exact(context: Context, traffic: Traffic, *, refused: int = 0) -> None:
-    """Every increment is counted once, and so many entries are dead as too old."""
-    with Oracle(context.mysql_url) as oracle:
-        oracle.check(traffic.expected)
-    with connect(context.mysql_url) as session:
-        assert dead.count(session) == ({"too_old": refused} if refused else {})
+    def forgotten(self, days: int = LEDGER_DAYS, *, within_ms: int = 0) -> None:
+        """Assert that what was sent before is told no more from what was counted."""
+        assert abs(guards.watermark(self.session) - (self.now - days * DAY_MS)) <= within_ms
+
+    def exact(self, *, refused: int = 0) -> None:
+        """Every increment is counted once, and so many entries are dead as too old."""
+        with Oracle(self.context.mysql_url) as oracle:
+            oracle.check(self.traffic.expected)
+        assert dead.count(self.session) == ({"too_old": refused} if refused else {})
 
 
-def watermark(context: Context) -> int:
-    with connect(context.mysql_url) as session:
-        return guards.watermark(session)
+@pytest.fixture
+def queue(context: Context, redis_client: redis.Redis, session: Session) -> Queue:
+    """A queue in which nothing waits."""
+    return Queue(context, redis_client, session)
 
 
-def test_guards_older_than_the_ledger_days_go(context: Context, redis_client: redis.Redis) -> None:
-    traffic, now = Traffic(1), now_ms(redis_client)
-    send(redis_client, *(traffic.entry(now - days * DAY_MS) for days in (9, 5, 4, 2, 1)))
-    count(context)
-    age(context)
-    done = pruning.prune(context)
+def test_guards_older_than_the_ledger_days_go(queue: Queue) -> None:
+    queue.send(9, 5, 4, 2, 1)
+    queue.count()
+    queue.age()
+    done = pruning.prune(queue.context)
     assert done == JobOutcome(rows=3, detail="3 guard rows and 0 runs deleted")
-    assert abs(watermark(context) - (now - 3 * DAY_MS)) < 60_000
-    assert pruning.prune(context).rows == 0
-    exact(context, traffic)
+    queue.forgotten(within_ms=60_000)
+    assert queue.prune() == 0
+    queue.exact()
 
 
-def test_a_redelivery_after_a_lost_acknowledgement_is_known(
-    context: Context, redis_client: redis.Redis
-) -> None:
-    traffic, now = Traffic(2), now_ms(redis_client)
-    send(redis_client, traffic.entry(now - 9 * DAY_MS))
-    count(context)
-    lost = traffic.entry(now - 8 * DAY_MS)
-    send(redis_client, lost)
-    assert len(take(redis_client)) == 1
-    applier = Applier(context.mysql_url, 3)
+def test_a_redelivery_after_a_lost_acknowledgement_is_known(queue: Queue) -> None:
+    queue.send(9)
+    queue.count()
+    lost = queue.send(8)
+    assert queue.take() == 1
+    applier = Applier(queue.context.mysql_url, 3)
     rows, _, _ = decode_rows(lost.rows)
     applier.apply([Incoming(bytes.fromhex(lost.id), lost.at, rows)])
     applier.close()
-    age(context)
-    assert pruning.prune(context).rows == 1
-    assert watermark(context) == lost.at
-    count(context)
-    exact(context, traffic)
-    assert pruning.prune(context).rows == 1
+    queue.age()
+    assert queue.prune() == 1
+    queue.forgotten(8)
+    queue.count()
+    queue.exact()
+    assert queue.prune() == 1
 
 
-def test_a_resend_counts_once_before_pruning_and_after_it(
-    context: Context, redis_client: redis.Redis
-) -> None:
-    traffic, now = Traffic(3), now_ms(redis_client)
-    sent = traffic.entry(now - 9 * DAY_MS)
-    for _ in range(2):
-        send(redis_client, sent)
-        count(context)
-        exact(context, traffic)
-    age(context)
-    send(redis_client, sent)
-    assert pruning.prune(context).rows == 0  # it waits again
-    count(context)
-    exact(context, traffic)
-    assert pruning.prune(context).rows == 1
-    send(redis_client, sent)  # whether it was counted nobody can tell any more
-    count(context)
-    exact(context, traffic, refused=1)
+def test_a_resend_counts_once_before_pruning_and_after_it(queue: Queue) -> None:
+    sent = queue.send(9)
+    queue.count()
+    send(queue.client, sent)
+    queue.count()
+    queue.exact()
+    queue.age()
+    send(queue.client, sent)
+    assert queue.prune() == 0  # it waits again
+    queue.count()
+    queue.exact()
+    assert queue.prune() == 1
+    send(queue.client, sent)  # whether it was counted nobody can tell any more
+    queue.count()
+    queue.exact(refused=1)
 
 
 @pytest.mark.parametrize("others", [0, 250])
 def test_what_a_spool_replays_is_counted_though_it_was_sent_long_ago(
-    context: Context, redis_client: redis.Redis, others: int
+    queue: Queue, others: int
 ) -> None:
     """It lies behind entries that were sent after it."""
-    traffic, now = Traffic(4), now_ms(redis_client)
-    send(redis_client, *(traffic.entry(now, 1) for _ in range(others + 1)))
-    replayed = traffic.entry(now - 9 * DAY_MS)
-    send(redis_client, replayed, traffic.entry(now))
-    pruning.prune(context)
-    assert watermark(context) == replayed.at
-    count(context)
-    exact(context, traffic)
-    pruning.prune(context)
-    assert abs(watermark(context) - (now - 3 * DAY_MS)) < 60_000
+    queue.send(*[0] * (others + 1))
+    queue.send(9, 0)
+    queue.prune()
+    queue.forgotten(9)
+    queue.count()
+    queue.exact()
+    queue.prune()
+    queue.forgotten(within_ms=60_000)
 
 
-def test_what_a_dead_consumer_holds_is_counted_when_it_comes_back(
-    context: Context, redis_client: redis.Redis
-) -> None:
-    traffic, now = Traffic(5), now_ms(redis_client)
-    send(redis_client, traffic.entry(now - 9 * DAY_MS), traffic.entry(now - 8 * DAY_MS))
-    assert len(take(redis_client)) == 2
-    send(redis_client, traffic.entry(now))
-    pruning.prune(context)
-    count(context)
-    exact(context, traffic)
+def test_what_a_dead_consumer_holds_is_counted_when_it_comes_back(queue: Queue) -> None:
+    queue.send(9, 8)
+    assert queue.take() == 2
+    queue.send(0)
+    queue.prune()
+    queue.count()
+    queue.exact()
 
 
 def test_a_backlog_older_than_the_ledger_days_is_counted_from_every_stream_ever_used(
-    context: Context, redis_client: redis.Redis
+    queue: Queue,
 ) -> None:
-    traffic, now = Traffic(6), now_ms(redis_client)
-    redis_client.set(PARTITIONS_KEY, 1)
-    redis_client.sadd(PARTITIONS_USED_KEY, 0, 5)
-    send(redis_client, traffic.entry(now - 8 * DAY_MS))
-    send(redis_client, traffic.entry(now - 9 * DAY_MS), traffic.entry(now), partition=5)
+    queue.client.set(PARTITIONS_KEY, 1)
+    queue.client.sadd(PARTITIONS_USED_KEY, 0, 5)
+    queue.send(8)
+    queue.send(9, 0, partition=5)
     for _ in range(2):
-        pruning.prune(context)
-        assert watermark(context) == now - 9 * DAY_MS
-    count(context)
-    assert backlog(redis_client, 6) == 0
-    exact(context, traffic)
+        queue.prune()
+        queue.forgotten(9)
+    queue.count()
+    assert backlog(queue.client, 6) == 0
+    queue.exact()
 
 
-def test_an_entry_of_another_program_without_a_time_is_counted_too(
-    context: Context, redis_client: redis.Redis
-) -> None:
-    traffic, now = Traffic(7), now_ms(redis_client)
-    made = traffic.entry(now)
-    redis_client.xadd(STREAM, {"rows": made.rows}, id=f"{now - 9 * DAY_MS}-0")
-    pruning.prune(context)
-    assert watermark(context) == now - 9 * DAY_MS
-    count(context)
-    exact(context, traffic)
+def test_an_entry_of_another_program_without_a_time_is_counted_too(queue: Queue) -> None:
+    made = queue.traffic.entry(queue.now)
+    queue.client.xadd(STREAM, {"rows": made.rows}, id=f"{queue.now - 9 * DAY_MS}-0")
+    queue.prune()
+    queue.forgotten(9)
+    queue.count()
+    queue.exact()
 
 
-def test_without_redis_nothing_is_pruned(context: Context, redis_client: redis.Redis) -> None:
-    traffic, now = Traffic(8), now_ms(redis_client)
-    send(redis_client, traffic.entry(now - 9 * DAY_MS))
-    count(context)
-    age(context)
-    nowhere = replace(context, redis_url="redis://127.0.0.1:1/0")
+def test_without_redis_nothing_is_pruned(queue: Queue) -> None:
+    queue.send(9)
+    queue.count()
+    queue.age()
+    nowhere = replace(queue.context, redis_url="redis://127.0.0.1:1/0")
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
         pruning.prune(nowhere)
-    stopping = replace(context, stop=lambda: True)
+    stopping = replace(queue.context, stop=lambda: True)
     with pytest.raises(JobFailed, match="nothing was pruned"):
         pruning.prune(stopping)
-    assert watermark(context) == 0
-    with connect(context.mysql_url) as session:
-        assert guard_count(session) == 1
+    assert guards.watermark(queue.session) == 0
+    assert guard_count(queue.session) == 1
 
 
-def test_clocks_apart_prune_nothing(
-    context: Context, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clocks_apart_prune_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """MySQL's clock is set for the session of the run."""
 
     def ahead(mysql_url: str, *, read_timeout: float, lock_wait: int) -> Session:
         session = open_tables(mysql_url, read_timeout=read_timeout, lock_wait=lock_wait)
-        session.execute("SET SESSION timestamp = %s", (now_ms(redis_client) // 1000 + 3600,))
+        session.execute("SET SESSION timestamp = %s", (queue.now // 1000 + 3600,))
         return session
 
     monkeypatch.setattr(pruning, "open_tables", ahead)
     with pytest.raises(Refused, match=r"clocks of MySQL and Redis differ by 3,[56]"):
-        pruning.prune(context)
-    assert watermark(context) == 0
+        queue.prune()
+    assert guards.watermark(queue.session) == 0
 
 
-def test_runs_that_ended_long_ago_go(mysql_url: str) -> None:
-    with connect(mysql_url) as session:
-        for days, state in ((1, "done"), (9, "done"), (10, "failed"), (11, "skipped")):
-            for minute in range(3):
-                add_run(session, timedelta(days=days, minutes=minute), state)
-        for state in ("planned", "running"):
-            add_run(session, timedelta(days=12), state)
-        assert pruning.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
-        assert pruning.delete_runs(session, 8.5, Pace()) == (0, True)
-        assert session.query("SELECT state, COUNT(*) FROM job_run GROUP BY state ORDER BY 1") == [
-            ("done", 3),
-            ("planned", 1),
-            ("running", 1),
-        ]
-        assert pruning.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
-        assert pruning.delete_runs(session, 0, Pace()) == (3, True)
+def test_runs_that_ended_long_ago_go(session: Session) -> None:
+    for days, state in ((1, "done"), (9, "done"), (10, "failed"), (11, "skipped")):
+        for minute in range(3):
+            add_run(session, timedelta(days=days, minutes=minute), state)
+    for state in ("planned", "running"):
+        add_run(session, timedelta(days=12), state)
+    assert pruning.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
+    assert pruning.delete_runs(session, 8.5, Pace()) == (0, True)
+    assert session.query("SELECT state, COUNT(*) FROM job_run GROUP BY state ORDER BY 1") == [
+        ("done", 3),
+        ("planned", 1),
+        ("running", 1),
+    ]
+    assert pruning.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
+    assert pruning.delete_runs(session, 0, Pace()) == (3, True)
 
 
-def test_it_rests_between_transactions_and_can_be_stopped_after_each(mysql_url: str) -> None:
+def test_it_rests_between_transactions_and_can_be_stopped_after_each(session: Session) -> None:
     rests = 0
 
     def rest() -> None:
         nonlocal rests
         rests += 1
 
-    with connect(mysql_url) as session:
-        session.execute(
-            "INSERT INTO applied_entry (entry_id, keep_from) VALUES "
-            + ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10))
-        )
-        now = int(session.query("SELECT UNIX_TIMESTAMP()")[0][0]) * 1000
-        done = guards.prune(
-            session, keep_ms=0, now_ms=now, chunk=2, rest=rest, stop=lambda: rests == 2
-        )
-        assert (done.deleted, done.finished, rests) == (6, False, 2)
-        done = guards.prune(session, keep_ms=0, now_ms=now, chunk=2, rest=rest)
-        assert (done.deleted, done.finished, rests) == (4, True, 4)
-        for minute in range(6):
-            add_run(session, timedelta(days=9, minutes=minute), "done")
-        assert pruning.delete_runs(session, 8, Pace(stop=lambda: True), chunk=2) == (2, False)
+    session.execute(
+        "INSERT INTO applied_entry (entry_id, keep_from) VALUES "
+        + ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10))
+    )
+    now = int(session.query("SELECT UNIX_TIMESTAMP()")[0][0]) * 1000
+    done = guards.prune(session, keep_ms=0, now_ms=now, chunk=2, rest=rest, stop=lambda: rests == 2)
+    assert (done.deleted, done.finished, rests) == (6, False, 2)
+    done = guards.prune(session, keep_ms=0, now_ms=now, chunk=2, rest=rest)
+    assert (done.deleted, done.finished, rests) == (4, True, 4)
+    for minute in range(6):
+        add_run(session, timedelta(days=9, minutes=minute), "done")
+    assert pruning.delete_runs(session, 8, Pace(stop=lambda: True), chunk=2) == (2, False)
 
 
 def test_a_run_that_is_cut_off_between_transactions_says_so(
-    context: Context, redis_client: redis.Redis
+    context: Context, session: Session
 ) -> None:
-    with connect(context.mysql_url) as session:
-        values = ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10_001))
-        session.execute(f"INSERT INTO applied_entry (entry_id, keep_from) VALUES {values}")
+    values = ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10_001))
+    session.execute(f"INSERT INTO applied_entry (entry_id, keep_from) VALUES {values}")
 
-        def gone() -> bool:
-            return guard_count(session) < 10_001
+    def gone() -> bool:
+        return guard_count(session) < 10_001
 
-        done = pruning.prune(replace(context, stop=gone))
+    done = pruning.prune(replace(context, stop=gone))
     assert (done.rows, done.finished) == (10_000, False)
     assert done.detail.endswith("0 runs deleted; stopped early, the next run goes on")
 
@@ -290,34 +284,30 @@ def set_aside(session: Session, number: int, ago: timedelta, reason: str = "bad_
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_dead_letters_older_than_the_dead_days_go(
-    context: Context, redis_client: redis.Redis
-) -> None:
-    with connect(context.mysql_url) as session:
-        set_aside(session, 350, timedelta(days=91), "bad_key")
-        set_aside(session, 3, timedelta(days=89), "bad_minute")
-        session.execute("INSERT INTO dead_group VALUES ('empty', '', 0, UTC_TIMESTAMP(3))")
-        keeping = replace(context, options=JobOptions(dead_days=0, compact_share=1.0))
-        assert pruning.prune(keeping).detail == "0 guard rows and 0 runs deleted"
-        assert dead.count(session) == {"bad_key": 350, "bad_minute": 3}
-        assert session.query("SELECT reason FROM dead_group ORDER BY reason") == [
-            ("bad_key",),
-            ("bad_minute",),
-        ]
-        done = pruning.prune(context)
-        assert done == JobOutcome(350, "0 guard rows and 0 runs deleted, 350 dead letters")
-        assert dead.count(session) == {"bad_minute": 3}
-        assert dead.not_kept(session) == {("bad_minute", "bad_minute"): 3}
+def test_dead_letters_older_than_the_dead_days_go(context: Context, session: Session) -> None:
+    set_aside(session, 350, timedelta(days=91), "bad_key")
+    set_aside(session, 3, timedelta(days=89), "bad_minute")
+    session.execute("INSERT INTO dead_group VALUES ('empty', '', 0, UTC_TIMESTAMP(3))")
+    keeping = replace(context, options=JobOptions(dead_days=0, compact_share=1.0))
+    assert pruning.prune(keeping).detail == "0 guard rows and 0 runs deleted"
+    assert dead.count(session) == {"bad_key": 350, "bad_minute": 3}
+    assert session.query("SELECT reason FROM dead_group ORDER BY reason") == [
+        ("bad_key",),
+        ("bad_minute",),
+    ]
+    done = pruning.prune(context)
+    assert done == JobOutcome(350, "0 guard rows and 0 runs deleted, 350 dead letters")
+    assert dead.count(session) == {"bad_minute": 3}
+    assert dead.not_kept(session) == {("bad_minute", "bad_minute"): 3}
 
 
-def test_pruning_of_dead_letters_rests_and_can_be_stopped(mysql_url: str) -> None:
+def test_pruning_of_dead_letters_rests_and_can_be_stopped(session: Session) -> None:
     rests: list[int] = []
-    with connect(mysql_url) as session:
-        set_aside(session, 350, timedelta(days=2))
-        half = dead.prune(session, 1, rest=lambda: rests.append(1), stop=lambda: len(rests) == 1)
-        assert (half, len(rests)) == ((200, False), 1)
-        assert dead.prune(session, 1, rest=lambda: rests.append(1)) == (150, True)
-        assert len(rests) == 2
+    set_aside(session, 350, timedelta(days=2))
+    half = dead.prune(session, 1, rest=lambda: rests.append(1), stop=lambda: len(rests) == 1)
+    assert (half, len(rests)) == ((200, False), 1)
+    assert dead.prune(session, 1, rest=lambda: rests.append(1)) == (150, True)
+    assert len(rests) == 2
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,19 @@ def begun(session: Session, one: Attempt) -> Begun:
     return begin(session, one, MOST)[0]
 
 
+def started(session: Session) -> Attempt:
+    """The first attempt of a run that was planned."""
+    plan(session)
+    assert begun(session, attempt()) is Begun.STARTED
+    return attempt()
+
+
+def shown(session: Session, *columns: str, moment: datetime = NINE) -> list[Any]:
+    """Some columns of a run's row."""
+    row = run_row(session, "j", moment)
+    return [row[name] for name in columns]
+
+
 def left_behind(session: Session) -> None:
     """What a scheduler does with the run that is going, after it was silent for long."""
     (seen,) = (run for run in open_runs(session) if run.state == "running")
@@ -66,17 +80,13 @@ def left_behind(session: Session) -> None:
 
 
 def test_a_planned_run_starts_once_and_ends_with_what_it_did(session: Session) -> None:
-    plan(session)
-    one = attempt()
-    assert begun(session, one) is Begun.STARTED
+    one = started(session)
     assert begun(session, one) is Begun.STARTED  # asked again, as its COMMIT was uncertain
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["attempts"], row["holder"]) == ("running", 1, "h")
+    assert shown(session, "state", "attempts", "holder") == ["running", 1, "h"]
     assert begun(session, attempt(holder="other")) is Begun.NOTHING
     assert beat(session, one)
     assert finish(session, one, "done", "12 rows to 3", 12)
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["row_count"], row["detail"]) == ("done", 12, "12 rows to 3")
+    assert shown(session, "state", "row_count", "detail") == ["done", 12, "12 rows to 3"]
     assert not beat(session, one)
     for again in (attempt(holder="other"), attempt(2, holder="other")):
         assert begun(session, again) is Begun.NOTHING
@@ -89,13 +99,13 @@ def test_a_run_that_nobody_planned_does_not_start(session: Session) -> None:
     assert begun(session, attempt()) is Begun.STARTED
 
 
-def test_of_many_that_begin_at_once_one_starts(runs_url: str, session: Session) -> None:
+def test_of_many_that_begin_at_once_one_starts(mysql_url: str, session: Session) -> None:
     for number in range(5):
         plan(session, NINE.replace(minute=number), f"j{number}")
 
     def starter(holder: str) -> Callable[[], int]:
         def start() -> int:
-            with connect(runs_url) as own:
+            with connect(mysql_url) as own:
                 return sum(
                     begun(own, attempt(1, NINE.replace(minute=n), holder, f"j{n}")) is Begun.STARTED
                     for n in range(5)
@@ -108,14 +118,16 @@ def test_of_many_that_begin_at_once_one_starts(runs_url: str, session: Session) 
         assert sum(done.result() for done in starts) == 5
 
 
-def test_of_two_runs_of_a_job_that_begin_at_once_one_waits(runs_url: str, session: Session) -> None:
+def test_of_two_runs_of_a_job_that_begin_at_once_one_waits(
+    mysql_url: str, session: Session
+) -> None:
     for turn in range(5):
         moments = [NINE.replace(day=1 + turn), TEN.replace(day=1 + turn)]
         for moment in moments:
             plan(session, moment)
 
         def start(moment: datetime) -> Begun:
-            with connect(runs_url) as own:
+            with connect(mysql_url) as own:
                 return begun(own, attempt(moment=moment, holder=str(moment)))
 
         with ThreadPoolExecutor(2) as pool:
@@ -142,33 +154,29 @@ def test_a_run_that_is_skipped_does_not_start_and_one_that_started_is_not_skippe
     plan(session, NINE)
     plan(session, TEN)
     assert skip(session, attempt(), "the one before goes on")
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["detail"], row["attempts"]) == (
-        "skipped", "the one before goes on", 0
-    )  # fmt: skip
+    why = "the one before goes on"
+    assert shown(session, "state", "detail", "attempts") == ["skipped", why, 0]
     assert begun(session, attempt()) is Begun.NOTHING
     assert begun(session, attempt(moment=TEN)) is Begun.STARTED
     assert not skip(session, attempt(moment=TEN), "late")
 
 
 def test_a_run_left_behind_is_taken_over_by_the_next_attempt(session: Session) -> None:
-    plan(session)
-    dead, late = attempt(), attempt(holder="late")
-    assert begun(session, dead) is Begun.STARTED
+    dead, late = started(session), attempt(holder="late")
     heir = attempt(2, holder="heir")
     assert begun(session, heir) is Begun.NOTHING  # it lives, as far as anybody knows
     left_behind(session)
     assert begun(session, late) is Begun.NOTHING
     assert not beat(session, dead)  # nobody else has it yet
     assert begun(session, heir) is Begun.STARTED
-    assert run_row(session, "j", NINE)["attempts"] == 2
+    assert shown(session, "attempts") == [2]
     # the first one was frozen, not dead: it has nothing more to say
     assert not beat(session, dead)
     assert not finish(session, dead, "done", "too late", 1)
     assert not put_back(session, dead, None, spent=True)
-    assert run_row(session, "j", NINE)["state"] == "running"
+    assert shown(session, "state") == ["running"]
     assert finish(session, heir, "done", "right", 2)
-    assert run_row(session, "j", NINE)["detail"] == "right"
+    assert shown(session, "detail") == ["right"]
 
 
 def test_a_run_whose_process_dies_every_time_ends_as_failed(session: Session) -> None:
@@ -177,19 +185,16 @@ def test_a_run_whose_process_dies_every_time_ends_as_failed(session: Session) ->
         assert begun(session, attempt(number, holder=f"h{number}")) is Begun.STARTED
         left_behind(session)
     assert begun(session, attempt(MOST + 1)) is Begun.WORN
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["attempts"]) == ("failed", MOST)
-    assert "3 times in all" in row["detail"]
+    state, attempts, why = shown(session, "state", "attempts", "detail")
+    assert (state, attempts) == ("failed", MOST)
+    assert "3 times in all" in why
     assert begun(session, attempt(MOST + 1)) is Begun.NOTHING
 
 
 def test_a_failed_run_is_tried_again_after_a_pause(session: Session) -> None:
-    plan(session)
-    one, two = attempt(), attempt(2, holder="g")
-    assert begun(session, one) is Begun.STARTED
+    one, two = started(session), attempt(2, holder="g")
     assert put_back(session, one, "no luck", spent=True, pause_s=0.0)
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["attempts"], row["detail"]) == ("planned", 1, "no luck")
+    assert shown(session, "state", "attempts", "detail") == ["planned", 1, "no luck"]
     assert [run.attempts for run in open_runs(session)] == [1]
     assert begun(session, attempt(holder="again")) is Begun.NOTHING
     assert begun(session, two) is Begun.STARTED
@@ -199,15 +204,11 @@ def test_a_failed_run_is_tried_again_after_a_pause(session: Session) -> None:
     three = attempt(3, holder="f")
     assert begun(session, three) is Begun.STARTED
     assert finish(session, three, "done", "done at last", 3)
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["attempts"], row["detail"]) == ("done", 3, "done at last")
+    assert shown(session, "state", "attempts", "detail") == ["done", 3, "done at last"]
 
 
 def test_what_is_said_is_cut_to_its_column_and_any_text_is_stored(session: Session) -> None:
-    plan(session)
-    one = attempt()
-    assert begun(session, one) is Begun.STARTED
-    assert finish(session, one, "failed", "ñ🙂\udcff\0" + "x" * 5000, 2**70)
+    assert finish(session, started(session), "failed", "ñ🙂\udcff\0" + "x" * 5000, 2**70)
     row = run_row(session, "j", NINE)
     assert row["detail"].startswith("ñ🙂?xx")
     assert len(row["detail"]) == 1000
@@ -223,14 +224,13 @@ def test_a_run_that_waited_for_hours_makes_way_for_later_ones(session: Session) 
     )
     old, young = (run.planned_at for run in open_runs(session))
     assert begun(session, attempt(moment=old)) is Begun.STALE
-    assert run_row(session, "j", old)["detail"] == STALE
+    assert shown(session, "detail", moment=old) == [STALE]
     # the last one runs, however old: there is none after it
     assert begun(session, attempt(moment=young, holder="g")) is Begun.STARTED
 
 
 def test_a_run_that_is_late_makes_way_at_once_while_another_is_going(session: Session) -> None:
-    plan(session)
-    assert begun(session, attempt()) is Begun.STARTED
+    started(session)
     session.execute(
         "INSERT INTO job_run (job, planned_at, state) VALUES"
         " ('j', UTC_TIMESTAMP() - INTERVAL 2 HOUR, 'planned')"
@@ -240,42 +240,26 @@ def test_a_run_that_is_late_makes_way_at_once_while_another_is_going(session: Se
 
 
 def test_a_run_that_is_put_back_starts_again_once_as_the_same_attempt(session: Session) -> None:
-    plan(session)
-    one = attempt()
-    assert begun(session, one) is Begun.STARTED
+    one = started(session)
     assert put_back(session, one, "half of it", spent=False)
-    row = run_row(session, "j", NINE)
-    assert (row["state"], row["attempts"], row["detail"]) == ("planned", 0, "half of it")
+    assert shown(session, "state", "attempts", "detail") == ["planned", 0, "half of it"]
     assert not put_back(session, one, None, spent=False)
     assert not finish(session, one, "done", None)
     assert begun(session, attempt(2, holder="late")) is Begun.NOTHING
     assert begun(session, attempt(holder="g")) is Begun.STARTED
     assert begun(session, attempt(holder="again")) is Begun.NOTHING
     assert not put_back(session, one, None, spent=False)
-    assert run_row(session, "j", NINE)["holder"] == "g"
+    assert shown(session, "holder") == ["g"]
 
 
-def test_a_process_that_was_frozen_right_after_it_began_does_no_work(
-    runs_url: str, session: Session
+def test_a_run_that_was_given_back_or_frozen_right_after_it_began_is_lost_to_its_process(
+    mysql_url: str, session: Session
 ) -> None:
-    plan(session)
-    one = attempt()
-    options = JobsOptions(mysql_url=runs_url, redis_url="", jobs_redis_url="")
-    since = time.monotonic()
-    assert begun(session, one) is Begun.STARTED
-    with RunHeartbeat(shared_moment(), options, one, since) as heartbeat:
-        assert not heartbeat.lost
+    options = JobsOptions(mysql_url=mysql_url, redis_url="", jobs_redis_url="", beat_every_s=0.05)
+    since, one = time.monotonic(), started(session)
     with RunHeartbeat(shared_moment(), options, one, since - options.silent_s) as heartbeat:
         assert heartbeat.lost
-
-
-def test_a_sign_of_life_that_finds_the_run_given_back_ends_it(
-    runs_url: str, session: Session
-) -> None:
-    plan(session)
-    one = attempt()
-    options = JobsOptions(mysql_url=runs_url, redis_url="", jobs_redis_url="", beat_every_s=0.05)
-    assert begun(session, one) is Begun.STARTED
-    with RunHeartbeat(shared_moment(), options, one, time.monotonic()) as heartbeat:
+    with RunHeartbeat(shared_moment(), options, one, since) as heartbeat:
+        assert not heartbeat.lost
         left_behind(session)
         eventually(lambda: heartbeat.lost)

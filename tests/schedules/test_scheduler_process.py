@@ -1,14 +1,19 @@
 """The scheduler process: real processes, real signals, servers that go away."""
 
-from datetime import datetime, timedelta
-
 import pytest
 import redis
 
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
-from tests.schedules.scheduling import queued, said, scheduler, wait_said
+from tests.schedules.scheduling import (
+    planned,
+    queued,
+    require_no_gap,
+    said,
+    scheduler,
+    wait_said,
+)
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.processes import Child, Children
 from tests.support.proxies import MySQLProxy
@@ -33,47 +38,37 @@ def end(child: Child) -> None:
     assert "Traceback" not in child.output()
 
 
-def times(session: Session) -> list[datetime]:
-    return [at for (at,) in session.query("SELECT planned_at FROM job_run ORDER BY planned_at")]
-
-
-def require_no_gap(session: Session) -> None:
-    """A run for each second from the first to the last."""
-    found = times(session)
-    assert found == [found[0] + timedelta(seconds=n) for n in range(len(found))]
-
-
 def test_two_plan_every_second_once_whoever_of_them_ends(
-    session: Session, redis_client: redis.Redis, redis_url: str, runs_url: str, children: Children
+    session: Session, redis_client: redis.Redis, redis_url: str, mysql_url: str, children: Children
 ) -> None:
-    first = scheduler(children, redis_url, runs_url)
-    second = scheduler(children, redis_url, runs_url)
+    first = scheduler(children, redis_url, mysql_url)
+    second = scheduler(children, redis_url, mysql_url)
     for each in (first, second):
         wait_said(each, "ready")
     wait_planned(session, 3, first)
     first.kill()
-    wait_planned(session, len(times(session)) + 2, second)
-    third = scheduler(children, redis_url, runs_url)
+    wait_planned(session, len(planned(session)) + 2, second)
+    third = scheduler(children, redis_url, mysql_url)
     wait_said(third, "ready")
     end(second)
-    wait_planned(session, len(times(session)) + 2, third)
+    wait_planned(session, len(planned(session)) + 2, third)
     end(third)
     require_no_gap(session)
-    assert len(set(queued(redis_client))) >= len(times(session)) - 1
+    assert len(set(queued(redis_client))) >= len(planned(session)) - 1
 
 
 def test_one_that_is_frozen_holds_up_nothing_and_plans_nothing_twice(
-    session: Session, redis_url: str, runs_url: str, children: Children
+    session: Session, redis_url: str, mysql_url: str, children: Children
 ) -> None:
-    frozen = scheduler(children, redis_url, runs_url)
-    other = scheduler(children, redis_url, runs_url)
+    frozen = scheduler(children, redis_url, mysql_url)
+    other = scheduler(children, redis_url, mysql_url)
     for each in (frozen, other):
         wait_said(each, "ready")
     for _ in range(3):
         frozen.stop()
-        wait_planned(session, len(times(session)) + 2, other)
+        wait_planned(session, len(planned(session)) + 2, other)
         frozen.go_on()
-        wait_planned(session, len(times(session)) + 1, other)
+        wait_planned(session, len(planned(session)) + 1, other)
     for each in (frozen, other):
         end(each)
     require_no_gap(session)
@@ -81,12 +76,12 @@ def test_one_that_is_frozen_holds_up_nothing_and_plans_nothing_twice(
 
 @pytest.mark.long("seconds without MySQL")
 def test_cut_off_from_mysql_it_waits_and_another_plans(
-    session: Session, redis_url: str, runs_url: str, children: Children
+    session: Session, redis_url: str, mysql_url: str, children: Children
 ) -> None:
-    with MySQLProxy.to(runs_url) as proxy:
-        cut_off = scheduler(children, redis_url, proxy.url(runs_url))
+    with MySQLProxy.to(mysql_url) as proxy:
+        cut_off = scheduler(children, redis_url, proxy.url(mysql_url))
         wait_said(cut_off, "ready")
-        other = scheduler(children, redis_url, runs_url)
+        other = scheduler(children, redis_url, mysql_url)
         wait_said(other, "ready")
     wait_said(cut_off, "waiting")
     wait_planned(session, 4, other)
@@ -96,14 +91,14 @@ def test_cut_off_from_mysql_it_waits_and_another_plans(
 
 
 def test_one_that_cannot_reach_redis_plans_and_another_hands_over(
-    session: Session, redis_client: redis.Redis, redis_url: str, runs_url: str, children: Children
+    session: Session, redis_client: redis.Redis, redis_url: str, mysql_url: str, children: Children
 ) -> None:
-    cut_off = scheduler(children, NOWHERE, runs_url)
+    cut_off = scheduler(children, NOWHERE, mysql_url)
     wait_said(cut_off, "waiting")
     wait_planned(session, 3, cut_off)
-    other = scheduler(children, redis_url, runs_url)
+    other = scheduler(children, redis_url, mysql_url)
     wait_said(other, "ready")
-    count = len(times(session))
+    count = len(planned(session))
     eventually(lambda: len(set(queued(redis_client))) >= count, 30, message=other.output)
     for child in (cut_off, other):
         end(child)
@@ -112,9 +107,9 @@ def test_one_that_cannot_reach_redis_plans_and_another_hands_over(
 
 @pytest.mark.parametrize("step", [2, -7200, pytest.param(7200, marks=HOURS)])
 def test_a_step_of_the_hosts_clock_neither_stops_it_nor_dates_runs_ahead(
-    session: Session, redis_url: str, runs_url: str, children: Children, step: int
+    session: Session, redis_url: str, mysql_url: str, children: Children, step: int
 ) -> None:
-    child = scheduler(children, redis_url, runs_url, clock_step=step)
+    child = scheduler(children, redis_url, mysql_url, clock_step=step)
     wait_said(child, "ready")
     wait_planned(session, 5, child)
     assert not session.query("SELECT 1 FROM job_run WHERE planned_at > UTC_TIMESTAMP()")
@@ -146,10 +141,10 @@ def test_a_mysql_that_restarts_is_waited_for(
 
 @pytest.mark.long("servers that restart")
 def test_a_redis_that_goes_away_and_forgets_costs_no_run(
-    own_redis_server: RedisFactory, session: Session, runs_url: str, children: Children
+    own_redis_server: RedisFactory, session: Session, mysql_url: str, children: Children
 ) -> None:
     server = own_redis_server()
-    child = scheduler(children, server.url, runs_url)
+    child = scheduler(children, server.url, mysql_url)
     wait_planned(session, 2, child)
     server.kill()
     wait_said(child, "waiting")
@@ -164,13 +159,13 @@ def test_a_redis_that_goes_away_and_forgets_costs_no_run(
 
 
 def test_newer_tables_end_it_with_a_reason(
-    session: Session, redis_url: str, runs_url: str, children: Children
+    session: Session, redis_url: str, mysql_url: str, children: Children
 ) -> None:
     session.execute(
         "INSERT INTO schema_version (version, name, applied_at) VALUES (999, 'x', NOW())"
     )
     try:
-        child = scheduler(children, redis_url, runs_url)
+        child = scheduler(children, redis_url, mysql_url)
         assert child.wait(30) == 1, child.output()
         assert "schema_too_new" in said(child)
     finally:

@@ -122,7 +122,7 @@ class World:
 
 @pytest.fixture
 def make(
-    runs_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    mysql_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[int], World]]:
     """A world of so many schedulers."""
     schedulers: list[SchedulerAt] = []
@@ -132,14 +132,14 @@ def make(
         zones = {job: zone for job, (_, zone) in JOBS.items()}
         for _ in range(number):
             schedulers.append(
-                SchedulerAt(redis_client, runs_url, crons, time_zone=zones, silent_s=SILENT_S)
+                SchedulerAt(redis_client, mysql_url, crons, time_zone=zones, silent_s=SILENT_S)
             )
         world = World(session, redis_client, schedulers, Random(7))
         clock = "countersink.schedules.scheduler.planner.time.monotonic"
         monkeypatch.setattr(clock, lambda: world.now.timestamp())
         return world
 
-    with connect(runs_url) as session:
+    with connect(mysql_url) as session:
         yield made
     for one in schedulers:
         one.session.close()

@@ -1,6 +1,5 @@
 """Values in the application's own transaction: without gaps, rolled back with it."""
 
-from datetime import date
 from functools import partial
 from typing import Any
 
@@ -121,46 +120,6 @@ def test_an_application_that_is_not_strict(
     assert run(app, "SHOW WARNINGS") == []
 
 
-def test_connections_of_all_kinds(sequences: Sequences, mysql_url: str) -> None:
-    kinds: list[dict[str, Any]] = [
-        {"cursorclass": DictCursor},
-        {"cursorclass": SSCursor},
-        {"cursorclass": SSDictCursor},
-        {"client_flag": CLIENT.FOUND_ROWS},
-        {"charset": "latin1"},
-        {"database": None},
-        {"autocommit": True},
-        {"init_command": "SET SESSION sql_safe_updates = 1"},
-    ]
-    for number, options in enumerate(kinds):
-        name, stock = f"ä{number}", f"stock {number}"
-        with open_app(mysql_url, **options) as app:
-            assert [sequences.next_in(app, name, start=-1) for _ in range(3)] == [-1, 0, 1]
-            sequences.set(stock, 5)
-            sequences.configure(stock, minimum=0, maximum=5)
-            assert [sequences.next_in(app, stock, -2) for _ in range(2)] == [3, 1]
-            with pytest.raises(SequenceExhausted):
-                sequences.next_in(app, stock, -2)
-            app.commit()
-            sequences.configure(f"yearly {number}", period="year", time_zone="Asia/Tokyo")
-            assert [sequences.next_in(app, f"yearly {number}") for _ in range(3)] == [1, 2, 3]
-            app.commit()
-        assert [sequences.peek(name), sequences.peek(stock)] == [1, 1]
-
-
-def test_at_the_end_the_transaction_is_still_open(
-    sequences: Sequences,
-    app: Connection,
-) -> None:
-    sequences.configure("a", maximum=1)
-    assert sequences.next_in(app, "a") == 1
-    assert sequences.next_in(app, "b") == 1
-    with pytest.raises(SequenceExhausted):
-        sequences.next_in(app, "a")
-    app.commit()
-    assert [sequences.peek("a"), sequences.peek("b")] == [1, 1]
-
-
 def test_errors_of_the_driver_come_as_they_are(
     store: Store, mysql_url: str, app: Connection
 ) -> None:
@@ -173,16 +132,6 @@ def test_errors_of_the_driver_come_as_they_are(
     app.close()
     with pytest.raises(pymysql.err.InterfaceError):
         store.sequences.next_in(app, "a")
-
-
-def test_a_connection_whose_clock_was_set_goes_by_it(sequences: Sequences, app: Connection) -> None:
-    sequences.configure("daily", period="day")
-    run(app, "SET SESSION timestamp = 1000000000")
-    assert [sequences.next_in(app, "daily"), sequences.next_in(app, "daily")] == [1, 2]
-    run(app, "SET SESSION timestamp = DEFAULT")
-    assert sequences.next_in(app, "daily") == 1
-    app.commit()
-    assert sequences.periods("daily")[0].start == date(2001, 9, 9)
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
@@ -261,47 +210,57 @@ def test_in_a_transaction_with_a_snapshot_of_its_own(store: Store, app: Connecti
         assert store.sequences.next(name) == 5
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "text": {"conv": encoders},
+    "dict": {"cursorclass": DictCursor},
+    "stream": {"cursorclass": SSCursor},
+    "dict-stream": {"cursorclass": SSDictCursor},
+    "found-rows": {"client_flag": CLIENT.FOUND_ROWS},
+    "latin1": {"charset": "latin1"},
+    "no-database": {"database": None},
+    "safe-updates": {"init_command": "SET SESSION sql_safe_updates = 1"},
+}
+"""Ways of connecting by PyMySQL."""
+
+
 # Of the libraries SQLAlchemy on PyMySQL, and Django with errors of its own: what is below them is
 # here already.
 @pytest.mark.parametrize(
     "opened",
     [
         *(*DRIVERS, LIBRARIES[0], LIBRARIES[-2]),
-        pytest.param(partial(applications.on_pymysql, conv=encoders), id="pymysql-text"),
+        *(
+            pytest.param(partial(applications.on_pymysql, **how), id=name)
+            for name, how in KINDS.items()
+        ),
         pytest.param(partial(applications.on_pure_connector, raw=True), id="connector-bytes"),
     ],
 )
-def test_every_driver_tells_the_value(mysql_url: str, opened: Open) -> None:
+def test_every_driver_tells_the_value(store: Store, mysql_url: str, opened: Open) -> None:
     app = opened(mysql_url)
-    with Store(mysql_url) as store:
-        sequences = store.sequences
-        try:
-            assert [sequences.next_in(app.connection, "a", start=-1) for _ in range(3)] == [
-                -1,
-                0,
-                1,
-            ]
-            app.rollback()
-            sequences.set("down", MIN + 2)
-            sequences.set("up", MAX - 1)
-            assert sequences.next_in(app.connection, "down", -1) == MIN + 1
-            assert sequences.next_in(app.connection, "up", 1) == MAX
-            for name, step in (("down", -2), ("up", 1)):
-                with pytest.raises(SequenceExhausted):
-                    sequences.next_in(app.connection, name, step)
-            app.commit()
-            sequences.set("stock", 5)
-            sequences.configure("stock", minimum=0)
-            assert sequences.next_in(app.connection, "stock", -2) == 3
+    sequences, next_in = store.sequences, partial(store.sequences.next_in, app.connection)
+    try:
+        assert [next_in("ä", start=-1) for _ in range(3)] == [-1, 0, 1]
+        app.rollback()
+        sequences.set("down", MIN + 2)
+        sequences.set("up", MAX - 1)
+        assert next_in("down", -1) == MIN + 1
+        assert next_in("up", 1) == MAX
+        for name, step in (("down", -2), ("up", 1)):
             with pytest.raises(SequenceExhausted):
-                sequences.next_in(app.connection, "stock", -4)
-            app.commit()
-            options: dict[str, Any] = {"minimum": 1, "maximum": 2, "cycle": True, "start": 2}
-            sequences.configure("yearly", period="year", time_zone="Asia/Tokyo", **options)
-            taken = [sequences.next_in(app.connection, "yearly") for _ in range(3)]
-            assert taken == [2, 2, 2]
-            app.commit()
-        finally:
-            app.close()
-        assert sequences.peek("a") is None
-        assert [sequences.peek(name) for name in ("down", "up", "stock")] == [MIN + 1, MAX, 3]
+                next_in(name, step)
+        app.commit()
+        sequences.set("stock", 5)
+        sequences.configure("stock", minimum=0, maximum=5)
+        assert next_in("stock", -2) == 3
+        with pytest.raises(SequenceExhausted):
+            next_in("stock", -4)
+        app.commit()
+        options: dict[str, Any] = {"minimum": 1, "maximum": 2, "cycle": True, "start": 2}
+        sequences.configure("yearly", period="year", time_zone="Asia/Tokyo", **options)
+        assert [next_in("yearly") for _ in range(3)] == [2, 2, 2]
+        app.commit()
+    finally:
+        app.close()
+    assert sequences.peek("ä") is None
+    assert [sequences.peek(name) for name in ("down", "up", "stock")] == [MIN + 1, MAX, 3]

@@ -18,13 +18,15 @@ class App:
     `session` is its connection, `own` one to the tables of countersink.
     """
 
-    def __init__(self, mysql_url: str, app_url: str, session: Session, own: Session) -> None:
+    def __init__(
+        self, mysql_url: str, app_url: str, session: Session, own: Session, store: Store
+    ) -> None:
         self.mysql_url = mysql_url
         self.app_url = app_url
         self.schema = str(Settings.parse(app_url).database)
         self.session = session
         self.own = own
-        self.store = Store(mysql_url)
+        self.store = store
 
     def run(self, *statements: str) -> None:
         """Run the application's statements."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from countersink.store import Store
 from countersink.store.connection import connect
 from tests.store.tracked.application import App
 
@@ -11,7 +12,9 @@ from tests.store.tracked.application import App
 @pytest.fixture
 def app(mysql_url: str, app_database_url: str) -> Iterator[App]:
     """An application that has no tables yet."""
-    with connect(app_database_url) as session, connect(mysql_url) as own:
-        made = App(mysql_url, app_database_url, session, own)
-        yield made
-        made.store.close()
+    with (
+        connect(app_database_url) as session,
+        connect(mysql_url) as own,
+        Store(mysql_url) as store,
+    ):
+        yield App(mysql_url, app_database_url, session, own, store)

@@ -1,6 +1,6 @@
 """Row counts: equal to COUNT(*) with the same condition, whatever the values are."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -19,7 +19,7 @@ from countersink.store.tracked import row_count as module
 from countersink.store.tracked.check import differences
 from countersink.store.tracked.row_count import row_count
 from countersink.store.tracked.table import read_table
-from tests.store.tracked.application import App
+from tests.store.tracked.application import App, user
 from tests.store.width_rows import plant
 from tests.support.examples import examples
 
@@ -72,14 +72,12 @@ DAYS = [None, date(1960, 1, 1), date(1970, 1, 1), date(2026, 11, 20), date(2026,
 DAYS += [date(2026, 11, 22), date(9999, 12, 25), date(9999, 12, 31)]
 
 
-class Sales:
-    """The table, filled at will, and both ways of counting its rows."""
+class Sales(App):
+    """An application with the table, filled at will, and both ways of counting its rows."""
 
-    def __init__(self, store: Store, session: Session, name: str) -> None:
-        self.store = store
-        self.name = name
-        self.session = session
-        session.execute(TABLE)
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.sales"
 
     def fill(self, rows: list[dict[str, Any]]) -> None:
         """Let the table have these rows, without the values that a column does not take."""
@@ -92,8 +90,9 @@ class Sales:
                     list(row.values()),
                 )
 
-    def track(self, counter: str, by: list[str] | None = None, day: str | None = None) -> None:
-        self.store.tracked.track(self.name, counter=counter, by=by or [], day=day)
+    def count_by(self, counter: str, by: Sequence[str] = (), day: str | None = None) -> None:
+        """Track the table in a counter."""
+        self.track("sales", counter=counter, by=by, day=day)
 
     def counted(self, where: dict[str, Any], start: Any = None, end: Any = None) -> int:
         """What COUNT(*) says; rows without a day are there when no day is the first one."""
@@ -114,10 +113,10 @@ class Sales:
 
 
 @pytest.fixture
-def sales(mysql_url: str, app_database_url: str) -> Iterator[Sales]:
+def sales(app: App) -> Sales:
     """The table in a database of its own."""
-    with Store(mysql_url) as store, connect(app_database_url) as session:
-        yield Sales(store, session, f"{Settings.parse(app_database_url).database}.sales")
+    app.run(TABLE)
+    return Sales(app.mysql_url, app.app_url, app.session, app.own, app.store)
 
 
 GROUPS = [["plain"], ["folded"], ["padded", "kind"], ["number", "filled", "flag", "bits"]]
@@ -126,7 +125,7 @@ GROUPS += [["price", "born", "moment"], ["length", "year", "fixed", "raw"]]
 
 def test_every_type_of_column_is_compared_as_the_server_compares_it(sales: Sales) -> None:
     for group in GROUPS:
-        sales.track("-".join(group), group)
+        sales.count_by("-".join(group), group)
     sales.fill([{name: value} for name, values in VALUES.items() for value in values])
     for name, values in VALUES.items():
         for value in values:
@@ -173,25 +172,24 @@ def _is_range(days: tuple[date | None, date | None]) -> bool:
 def test_any_rows_and_any_question_give_what_count_gives(
     sales: Sales, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sales.track("all")
-    sales.track("of-days", [], "sold")
-    sales.track("sales", ["number", "folded", "plain"], "sold")
+    sales.count_by("all")
+    sales.count_by("of-days", [], "sold")
+    sales.count_by("sales", ["number", "folded", "plain"], "sold")
     _compare(sales)
     monkeypatch.setattr(module, "ENTRIES", 2)
     monkeypatch.setattr(module, "MOST_ENTRIES", 3)
     _compare(sales)
 
 
-def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) -> None:
-    sales.track("wide", ["number", "flag"], "sold")
-    sales.track("narrow", ["number"])
-    sales.track("all")
+def test_the_fewest_columns_that_will_do_are_read(sales: Sales) -> None:
+    sales.count_by("wide", ["number", "flag"], "sold")
+    sales.count_by("narrow", ["number"])
+    sales.count_by("all")
     sales.fill([{"number": 1, "flag": True, "sold": "2026-11-21"}] * 3)
-    with connect(mysql_url) as session:
-        for counter, amount in (("wide", 1000), ("narrow", 100), ("all", 10)):
-            session.execute(
-                "UPDATE counter_slot SET amount = %s WHERE counter = %s", (amount, counter)
-            )
+    for counter, amount in (("wide", 1000), ("narrow", 100), ("all", 10)):
+        sales.own.execute(
+            "UPDATE counter_slot SET amount = %s WHERE counter = %s", (amount, counter)
+        )
     count = sales.store.row_count
     assert count(sales.name) == 10
     assert count(sales.name, number=1) == 100
@@ -202,7 +200,7 @@ def test_the_fewest_columns_that_will_do_are_read(sales: Sales, mysql_url: str) 
 
 
 def test_names_of_columns_are_taken_in_any_case_and_values_from_both_places(sales: Sales) -> None:
-    sales.track("orders", ["number", "plain"])
+    sales.count_by("orders", ["number", "plain"])
     sales.fill([{"number": 1, "plain": "a"}, {"number": 1, "plain": "b"}])
     count = sales.store.row_count
     assert count("orders", Number=1, where={"PLAIN": "A"}) == 1
@@ -213,8 +211,8 @@ def test_names_of_columns_are_taken_in_any_case_and_values_from_both_places(sale
 
 
 def test_what_cannot_be_told_is_an_error_that_says_what_can(sales: Sales) -> None:
-    sales.track("orders", ["number", "plain", "born"])
-    sales.track("orders-by-day", [], "sold")
+    sales.count_by("orders", ["number", "plain", "born"])
+    sales.count_by("orders-by-day", [], "sold")
     count = sales.store.row_count
     with pytest.raises(UnknownCounter, match="'other' is tracked: countersink track other"):
         count("other")
@@ -241,7 +239,7 @@ def test_what_cannot_be_told_is_an_error_that_says_what_can(sales: Sales) -> Non
 
 
 def test_days_that_are_counted_as_one_are_not_told_apart(sales: Sales) -> None:
-    sales.track("orders", [], "sold")
+    sales.count_by("orders", [], "sold")
     sales.fill([{"sold": day} for day in DAYS])
     count = sales.store.row_count
     assert count("orders", end=date(1969, 12, 31)) == 2
@@ -260,30 +258,28 @@ def test_days_that_are_counted_as_one_are_not_told_apart(sales: Sales) -> None:
         count("orders", start=datetime.fromisoformat("2026-11-21"))
 
 
-def test_a_table_that_is_not_counted_yet_has_no_count_to_read(sales: Sales, mysql_url: str) -> None:
-    sales.track("orders", ["number"])
-    sales.track("all")
-    with connect(mysql_url) as session:
-        session.execute("UPDATE tracked_table SET counted = NULL WHERE counter = 'all'")
+def test_a_table_that_is_not_counted_yet_has_no_count_to_read(sales: Sales) -> None:
+    sales.count_by("orders", ["number"])
+    sales.count_by("all")
+    sales.own.execute("UPDATE tracked_table SET counted = NULL WHERE counter = 'all'")
     sales.fill([{"number": 1}])
     assert sales.store.row_count(sales.name) == 1  # by the other one
     with pytest.raises(Refused, match=r"as all: it is being tracked, repaired or untracked, or"):
         sales.store.row_count("all")
 
 
-def test_a_name_that_means_two_tables_is_refused(sales: Sales, mysql_url: str) -> None:
-    sales.track("orders")
-    with connect(mysql_url) as session:
-        session.execute(
-            "INSERT INTO tracked_table SELECT 'own', DATABASE(), 'orders', '[]', NULL, 16,"
-            " 'countersink_own', created, counted FROM tracked_table"
-        )
+def test_a_name_that_means_two_tables_is_refused(sales: Sales) -> None:
+    sales.count_by("orders")
+    sales.own.execute(
+        "INSERT INTO tracked_table SELECT 'own', DATABASE(), 'orders', '[]', NULL, 16,"
+        " 'countersink_own', created, counted FROM tracked_table"
+    )
     with pytest.raises(ValueError, match=r"counter of .*\.sales, and table .*\.orders is tracked"):
         sales.store.row_count("orders")
 
 
 def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
-    sales.track("orders", ["number"])
+    sales.count_by("orders", ["number"])
     sales.session.execute("ALTER TABLE sales DROP COLUMN number")
     assert sales.store.row_count("orders", number=None) == 0
     with pytest.raises(Refused, match=r"column number of .* is gone,.* untrack --counter orders"):
@@ -294,36 +290,29 @@ def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
 
 
 def test_a_reader_needs_no_rights_on_the_table_but_to_see_the_columns_it_asks_for(
-    sales: Sales, mysql_url: str
+    sales: Sales,
 ) -> None:
-    sales.track("orders", ["number"])
+    sales.count_by("orders", ["number"])
     sales.fill([{"number": 1}, {"number": None}])
-    url = Settings.parse(mysql_url)
-    schema = sales.name.split(".", maxsplit=1)[0]
-    sales.session.execute("CREATE USER 'reader'@'%' IDENTIFIED BY 'Reader-7'")
-    try:
-        sales.session.execute(f"GRANT SELECT ON {url.database}.* TO 'reader'@'%'")
-        with Store(f"mysql://reader:Reader-7@{url.host}:{url.port}/{url.database}") as store:
-            assert store.row_count(sales.name) == 2
-            assert store.row_count("orders", number=None) == 1
-            with pytest.raises(Refused, match="grant it SELECT on that table"):
-                store.row_count("orders", number=1)
-            sales.session.execute(f"GRANT SELECT ON {schema}.sales TO 'reader'@'%'")
-            assert store.row_count("orders", number=1) == 1
-    finally:
-        sales.session.execute("DROP USER 'reader'@'%'")
+    rights = f"SELECT ON {Settings.parse(sales.mysql_url).database}.*"
+    with user(sales.mysql_url, rights) as url, Store(url) as store:
+        assert store.row_count(sales.name) == 2
+        assert store.row_count("orders", number=None) == 1
+        with pytest.raises(Refused, match="grant it SELECT on that table"):
+            store.row_count("orders", number=1)
+        sales.run(f"GRANT SELECT ON {sales.name} TO limited@'%'")
+        assert store.row_count("orders", number=1) == 1
 
 
-def test_keys_that_no_trigger_wrote_are_nobodys_rows(sales: Sales, mysql_url: str) -> None:
+def test_keys_that_no_trigger_wrote_are_nobodys_rows(sales: Sales) -> None:
     columns = ["price", "plain", "folded"]
     for column in columns:
-        sales.track(column, [column])
-    sales.track("all", columns)
+        sales.count_by(column, [column])
+    sales.count_by("all", columns)
     strange = [b"\xff", b"a\\", b"\\x", b"a|b|c|d", b"\xed\xa0\x80", b"x" * 254 + b"\xc3", b"NaN"]
-    with connect(mysql_url) as session:
-        for counter in (*columns, "all"):
-            for key in (*strange, *(b"NaN|" + key + b"|" + key for key in strange[:4])):
-                plant(session, (counter, "1970-01-01", key, 0, 5))
+    for counter in (*columns, "all"):
+        for key in (*strange, *(b"NaN|" + key + b"|" + key for key in strange[:4])):
+            plant(sales.own, (counter, "1970-01-01", key, 0, 5))
     sales.fill([{"price": 1, "plain": "a", "folded": "a"}])
     for where in ({"price": 1}, {"plain": "a"}, {"folded": "A"}):
         assert sales.store.row_count(sales.name, where=where) == 1, where
@@ -338,16 +327,13 @@ def reads(session: Session) -> int:
     return sum(int(value) for name, value in found if "rnd" not in name)  # those of SHOW itself
 
 
-def test_only_what_is_asked_for_is_read(
-    sales: Sales, mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_asked_for_is_read(sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTRIES", 10)  # as many as this small table makes sense with
-    sales.track("orders", ["number", "plain"], "sold")
-    with connect(mysql_url) as session:
-        dates = [date(2026, 1, 1) + timedelta(days=n) for n in range(200)]
-        texts = [f"{number}|{text}" for number in range(20) for text in "abAB"]
-        plant(session, *(("orders", day, text, 256, 1) for day in dates for text in texts))
-        session.execute("ANALYZE TABLE counter_slot")
+    sales.count_by("orders", ["number", "plain"], "sold")
+    dates = [date(2026, 1, 1) + timedelta(days=n) for n in range(200)]
+    texts = [f"{number}|{text}" for number in range(20) for text in "abAB"]
+    plant(sales.own, *(("orders", day, text, 256, 1) for day in dates for text in texts))
+    sales.own.execute("ANALYZE TABLE counter_slot")
     day = date(2026, 1, 2)
     for where, days, found, most in (
         ({"number": 7, "plain": "a"}, {}, 400, 500),
@@ -360,22 +346,18 @@ def test_only_what_is_asked_for_is_read(
 
         def work(session: Session, where: Any = where, days: Any = days) -> tuple[int, int]:
             before = reads(session)
-            name = sales.name.split(".", maxsplit=1)[0]
-            return row_count(session, name, "sales", where, **days), reads(session) - before
+            return row_count(session, sales.schema, "sales", where, **days), reads(session) - before
 
         counted, read = sales.store.snapshot(work)
         assert counted == found, where
         assert read < most, (where, days, read)
 
 
-def test_more_keys_than_are_read_at_a_time(
-    sales: Sales, mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_keys_than_are_read_at_a_time(sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTRIES", 100)
-    sales.track("orders", ["number", "plain"])
-    with connect(mysql_url) as session:
-        texts = [f"{number}|{'aA'[number % 2]}" for number in range(1050)]
-        plant(session, *(("orders", "1970-01-01", text, 256, 2) for text in texts))
+    sales.count_by("orders", ["number", "plain"])
+    texts = [f"{number}|{'aA'[number % 2]}" for number in range(1050)]
+    plant(sales.own, *(("orders", "1970-01-01", text, 256, 2) for text in texts))
     assert sales.store.row_count("orders", plain="a") == 2100
     assert sales.store.row_count("orders", plain="b") == 0
     assert sales.store.row_count("orders", number=7) == 2

@@ -3,18 +3,37 @@
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import date
 from hashlib import blake2b
 
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
+from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.dead import DeadRow
+from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.sql import LABEL
+from countersink.store.sql import LABEL, day_label
 from countersink.store.visitors.sketch import SketchUnion, checksum
-from tests.store.helpers import now_ms
+from tests.store.helpers import minute, now_ms
 
 Sighting = tuple[str, RowKey, int, str]
 """(counter, key or dimensions, Unix minute, member)."""
+
+
+NOON = minute()
+TODAY = day_label(date(2026, 11, 21))
+OVER = OVERFLOW.encode()
+
+
+def sightings(key: str, *members: str) -> list[Sighting]:
+    """Of ``visitors``, at noon."""
+    return [("visitors", key, NOON, member) for member in members]
+
+
+def dead_rows(session: Session) -> list[DeadRow]:
+    """All dead rows."""
+    return [row for page in dead.pages(session) for key in page if (row := dead.lock(session, key))]
 
 
 def salt_at(session: Session, counter: str, minute: int) -> tuple[int, bytes]:
@@ -38,18 +57,18 @@ def seen_entry(
 ) -> Incoming:
     """An entry of sightings, a row for each key and minute, and of plain rows; hashes may recur."""
     folded: dict[tuple[str, RowKey, int], list[str]] = defaultdict(list)
-    for counter, key, minute, member in sightings:
-        folded[counter, key, minute].append(member)
+    for counter, key, at, member in sightings:
+        folded[counter, key, at].append(member)
     rows: list[Row] = []
     seen: dict[int, Seen] = {}
-    for (counter, key, minute), members in folded.items():
-        number, salt = salt_at(session, counter, minute)
+    for (counter, key, at), members in folded.items():
+        number, salt = salt_at(session, counter, at)
         hashes = b"".join([hashed(member, salt) for member in members])
         seen[len(rows)] = Seen(number, hashes)
-        rows.append((len(rows), counter, key, minute, len(members)))
-    rows += [(len(rows) + at, *row) for at, row in enumerate(plain)]
-    at = now_ms()
-    return Incoming(at.to_bytes(6, "big") + os.urandom(10), at, rows, seen=seen)
+        rows.append((len(rows), counter, key, at, len(members)))
+    rows += [(len(rows) + place, *row) for place, row in enumerate(plain)]
+    sent = now_ms()
+    return Incoming(sent.to_bytes(6, "big") + os.urandom(10), sent, rows, seen=seen)
 
 
 def unions(session: Session, counter: str) -> dict[tuple[int, str], SketchUnion]:

@@ -4,7 +4,6 @@ they are dead letters, each once, whatever else has it run again.
 
 import json
 from contextlib import closing
-from datetime import date
 
 import pytest
 
@@ -17,7 +16,6 @@ from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict, DamagedSketch
-from countersink.store.sql import day_label
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import (
@@ -26,22 +24,23 @@ from tests.store.helpers import (
     guard_count,
     keys,
     ledger,
-    minute,
     rolled_up,
     slots,
 )
-from tests.store.visitors.sightings import Sighting, numbers, seen_entry
-from tests.store.visitors.test_unite import dead_rows
+from tests.store.visitors.sightings import (
+    NOON,
+    OVER,
+    TODAY,
+    Sighting,
+    dead_rows,
+    numbers,
+    seen_entry,
+    sightings,
+)
 from tests.support.traffic import now_minute
 
-NOON = minute()
-TODAY = day_label(date(2026, 11, 21))
 DAMAGE = "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = %s"
 pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]
-
-
-def sightings(key: str, *members: str) -> list[Sighting]:
-    return [("visitors", key, NOON, member) for member in members]
 
 
 def damage(session: Session, key: str) -> None:
@@ -104,8 +103,7 @@ def test_whatever_has_a_transaction_run_again_each_row_counts_once(
     assert points.count("before_commit") == 2
     assert points.count("begun") > 4
     assert letters(session) == [("bad_sketch", "/")] * 2
-    over = OVERFLOW.encode()
-    assert keys(session, "visitors") == {b"/": 1, b"/x": 1, b"/z": 1, over: 1}
+    assert keys(session, "visitors") == {b"/": 1, b"/x": 1, b"/z": 1, OVER: 1}
     assert keys(session, "other") == {b"k": 10}
     assert ledger(session) == slots(session)
     assert guard_count(session) == 3
@@ -122,12 +120,11 @@ def test_a_row_that_is_refused_takes_no_room_of_a_cap(
     done = applier.apply([seen_entry(session, sightings("/4", "b") + sightings("/1", "b"))])
     assert (done.rows, done.dead, done.overflown) == (1, 1, 0)
     assert letters(session) == [("bad_sketch", "/4")]
-    over = OVERFLOW.encode()
-    assert keys(session, "visitors") == {b"/1": 2, b"/2": 1, over: 1}
+    assert keys(session, "visitors") == {b"/1": 2, b"/2": 1, OVER: 1}
     store.counters.set("visitors", max_keys=4)
     assert retry(session, slot=1, decode=decode_payload).retried == 1
-    assert keys(session, "visitors") == {b"/1": 2, b"/2": 1, b"/4": 1, over: 1}
-    session.execute("DELETE FROM visitor_slot WHERE counter_key = %s", (over,))
+    assert keys(session, "visitors") == {b"/1": 2, b"/2": 1, b"/4": 1, OVER: 1}
+    session.execute("DELETE FROM visitor_slot WHERE counter_key = %s", (OVER,))
     assert numbers(session, "visitors") == {(TODAY, "/1"): 2, (TODAY, "/2"): 1, (TODAY, "/4"): 1}
 
 

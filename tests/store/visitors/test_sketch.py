@@ -71,11 +71,6 @@ def test_a_union_of_many_members_takes_little_memory() -> None:
     assert peak < 15_000_000  # 36 MB where all are kept
 
 
-def test_members_are_counted_once_wherever_they_are() -> None:
-    some = hashes(3, 200)
-    assert visitors(sketch_of(some), sketch_of(some[:800]), sketch_of(some[400:])).total == 200
-
-
 @pytest.mark.parametrize(
     "size",
     [100_000, pytest.param(10_000_000, marks=pytest.mark.long("sets of millions"))],
@@ -123,12 +118,6 @@ def test_a_sketch_that_grows_step_by_step_can_always_be_read(step: int) -> None:
         stored = union.sketch()
     assert stored == sketch_of(whole)
     assert registers(stored) == registers(sketch_of(whole))
-
-
-def test_registers_are_those_that_the_hll_of_an_exact_set_would_have() -> None:
-    some = hashes(2, 5000)
-    small = [sketch_of(some[at : at + 800]) for at in range(0, len(some), 800)]
-    assert registers(united(small)) == registers(sketch_of(some))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import random
 from base64 import b64encode
 from contextlib import closing
 from dataclasses import replace
-from datetime import date
 from itertools import pairwise
 
 import pytest
@@ -13,41 +12,31 @@ import pytest
 from countersink.runtime.dimensions import check_dimensions, values_of
 from countersink.runtime.members import Seen
 from countersink.store import Store
-from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
-from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
 from countersink.store.errors import Conflict
-from countersink.store.sql import day_label
 from countersink.store.totals import unions as module_of_unions
 from countersink.store.visitors.sketch import Visitors
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import applier as new_applier
-from tests.store.helpers import keys, minute, together
+from tests.store.helpers import keys, together
 from tests.store.visitors.sightings import (
+    NOON,
+    TODAY,
     Sighting,
+    dead_rows,
     hashed,
     numbers,
     salt_at,
     seen_entry,
+    sightings,
     unions,
 )
 from tests.support.sketches import registers, sketch_of
 
-NOON = minute()
-TODAY = day_label(date(2026, 11, 21))
 pytestmark = pytest.mark.usefixtures("store")
-
-
-def dead_rows(session: Session) -> list[DeadRow]:
-    """All dead rows."""
-    return [row for page in dead.pages(session) for key in page if (row := dead.lock(session, key))]
-
-
-def sightings(key: str, *members: str) -> list[Sighting]:
-    return [("visitors", key, NOON, member) for member in members]
 
 
 def test_sightings_are_counted_and_members_once(
