@@ -17,6 +17,7 @@ from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from tests.support.proxies import Request
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -106,6 +107,16 @@ def compacted(url: str, before: date = date.max, **more: Any) -> PassDone:
 def rolled_up(url: str) -> PassDone:
     """Roll up whatever there is to be."""
     return roll_up(partial(open_tables, url))
+
+
+def wait_for_update_lock(session: Session) -> None:
+    """Wait until somebody asks for rows to update them."""
+    shown = "SHOW FULL PROCESSLIST"
+    eventually(lambda: any("FOR UPDATE" in str(row[7]) for row in session.query(shown)))
+
+
+class Killed(Exception):
+    """Stands for a process that dies at a point."""
 
 
 def says(text: str) -> Callable[[Request, bytes], bool]:

@@ -1,7 +1,6 @@
 """Breakdowns that are declared later, beside history, deletion and what was counted for times to
 come."""
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -194,11 +193,3 @@ def test_what_was_counted_far_ahead_is_named_with_what_takes_it_back(
     changed = store.counters.set("views", breakdowns=["country"])
     assert 0 < changed.breakdowns[0].since < LATEST
     assert store.totals.total("views") == 0
-
-
-def test_what_was_counted_for_tomorrow_is_waited_for(store: Store, applier: Applier) -> None:
-    store.counters.set("views", dimensions=["country"])
-    tomorrow = int(time.time()) // 86_400 * 1440 + 1440
-    count(applier, PAGE[:1], 7, tomorrow + 60)
-    changed = store.counters.set("views", breakdowns=["country"])
-    assert changed.breakdowns[0].since == tomorrow + 1440

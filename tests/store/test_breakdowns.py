@@ -191,21 +191,6 @@ def test_breakdowns_are_in_no_list_of_counters(applier: Applier, store: Store, v
     assert store.totals.counters() == {views: 2}
 
 
-def test_a_breakdown_that_is_added_later_begins_then(
-    session: Session, applier: Applier, store: Store, views: str
-) -> None:
-    count(applier, ({"page": "/home"}, 2))
-    shown = store.counters.set(
-        views, breakdowns=["page", "country", "page,country", "device"]
-    ).breakdowns[-1]
-    assert (shown.name, shown.dimensions) == ("views#4", ("device",))
-    late, first = increments(({"device": "phone"}, 3), ({"device": "phone"}, 4))
-    late, first = (*late[:3], shown.since - 1, 3), (*first[:3], shown.since, 4)
-    applier.apply([entry([late, first])])
-    assert cells(session, "views#4") == {("phone",): 4}
-    assert sum(cells(session, "views#1").values()) == 9
-
-
 @pytest.mark.servers("mariadb", "mysql")
 def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
     session: Session, applier: Applier, store: Store, views: str
@@ -364,7 +349,7 @@ def test_combinations_take_as_much_room_as_they_may(
     assert keys(session, views) == {b"": number}
 
 
-def test_a_breakdown_begins_behind_what_was_counted_for_times_to_come(
+def test_a_breakdown_that_is_added_later_begins_behind_what_was_counted_for_times_to_come(
     session: Session, applier: Applier, store: Store, views: str
 ) -> None:
     ahead = datetime.now(UTC).date() + timedelta(days=1)
@@ -372,10 +357,12 @@ def test_a_breakdown_begins_behind_what_was_counted_for_times_to_come(
     applier.apply([entry(rows)])
     breakdowns = ["page", "country", "page,country", "device"]
     added = store.counters.set(views, breakdowns=breakdowns).breakdowns[-1]
+    assert (added.name, added.dimensions) == ("views#4", ("device",))
     assert added.since == minute(ahead + timedelta(days=1), 0)
-    later: Row = (0, views, rows[0][2], added.since, 4)
-    applier.apply([entry([rows[0]]), entry([later])])
-    assert cells(session, added.name) == {("phone",): 4}
+    for number, at in enumerate((minute(ahead), added.since - 1, added.since)):
+        applier.apply([entry([(0, views, rows[0][2], at, 10**number)])])
+    assert cells(session, added.name) == {("phone",): 100}
+    assert sum(cells(session, "views#1").values()) == 114
 
 
 def test_a_counter_has_dimensions_or_is_tracked(store: Store, session: Session, views: str) -> None:

@@ -1,7 +1,7 @@
 """Making counters, and what of them can be changed when."""
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +161,6 @@ def test_the_public_names() -> None:
     for name in countersink.store.__all__:
         found = getattr(countersink.store, name)
         assert found is Store or issubclass(found, StoreError)
-
-
-def test_from_migrating_to_a_total(empty_mysql_url: str) -> None:
-    with Store(empty_mysql_url) as store:
-        assert store.migrate()[-1] == "0001_schema"
-        applier = Applier(empty_mysql_url, 1)
-        applier.apply([entry(rows(("/home", 7)))])
-        applier.close()
-        assert store.totals.total("views", key="/home") == 7
-        assert store.totals.daily("views") == [(date(2026, 11, 21), 7)]
 
 
 def test_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from countersink.store.counters import deletion
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
 from countersink.store.errors import Conflict
 from countersink.store.verify import verify
-from tests.store.helpers import again_and_again, entry, keys, ledger, minute, row, slots
+from tests.store.helpers import Killed, again_and_again, entry, keys, ledger, minute, row, slots
 from tests.store.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
@@ -148,17 +148,13 @@ def test_a_deleted_counter_begins_anew_in_its_time_zone_and_resolution(
     assert (shown.keep, shown.made) == ((), False)
 
 
-class _Killed(Exception):
-    """Stands for a process that dies at a point."""
-
-
 def die_at(commit: int) -> Callable[[str], None]:
     """Dies before the commit with this number, from 1."""
     commits = count(1)
 
     def reached(point: str) -> None:
         if next(commits) == commit:
-            raise _Killed
+            raise Killed
 
     return reached
 
@@ -186,7 +182,7 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
                 else:
                     delete_key(dying, "views", key, reached=reached)
                 break
-            except _Killed:
+            except Killed:
                 deaths += 1
         assert verify(deleting).differences == []
         assert deaths < 30

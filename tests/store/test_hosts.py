@@ -165,24 +165,16 @@ def test_a_session_moves_when_its_server_becomes_read_only(
     kept.close()
 
 
-def test_sessions_that_read_move_with_the_writes(first: MySQLServer, second: MySQLServer) -> None:
-    """What is counted on the new primary would be missing in what an old one answers."""
-    connecting = partial(
-        connect, url_of(first.port, second.port), database=False, isolation="REPEATABLE READ"
-    )
-    pool = Pool(connecting)
-    assert pool.read(port_of) == first.port
-    run(first, "SET GLOBAL read_only = 1")
-    assert pool.read(port_of) == second.port
-    pool.close()
-
-
-def test_sessions_that_read_are_not_kept_for_long(
+def test_sessions_that_read_move_with_the_writes_and_are_not_kept_for_long(
     first: MySQLServer, second: MySQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All processes come to the first host again that takes writes."""
-    monkeypatch.setattr(connection, "MOVE_S", 0.0)
-    pool = Pool(partial(connect, url_of(first.port, second.port), database=False))
+    """What is counted on the new primary would be missing in what an old one answers; and all
+    processes come to the first host again that takes writes.
+    """
+    url = url_of(first.port, second.port)
+    pool = Pool(partial(connect, url, database=False, isolation="REPEATABLE READ"))
+    assert pool.read(port_of) == first.port
+    monkeypatch.setattr(connection, "MOVE_S", 0.0)  # of the next session
     run(first, "SET GLOBAL read_only = 1")
     assert pool.read(port_of) == second.port
     run(first, "SET GLOBAL read_only = 0")
@@ -331,20 +323,23 @@ def test_a_bug_does_not_end_the_watch() -> None:
     assert asked == [one, one, two]
 
 
-def test_all_sessions_to_a_hung_host_are_given_up() -> None:
+@pytest.mark.parametrize("answers", [False, True])
+def test_all_sessions_to_a_host_are_given_up_unless_it_answers_after_all(answers: bool) -> None:
     """A thread that uses one after the other waits once, and not for each of them."""
     settings = Settings.parse(url_of(1, 2))
     one, two = settings.each_host()
+    long, just, idle = Hung(one), Hung(one, time.monotonic()), Hung(one, None)
+    elsewhere = Hung(two, None)
 
     def log_in(host: Settings) -> socket.socket:
         if host == one:
             raise Unavailable("did not answer in time")
+        if answers:
+            long.waiting_since = None
         return socket.socket()
 
-    long, just, idle = Hung(one), Hung(one, time.monotonic()), Hung(one, None)
-    elsewhere = Hung(two, None)
     hosts.Watch(log_in)._look([(each, settings) for each in (elsewhere, idle, just, long)])
-    assert all(each.aborted.is_set() for each in (long, just, idle))
+    assert {each.aborted.is_set() for each in (long, just, idle)} == {not answers}
     assert not elsewhere.aborted.is_set()
 
 
@@ -389,22 +384,6 @@ def test_the_others_tell_whether_a_node_is_in_the_cluster(
     assert looked == [one, *others[:asked]]
     assert session.aborted.is_set() == given_up
     assert list(hosts._silent) == [one.where] * given_up  # a login there would wait, too
-
-
-def test_a_host_that_answers_after_all_keeps_its_sessions() -> None:
-    settings = Settings.parse(url_of(1, 2))
-    one, _ = settings.each_host()
-    waits, idle = Hung(one), Hung(one, None)
-
-    def log_in(host: Settings) -> socket.socket:
-        if host == one:
-            raise Unavailable("did not answer in time")
-        waits.waiting_since = None
-        return socket.socket()
-
-    hosts.Watch(log_in)._look([(each, settings) for each in (waits, idle)])
-    assert not waits.aborted.is_set()
-    assert not idle.aborted.is_set()
 
 
 @pytest.mark.parametrize(

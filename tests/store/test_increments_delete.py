@@ -1,5 +1,6 @@
 """Taking a key away in the application's own transaction: rows and ledger go together."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.servers("mariadb", "mysql")
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def fill(session: Session, store: Store, app: Connection, applier: Applier) -> None:
+@pytest.fixture
+def filled(session: Session, store: Store, app: Connection, applier: Applier) -> Store:
     """Rows of the key a and of its neighbours: of workers, compacted days and months, the app's."""
     counted = rows(("a", 10), ("A", 1), ("a ", 1), ("á", 1), counter="orders")
     applier.apply([entry(counted)])
@@ -39,20 +41,37 @@ def fill(session: Session, store: Store, app: Connection, applier: Applier) -> N
     )
     store.increment_many(app, "orders", {"a": 1000, "b": 1})
     app.commit()
+    return store
+
+
+def delete_beside(
+    store: Store, mysql_url: str, level: str, count: Callable[[Session], None]
+) -> None:
+    """Delete the key a, while another session counts just before its rows go."""
+
+    def meanwhile(_request: Request) -> None:
+        with connect(mysql_url, lock_wait=1) as other:
+            count(other)
+
+    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
+        run(slow, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        proxy.when("*", Phase.BEFORE, Deed.PASS, call=meanwhile, where=says("DELETE"))
+        store.delete(slow, "orders", "a")
+        slow.commit()
+    assert store.totals.total("orders", key="a") == 0
 
 
 def test_all_of_the_keys_rows_go_and_nothing_else(
-    store: Store, app: Connection, session: Session, applier: Applier
+    filled: Store, app: Connection, session: Session
 ) -> None:
-    fill(session, store, app, applier)
-    assert store.totals.total("orders", key="a") == 1210
-    before = store.totals.total("orders")
-    store.delete(app, "orders", "a")
-    store.delete(app, "orders", "none")
-    assert store.totals.total("orders") == before
+    assert filled.totals.total("orders", key="a") == 1210
+    before = filled.totals.total("orders")
+    filled.delete(app, "orders", "a")
+    filled.delete(app, "orders", "none")
+    assert filled.totals.total("orders") == before
     app.commit()
-    assert store.totals.total("orders", key="a") == 0
-    assert store.totals.total("orders") == before - 1210 == 6
+    assert filled.totals.total("orders", key="a") == 0
+    assert filled.totals.total("orders") == before - 1210 == 6
     assert posted(session) == held(session)
     assert keys(session, "orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 3}
 
@@ -69,73 +88,47 @@ def test_amounts_are_exact_whatever_the_application_makes_of_decimals(
     assert posted(session) == {"orders": (0, 0)}
 
 
-def test_rolled_back_nothing_goes(
-    store: Store, app: Connection, session: Session, applier: Applier
-) -> None:
-    fill(session, store, app, applier)
-    store.increment(app, "orders", "a", 7)
-    store.delete(app, "orders", "a")
+def test_rolled_back_nothing_goes(filled: Store, app: Connection) -> None:
+    filled.increment(app, "orders", "a", 7)
+    filled.delete(app, "orders", "a")
     app.rollback()
-    assert store.totals.total("orders", key="a") == 1210
-    store.increment(app, "orders", "a", 7)
-    store.delete(app, "orders", "a")
-    commit_one(store, app, "orders", "a", 3)
-    assert store.totals.total("orders", key="a") == 3
+    assert filled.totals.total("orders", key="a") == 1210
+    filled.increment(app, "orders", "a", 7)
+    filled.delete(app, "orders", "a")
+    commit_one(filled, app, "orders", "a", 3)
+    assert filled.totals.total("orders", key="a") == 3
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_what_others_count_meanwhile_stays(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    app: Connection,
-    mysql_url: str,
-    level: str,
+    filled: Store, session: Session, mysql_url: str, level: str
 ) -> None:
-    fill(session, store, app, applier)
     late: list[bool] = []
 
-    def count(_request: Request) -> None:
-        with connect(mysql_url, lock_wait=1) as other:
-            try:
-                plant(
-                    other,
-                    ("orders", "2026-11-20", "a", 77, 5),
-                    ("orders", "2026-11-22", "a", 77, 5),
-                )
-                late.append(True)
-            except Exception:
-                late.append(False)
+    def count(other: Session) -> None:
+        try:
+            plant(other, *(("orders", f"2026-11-{day}", "a", 77, 5) for day in (20, 22)))
+            late.append(True)
+        except Exception:
+            late.append(False)
 
-    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
-        run(slow, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-        proxy.when("*", Phase.BEFORE, Deed.PASS, call=count, where=says("DELETE"))
-        store.delete(slow, "orders", "a")
-        slow.commit()
+    delete_beside(filled, mysql_url, level, count)
     # At READ COMMITTED the gaps between the rows are nobody's: what came there is met once more.
     assert late[0] == (level == "READ COMMITTED")
-    assert store.totals.total("orders", key="a") == 0
     assert held(session)["orders"][0] - posted(session)["orders"][0] == 10 * sum(late)
     post_planted(session)
 
 
 def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_before_it_goes(
-    store: Store, session: Session, applier: Applier, app: Connection, mysql_url: str
+    filled: Store, session: Session, mysql_url: str
 ) -> None:
     """Its row comes between the look at the key's rows and their end, and was not looked at."""
-    fill(session, store, app, applier)
 
-    def count(_request: Request) -> None:
-        with connect(mysql_url, lock_wait=1) as other:
-            plant(other, ("orders", "2026-01-01", "a", 77, 5))
-            plant(other, ("orders", "2026-01-01", "a", 0, 20), width=NUMBER["hour"])
+    def count(other: Session) -> None:
+        plant(other, ("orders", "2026-01-01", "a", 77, 5))
+        plant(other, ("orders", "2026-01-01", "a", 0, 20), width=NUMBER["hour"])
 
-    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as slow:
-        run(slow, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        proxy.when("*", Phase.BEFORE, Deed.PASS, call=count, where=says("DELETE"))
-        store.delete(slow, "orders", "a")
-        slow.commit()
-    assert store.totals.total("orders", key="a") == 0
+    delete_beside(filled, mysql_url, "READ COMMITTED", count)
     # It was posted as it went, as nobody has posted that it came.
     assert held(session)["orders"][0] - posted(session)["orders"][0] == 25
     post_planted(session)
@@ -143,65 +136,50 @@ def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_cut_off_anywhere_it_has_done_nothing(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    app: Connection,
-    mysql_url: str,
-    autocommit: bool,
+    filled: Store, app: Connection, mysql_url: str, autocommit: bool
 ) -> None:
-    fill(session, store, app, applier)
     for start in ("SELECT TIMESTAMPDIFF", "DELETE", "INSERT INTO"):
         with MySQLProxy.to(mysql_url) as proxy:
             slow = open_app(proxy.url(mysql_url), autocommit=autocommit)
             proxy.when("*", Phase.AFTER, Deed.CUT, where=says(start))
             with pytest.raises(pymysql.err.OperationalError):
-                store.delete(slow, "orders", "a")
+                filled.delete(slow, "orders", "a")
         run(app, "SELECT * FROM counter_slot WHERE counter_key = 'a' FOR UPDATE")
         app.rollback()
-        assert store.totals.total("orders", key="a") == 1210
+        assert filled.totals.total("orders", key="a") == 1210
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_who_commits_after_an_error_keeps_no_half_of_it(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    app: Connection,
-    mysql_url: str,
-    autocommit: bool,
+    filled: Store, mysql_url: str, autocommit: bool
 ) -> None:
-    fill(session, store, app, applier)
     with (
         MySQLProxy.to(mysql_url) as proxy,
         open_app(proxy.url(mysql_url), autocommit=autocommit) as slow,
     ):
-        store.increment(slow, "orders", "c")
+        filled.increment(slow, "orders", "c")
         proxy.when("*", Phase.BEFORE, Deed.ERROR, error=1205, where=says("counter_ledger"))
         with pytest.raises(pymysql.err.OperationalError, match="1205"):
-            store.delete(slow, "orders", "a")
+            filled.delete(slow, "orders", "a")
         slow.commit()
-        assert store.totals.total("orders", key="a") == 1210
-        assert store.totals.total("orders", key="c") == 1
-        store.delete(slow, "orders", "a")
+        assert filled.totals.total("orders", key="a") == 1210
+        assert filled.totals.total("orders", key="c") == 1
+        filled.delete(slow, "orders", "a")
         slow.commit()
-    assert store.totals.total("orders", key="a") == 0
+    assert filled.totals.total("orders", key="a") == 0
 
 
-def test_a_transaction_that_was_begun_by_hand_goes_on(
-    store: Store, session: Session, applier: Applier, app: Connection, mysql_url: str
-) -> None:
+def test_a_transaction_that_was_begun_by_hand_goes_on(filled: Store, mysql_url: str) -> None:
     """Autocommit is on, and yet there is a transaction, which deleting must not end."""
-    fill(session, store, app, applier)
     with open_app(mysql_url, autocommit=True) as begun:
         begun.begin()
-        store.increment(begun, "orders", "c")
-        store.delete(begun, "orders", "a")
+        filled.increment(begun, "orders", "c")
+        filled.delete(begun, "orders", "a")
         begun.rollback()
-        assert store.totals.total("orders", key="a") == 1210
-        assert store.totals.total("orders", key="c") == 0
-        store.delete(begun, "orders", "a")
-    assert store.totals.total("orders", key="a") == 0
+        assert filled.totals.total("orders", key="a") == 1210
+        assert filled.totals.total("orders", key="c") == 0
+        filled.delete(begun, "orders", "a")
+    assert filled.totals.total("orders", key="a") == 0
 
 
 def test_a_key_of_very_many_buckets(store: Store, app: Connection, session: Session) -> None:

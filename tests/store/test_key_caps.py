@@ -18,9 +18,20 @@ from countersink.store.connection import Session, connect
 from countersink.store.counters.catalog import KeyMemory
 from countersink.store.errors import Unavailable
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import MAX, beside, entry, keys, ledger, minute, row, rows, together
+from tests.store.helpers import (
+    MAX,
+    Killed,
+    beside,
+    entry,
+    keys,
+    ledger,
+    minute,
+    row,
+    rows,
+    together,
+    wait_for_update_lock,
+)
 from tests.support.examples import MANY
-from tests.support.waiting import eventually
 
 OVER = OVERFLOW.encode()
 TODAY = date(2026, 11, 21)
@@ -211,10 +222,6 @@ def test_retried_dead_letters_keep_to_the_cap(
     assert number_of_keys(session) == 1
 
 
-class _Lost(Exception):
-    """Stands for a process that dies at a point."""
-
-
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("point", POINTS)
 def test_dying_at_any_point_leaves_room_exact(
@@ -222,12 +229,12 @@ def test_dying_at_any_point_leaves_room_exact(
 ) -> None:
     def reached(here: str) -> None:
         if here == point:
-            raise _Lost
+            raise Killed
 
     store.counters.set("views", max_keys=2)
     dying = Applier(mysql_url, 3, reached=reached)
     batch = [entry(rows(("a", 1), ("b", 2), ("c", 4)))]
-    with pytest.raises(_Lost):
+    with pytest.raises(Killed):
         dying.apply(batch)
     dying.close()
     other = Applier(mysql_url, 4)
@@ -343,15 +350,12 @@ def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(
             holding.set()
             assert go_on.wait(30)
 
-    def waits() -> bool:
-        return any("FOR UPDATE" in str(r[7]) for r in session.query("SHOW FULL PROCESSLIST"))
-
     first, second = Applier(mysql_url, 1, reached=reached), Applier(mysql_url, 2)
     # The row is made by a first attempt of its own.
     with beside(lambda: first.apply([entry(rows(("a", 1)))])) as one:
         assert holding.wait(30)
         with beside(lambda: second.apply([entry(rows(("b", 10), ("a", 100)))])) as two:
-            eventually(waits)
+            wait_for_update_lock(session)
             go_on.set()
     assert (one.result().applied, two.result().applied) == (1, 1)
     assert keys(session) == {b"a": 101, OVER: 10}

@@ -3,7 +3,8 @@ many, and nothing else is taken for one."""
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,11 +25,10 @@ from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 from tests.support.traffic import Traffic, add, now_ms
 from tests.support.waiting import eventually
-from tests.worker.running import drain, fill
+from tests.worker.running import Place, drain, fill
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 STREAM = stream_key(0)
-Look = Callable[[], list[QueueLoss]]
 
 
 @pytest.fixture(autouse=True)
@@ -38,118 +38,118 @@ def always_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
 
 
+@dataclass(frozen=True)
+class Queue(Place):
+    """The queue, and the session whose looks find out what it has lost."""
+
+    session: Session
+
+    def look(self) -> list[QueueLoss]:
+        """The losses that nobody has seen before."""
+        return watch(self.session, partial(samples, self.client))
+
+
 @pytest.fixture
-def look(session: Session, redis_client: redis.Redis) -> Look:
-    return partial(watch, session, partial(samples, redis_client))
+def queue(session: Session, redis_url: str, redis_client: redis.Redis, mysql_url: str) -> Queue:
+    return Queue(redis_url, redis_client, mysql_url, session)
 
 
 def entries(losses: list[QueueLoss]) -> list[int]:
     return [loss.entries for loss in losses]
 
 
-def test_entries_that_wait_and_are_flushed_are_lost(
-    look: Look, session: Session, redis_client: redis.Redis
-) -> None:
-    first = int(fill(redis_client, Traffic(1), 14)[0].partition("-")[0])
-    assert look() == []
-    redis_client.flushdb()
-    [loss] = look()
+def test_entries_that_wait_and_are_flushed_are_lost(queue: Queue) -> None:
+    first = int(queue.fill(Traffic(1), 14)[0].partition("-")[0])
+    assert queue.look() == []
+    queue.client.flushdb()
+    [loss] = queue.look()
     assert (loss.stream, loss.entries, loss.waited, loss.since) == (STREAM, 2, 14, first)
-    assert look() == []
-    assert recent(session) == [loss]
-    assert total(session) == 2
+    assert queue.look() == []
+    assert recent(queue.session) == [loss]
+    assert total(queue.session) == 2
 
 
 @pytest.mark.parametrize("waiting", [1, 2, 3, 60])
 def test_the_ends_of_what_waited_are_known_to_be_lost_and_later_losses_add_up(
-    look: Look, session: Session, redis_client: redis.Redis, waiting: int
+    queue: Queue, waiting: int
 ) -> None:
     for times in (1, 2):
-        fill(redis_client, Traffic(times), waiting)
-        look()
-        redis_client.delete(STREAM)
-        fill(redis_client, Traffic(3), 2)  # sent since: they wait
+        queue.fill(Traffic(times), waiting)
+        queue.look()
+        queue.client.delete(STREAM)
+        queue.fill(Traffic(3), 2)  # sent since: they wait
         known = min(waiting, 2)
-        assert entries(look()) == [known]
-        redis_client.delete(STREAM)
-        assert entries(look()) == [2]
-        assert total(session) == times * (known + 2)
-    (loss,) = recent(session)  # a row per stream and day
+        assert entries(queue.look()) == [known]
+        queue.client.delete(STREAM)
+        assert entries(queue.look()) == [2]
+        assert total(queue.session) == times * (known + 2)
+    (loss,) = recent(queue.session)  # a row per stream and day
     assert (loss.entries, loss.waited) == (2 * (known + 2), 2 * (waiting + 2))
 
 
-def test_what_was_applied_is_not_lost(
-    look: Look, session: Session, redis_url: str, mysql_url: str, redis_client: redis.Redis
-) -> None:
+def test_what_was_applied_is_not_lost(queue: Queue) -> None:
     for seed in range(3):
-        traffic = Traffic(seed)
-        fill(redis_client, traffic, 20)
-        add(redis_client, {"rows": "nothing of ours"})  # to the dead letters, and it has no id
-        look()
-        assert drain(redis_url, mysql_url) == 0
-        assert look() == []
-    redis_client.flushdb()  # an empty queue
-    assert look() == []
-    fill(redis_client, Traffic(4), 1)
-    Group(redis_client, [STREAM], "w").ensure()
-    assert look() == []
-    assert recent(session) == []
+        queue.fill(Traffic(seed), 20)
+        add(queue.client, {"rows": "nothing of ours"})  # to the dead letters, and it has no id
+        queue.look()
+        queue.drain()
+        assert queue.look() == []
+    queue.client.flushdb()  # an empty queue
+    assert queue.look() == []
+    queue.fill(Traffic(4), 1)
+    Group(queue.client, [STREAM], "w").ensure()
+    assert queue.look() == []
+    assert recent(queue.session) == []
 
 
-def test_entries_that_a_dead_worker_had_or_that_came_without_an_id(
-    look: Look, redis_client: redis.Redis
-) -> None:
-    group = Group(redis_client, [STREAM], "died")
+def test_entries_that_a_dead_worker_had_or_that_came_without_an_id(queue: Queue) -> None:
+    group = Group(queue.client, [STREAM], "died")
     group.ensure()
-    fill(redis_client, Traffic(1), 3)
-    add(redis_client, {"rows": "x"})
+    queue.fill(Traffic(1), 3)
+    add(queue.client, {"rows": "x"})
     assert len(group.read(10, 0)) == 4
-    look()
-    redis_client.flushdb()
-    assert entries(look()) == [2]
+    queue.look()
+    queue.client.flushdb()
+    assert entries(queue.look()) == [2]
 
 
 def test_what_somebody_still_has_in_hand_has_time_to_be_applied(
-    look: Look,
-    redis_url: str,
-    mysql_url: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 3_600_000)
-    sent = Traffic(1).entry(now_ms(redis_client))
-    add(redis_client, sent.fields())
-    look()
-    redis_client.flushdb()
-    assert look() == look() == []
-    add(redis_client, sent.fields())  # its producer had no reply, and sends it again
-    assert drain(redis_url, mysql_url) == 0
+    sent = Traffic(1).entry(now_ms(queue.client))
+    add(queue.client, sent.fields())
+    queue.look()
+    queue.client.flushdb()
+    assert queue.look() == queue.look() == []
+    add(queue.client, sent.fields())  # its producer had no reply, and sends it again
+    queue.drain()
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
-    assert look() == []
+    assert queue.look() == []
 
 
 def test_it_is_noticed_again_only_if_it_is_missing_long_enough(
-    look: Look, session: Session, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 3_600_000)
-    fill(redis_client, Traffic(1), 5)
-    look()
-    before: Any = redis_client.dump(STREAM)
-    redis_client.delete(STREAM)
-    assert look() == []
-    redis_client.restore(STREAM, 0, before)  # another server was asked for a moment
-    assert look() == []
+    queue.fill(Traffic(1), 5)
+    queue.look()
+    before: Any = queue.client.dump(STREAM)
+    queue.client.delete(STREAM)
+    assert queue.look() == []
+    queue.client.restore(STREAM, 0, before)  # another server was asked for a moment
+    assert queue.look() == []
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
-    assert look() == []
-    assert recent(session) == []
+    assert queue.look() == []
+    assert recent(queue.session) == []
 
 
 def test_of_processes_that_look_at_once_one_records_it(
-    look: Look, mysql_url: str, redis_url: str, redis_client: redis.Redis
+    queue: Queue, mysql_url: str, redis_url: str
 ) -> None:
-    fill(redis_client, Traffic(1), 7)
-    look()
-    redis_client.flushdb()
+    queue.fill(Traffic(1), 7)
+    queue.look()
+    queue.client.flushdb()
     both = threading.Barrier(2)
 
     def look_too() -> list[QueueLoss]:
@@ -246,82 +246,66 @@ def test_a_server_that_loses_nothing_when_it_is_killed(
         assert watch(session, partial(samples, client)) == []
 
 
-def test_a_stream_id_that_another_entry_has_now(look: Look, redis_client: redis.Redis) -> None:
-    [stream_id] = fill(redis_client, Traffic(1), 1)
-    look()
-    redis_client.delete(STREAM)
-    other = Traffic(2).entry(now_ms(redis_client))
-    add(redis_client, other.fields(), stream_id=stream_id)
-    assert entries(look()) == [1]
+def test_a_stream_id_that_another_entry_has_now(queue: Queue) -> None:
+    [stream_id] = queue.fill(Traffic(1), 1)
+    queue.look()
+    queue.client.delete(STREAM)
+    other = Traffic(2).entry(now_ms(queue.client))
+    add(queue.client, other.fields(), stream_id=stream_id)
+    assert entries(queue.look()) == [1]
 
 
-def test_a_stream_that_is_trimmed(look: Look, redis_client: redis.Redis) -> None:
-    fill(redis_client, Traffic(1), 30)
-    look()
-    redis_client.xtrim(STREAM, maxlen=4, approximate=False)
-    assert entries(look()) == [1]  # at least
+def test_a_stream_that_is_trimmed(queue: Queue) -> None:
+    queue.fill(Traffic(1), 30)
+    queue.look()
+    queue.client.xtrim(STREAM, maxlen=4, approximate=False)
+    assert entries(queue.look()) == [1]  # at least
 
 
-def test_emptied_while_nobody_looked(
-    look: Look,
-    session: Session,
-    redis_url: str,
-    mysql_url: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fill(redis_client, Traffic(1), 2)
-    assert drain(redis_url, mysql_url) == 0
-    look()
-    fill(redis_client, Traffic(2), 14)  # which nobody has seen
-    redis_client.flushdb()
+def test_emptied_while_nobody_looked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.fill(Traffic(1), 2)
+    queue.drain()
+    queue.look()
+    queue.fill(Traffic(2), 14)  # which nobody has seen
+    queue.client.flushdb()
     monkeypatch.setattr(queue_losses, "UNSEEN_MS", 0)
-    [loss] = look()
+    [loss] = queue.look()
     assert loss.entries == 0
     assert str(loss).startswith("an unknown number of the ")
-    Group(redis_client, [STREAM], "w").ensure()
-    fill(redis_client, Traffic(3), 2)
-    assert look() == look() == []
-    assert recent(session) == [loss]
+    Group(queue.client, [STREAM], "w").ensure()
+    queue.fill(Traffic(3), 2)
+    assert queue.look() == queue.look() == []
+    assert recent(queue.session) == [loss]
 
 
 def test_a_time_without_a_look_alone_is_no_loss(
-    look: Look,
-    session: Session,
-    redis_url: str,
-    mysql_url: str,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_losses, "UNSEEN_MS", 0)
-    look()  # there is no stream yet
+    queue.look()  # there is no stream yet
     for seed in range(2):
-        fill(redis_client, Traffic(seed), 2)
-        assert look() == []
-        assert drain(redis_url, mysql_url) == 0
-        assert look() == []
-    assert recent(session) == []
+        queue.fill(Traffic(seed), 2)
+        assert queue.look() == []
+        queue.drain()
+        assert queue.look() == []
+    assert recent(queue.session) == []
 
 
-def test_guards_that_were_pruned_meanwhile_say_nothing(
-    look: Look, session: Session, redis_client: redis.Redis
-) -> None:
-    fill(redis_client, Traffic(1), 2)
-    look()
-    redis_client.delete(STREAM)
-    session.execute(f"UPDATE control SET pruned_before = {NOW_MS} + 1 WHERE id = 1")
-    assert look() == []
+def test_guards_that_were_pruned_meanwhile_say_nothing(queue: Queue) -> None:
+    queue.fill(Traffic(1), 2)
+    queue.look()
+    queue.client.delete(STREAM)
+    queue.session.execute(f"UPDATE control SET pruned_before = {NOW_MS} + 1 WHERE id = 1")
+    assert queue.look() == []
 
 
-def test_losses_of_long_ago_are_not_recent(
-    look: Look, session: Session, redis_client: redis.Redis
-) -> None:
-    fill(redis_client, Traffic(1), 2)
-    look()
-    redis_client.flushdb()
-    look()
-    ((losses,),) = session.query("SELECT losses FROM queue_look")
+def test_losses_of_long_ago_are_not_recent(queue: Queue) -> None:
+    queue.fill(Traffic(1), 2)
+    queue.look()
+    queue.client.flushdb()
+    queue.look()
+    ((losses,),) = queue.session.query("SELECT losses FROM queue_look")
     found = [[*each, at - 86_400_000] for *each, at in json.loads(losses)]
-    session.execute("UPDATE queue_look SET losses = %s", (json.dumps(found),))
-    assert recent(session, 1) == []
-    assert entries(recent(session)) == [2]
+    queue.session.execute("UPDATE queue_look SET losses = %s", (json.dumps(found),))
+    assert recent(queue.session, 1) == []
+    assert entries(recent(queue.session)) == [2]

@@ -14,9 +14,8 @@ from countersink.store.counters.catalog import load_scheme
 from countersink.store.errors import Conflict, Refused
 from countersink.store.sql import LABEL
 from countersink.store.verify import open_session, verify
-from tests.store.helpers import beside, entry, ledger
+from tests.store.helpers import beside, entry, ledger, wait_for_update_lock
 from tests.support.traffic import now_minute
-from tests.support.waiting import eventually
 
 
 def minute_of(moment: datetime) -> int:
@@ -109,15 +108,12 @@ def test_a_change_waits_for_the_transaction_that_is_open_and_sees_what_it_counte
             upserted.set()
             assert go_on.wait(30)
 
-    def somebody_asks_for_the_lock() -> bool:
-        return any("FOR UPDATE" in str(row[7]) for row in session.query("SHOW FULL PROCESSLIST"))
-
     applier = Applier(mysql_url, 3, reached=reached)
     before = entry([event(beyond)])
     with beside(lambda: applier.apply([before])):
         assert upserted.wait(30)
         with beside(lambda: store.counters.set("views", resolution="hour")):
-            eventually(somebody_asks_for_the_lock)
+            wait_for_update_lock(session)
             assert load_scheme(session, "views").resolution == "day"
             go_on.set()
     scheme = load_scheme(session, "views")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,15 +123,9 @@ def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:
     assert not session.closed
 
 
-def test_statements_outside_a_transaction_commit_by_themselves(
+def test_a_snapshot_sees_one_moment_and_statements_outside_a_transaction_commit_by_themselves(
     mysql_url: str, session: Session
 ) -> None:
-    session.execute("INSERT INTO lease VALUES ('a', '', 0)")
-    with connect(mysql_url) as other:
-        assert len(other.query("SELECT * FROM lease")) == 1
-
-
-def test_a_snapshot_sees_one_moment(mysql_url: str, session: Session) -> None:
     with connect(mysql_url, isolation="REPEATABLE READ") as reading:
         with reading.transaction(snapshot=True):
             session.execute("INSERT INTO lease VALUES ('a', '', 0)")
@@ -160,12 +155,9 @@ def test_a_closed_session_is_unavailable(session: Session) -> None:
     session.rollback_or_close()
     session.abort()
     assert session.closed
-    with pytest.raises(Unavailable):
-        session.query("SELECT 1")
-    with pytest.raises(Unavailable):
-        session.begin()
-    with pytest.raises(Unavailable):
-        session.commit()
+    for use in (partial(session.query, "SELECT 1"), session.begin, session.commit):
+        with pytest.raises(Unavailable):
+            use()
 
 
 def test_a_killed_connection_is_unavailable(mysql_url: str, session: Session) -> None:

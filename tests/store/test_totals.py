@@ -48,8 +48,11 @@ def test_many_counters(session: Session, totals: Totals) -> None:
     assert set(totals.counters(end=day).values()) == {0}
 
 
-def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -> None:
+def test_an_unknown_counter_is_said_to_be_so_and_one_that_only_the_slots_know_is_known(
+    session: Session, totals: Totals
+) -> None:
     plant(session, ("c", "2026-11-21", "k", 300, 4))
+    assert totals.total("c") == 4
     for ask in (
         lambda: totals.total("nobody"),
         lambda: totals.daily("nobody"),
@@ -66,11 +69,6 @@ def test_an_unknown_counter_is_said_to_be_so(session: Session, totals: Totals) -
             ask()
     assert totals.span("nobody") is None
     assert totals.span("c ") is None
-
-
-def test_a_counter_that_only_the_slots_know_is_known(session: Session, totals: Totals) -> None:
-    plant(session, ("c", "2026-11-21", "k", 300, 4))
-    assert totals.total("c") == 4
 
 
 def test_a_declared_counter_is_known(applier: Applier, totals: Totals) -> None:

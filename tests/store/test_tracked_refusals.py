@@ -34,12 +34,12 @@ def bump(session: Session) -> None:
     session.execute("UPDATE control SET catalog_version = catalog_version + 1")
 
 
-def test_rows_that_are_queued_when_a_table_is_tracked_are_not_counted(
+def test_rows_that_are_queued_when_a_table_is_tracked_are_not_counted_nor_make_a_key(
     session: Session, applier: Applier
 ) -> None:
     applier.apply([entry([row("/a", 3)])])  # this worker knows the catalog of before
     mixed = [row("/a", 2), row("", 5, counter="orders", position=1), row("/b", 7, position=2)]
-    queued = [entry(mixed), entry([row("", counter="orders")])]
+    queued = [entry(mixed), entry([row("paid", 0, counter="orders")])]
     track(session, "orders")
     assert applier.apply(queued) == Applied(applied=2, rows=2, cells=2, dead=2)
     assert ledger(session) == slots(session) == {"views": 12}
@@ -67,15 +67,6 @@ def test_tracking_a_table_reaches_a_worker_that_is_at_work(
         assert retry(session, slot=9, decode=decode_payload).retried == 1
         applier.apply([entry([row("", 2, counter="orders")])])
         assert store.totals.total("orders") == 42
-
-
-def test_a_zero_does_not_make_a_key_of_a_tracked_counter(
-    session: Session, applier: Applier
-) -> None:
-    track(session, "orders")
-    applier.apply([entry([row("paid", 0, counter="orders")])])
-    assert ledger(session) == slots(session) == {}
-    assert dead.count(session) == {"tracked_counter": 1}
 
 
 def test_retrying_counts_them_only_when_the_table_is_tracked_no_more(
@@ -139,21 +130,7 @@ def test_rows_of_unknown_counters_are_dead_and_all_others_count(
     assert applier.apply(batch) == Applied(duplicates=2)
 
 
-def test_a_counter_is_known_from_the_moment_it_is_made(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set_strict(True)
-    applier.apply([entry([row("/a", 3)])])
-    assert ledger(session) == {}
-    store.counters.set("views")
-    applier.apply([entry([row("/a", 4)])])
-    done = retry(session, slot=9, decode=decode_payload)
-    assert (done.retried, done.failed) == (1, 0)
-    assert ledger(session) == {"views": 7}
-    assert dead.count(session) == {}
-
-
-def test_an_unknown_counter_stays_unknown_however_often_it_comes(
+def test_a_counter_is_known_from_when_it_is_made_until_it_is_deleted(
     store: Store, session: Session, applier: Applier
 ) -> None:
     store.counters.set_strict(True)
@@ -161,25 +138,16 @@ def test_an_unknown_counter_stays_unknown_however_often_it_comes(
         assert applier.apply([entry([row("/a")])]) == Applied(applied=1, dead=1)
         assert dead.count(session) == {"unknown_counter": number}
     assert ledger(session) == {}
-
-
-def test_a_deleted_counter_is_unknown_again(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set_strict(True)
     store.counters.set("views")
-    applier.apply([entry([row("/a")])])
+    applier.apply([entry([row("/a", 4)])])
+    done = retry(session, slot=9, decode=decode_payload)
+    assert (done.retried, done.failed) == (3, 0)
+    assert ledger(session) == {"views": 7}
+    assert dead.count(session) == {}
     store.counters.delete("views")
     applier.apply([entry([row("/a")])])
     assert ledger(session) == {}
     assert dead.count(session) == {"unknown_counter": 1}
-
-
-def test_switched_off_it_takes_everything_at_once(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set_strict(True)
-    applier.apply([entry([row("/a")])])
     store.counters.set_strict(False)
     applier.apply([entry([row("/a", 5)])])
     assert ledger(session) == {"views": 5}
