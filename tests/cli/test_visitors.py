@@ -103,7 +103,7 @@ def test_increment_says_what_is_missing(visits: Visits, monkeypatch: pytest.Monk
     assert (done.status, "--amount" in done.err) == (2, True)
     visits.client.hset("{countersink:0}:salts", "visitors", "secret")
     done = visits.run("increment", "visitors", "--visitor", "secret")
-    assert (done.status, "not as a worker writes them" in done.err) == (1, True)
+    assert (done.status, "no worker has made its salt yet" in done.err) == (1, True)
     assert "secret" not in done.err
     assert found(visits.client)[0] == {}
 

@@ -505,7 +505,6 @@ def test_damaged_salts_are_as_missing(
     with Producer(redis_url, flush_interval=0.01) as producer:
         producer.seen("visitors", "/", "a")
         producer.increment("hits")
-        eventually(lambda: "not as a worker writes them" in caplog.text)
         eventually(lambda: total(redis_client) == 1)
         publish(redis_client)
         assert producer.flush(20)

@@ -14,8 +14,8 @@ from countersink.cli.commands import read
 from countersink.runtime.dimensions import (
     MAX_DIMENSIONS,
     RESERVED,
+    RowKey,
     check_dimensions,
-    check_name,
     check_row_key,
     composite,
     part,
@@ -46,22 +46,41 @@ def test_the_order_of_a_mapping_does_not_matter() -> None:
     assert check_dimensions(MappingProxyType(dict(pairs))) == pairs
 
 
-def test_an_empty_mapping_is_the_empty_key() -> None:
-    assert check_dimensions({}) == ""
-    assert check_row_key({}) == ""
+@pytest.mark.parametrize(
+    ("key", "row_key"),
+    [
+        ("/home", "/home"),
+        ("x" * 300, cut_key("x" * 300)),
+        ({"page": "/"}, (("page", "/"),)),
+        ({}, ""),
+        ({"page": ""}, (("page", ""),)),  # its name is checked later
+        ({"page": "é" * 200}, (("page", cut_key("é" * 200)),)),
+        *(({name: "x"}, ((name, "x"),)) for name in ("a", "utm_source", "a1", "x" * 32)),
+        (EIGHT := {f"d{number}": "x" for number in range(8)}, tuple(EIGHT.items())),
+    ],
+)
+def test_a_row_key_is_a_text_or_a_mapping(key: Any, row_key: RowKey) -> None:
+    assert check_row_key(key) == row_key
 
 
-def test_an_empty_value_stays_so_that_its_name_is_checked_later() -> None:
-    assert check_dimensions({"page": ""}) == (("page", ""),)
-
-
-def test_a_long_value_is_cut_as_keys_are() -> None:
-    assert check_dimensions({"page": "é" * 200}) == (("page", cut_key("é" * 200)),)
-
-
-@pytest.mark.parametrize("name", ["a", "page", "utm_source", "a1", "x" * 32])
-def test_a_good_name_is_returned(name: str) -> None:
-    assert check_name(name) == name
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        (5, TypeError, "a key is a str or a mapping of dimensions, not int"),
+        ([("page", "/")], TypeError, "a key is a str or a mapping of dimensions, not list"),
+        ({1: "x"}, TypeError, "a dimension's name is a str, not int"),
+        ({"page": None}, TypeError, "dimension 'page': a value is a str, not NoneType"),
+        ({"page": b"/"}, TypeError, "dimension 'page': a value is a str, not bytes"),
+        (EIGHT | {"d8": "x"}, ValueError, "at most 8 dimensions, not 9"),
+        ({"page": "a\ud800"}, ValueError, "dimension 'page': value .* lone surrogate"),
+    ],
+)
+def test_what_is_none_is_refused(key: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        check_row_key(key)
+    if not isinstance(key, dict):
+        with pytest.raises(TypeError, match="a mapping of names to values, not"):
+            check_dimensions(key)
 
 
 @pytest.mark.parametrize(
@@ -100,44 +119,6 @@ def test_every_name_that_stands_beside_dimensions_in_an_answer_is_reserved() -> 
 def test_words_of_by_and_columns_of_answers_are_no_names(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}'.*--by"):
         check_dimensions({name: "x"})
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "message"),
-    [
-        (None, "a mapping of names to values, not NoneType"),
-        ([("page", "/")], "a mapping of names to values, not list"),
-        ("page", "a mapping of names to values, not str"),
-        ({1: "x"}, "a dimension's name is a str, not int"),
-        ({"page": None}, "dimension 'page': a value is a str, not NoneType"),
-        ({"page": 1}, "dimension 'page': a value is a str, not int"),
-        ({"page": b"/"}, "dimension 'page': a value is a str, not bytes"),
-        ({"page": {"a": "b"}}, "dimension 'page': a value is a str, not dict"),
-    ],
-)
-def test_other_types_are_refused(dimensions: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        check_dimensions(dimensions)
-
-
-def test_more_than_eight_are_refused() -> None:
-    check_dimensions({f"d{number}": "x" for number in range(8)})
-    with pytest.raises(ValueError, match="at most 8 dimensions, not 9"):
-        check_dimensions({f"d{number}": "x" for number in range(9)})
-
-
-def test_a_lone_surrogate_is_refused_and_its_dimension_named() -> None:
-    with pytest.raises(ValueError, match=r"dimension 'page': value .* lone surrogate"):
-        check_dimensions({"page": "a\ud800"})
-
-
-def test_a_row_key_is_a_text_or_a_mapping() -> None:
-    assert check_row_key("/home") == "/home"
-    assert check_row_key("x" * 300) == cut_key("x" * 300)
-    assert check_row_key({"page": "/"}) == (("page", "/"),)
-    wrong: Any = 5
-    with pytest.raises(TypeError, match="a key is a str or a mapping of dimensions, not int"):
-        check_row_key(wrong)
 
 
 @pytest.mark.parametrize(

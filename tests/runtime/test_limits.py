@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from countersink.runtime import limits
-from countersink.runtime.limits import cut_key
 
 GOOD: list[tuple[Callable[[Any], object], list[object]]] = [
     (limits.check_counter, ["a", "page_views", "shop:eu.orders-2026", "0", "x" * 64]),
@@ -55,11 +54,6 @@ def test_what_is_not_is_refused_in_a_few_words(
         with pytest.raises(error, match=message) as caught:
             check(value)
         assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize("key", ["x" * 256, "é" * 128, "\U0001f600" * 64, "x" * 1_000_000])
-def test_a_key_over_255_bytes_is_cut(key: str) -> None:
-    assert limits.check_key(key) == cut_key(key) != key
 
 
 def test_the_minute_of_an_event_time_is_whole_and_in_utc() -> None:

@@ -10,6 +10,7 @@ from countersink.runtime.log import Log
 from countersink.runtime.retry import TRIES_WHILE_STOPPING, Patience
 from countersink.worker import Stop
 from countersink.worker.report import LOGGER
+from tests.store.helpers import beside
 from tests.worker.running import Records
 
 
@@ -80,17 +81,7 @@ def test_a_stop_wakes_the_waiting() -> None:
         raise Away("gone")
 
     held = patience(stop, lambda _: waiting.set())
-    failed: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            held.call(work)
-        except GivenUp as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    assert waiting.wait(20)
-    stop.request()
-    thread.join(20)
-    assert failed
+    with beside(lambda: held.call(work)) as waited:
+        assert waiting.wait(20)
+        stop.request()
+        assert isinstance(waited.exception(20), GivenUp)

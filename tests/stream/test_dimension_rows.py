@@ -5,16 +5,8 @@ import json
 import pytest
 from hypothesis import strategies as st
 
-from countersink.runtime.dimensions import MAX_DIMENSIONS, RESERVED, RowKey, check_row_key
-from countersink.runtime.limits import MAX_MINUTE, MIN_AMOUNT
-from countersink.stream.decode import decode, decode_rows
-from countersink.stream.entry import (
-    MAX_ROW_BYTES,
-    Delivery,
-    Sealed,
-    encode_rows,
-    new_entry_id,
-)
+from countersink.runtime.dimensions import MAX_DIMENSIONS, RESERVED, check_row_key
+from countersink.stream.decode import decode_rows
 
 TEXT = st.text(
     st.one_of(
@@ -34,13 +26,6 @@ KEYS = st.one_of(
 COUNTERS = st.from_regex(r"[A-Za-z0-9_.:\-]{1,64}", fullmatch=True)
 
 
-def test_the_bytes_of_an_entry_are_these() -> None:
-    pairs = check_row_key({"page": "/é", "country": "DE"})
-    sealed = Sealed(new_entry_id(1), 2, encode_rows([("a", pairs, 3, 4), ("a", "k", 3, 4)]))
-    rows = '[["a",{"country":"DE","page":"/é"},3,4],["a","k",3,4]]'.encode()
-    assert sealed.fields() == {"v": 1, "id": sealed.id, "at": 2, "rows": rows}
-
-
 def test_the_order_of_names_on_the_wire_does_not_matter() -> None:
     raw = b'[["a",{"page":"/","country":"DE"},1,1],["a", {"country":"DE","page":"/"}, 1, 1]]'
     good, _, bad = decode_rows(raw)
@@ -50,15 +35,6 @@ def test_the_order_of_names_on_the_wire_does_not_matter() -> None:
 
 def test_an_empty_object_is_the_empty_key() -> None:
     assert decode_rows(b'[["a",{},1,1]]') == ([(0, "a", "", 1, 1)], {}, [])
-
-
-@pytest.mark.parametrize("version", [None, b"1"])
-def test_objects_are_read_in_entries_with_and_without_a_version(version: bytes | None) -> None:
-    fields = [(b"rows", b'[["a",{"page":"/"},1,1]]')]
-    if version is not None:
-        fields.append((b"v", version))
-    decoded = decode(Delivery("{countersink:0}:events", "1-0", tuple(fields)))
-    assert decoded.rows == [(0, "a", (("page", "/"),), 1, 1)]
 
 
 BAD_KEYS = [
@@ -96,10 +72,3 @@ def test_many_good_rows_of_eight_dimensions_survive_a_bad_one() -> None:
     good, _, bad = decode_rows(json.dumps([*items, 5]).encode())
     assert len(good) == 9_999
     assert [each.reason for each in bad] == ["not_a_row"]
-
-
-def test_no_row_is_larger_than_is_reckoned_with() -> None:
-    values: dict[str, str] = {f"d{number}".ljust(32, "x"): "\1" * 255 for number in range(8)}
-    key: RowKey = check_row_key(values)
-    raw = encode_rows([("c" * 64, key, MAX_MINUTE, MIN_AMOUNT)])
-    assert MAX_ROW_BYTES - 1_000 < len(raw) <= MAX_ROW_BYTES

@@ -24,11 +24,13 @@ DRIVER_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("error", DRIVER_ERRORS, ids=lambda e: e.__name__)
-def test_each_exception_of_the_driver_is_mapped(error: type[Exception]) -> None:
-    instance = error.__new__(error)
-    Exception.__init__(instance, "text")
-    assert type(translate(instance)) in (StreamUnavailable, StreamMisconfigured, StreamRefused)
+def test_each_exception_of_the_driver_is_mapped() -> None:
+    for error in DRIVER_ERRORS:
+        instance = error.__new__(error)
+        Exception.__init__(instance, "text")
+        assert type(translate(instance)) in (StreamUnavailable, StreamMisconfigured, StreamRefused)
+    for text in ("WRONGTYPE Operation", "NOPERM no", "ERR unknown command"):
+        assert isinstance(translate(redis.ResponseError(text)), StreamMisconfigured)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,6 @@ def test_a_full_redis_is_not_called_unreachable(own_redis_server: RedisFactory) 
     client = connect(own_redis_server(extra=["--maxmemory", "1"]).url)
     with pytest.raises(StreamUnavailable, match="Redis does not serve"):
         command(client, "XADD", "s", "*", "a", "1")
-
-
-@pytest.mark.parametrize("text", ["WRONGTYPE Operation", "NOPERM no", "ERR unknown command"])
-def test_a_refusal_is_a_misconfiguration(text: str) -> None:
-    assert isinstance(translate(redis.ResponseError(text)), StreamMisconfigured)
 
 
 def test_the_cause_is_kept() -> None:

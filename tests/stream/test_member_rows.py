@@ -65,11 +65,31 @@ def test_rows_come_back_as_they_were_sent(sent: list[Row]) -> None:
     assert bad == []
 
 
-def test_the_bytes_of_an_entry_are_these() -> None:
-    row: Row = ("a", "k", 3, 4, 7, bytes(7) + b"\1" + b"\xff" * 8)
-    sealed = Sealed(new_entry_id(1), 2, encode_rows([("a", "k", 3, 4), row]))
-    rows = b'[["a","k",3,4],["a","k",3,4,7,"AAAAAAAAAAH//////////w=="]]'
+def test_the_bytes_of_an_entry_are_these_and_come_back() -> None:
+    pairs = check_row_key({"page": "/é", "country": "DE"})
+    members: Row = ("a", "k", 3, 4, 7, bytes(7) + b"\1" + b"\xff" * 8)
+    sent: list[Row] = [("a", pairs, 3, 4), ("a", "é", 3, 4), members]
+    sealed = Sealed(new_entry_id(1), 2, encode_rows(sent))
+    rows = (
+        '[["a",{"country":"DE","page":"/é"},3,4],["a","é",3,4],'
+        '["a","k",3,4,7,"AAAAAAAAAAH//////////w=="]]'
+    ).encode()
     assert sealed.fields() == {"v": 1, "id": sealed.id, "at": 2, "rows": rows}
+    assert sealed.fields() == sealed.fields()
+    fields = (b"v", b"1"), (b"rows", rows)
+    for each in (fields, fields[1:]):  # without a version, too
+        decoded = decode(Delivery("{countersink:0}:events", "1-0", each))
+        assert [row[1:] for row in decoded.rows] == [row[:4] for row in sent]
+        assert (decoded.seen, decoded.bad) == ({2: Seen(*members[4:])}, [])
+
+
+def test_no_row_is_larger_than_is_reckoned_with() -> None:
+    values = {f"d{number}".ljust(32, "x"): "\1" * 255 for number in range(8)}
+    hashes = b"".join([number.to_bytes(8) for number in range(MAX_HASHES)])
+    plain: Row = ("c" * 64, check_row_key(values), MAX_MINUTE, MIN_AMOUNT)
+    assert MAX_ROW_BYTES - 1_000 < len(encode_rows([plain])) <= MAX_ROW_BYTES
+    row: Row = (*plain[:3], 2**63 - 1, MAX_SALT_NUMBER, hashes)
+    assert len(encode_rows([row])) <= MAX_ROW_BYTES + MAX_MEMBERS_BYTES
 
 
 def test_whoever_writes_json_with_blanks_is_read() -> None:
@@ -120,28 +140,9 @@ def test_a_bad_row_is_a_dead_letter_of_its_own(row: str, reason: str, detail: st
     assert decode_payload(b"[" + bad[0].payload + b"]")[2][0].reason == reason
 
 
-def test_a_bad_counter_is_told() -> None:
-    _, seen, (bad,) = decode_rows(f'[["a b",{GOOD}]]'.encode())
-    assert (bad.reason, seen) == ("bad_counter", {})
-
-
 def test_as_many_members_as_a_row_may_bring_are_read() -> None:
     _, seen, bad = decode_rows(f'[["a","k",1,0,7,"{hashes_of(MAX_HASHES)}"]]'.encode())
     assert (len(seen[0].hashes), bad) == (8 * MAX_HASHES, [])
-
-
-def test_no_row_is_larger_than_is_reckoned_with() -> None:
-    values = {f"d{number}".ljust(32, "x"): "\1" * 255 for number in range(8)}
-    hashes = b"".join([number.to_bytes(8) for number in range(MAX_HASHES)])
-    row: Row = ("c" * 64, check_row_key(values), MAX_MINUTE, 2**63 - 1, MAX_SALT_NUMBER, hashes)
-    assert len(encode_rows([row])) <= MAX_ROW_BYTES + MAX_MEMBERS_BYTES
-
-
-def test_an_entry_is_read_with_its_members() -> None:
-    fields = ((b"v", b"1"), (b"rows", f'[["a",{GOOD}]]'.encode()))
-    decoded = decode(Delivery("{countersink:0}:events", "1-0", fields))
-    assert (decoded.rows, decoded.bad) == ([(0, "a", "k", 1, 1)], [])
-    assert decoded.seen == {0: Seen(7, bytes(7) + b"\1")}
 
 
 def test_the_hash_is_this() -> None:
@@ -174,17 +175,17 @@ def test_salts_come_back_as_they_were_published() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        *(b"", b"{}", b"5", b"[5]", b'["a"]', b"[[1,2,3]]", b'[[1,2,3,"00"]]', b"\xff"),
-        b'[["1",2,3,"00112233445566778899aabbccddeeff"]]',
-        b'[[1,3,3,"00112233445566778899aabbccddeeff"]]',
-        b'[[1,2,true,"00112233445566778899aabbccddeeff"]]',
-        b'[[-1,2,3,"00112233445566778899aabbccddeeff"]]',
-        b'[[1,2,3,"00112233445566778899AABBCCDDEEFF"]]',
+        None,
+        b"",
+        b"{}",
+        b"5",
+        b"[5]",
+        b'["a"]',
+        b"[[1,2,3]]",
+        b'[[1,2,3,"0"]]',
+        b'[[1,"x",3,"00"]]',
+        b"\xff",
     ],
 )
-def test_salts_that_are_none_are_told(raw: bytes) -> None:
-    if raw == b"{}":
-        assert decode_salts(raw) == []
-        return
-    with pytest.raises(ValueError, match="salts in Redis"):
-        decode_salts(raw)
+def test_salts_that_are_none_are_as_missing(raw: bytes | None) -> None:
+    assert decode_salts(raw) == []

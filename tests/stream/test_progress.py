@@ -23,18 +23,8 @@ def add(
 def test_it_is_found_wherever_it_lies(redis_client: redis.Redis, page: int) -> None:
     for number in range(10):
         at = NOW - 10_000 if number == 6 else NOW + number
-        add(
-            redis_client,
-            "v",
-            1,
-            "id",
-            "x",
-            "at",
-            at,
-            "rows",
-            "[]",
-            stream_id=f"{NOW + 99}-{number}",
-        )
+        fields = ("v", 1, "id", "x", "at", at, "rows", "[]")
+        add(redis_client, *fields, stream_id=f"{NOW + 99}-{number}")
     assert first_sent(redis_client, [STREAM], page=page) == NOW - 10_000
     assert first_arrived(redis_client, [STREAM]) == NOW + 99
 

@@ -7,8 +7,7 @@ import redis
 
 from countersink.runtime.log import JsonFormatter, Log, TextFormatter
 from countersink.store import Store
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applied, Applier
+from countersink.store.apply.apply import Applier
 from countersink.stream.decode import Decoded, decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Group
@@ -67,16 +66,6 @@ def test_a_drain_counts_everything_and_leaves_nothing(place: Place, partitions: 
     for partition in range(partitions):
         assert place.client.xinfo_consumers(stream_key(partition), GROUP) == []
     assert place.client.keys("countersink:worker:*") == []
-
-
-def test_what_arrives_while_the_worker_waits_is_applied_at_once(place: Place) -> None:
-    traffic = Traffic(2)
-    with place.watched(batch_wait_ms=500) as (_, worker, oracle):
-        for round_ in range(1, 4):
-            send(place.client, *entries(place.client, traffic, round_))
-            eventually(lambda: not oracle.differences(traffic.expected))
-        eventually(lambda: backlog(place.client) == 0)
-        assert worker.end() == 0
 
 
 def test_copies_of_an_entry_count_once(place: Place, partitions: int) -> None:
@@ -229,36 +218,6 @@ def test_a_transaction_is_bounded_by_rows_and_one_entry_is_never_split(
     assert max(batches) == 300
     assert not any(rows % 100 for rows in batches)
     place.check(traffic)
-
-
-def test_an_entry_that_breaks_the_store_is_buried_and_the_others_are_counted(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    traffic = Traffic(9)
-
-    class Breaking(Applier):
-        def apply(self, entries: object) -> Applied:
-            batch: list[Incoming] = list(entries)  # type: ignore[call-overload]
-            if any(row[2] == "poison" for entry in batch for row in entry.rows):
-                raise RecursionError("poison")
-            return super().apply(batch)
-
-    monkeypatch.setattr(loop, "Applier", Breaking)
-    poison = encode_rows([("views", "poison", FIRST_MINUTE, 1)])
-    send(place.client, *entries(place.client, traffic, 10))
-    add(place.client, {"rows": poison})
-    send(place.client, *entries(place.client, traffic, 10))
-
-    records = place.drain()
-
-    place.check(traffic)
-    assert dead_rows(place.mysql_url) == [("internal_error", -1, poison)]
-    assert backlog(place.client) == 0
-    assert [action for action in records.actions() if action.endswith("failed")] == [
-        "batch_failed",
-        "entry_failed",
-    ]
-    assert sum(fields["entries"] for fields in records.fields("batch")) == 21
 
 
 @pytest.mark.servers("mariadb", "mysql")

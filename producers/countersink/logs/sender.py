@@ -162,7 +162,7 @@ class LogSender:
         with mapped():
             if self.client.xlen(stream) >= self.full:
                 return "full"
-            pipe = self.client.pipeline(transaction=True)
+            pipe = self.client.pipeline(transaction=False)
             for entry in entries:
                 pipe.xadd(stream, entry.fields())
             pipe.execute()

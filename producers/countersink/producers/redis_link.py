@@ -16,7 +16,7 @@ import redis
 from countersink.producers.options import Options
 from countersink.producers.outbox import Parcel
 from countersink.runtime.log import Log
-from countersink.runtime.members import Salt, decode_salts
+from countersink.runtime.members import Salt
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import cluster_of, connect, mapped
@@ -25,7 +25,7 @@ from countersink.stream.errors import (
     StreamMisconfigured,
     translate,
 )
-from countersink.stream.names import PartitionRoute, note_use, salts_key, stream_key
+from countersink.stream.names import PartitionRoute, note_use, salts_of, stream_key
 from countersink.stream.progress import Epoch, look, order
 
 FIRST_BACKOFF_SECONDS: Final = 0.1
@@ -110,7 +110,6 @@ class RedisLink:
             return []
         if delivery.last_id is not None:
             self.trail.stored(self._route.stream, delivery.last_id)
-            self._route.arrived(client)
         if delivery.error is not None:
             self._fail(delivery.error)
         else:
@@ -122,23 +121,11 @@ class RedisLink:
         client = self._client
         if client is None:
             return None
-        key = salts_key(self._route.stream)
-        found: dict[str, list[Salt]] = {}
         try:
-            with mapped(), client.pipeline(transaction=False) as pipe:
-                for counter in counters:
-                    pipe.hget(key, counter)
-                told = pipe.execute()
+            return salts_of(client, self._route.stream, counters)
         except StreamError as error:
             self._fail(error)
             return None
-        for counter, raw in zip(counters, told, strict=True):
-            try:
-                found[counter] = [] if raw is None else decode_salts(raw)
-            except ValueError as error:
-                found[counter] = []
-                self._log.seldom("no_salt", f"{counter}: {error}")
-        return found
 
     def abort(self) -> None:
         """Break the connection, so that a call that hangs in it fails at once. From any thread."""

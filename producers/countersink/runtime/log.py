@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import select
-import socket
 import stat
 import sys
 import threading
@@ -56,7 +55,6 @@ class Log:
     def __init__(self, logger: logging.Logger, **always: object) -> None:
         self._logger = logger
         self._always = always
-        self._muted = False
         self._last: dict[tuple[str, str], float] = {}
 
     def __call__(
@@ -69,7 +67,7 @@ class Log:
         **fields: object,
     ) -> None:
         """Log ``message`` with its fields, and an unexpected exception."""
-        if self._muted or not self._logger.isEnabledFor(level):
+        if not self._logger.isEnabledFor(level):
             return
         extra = {"action": str(action), "fields": self._always | fields}
         self._logger.log(level, message, extra=extra, exc_info=bug)
@@ -92,10 +90,6 @@ class Log:
         self.seldom(
             "internal_error", f"{where} goes on after:", level=logging.ERROR, bug=sys.exception()
         )
-
-    def mute(self) -> None:
-        """Log nothing from now on: for threads that may outlive whoever prints their records."""
-        self._muted = True
 
 
 def code_lines(error: BaseException) -> str:
@@ -121,35 +115,28 @@ def passwords(url: str) -> list[tuple[int, int]]:
     It may be a list of hosts and need not be well-formed: what was meant to be a password may stand
     where a port does, or have a ``/``, ``?`` or ``#`` in it that should have been quoted.
     """
-    start = url.find("://") + 3 if url.count("://") == 1 else 0
-    # The query first: an @ in a password there does not end a user's name.
-    place, mark, query = url[start:].partition("?")
-    found, after = [], start + len(place) + len(mark)
-    for pair in query.split("&"):
-        name, equals, value = pair.partition("=")
-        begin, after = after + len(name + equals), after + len(pair) + 1
-        if value and "password" in unquote_plus(name).lower():
-            found.append((begin, begin + len(value)))
+    start = url.find("://") + 3 if "://" in url else 0
+    found = [
+        pair.span(2)
+        for pair in re.finditer(r"[?&]([^=&]+)=([^&]+)", url)
+        if "password" in unquote_plus(pair[1]).lower()
+    ]
     rest = url
     for begin, end in found:
-        rest = f"{rest[:begin]}{'*' * (end - begin)}{rest[end:]}"
-    rest = rest[start:]
-    netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" in rest[len(netloc) :]:
-        # A password with an unquoted / ? or #: no parser finds it, so all up to the last @ counts.
-        begin, end = start + rest.find(":") + 1, start + rest.rindex("@")
-        return [(min(begin, end), end), *(span for span in found if span[0] > end)]
-    userinfo, at, hosts = netloc.rpartition("@")
-    user, colon, password = userinfo.partition(":")
-    begin = start + len(user + colon)
-    inside = [(begin, begin + len(password))] if password else []
-    after = start + len(userinfo + at)
-    for host in hosts.split(","):
-        name, colon, port = re.sub(r"^\[[^]]*\]", lambda ip: "-" * len(ip[0]), host).partition(":")
+        rest = f"{rest[:begin]}{'*' * (end - begin)}{rest[end:]}"  # an @ there ends no user's name
+    end = rest.rfind("@", start)
+    inside: list[tuple[int, int]] = []
+    if end >= 0:
+        colon = rest.find(":", start, end)
+        if colon >= 0 or re.search(r"[/?#]", rest[start:end]):
+            inside.append((max(colon + 1, start), end))
+        start = end + 1
+    for host in re.split(r"[/?#]", rest[start:], maxsplit=1)[0].split(","):
+        name, mark, port = re.sub(r"^\[[^]]*\]", lambda ip: "-" * len(ip[0]), host).partition(":")
         if port and not (name and port.isdecimal() and int(port[:6]) < 65_536):
-            inside.append((after + len(name + colon), after + len(host)))
-        after += len(host) + 1
-    return [*inside, *found]
+            inside.append((start + len(name + mark), start + len(host)))
+        start += len(host) + 1
+    return [*inside, *(span for span in found if span[0] > end)]
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:
@@ -200,6 +187,7 @@ class LineHandler(logging.Handler):
         super().__init__()
         self._stream = stream
         self._output = _output(stream)
+        self._guard = threading.RLock()
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
@@ -221,7 +209,7 @@ class LineHandler(logging.Handler):
             self._stream.write(text)
             self._stream.flush()
             return
-        with self._held():
+        with self._guard:
             line = text.encode("utf-8", "backslashreplace")
             if self._size + len(line) > KEPT_BYTES:
                 self._dropped += 1
@@ -236,14 +224,14 @@ class LineHandler(logging.Handler):
         deadline = time.monotonic() + PATIENCE_S
         while self._lines and (left := deadline - time.monotonic()) > 0:
             self._output.wait(left)
-            with self._held():
+            with self._guard:
                 self._write()
 
     def close(self) -> None:
         """Flush, and let go of the stream."""
         self.flush()
         super().close()
-        with self._held():
+        with self._guard:
             if self._output is not None and not self._waiting:
                 self._output.close()
                 self._output = None
@@ -251,17 +239,10 @@ class LineHandler(logging.Handler):
 
     def begin_anew(self) -> None:
         """In a forked child: what is kept is its parent's to write."""
+        self._guard = threading.RLock()
         self._lines.clear()
         self._size = self._dropped = 0
         self._waiting = False
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
 
     def _keep(self, line: bytes) -> None:
         self._lines.append(line)
@@ -301,7 +282,7 @@ class LineHandler(logging.Handler):
         assert self._output is not None
         while True:
             self._output.wait(None)
-            with self._held():
+            with self._guard:
                 self._write()
                 if not self._lines:
                     self._waiting = False
@@ -309,7 +290,9 @@ class LineHandler(logging.Handler):
 
 
 class _File:
-    """A file, pipe or terminal."""
+    """A file, pipe, terminal, or a socket as a journal's: one that can be written to takes a piece
+    without waiting.
+    """
 
     def __init__(self, descriptor: int, *, own: bool) -> None:
         self._descriptor = descriptor
@@ -334,28 +317,12 @@ class _File:
             os.close(self._descriptor)
 
 
-class _Socket(_File):
-    """A socket, as a journal's."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._socket = socket.socket(fileno=os.dup(descriptor))
-        super().__init__(self._socket.fileno(), own=False)
-
-    def write(self, piece: bytes) -> int:
-        return self._socket.send(piece, socket.MSG_DONTWAIT)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 def _output(stream: TextIO) -> _File | None:
     try:
         descriptor = stream.fileno()
         mode = os.fstat(descriptor).st_mode
     except (AttributeError, OSError, ValueError):
         return None
-    if stat.S_ISSOCK(mode):
-        return _Socket(descriptor)
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
         # Opened anew, so that it does not block for us alone: others share the descriptor that we
         # were given. Where that is not allowed, another writer can fill the pipe between our look

@@ -115,21 +115,23 @@ def retry(
     work: Callable[[], Result],
     *,
     passes: Callable[[Exception], bool],
-    enough: Callable[[], bool],
+    stop: Callable[[], bool],
     failed: Callable[[Exception], object],
-    pause: Callable[[float], object],
+    wait: Callable[[float], object],
+    tries: int = TRIES_WHILE_STOPPING,
 ) -> Result:
     """The result of ``work``, which is called until it succeeds.
 
     Args:
         work: to be done; it may have been done when it raises.
         passes: whether an error may pass by itself or by an operator's hand.
-        enough: asked after each such error: whether to stop waiting.
+        stop: whether to end soon.
         failed: told of each such error, before the pause.
-        pause: how to wait, in seconds.
+        wait: for so many seconds, or until a stop.
+        tries: how many are made in all once it is to stop.
 
     Raises:
-        GivenUp: it is enough.
+        GivenUp: it is to stop, and the server is still away.
         Exception: whatever ``work`` raises that does not pass.
     """
     backoff = Backoff()
@@ -139,10 +141,16 @@ def retry(
         except Exception as error:
             if not passes(error):
                 raise
-            if enough():
+            stopping = stop()
+            tries -= stopping
+            if tries <= 0:
                 raise GivenUp(error_text(error)) from error
             failed(error)
-            pause(backoff.pause_s())
+            seconds = backoff.pause_s()
+            if stopping:  # nothing waits any longer
+                time.sleep(min(seconds, 2 * FIRST_PAUSE_S))
+            else:
+                wait(seconds)
 
 
 @dataclass(repr=False, eq=False)
@@ -175,25 +183,18 @@ class Patience:
             GivenUp: a stop was requested and the server is still away.
             Exception: whatever ``work`` raises that does not pass.
         """
-        tries_while_stopping = 0
-
-        def enough() -> bool:
-            nonlocal tries_while_stopping
-            tries_while_stopping += self._stop.requested
-            return tries_while_stopping >= TRIES_WHILE_STOPPING
 
         def failed(error: Exception) -> None:
             self._outage.failed(error)
             self._waiting(error)
 
-        result = retry(work, passes=self._passes, enough=enough, failed=failed, pause=self._pause)
+        result = retry(
+            work,
+            passes=self._passes,
+            stop=lambda: self._stop.requested,
+            failed=failed,
+            wait=self._stop.wait,
+        )
         # While stopping, work that needs no server counts as success too: no word of its return.
         self._outage.over(quietly=self._stop.requested)
         return result
-
-    def _pause(self, seconds: float) -> None:
-        # While stopping, the event is set and no longer waits: sleep, shortly.
-        if self._stop.requested:
-            time.sleep(min(seconds, 2 * FIRST_PAUSE_S))
-        else:
-            self._stop.wait(seconds)

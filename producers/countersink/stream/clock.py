@@ -28,7 +28,7 @@ def offset_ms(client: redis.Redis, key: str | None = None) -> int:
     with mapped():
         if cluster is None or key is None:
             return _offset_ms(client)
-        with cluster.asked_for(key, hasty=True) as node:
+        with cluster.hasty.asked_for(key) as node:
             return _offset_ms(node)
 
 

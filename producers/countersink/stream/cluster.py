@@ -1,14 +1,14 @@
 """Redis Cluster: its URLs and their errors, a client that sends each command to the master of its
 key and follows redirections (``REDIRECTIONS``), which masters there are and how long they are
-believed (``TOPOLOGY_S``), and the timeouts of one question about them (``QUESTION_TIMEOUT``) and
-of all (``SEARCH_TIMEOUT``).
+believed (``TOPOLOGY_S``), and the timeout of one question about them (``QUESTION_TIMEOUT``).
 
 :class:`ClusterClient` is a :class:`redis.Redis`, so that whoever has one need not know.
 Connections, pools, pipelines, parsing and hash slots are redis-py's, with a plain client per node.
 :class:`redis.cluster.RedisCluster` is not used: its pipelines send every command again after a lost
-connection, whatever the options say; after an error it asks nodes that hang for the topology, each
-for the whole socket timeout; for XREADGROUP it asks a node for the keys each time; and old versions
-drop options, the look at the name in a certificate among them.
+connection, whatever the options say (8.1, without retries: of three XADDs whose replies were lost
+six entries came); after an error it asks nodes that hang for the topology, each for the whole
+socket timeout; for XREADGROUP it asks a node for the keys each time; and old versions drop options,
+the look at the name in a certificate among them.
 
 A command that was answered by MOVED, ASK or TRYAGAIN was not executed. It goes to the node that was
 named, or a little later to the same one. A command that was not answered is not sent again.
@@ -16,11 +16,12 @@ named, or a little later to the same one. A command that was not answered is not
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 import redis
 from redis.client import Pipeline
@@ -47,8 +48,6 @@ from countersink.stream.sentinel import split_hosts
 
 QUESTION_TIMEOUT: Final = 1.0
 """Seconds until a node that is asked for the topology counts as gone, and the next one is asked."""
-SEARCH_TIMEOUT: Final = 5.0
-"""Seconds for which nodes are asked, one after the other; many that hang get less each."""
 TOPOLOGY_S: Final = 1.0
 """Seconds for which :meth:`ClusterClient.masters` believes the last answer."""
 DEFAULT_PORT: Final = 6379
@@ -77,8 +76,6 @@ _WITHOUT_KEY: Final = frozenset(
     )
 )
 _KEY_AFTER_SUBCOMMAND: Final = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
-
-T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -116,10 +113,10 @@ class Topology:
 class ClusterClient(redis.Redis):
     """A client of all nodes of a cluster. Nothing is sent before the first command.
 
-    A command without a key goes to any master; :meth:`scan_iter` asks all of them. Scripts, and
-    transactions of a pipeline, have to keep to one hash slot. A pipeline without a transaction may
-    span several masters. Lost connections, and slots without a master, raise redis-py's errors, of
-    which :func:`countersink.stream.connection.mapped` makes ours.
+    A command without a key goes to any master; :meth:`scan_iter` asks all of them. Scripts have to
+    keep to one hash slot. A pipeline may span several masters, and is no transaction: what is sent
+    again with the same ids counts once. Lost connections, and slots without a master, raise
+    redis-py's errors, of which :func:`countersink.stream.connection.mapped` makes ours.
 
     Threads may share it.
 
@@ -142,26 +139,24 @@ class ClusterClient(redis.Redis):
         if tls:
             settings["connection_class"] = SSLConnection
         self._hosts = tuple(Address(*host) for host in hosts)
-        pool = _NodePools(self._hosts[0], settings)
-        super().__init__(connection_pool=pool)
+        self._nodes = _Nodes(self._hosts[0], settings)
+        super().__init__(connection_pool=self._nodes)
         self.auto_close_connection_pool = True  # as from_url makes it
-        self._pools = pool
-        self._topology: Topology | None = None
-        self._stale = False
-        self._lost: dict[Address, float] = {}
-        self._answered: set[Address] = set()
+        self._timeout: float | None = None
+
+    @property
+    def hasty(self) -> Self:
+        """The same client, and what it knows, with a timeout of at most :data:`QUESTION_TIMEOUT`:
+        for questions whose answer can be done without.
+        """
+        made = copy(self)
+        made.auto_close_connection_pool = False
+        made._timeout = QUESTION_TIMEOUT
+        return made
 
     def node(self, address: Address) -> redis.Redis:
         """The plain client of one node. Its errors are not noticed here."""
-        client = self._pools.client(address)
-        client.response_callbacks = self.response_callbacks
-        return client
-
-    def hasty(self, address: Address) -> redis.Redis:
-        """The same with a timeout of at most :data:`QUESTION_TIMEOUT`, for questions whose answer
-        can be done without.
-        """
-        client = self._pools.client(address, QUESTION_TIMEOUT)
+        client = self._nodes.client(address, self._timeout)
         client.response_callbacks = self.response_callbacks
         return client
 
@@ -188,92 +183,63 @@ class ClusterClient(redis.Redis):
         Raises:
             redis.RedisError: no node tells.
         """
-        known = self._topology
+        nodes = self._nodes
+        known = nodes.topology
         if known is not None:
             age = time.monotonic() - known.learnt
-            if not (self._stale and age > _LEARN_AGAIN_S) and (
+            if not (nodes.stale and age > _LEARN_AGAIN_S) and (
                 max_age_s is None or age <= max_age_s
             ):
                 return known
-        self._topology = found = self._learn()
-        self._stale = False
+        nodes.topology = found = self._learn()
+        nodes.stale = False
         return found
 
     @contextmanager
-    def asked(self, address: Address, *, hasty: bool = False) -> Iterator[redis.Redis]:
+    def asked(self, address: Address) -> Iterator[redis.Redis]:
         """The plain client of a node; errors inside the block that say that the node is gone are
         noticed, so that the topology is learnt anew.
         """
+        nodes = self._nodes
         try:
-            yield self.hasty(address) if hasty else self.node(address)
+            yield self.node(address)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            self._lost[address] = time.monotonic()
-            self._stale = True
+            nodes.lost[address] = time.monotonic()
+            nodes.stale = True
             text = str(error) if address.text in str(error) else f"{address.text}: {error}"
-            if not (address in self._answered or address in self._hosts):
-                text += " (this is an address that the nodes of the cluster announce)"
             kind = type(error) if isinstance(error, redis.RedisError) else redis.ConnectionError
             raise kind(text) from error
         except (ClusterDownError, redis.ReadOnlyError):
-            self._stale = True
-            raise
-        except redis.RedisError:
-            self._answered.add(address)
+            nodes.stale = True
             raise
         else:
-            self._answered.add(address)
-            self._lost.pop(address, None)
+            nodes.lost.pop(address, None)
 
-    def asked_for(
-        self, key: str | bytes, *, hasty: bool = False
-    ) -> AbstractContextManager[redis.Redis]:
+    def asked_for(self, key: str) -> AbstractContextManager[redis.Redis]:
         """The same, for the master that serves ``key``.
 
         Raises:
             redis.RedisError: there is none, or no node tells.
         """
-        return self.asked(self._serving(self._slot(key)), hasty=hasty)
+        return self.asked(self._serving(self._slot(key)))
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send one command to the master of its key."""
-        return self._execute(args, options)
-
-    def hastily(self, *args: Any, **options: Any) -> Any:
-        """The same with a timeout of at most :data:`QUESTION_TIMEOUT`."""
-        return self._execute(args, options, hasty=True)
-
-    def _execute(self, args: Any, options: dict[str, Any], *, hasty: bool = False) -> Any:
-        def send(node: redis.Redis, asking: bool) -> Any:
-            if not asking:
-                return node.execute_command(*args, **options)  # type: ignore[no-untyped-call]
-            pipe: Any = node.pipeline(transaction=False)
-            pipe.execute_command("ASKING")
-            pipe.execute_command(*args, **options)
-            reply = pipe.execute(raise_on_error=False)[1]
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
-
-        return self.follow(self._slot_of(args), send, hasty=hasty)
-
-    def follow(
-        self, slot: int | None, send: Callable[[redis.Redis, bool], T], *, hasty: bool = False
-    ) -> T:
-        """Call ``send`` with the client of the master of ``slot``, and with that of the node that a
-        redirection names; the flag says that ASKING has to go before. ``None``: any master.
-        """
+        """Send one command to the master of its key, and to the node that a redirection names."""
+        slot = self._slot_of(args)
         where, asking = self._serving(slot), False
         for turn in range(REDIRECTIONS):
             try:
-                with self.asked(where, hasty=hasty) as node:
-                    return send(node, asking)
+                with self.asked(where) as node:
+                    if asking:
+                        return _executed_asking(node, args, options)
+                    return node.execute_command(*args, **options)  # type: ignore[no-untyped-call]
             except MovedError as error:
                 where, asking = Address(error.host or where.host, error.port), False
-                self._stale = True
+                self._nodes.stale = True
                 if turn >= REDIRECTIONS // 4:
                     time.sleep(_TRY_AGAIN_S)  # two nodes point to each other, for a moment
-                if self._topology is not None:
-                    self._topology.slots[error.slot_id] = where
+                if self._nodes.topology is not None:
+                    self._nodes.topology.slots[error.slot_id] = where
             except AskError as error:
                 where, asking = Address(error.host or where.host, error.port), True
             except TryAgainError:
@@ -283,12 +249,9 @@ class ClusterClient(redis.Redis):
         raise ClusterDownError(f"slot {slot} is moving: {REDIRECTIONS} redirections of one command")
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
-        """A pipeline: with a transaction on one hash slot, without one on any."""
-        return ClusterPipeline(self, bool(transaction))
-
-    def hasty_pipeline(self) -> "ClusterPipeline":
-        """A pipeline without a transaction, with a timeout of at most :data:`QUESTION_TIMEOUT`."""
-        return ClusterPipeline(self, False, hasty=True)
+        """A pipeline without a transaction."""
+        assert not transaction
+        return ClusterPipeline(self)
 
     def register_script(self, script: Any) -> Script:
         """A script that every node may execute."""
@@ -307,21 +270,19 @@ class ClusterClient(redis.Redis):
         """Ask one node after the other, those that were lost last, until one tells that sees the
         majority and knows nothing older than what is known: a node that is cut off tells what was.
         """
-        known = self._topology
+        known = self._nodes.topology
+        lost = self._nodes.lost
         told: list[Topology] = []
         answers: dict[str, str] = {}
         refused: list[redis.RedisError] = []
         candidates = dict.fromkeys([*(known.nodes if known is not None else ()), *self._hosts])
-        end = time.monotonic() + SEARCH_TIMEOUT
-        for turn, address in enumerate(sorted(candidates, key=lambda n: self._lost.get(n, 0.0))):
-            now = time.monotonic()
-            if told and now - self._lost.get(address, -_SILENT_S) < _SILENT_S:
+        for address in sorted(candidates, key=lambda each: lost.get(each, 0.0)):
+            if told and time.monotonic() - lost.get(address, -_SILENT_S) < _SILENT_S:
                 continue
-            share = (end - now) / (len(candidates) - turn)
             try:
-                found = self._ask(address, min(QUESTION_TIMEOUT, max(share, _LEARN_AGAIN_S)))
+                found = self._ask(address)
             except (redis.RedisError, OSError) as error:
-                self._lost[address] = time.monotonic()
+                lost[address] = time.monotonic()
                 answers[address.text] = str(error)
                 if isinstance(error, (AuthenticationError, NoPermissionError)):
                     refused.append(error)
@@ -330,11 +291,10 @@ class ClusterClient(redis.Redis):
                         ResponseError(f"{address.text} is no node of a cluster: use a redis:// URL")
                     )
                 continue
-            self._answered.add(address)
             if not found.masters:
                 answers[address.text] = "knows no master that has slots"
                 continue
-            self._lost.pop(address, None)
+            lost.pop(address, None)
             told.append(found)
             if found.rank >= (True, 0 if known is None else known.rank[1]):
                 break
@@ -342,7 +302,7 @@ class ClusterClient(redis.Redis):
             best = max(told, key=lambda each: each.rank)
             # Where most nodes know of nothing newer, it is another cluster than it was.
             if known is None or best.rank >= known.rank or 2 * len(told) > len(candidates):
-                self._forget_all_but({*best.nodes, *self._hosts})
+                self._nodes.forget_all_but({*best.nodes, *self._hosts})
                 return best
             return replace(known, learnt=best.learnt)
         if len(refused) == len(answers):
@@ -350,9 +310,9 @@ class ClusterClient(redis.Redis):
         said = "; ".join(f"{where}: {answer}" for where, answer in answers.items())
         raise redis.ConnectionError(f"no node of the cluster tells which masters there are: {said}")
 
-    def _ask(self, address: Address, timeout: float) -> Topology:
+    def _ask(self, address: Address) -> Topology:
         """What one node says of the topology."""
-        client = self._pools.made(address, timeout)
+        client = self._nodes.made(address, QUESTION_TIMEOUT)
         execute: Any = client.execute_command  # redis-py leaves this one untyped
         try:
             # In this order: the map may be newer than the rank that it gets, and not older.
@@ -365,19 +325,11 @@ class ClusterClient(redis.Redis):
         finally:
             client.connection_pool.disconnect()
 
-    def _forget_all_but(self, nodes: Set[Address]) -> None:
-        """Hang up on nodes that left the cluster, so that a process that lives long does not
-        collect them.
-        """
-        self._pools.forget_all_but(nodes)
-        for address in {*self._lost, *self._answered} - nodes:
-            self._lost.pop(address, None)
-            self._answered.discard(address)
-
     def _serving(self, slot: int | None) -> Address:
         topology = self.topology()
         if slot is None:
-            return min(topology.masters, key=lambda each: self._lost.get(each, random.random() - 1))
+            lost = self._nodes.lost
+            return min(topology.masters, key=lambda each: lost.get(each, random.random() - 1))
         found = topology.slots[slot]
         if found is None and self.topology(TOPOLOGY_S) is not topology:
             found = self.topology().slots[slot]
@@ -394,8 +346,7 @@ class ClusterClient(redis.Redis):
         if name in ("EVAL", "EVALSHA"):
             return self._slot(args[3]) if int(args[2]) else None
         if name in ("XREAD", "XREADGROUP"):
-            words = [str(word).upper() if isinstance(word, str) else word for word in args]
-            place = next(n for n, word in enumerate(words) if word in ("STREAMS", b"STREAMS"))
+            place = next(n for n, word in enumerate(args) if word in ("STREAMS", b"STREAMS"))
             return self._slot(args[place + 1])
         return self._slot(args[2 if name in _KEY_AFTER_SUBCOMMAND and not more else 1])
 
@@ -410,6 +361,17 @@ def _slot(key: bytes) -> int:
     return key_slot(key)
 
 
+def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> Any:
+    """The reply to a command about a key of a slot that is moving to ``node``."""
+    pipe: Any = node.pipeline(transaction=False)
+    pipe.execute_command("ASKING")
+    pipe.execute_command(*args, **options)
+    reply = pipe.execute(raise_on_error=False)[1]
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
 class ClusterPipeline(Pipeline):
     """Commands for the masters of their keys: one pipeline of redis-py to each, one after the
     other. A connection that is lost ends it; what the other masters did is not told then.
@@ -417,19 +379,15 @@ class ClusterPipeline(Pipeline):
 
     is_cluster: Final = True
 
-    def __init__(self, client: ClusterClient, transaction: bool, *, hasty: bool = False) -> None:
-        super().__init__(client.connection_pool, client.response_callbacks, transaction, None)
+    def __init__(self, client: ClusterClient) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, False, None)
         self._client = client
-        self._as_one = transaction
-        self._hasty = hasty
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """The replies, in the order of the commands; errors among them are raised if asked for."""
         commands = [(entry[0], entry[1]) for entry in self.command_stack]
         try:
-            if not commands:
-                return []
-            replies = self._together(commands) if self._as_one else self._spread(commands)
+            replies = self._spread(commands)
             if raise_on_error:
                 for number, reply in enumerate(replies):
                     if isinstance(reply, Exception):
@@ -440,24 +398,6 @@ class ClusterPipeline(Pipeline):
         finally:
             self.reset()
 
-    def _together(self, commands: Sequence[tuple[Any, Any]]) -> list[Any]:
-        slots = {self._client._slot_of(args) for args, _ in commands}
-        if len(slots) > 1:
-            raise ClusterCrossSlotError("a transaction has keys of several hash slots")
-
-        def send(node: redis.Redis, asking: bool) -> list[Any]:
-            pipe: Any = node.pipeline(transaction=True)
-            if asking:
-                # Before MULTI it holds until EXEC has been answered. The pipeline keeps the
-                # connection. Where keys are missing EXEC executes nothing and says TRYAGAIN.
-                pipe.immediate_execute_command("ASKING")
-            for args, options in commands:
-                pipe.execute_command(*args, **options)
-            replies: list[Any] = pipe.execute(raise_on_error=False)
-            return replies
-
-        return self._client.follow(slots.pop(), send)
-
     def _spread(self, commands: Sequence[tuple[Any, Any]]) -> list[Any]:
         places: dict[Address, list[int]] = {}
         for number, (args, _) in enumerate(commands):
@@ -465,7 +405,7 @@ class ClusterPipeline(Pipeline):
             places.setdefault(self._client._serving(slot), []).append(number)
         replies: list[Any] = [None] * len(commands)
         for address, numbers in places.items():
-            with self._client.asked(address, hasty=self._hasty) as node:
+            with self._client.asked(address) as node:
                 pipe: Any = node.pipeline(transaction=False)
                 for number in numbers:
                     args, options = commands[number]
@@ -477,7 +417,7 @@ class ClusterPipeline(Pipeline):
             if isinstance(reply, (AskError, TryAgainError)):
                 args, options = commands[number]
                 try:
-                    replies[number] = self._client._execute(args, options, hasty=self._hasty)
+                    replies[number] = self._client.execute_command(*args, **options)
                 except ResponseError as error:
                     replies[number] = error
         return replies
@@ -495,15 +435,25 @@ class _NodeScript(Script):
             return client.eval(self.script, len(keys), *keys, *args)
 
 
-class _NodePools(ConnectionPool):
-    """The connections to all nodes. :meth:`disconnect` breaks each of them."""
+class _Nodes(ConnectionPool):
+    """The connections to all nodes, and what was learnt of them. :meth:`disconnect` breaks each of
+    them.
+
+    Attributes:
+        topology: as it was learnt last.
+        stale: an error or a redirection says that it has changed.
+        lost: when a node did not answer, for those that have not since.
+    """
 
     def __init__(self, first: Address, options: Mapping[str, Any]) -> None:
         super().__init__(host=first.host, port=first.port, **options)
+        self.topology: Topology | None = None
+        self.stale = False
+        self.lost: dict[Address, float] = {}
         self._options = options
         self._clients: dict[tuple[Address, float | None], redis.Redis] = {}
 
-    def client(self, address: Address, timeout: float | None = None) -> redis.Redis:
+    def client(self, address: Address, timeout: float | None) -> redis.Redis:
         """The client of one node, with a timeout of at most ``timeout`` seconds."""
         found = self._clients.get((address, timeout))
         if found is not None:
@@ -522,8 +472,10 @@ class _NodePools(ConnectionPool):
         made.auto_close_connection_pool = True
         return made
 
-    def forget_all_but(self, nodes: Set[Address]) -> None:
-        """Hang up on the other ones, except where another thread waits for a reply."""
+    def forget_all_but(self, nodes: set[Address]) -> None:
+        """Hang up on the other ones, except where another thread waits for a reply: a process that
+        lives long does not collect nodes that left the cluster.
+        """
         for key in list(self._clients):
             if key[0] not in nodes and (client := self._clients.pop(key, None)) is not None:
                 client.connection_pool.disconnect(inuse_connections=False)

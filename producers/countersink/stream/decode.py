@@ -246,13 +246,10 @@ def _read_hashes(text: Any) -> bytes:
     return hashes
 
 
-def _payload(item: Any) -> bytes:
-    return json.dumps(item, separators=(",", ":")).encode()  # ASCII: lone surrogates stay escaped
-
-
 def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
     counter = item[0] if isinstance(item, list | tuple) and item else ""
-    return Bad(position, reason, detail, _payload(item), counter if limits.is_name(counter) else "")
+    payload = json.dumps(item, separators=(",", ":")).encode()  # lone surrogates stay escaped
+    return Bad(position, reason, detail, payload, counter if limits.is_name(counter) else "")
 
 
 def _decode_loosely(raw: bytes) -> list[Any]:

@@ -48,10 +48,6 @@ MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """A larger ``rows`` field is refused."""
 MAX_ROW_BYTES: Final = 13_000
 """A row of :func:`encode_rows` at most: eight values of 255 bytes, each of which takes six."""
-_LARGEST: Final = MAX_ROWS_BYTES + 65_536
-_MOST_FIELDS: Final = 64
-_READ: Final = {b"v": 64, b"id": 64, b"at": 64, b"rows": MAX_ROWS_BYTES + 1}
-"""As in ``scripts/entry.lua``."""
 PAGE: Final = 100
 """Entries handed out at once."""
 PAGE_BYTES: Final = 1024 * 1024
@@ -206,18 +202,6 @@ def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
 def size_of(found: Iterable[Delivery]) -> int:
     """Bytes of their values."""
     return sum(len(value) for delivery in found for _, value in delivery.fields)
-
-
-def fit(stream: str, stream_id: str, flat: Sequence[bytes]) -> Delivery:
-    """What ``entry.lua`` makes of an entry, for one that came without a script."""
-    fields = tuple(zip(flat[::2], flat[1::2], strict=True))
-    if sum(map(len, flat)) <= _LARGEST and len(flat) <= 2 * _MOST_FIELDS:
-        return Delivery(stream, stream_id, fields)
-    cut: dict[bytes, bytes] = {}
-    for name, value in fields:
-        if name in _READ:
-            cut.setdefault(name, value[: _READ[name]])
-    return Delivery(stream, stream_id, tuple(cut.items()), derived_id(stream, stream_id, fields))
 
 
 def pages(

@@ -49,10 +49,6 @@ _REFUSING = (
     driver.AuthorizationError,
     driver.NoPermissionError,
 )
-_PERMANENT = (
-    driver.ModuleError,
-    driver.DataError,
-)
 _TRANSIENT = (
     driver.ReadOnlyError,
     driver.OutOfMemoryError,
@@ -60,8 +56,11 @@ _TRANSIENT = (
     driver.MasterDownError,
     driver.SlotNotCoveredError,
     driver.TryAgainError,
+    driver.BusyLoadingError,
 )
-"""Answers of which redis-py cuts off the prefix."""
+"""Answers of which redis-py cuts off the prefix; one of a server that is loading it calls a lost
+connection.
+"""
 _TRANSIENT_PREFIXES = (
     "BUSY",
     "CLUSTERDOWN",
@@ -85,10 +84,7 @@ def translate(error: Exception) -> StreamError:
     text = str(error) or type(error).__name__
     if isinstance(error, _REFUSING) or text.startswith("WRONGPASS"):
         return StreamRefused(f"Redis refuses: {text}")
-    if isinstance(error, _PERMANENT):
-        return StreamMisconfigured(f"Redis refuses: {text}")
-    # A server that is loading answers with an error that redis-py calls a lost connection.
-    if isinstance(error, (*_TRANSIENT, driver.BusyLoadingError)):
+    if isinstance(error, _TRANSIENT):
         return StreamUnavailable(f"Redis does not serve: {text}")
     if isinstance(error, (MasterNotFoundError, SlaveNotFoundError)):
         return StreamUnavailable(f"Redis Sentinel: {text}")
@@ -98,7 +94,7 @@ def translate(error: Exception) -> StreamError:
         return StreamMisconfigured(
             f"Redis is a node of a cluster ({text}): use a redis+cluster:// URL"
         )
-    if isinstance(error, driver.ResponseError):
+    if isinstance(error, (driver.ResponseError, driver.DataError)):
         # Before Redis 7 the answer to a script begins otherwise.
         if text.startswith(_TRANSIENT_PREFIXES) or "-READONLY " in text:
             return StreamUnavailable(f"Redis does not serve: {text}")

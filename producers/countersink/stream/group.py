@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import redis
 
@@ -28,7 +28,6 @@ from countersink.stream.entry import (
     PAGE_BYTES,
     Delivery,
     deliveries,
-    fit,
     pages,
     script,
     size_of,
@@ -87,8 +86,6 @@ class Group:
             name: client.register_script(script(name))
             for name in ("acknowledge", "claim", "clock", "delete_consumer", "read")
         }
-        self._cursors: dict[str, str] = {}
-        self._watched: dict[tuple[str, str], tuple[float, str]] = {}
         self._ends: dict[bytes, tuple[float, float]] = {}
         self._looked = 0.0
         self._turn = 0
@@ -163,16 +160,17 @@ class Group:
     def _wait(self, block_ms: int) -> list[Delivery]:
         """The next entry of any stream, or nothing after ``block_ms``.
 
-        Of what is waited for a script cannot be in front, so this one comes whole; one is bearable.
+        Of what is waited for a script cannot be in front, so this one comes whole, which is
+        bearable, and is asked for once more, to be cut like any other.
         """
         arguments: list[str | int] = ["XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1]
         arguments += ["BLOCK", block_ms, "STREAMS", *self.streams, *([">"] * len(self.streams))]
-        reply = command(self.client, *arguments)
-        return [
-            fit(stream.decode(), stream_id.decode(), flat)
-            for stream, entries in reply or ()
-            for stream_id, flat in entries
-        ]
+        found: list[Delivery] = []
+        for stream, entries in command(self.client, *arguments) or ():
+            for stream_id, _ in entries:
+                at = stream_id.decode()
+                found += next(pages(self.client, stream.decode(), start=at, end=at), [])
+        return found
 
     def _read_alone(self, stream: str, count: int) -> list[Delivery]:
         """New entries of one stream; its first ones if it has no group: guard rows keep apart
@@ -189,9 +187,7 @@ class Group:
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
         """Take over up to ``count`` entries of each stream that were pending, untouched, for
-        ``min_idle_ms``: by Redis's clock, or, as that may be set back, by ours.
-
-        Goes on where the last call stopped, and begins anew at the end of the pending list.
+        ``min_idle_ms``. What is taken over is idle no more: the next call finds what is left.
         """
         return self._take_over(lambda stream: self._idle(stream, min_idle_ms, count))
 
@@ -237,22 +233,17 @@ class Group:
             self._ends.clear()  # Redis may have been frozen meanwhile, and all of them waited
         self._looked = now
         before, self._ends = self._ends, {}
+        cluster = cluster_of(self.client)
+        client = cluster.hasty if cluster else self.client
         for name in names:
-            left = self._hastily("PTTL", worker_key(name.decode("utf-8", "surrogateescape")))
+            key = worker_key(name.decode("utf-8", "surrogateescape"))
+            left = int(command(client, "PTTL", key))
             ends = now + left / 1000 if left >= 0 else 0.0
             since, known = before.get(name, (now, ends))
             if ends > known + LOOK_S / 2:
                 since, known = now, ends
             self._ends[name] = since, known
         return {name for name, (since, _) in self._ends.items() if now - since >= GONE_S}
-
-    def _hastily(self, *arguments: str) -> int:
-        """The reply to a question whose answer can be done without."""
-        cluster = cluster_of(self.client)
-        if cluster is None:
-            return int(command(self.client, *arguments))
-        with mapped():
-            return int(cluster.hastily(*arguments))
 
     def _take_over(self, pending: Callable[[str], dict[bytes, bytes]]) -> Claimed:
         """Take over entries of each stream: stream id → consumer with which it is pending."""
@@ -266,15 +257,13 @@ class Group:
                 arguments: list[str | bytes | int] = [GROUP, self.consumer, max_bytes]
                 arguments += chain.from_iterable(idle.items())
                 with mapped():
-                    found, lost, looked = self._scripts["claim"](keys=[stream], args=arguments)
+                    found, lost = self._scripts["claim"](keys=[stream], args=arguments)
             except StreamError as error:
                 if _caused_by(error, "NOGROUP"):
                     continue  # nothing is pending there; reading makes the group
                 if claimed.deliveries or claimed.lost:
                     return claimed  # what is ours now is not forgotten; the next call meets it
                 raise
-            if looked < len(idle):
-                self._cursors.pop(stream, None)  # those that did not fit are looked for again
             page = list(deliveries(stream, found))
             claimed.deliveries.extend(page)
             claimed.lost.extend(stream_id.decode() for stream_id in lost)
@@ -285,37 +274,8 @@ class Group:
 
     def _idle(self, stream: str, min_idle_ms: int, count: int) -> dict[bytes, bytes]:
         """Stream id → consumer of entries that were pending for ``min_idle_ms``."""
-        start = self._cursors.pop(stream, "-")
-        rows = command(
-            self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, start, "+", count
-        )
-        if len(rows) == count:
-            self._cursors[stream] = f"({rows[-1][0].decode()}"
-        else:
-            rows += self._idle_by_our_clock(stream, min_idle_ms, count)
+        rows = command(self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, "-", "+", count)
         return {row[0]: row[1] for row in rows}
-
-    def _idle_by_our_clock(self, stream: str, min_idle_ms: int, count: int) -> list[Any]:
-        """Rows of XPENDING with what was pending with a consumer ``min_idle_ms`` ago, and still is.
-
-        Redis reckons how long an entry is idle from the time of its delivery. Once its clock was
-        set back, that is no time at all until the clock has caught up.
-        """
-        now = time.monotonic()
-        _, _, newest, consumers = command(self.client, "XPENDING", stream, GROUP)
-        names = {name for name, _ in consumers or ()}
-        for known in [key for key in self._watched if key[0] == stream and key[1] not in names]:
-            del self._watched[known]
-        found: list[Any] = []
-        for name in names:
-            since, upto = self._watched.setdefault((stream, name), (now, newest))
-            if not (now - since) * 1000 >= min_idle_ms > 0:
-                continue
-            rows = command(self.client, "XPENDING", stream, GROUP, "-", upto, count, name)
-            found += rows
-            if len(rows) < count:
-                self._watched[stream, name] = now, newest
-        return found
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
         """Up to ``count`` entries of each stream that the group has passed, older than

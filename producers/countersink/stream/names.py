@@ -34,8 +34,7 @@ so readers find every stream that ever held an entry, whatever the operator sets
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -68,6 +67,7 @@ _EVENTS: Final = ":events"
 _SALT_POLL_S: Final = 0.1
 
 T = TypeVar("T")
+OnSilence = Callable[[str, StreamError], object]
 
 
 def stream_key(partition: int) -> str:
@@ -87,6 +87,21 @@ def salts_key(stream: str) -> str:
     return f"{stream.removesuffix(_EVENTS)}:salts"
 
 
+def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[str, list[Salt]]:
+    """The salts of counters as its senders have them now; of one that has none, or whose are
+    damaged, nothing: workers publish them anew.
+
+    Raises:
+        StreamError: Redis did not do its part.
+    """
+    with mapped():
+        pipe = client.pipeline(transaction=False)
+        for counter in counters:
+            pipe.hget(salts_key(stream), counter)
+        told = pipe.execute()
+    return {name: decode_salts(raw) for name, raw in zip(counters, told, strict=True)}
+
+
 def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
     """The salts of a counter, waited for while one may be due; of one that has none, nothing.
 
@@ -95,17 +110,11 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
         minute: a Unix minute that is not ahead; one is due while all salts end before it.
 
     Raises:
-        StreamMisconfigured: they are damaged.
         StreamError: Redis did not do its part.
     """
     deadline = time.monotonic() + SALT_SECONDS
     while True:
-        with mapped():
-            raw: Any = client.hget(salts_key(stream), counter)
-        try:
-            salts = [] if raw is None else decode_salts(raw)
-        except ValueError as error:
-            raise StreamMisconfigured(f"{counter}: {error}") from None
+        salts = salts_of(client, stream, [counter])[counter]
         made = any(salt.ends is None or salt.ends > minute for salt in salts)
         if made or time.monotonic() >= deadline:
             return salts
@@ -118,7 +127,7 @@ def remove_salts(client: redis.Redis, counter: str) -> None:
     Raises:
         StreamError: Redis did not do its part.
     """
-    for partition in known_partitions(client):
+    for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
             client.hdel(salts_key(stream_key(partition)), counter)
 
@@ -154,14 +163,14 @@ def partitions(client: redis.Redis) -> int:
     raw: Any = None
     try:
         with mapped():
-            raw = cluster.hastily("GET", PARTITIONS_KEY) if cluster else client.get(PARTITIONS_KEY)
+            raw = (cluster.hasty if cluster else client).get(PARTITIONS_KEY)
     except (StreamUnavailable, StreamRefused):
         if cluster is None:
             raise
     if raw is None:
         if cluster is None:
             return 1
-        return min(MAX_PARTITIONS, PARTITIONS_PER_MASTER * max(1, len(_masters(cluster))))
+        return min(MAX_PARTITIONS, PARTITIONS_PER_MASTER * max(1, len(masters(client))))
     text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else raw
     if not (text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MAX_PARTITIONS):
         raise StreamMisconfigured(
@@ -204,7 +213,7 @@ def choose_partition(
     cluster = cluster_of(client)
     if cluster is None:
         return int(share * number)
-    lying: dict[str, list[int]] = {master: [] for master in _masters(cluster)}
+    lying: dict[str, list[int]] = {master: [] for master in masters(client)}
     for partition in range(number):
         lying.get(master_of(client, partition) or "", []).append(partition)
     places = [(master, found) for master, found in lying.items() if found]
@@ -230,64 +239,40 @@ def note_use(client: Any, partition: int) -> None:
             client.sadd(PARTITIONS_USED_KEY, partition)
 
 
-def used_partitions(client: redis.Redis) -> list[int]:
+def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None) -> list[int]:
     """Every partition that may hold entries, in order: those in use now, and those ever used.
-
-    Raises:
-        StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
-        StreamUnavailable: Redis did not answer; of a cluster, one of the masters.
-    """
-    current = range(partitions(client))
-    if (cluster := cluster_of(client)) is not None:
-        with mapped():
-            return sorted(_existing(cluster.pipeline(False), range(MAX_PARTITIONS)).union(current))
-    with mapped():
-        noted: set[Any] = client.smembers(PARTITIONS_USED_KEY)
-    used = {int(text) for text in noted if text.isdigit() and len(text) <= 4}
-    return sorted(used.union(current))
-
-
-def known_partitions(
-    client: redis.Redis,
-    *,
-    on_refusal: Callable[[str, StreamRefused], object] = lambda node, error: None,
-) -> list[int]:
-    """The same as far as it can be known now: of a cluster, masters that are silent for a second,
-    or refuse the user, tell nothing, and their partitions beyond the number of partitions are left
-    out.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        on_refusal: told of each master that refuses, by its address.
+        on_silence: of a cluster, told of each master that is silent for a second, or refuses the
+            user, by its address; its partitions beyond the number of partitions are left out then.
+            Default: that is an error.
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
         StreamRefused: all masters refuse.
-        StreamUnavailable: no node answered.
+        StreamUnavailable: Redis did not answer; of a cluster, no node did.
     """
+    found = set(range(partitions(client)))
     cluster = cluster_of(client)
     if cluster is None:
-        return used_partitions(client)
-    known = set(range(partitions(client)))
-    with mapped():
-        lying: dict[str | None, list[int]] = {}
-        for partition in range(MAX_PARTITIONS):
-            lying.setdefault(master_of(client, partition), []).append(partition)
-    refusals: dict[str, StreamRefused] = {}
-    nodes = [(node, theirs) for node, theirs in lying.items() if node is not None]
-    for node, theirs in nodes:
+        with mapped():
+            noted: set[Any] = client.smembers(PARTITIONS_USED_KEY)
+        return sorted(found | {int(text) for text in noted if text.isdigit() and len(text) <= 4})
+    lying: dict[str, list[int]] = {}
+    for partition in range(MAX_PARTITIONS):
+        lying.setdefault(master_of(client, partition) or "", []).append(partition)
+    refusals = 0
+    for master, theirs in lying.items():
         try:
-            with mapped():
-                known |= _existing(cluster.hasty_pipeline(), theirs)
-        except StreamUnavailable:
-            continue
-        except StreamRefused as error:
-            refusals[node] = error
-    for node, refusal in refusals.items():
-        if len(refusals) == len(nodes):
-            raise refusal
-        on_refusal(node, refusal)
-    return sorted(known)
+            found |= _existing(cluster, theirs)
+        except StreamError as error:
+            refusals += isinstance(error, StreamRefused)
+            if on_silence is None or refusals == len(lying):
+                raise
+            if master:
+                on_silence(master, error)
+    return sorted(found)
 
 
 def masters(client: redis.Redis) -> list[str]:
@@ -297,8 +282,10 @@ def masters(client: redis.Redis) -> list[str]:
     Raises:
         StreamError: no node tells.
     """
-    cluster = cluster_of(client)
-    return [] if cluster is None else _masters(cluster)
+    if (cluster := cluster_of(client)) is None:
+        return []
+    with mapped():
+        return [master.text for master in cluster.masters()]
 
 
 def master_of(client: redis.Redis, partition: int) -> str | None:
@@ -315,18 +302,14 @@ def master_of(client: redis.Redis, partition: int) -> str | None:
     return None if found is None else found.text
 
 
-def _masters(cluster: "ClusterClient") -> list[str]:
-    with mapped():
-        return [master.text for master in cluster.masters()]
-
-
-def _existing(pipe: Any, candidates: Iterable[int]) -> set[int]:
+def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
     """The partitions whose streams exist."""
-    numbers = list(candidates)
-    for partition in numbers:
-        pipe.exists(stream_key(partition))
-    found = pipe.execute()
-    return {partition for partition, there in zip(numbers, found, strict=True) if there}
+    with mapped():
+        pipe = cluster.hasty.pipeline(False)
+        for partition in candidates:
+            pipe.exists(stream_key(partition))
+        found = pipe.execute()
+    return {partition for partition, there in zip(candidates, found, strict=True) if there}
 
 
 def stream_keys(client: redis.Redis) -> list[str]:
@@ -354,7 +337,6 @@ class PartitionRoute:
         self._share = SystemRandom().random() if share is None else share
         self._master: str | None = None
         self._left: dict[str, StreamError] = {}  # masters, and why
-        self._found = False
         self._home_at = float("inf")
 
     @property
@@ -363,14 +345,14 @@ class PartitionRoute:
         return stream_key(self.partition)
 
     def find(self, client: redis.Redis) -> None:
-        """Choose the partition, unless :meth:`leave` has just chosen another one.
+        """Choose the partition, on none of the masters that were left lately.
 
         Raises:
             StreamError: Redis did not do its part.
         """
-        if not self._found:
-            self.partition, self._master = self._chosen(client, partitions(client))
-        self._found = False
+        number = partitions(client)
+        self.partition = choose_partition(client, self._share, number, away=self._left)
+        self._master = master_of(client, self.partition)
 
     def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
         """What ``work`` returns, which goes to the partition: where it fails it is called again,
@@ -381,19 +363,10 @@ class PartitionRoute:
         """
         while True:
             try:
-                done = work()
+                return work()
             except StreamError as error:
                 if (lasting := self.leave(client, error)) is not None:
                     raise lasting  # noqa: B904 (it has its own cause)
-            else:
-                self.arrived(client)
-                return done
-
-    def arrived(self, client: redis.Redis) -> None:
-        """What was sent has arrived; a cluster may have promoted another master meanwhile."""
-        if self._master is not None:
-            with suppress(StreamError):
-                self._master = master_of(client, self.partition)
 
     def leave(self, client: redis.Redis, error: StreamError) -> StreamError | None:
         """The partition cannot be sent to because of ``error``: choose one on another master that
@@ -407,13 +380,12 @@ class PartitionRoute:
             return error
         reason = error
         try:
-            number = partitions(client)
             # What this search has left stays left until its end, however many masters hang, and
-            # however long it takes what is sent to fail.
+            # however long it takes what is sent to fail. The first may be one that was replaced.
             while True:
                 if self._master is not None:
                     self._left[self._master] = reason
-                self.partition, self._master = self._chosen(client, number)
+                self.find(client)
                 if self._master is None or self._master in self._left:
                     break
                 try:
@@ -422,7 +394,6 @@ class PartitionRoute:
                     reason = found
                 else:
                     self._home_at = time.monotonic() + RETURN_SECONDS
-                    self._found = True
                     return None
         except StreamError:
             return error
@@ -438,22 +409,17 @@ class PartitionRoute:
         if now < self._home_at:
             return False
         self._home_at = now + RETURN_SECONDS
+        before = self.partition, self._master
         self._left.clear()
         try:
-            home, master = self._chosen(client, partitions(client))
-            if home != self.partition:
-                _ask(client, home)
+            self.find(client)
+            if self.partition != before[0]:
+                _ask(client, self.partition)
         except StreamError:
+            self.partition, self._master = before
             return False
         self._home_at = float("inf")
-        moved = home != self.partition
-        self.partition, self._master = home, master
-        return moved
-
-    def _chosen(self, client: redis.Redis, number: int) -> tuple[int, str | None]:
-        """The partition of the share, and its master; none of the masters that were left lately."""
-        partition = choose_partition(client, self._share, number, away=self._left)
-        return partition, master_of(client, partition)
+        return self.partition != before[0]
 
 
 def _ask(client: redis.Redis, partition: int) -> None:
@@ -464,4 +430,4 @@ def _ask(client: redis.Redis, partition: int) -> None:
     """
     if (cluster := cluster_of(client)) is not None:
         with mapped():
-            cluster.hastily("XLEN", stream_key(partition))
+            cluster.hasty.xlen(stream_key(partition))

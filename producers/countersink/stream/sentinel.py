@@ -48,22 +48,19 @@ class MasterConnection(SentinelManagedConnection):
     reading off, such as RQ's time limit: the next command would read that reply.
     """
 
-    def read_response(self, *args: Any, **options: Any) -> Any:
+    def read_response(
+        self, *args: Any, disconnect_on_error: bool | None = True, **options: Any
+    ) -> Any:
         """The next reply.
 
         Raises:
             redis.TimeoutError: it did not come within the connection's time-out.
             redis.ConnectionError: the connection is lost, or another server is the master.
         """
-        options.setdefault("disconnect_on_error", True)
         patience = self.socket_timeout
         if patience is None or patience <= ASK_S or "timeout" in options:
-            return super().read_response(*args, **options)
-        return self._read_patiently(time.monotonic() + patience, *args, **options)
-
-    def _read_patiently(
-        self, until: float, *args: Any, disconnect_on_error: bool, **options: Any
-    ) -> Any:
+            return super().read_response(*args, disconnect_on_error=disconnect_on_error, **options)
+        until = time.monotonic() + patience
         driver: Any = self
         asked = False
         try:
@@ -159,13 +156,11 @@ class Sentinels(Sentinel):
                 return found
         if len(refused) == len(answers):
             raise refused[-1]
-        if set(answers.values()) == {"knows no master of this name"}:
-            raise MasterNotFoundError(
-                f"no sentinel knows a master named {service_name!r} (asked {', '.join(answers)}):"
-                " its name stands in the URL behind the sentinels, and in their configuration"
-            )
         said = "; ".join(f"{where} {answer}" for where, answer in answers.items())
-        raise MasterNotFoundError(f"no sentinel knows where the master {service_name!r} is: {said}")
+        raise MasterNotFoundError(
+            f"no sentinel knows where the master {service_name!r} is (its name stands in the URL"
+            f" behind the sentinels, and in their configuration): {said}"
+        )
 
 
 def _where(sentinel: redis.Redis) -> str:
@@ -190,14 +185,10 @@ def sentinel_client(
     """
     parts = split_hosts(rest, "redis+sentinel", "sentinels", DEFAULT_PORT, _EXAMPLE)
     name, _, database = parts.path[1:].partition("/")
-    if not name:
+    if not name or re.fullmatch(r"[0-9]*", database) is None:
         raise StreamMisconfigured(
-            f"a redis+sentinel:// URL needs the name of the master, such as {_EXAMPLE}"
-        )
-    if re.fullmatch(r"[0-9]*", database) is None:
-        raise StreamMisconfigured(
-            "in a redis+sentinel:// URL the number of a database stands behind the name of the"
-            f" master, such as {_EXAMPLE}"
+            "behind the sentinels of a redis+sentinel:// URL stand the name of the master and the"
+            f" number of a database, such as {_EXAMPLE}"
         )
     credentials, others = {}, []
     for pair in filter(None, parts.query.split("&")):

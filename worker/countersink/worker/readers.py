@@ -25,14 +25,14 @@ import redis
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop
-from countersink.runtime.retry import LONGEST_PAUSE_S, TRIES_WHILE_STOPPING, Outage, retry
+from countersink.runtime.retry import Outage, retry
 from countersink.stream.errors import (
     StreamError,
     StreamRefused,
     StreamUnavailable,
 )
 from countersink.stream.group import READ_BYTES, Group
-from countersink.stream.names import known_partitions, master_of, stream_key, used_partitions
+from countersink.stream.names import master_of, stream_key, used_partitions
 from countersink.worker.intake import PARTITIONS_EVERY_S, Intake, ReadBatch, is_empty
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, WorkerAction
@@ -125,7 +125,7 @@ class Readers:
         Raises:
             StreamError: no node of Redis answered.
         """
-        self._found = known_partitions(self._client, on_refusal=self._say_refused)
+        self._found = used_partitions(self._client, on_silence=self._say_refused)
         self._follow()
         self._looking.start()
         return len(self._readers)
@@ -260,16 +260,17 @@ class Readers:
                     if time.monotonic() < look_at:
                         continue
                     look_at = time.monotonic() + PARTITIONS_EVERY_S
-                    self._found = known_partitions(client, on_refusal=self._say_refused)
+                    self._found = used_partitions(client, on_silence=self._say_refused)
                 except StreamUnavailable:
-                    pass  # which partitions are away is said by next()
+                    pass
                 except StreamError as error:
                     self._say_unlisted(error_text(error), None)
                 except Exception as error:
                     self._say_unlisted("an unexpected error", error)
 
-    def _say_refused(self, node: str, error: StreamRefused) -> None:
-        self._say_unlisted(f"{node}: {error_text(error)}", None)
+    def _say_refused(self, node: str, error: StreamError) -> None:
+        if isinstance(error, StreamRefused):  # which partitions are away is said by next()
+            self._say_unlisted(f"{node}: {error_text(error)}", None)
 
     def _say_unlisted(self, text: str, bug: Exception | None) -> None:
         self._log.seldom(
@@ -403,12 +404,7 @@ class _Reader:
         Raises:
             GivenUp: the process ends, and the node still does not.
         """
-        failures = tries_while_ending = 0
-
-        def enough() -> bool:
-            nonlocal tries_while_ending
-            tries_while_ending += self._crew.ending
-            return tries_while_ending >= TRIES_WHILE_STOPPING
+        failures = 0
 
         def failed(error: Exception) -> None:
             nonlocal failures
@@ -422,9 +418,9 @@ class _Reader:
         result = retry(
             work,
             passes=lambda error: isinstance(error, StreamError),
-            enough=enough,
+            stop=lambda: self._crew.ending,
             failed=failed,
-            pause=self._pause,
+            wait=self._crew.stop.wait,
         )
         if self._partition in self._crew.away:
             with self._crew.changed:
@@ -437,13 +433,6 @@ class _Reader:
         except StreamError:
             return ""
         return f"{found}: " if found else ""
-
-    def _pause(self, seconds: float) -> None:
-        # Once a stop is requested, wait() is over at once.
-        if self._crew.ending:
-            time.sleep(min(seconds, LONGEST_PAUSE_S / 10))
-        else:
-            self._crew.stop.wait(seconds)
 
 
 def _numbers(partitions: list[int]) -> str:

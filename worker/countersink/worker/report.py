@@ -27,10 +27,10 @@ from countersink.store.visitors import salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import StreamError, StreamRefused
 from countersink.stream.names import (
-    known_partitions,
     master_of,
     salts_key,
     stream_key,
+    used_partitions,
     worker_key,
 )
 from countersink.stream.progress import Heartbeat, now_ms, samples
@@ -375,7 +375,7 @@ class SaltPublisher(_Upkeep):
         fields: dict[Any, Any] = {name.encode(): encode_salts(s) for name, s in published.items()}
         gone: set[bytes] = set()
         away: set[str | None] = set()
-        for partition in known_partitions(client):
+        for partition in used_partitions(client, on_silence=lambda *_: None):
             if (master := master_of(client, partition)) in away:
                 continue
             key = salts_key(stream_key(partition))

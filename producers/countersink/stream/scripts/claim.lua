@@ -4,14 +4,12 @@
 -- ARGV[2]  the consumer that takes over
 -- ARGV[3]  bytes after which there are no more
 -- ARGV[4…] pairs: stream id, the consumer it was pending with: one that has moved on meanwhile is left alone
--- Returns  entries as fit() makes them; stream ids that were pending and are not in the stream any more; how many of
---          the pairs were looked at.
-local found, lost, size, looked = {}, {}, 0, 0
+-- Returns  entries as fit() makes them; stream ids that were pending and are not in the stream any more.
+local found, lost, size = {}, {}, 0
 for i = 4, #ARGV, 2 do
   if size >= tonumber(ARGV[3]) then
     break
   end
-  looked = looked + 1
   local id = ARGV[i]
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)
   if pending[1] and pending[1][2] == ARGV[i + 1] then
@@ -26,4 +24,4 @@ for i = 4, #ARGV, 2 do
     end
   end
 end
-return { found, lost, looked }
+return { found, lost }

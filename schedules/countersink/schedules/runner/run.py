@@ -162,7 +162,12 @@ class _Run:
         """
         outage = Outage("MySQL", self._process.log)
         result = retry(
-            work, passes=passes, enough=stop, failed=outage.failed, pause=partial(pause, stop=stop)
+            work,
+            passes=passes,
+            stop=stop,
+            failed=outage.failed,
+            wait=partial(pause, stop=stop),
+            tries=1,
         )
         outage.over()
         return result

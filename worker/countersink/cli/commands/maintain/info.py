@@ -26,9 +26,9 @@ from countersink.stream.errors import StreamError, StreamRefused, StreamUnavaila
 from countersink.stream.names import (
     GROUP,
     WORKER_KEY_PREFIX,
-    known_partitions,
     master_of,
     stream_key,
+    used_partitions,
 )
 from countersink.stream.progress import first_arrived
 
@@ -288,7 +288,7 @@ def each_master(
         if address.text in away:
             continue
         try:
-            with mapped(), cluster.asked(address, hasty=True) as master:
+            with mapped(), cluster.hasty.asked(address) as master:
                 answers.append(ask(master))
         except (StreamUnavailable, StreamRefused) as error:
             away[address.text] = str(error)
@@ -347,10 +347,10 @@ def stream_states(client: redis.Redis, away: dict[str, str]) -> list[StreamState
     states = []
     single = cluster_of(client) is None
 
-    def refuses(node: str, error: StreamRefused) -> None:
+    def silent(node: str, error: StreamError) -> None:
         away.setdefault(node, str(error))
 
-    for partition in known_partitions(client, on_refusal=refuses):
+    for partition in used_partitions(client, on_silence=silent):
         node = master_of(client, partition) or (None if single else NO_MASTER)
         state = StreamState(partition, node)
         if node is None:

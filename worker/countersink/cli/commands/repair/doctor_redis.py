@@ -111,7 +111,7 @@ def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
     yield check.ok(shape)
     nodes: dict[str, ClusterNodeState] = {}
     for address in topology.nodes:
-        name, node = address.text, cluster.hasty(address)
+        name, node = address.text, cluster.hasty.node(address)
         try:
             with mapped():
                 nodes[name] = ClusterNodeState(node, node.info(), address in topology.masters)
