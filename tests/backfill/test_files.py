@@ -80,16 +80,15 @@ def test_the_same_file_is_there_once(folder: Path) -> None:
     assert names("link.log", "./a.log", "a.log", "*.log") == ["link.log", "b.log"]
 
 
-def test_standard_input_is_there_once(folder: Path) -> None:
-    assert expand(["-", "a.log", "-"]) == (
-        [Input("-", None, None), Input("a.log", folder / "a.log", 5)],
-        [],
-    )
-
-
-def test_a_fifo_has_no_size(folder: Path) -> None:
+def test_standard_input_is_there_once_and_has_no_size_nor_has_a_fifo(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
-    assert expand(["fifo"]) == ([Input("fifo", folder / "fifo", None)], [])
+    found, failed = expand(["-", "a.log", "-", "fifo"])
+    assert failed == []
+    assert found == [
+        Input("-", None, None),
+        Input("a.log", folder / "a.log", 5),
+        Input("fifo", folder / "fifo", None),
+    ]
 
 
 def test_a_name_that_is_there_is_no_pattern(folder: Path) -> None:
@@ -99,49 +98,31 @@ def test_a_name_that_is_there_is_no_pattern(folder: Path) -> None:
     assert names("a[2-3,1].log") == ["a1.log"]
 
 
-@pytest.mark.usefixtures("folder")
-def test_what_is_not_there_is_told() -> None:
-    nothing = "there is no such file or directory"
-    assert refused("x.log", "a.log/x", "x*", "") == {
-        "x.log": nothing,
-        "a.log/x": nothing,
-        "x*": "no file matches the pattern",
-        "": nothing,
-    }
-
-
-def test_a_link_to_nothing_is_told(folder: Path) -> None:
+def test_what_is_not_there_or_is_no_file_is_told(folder: Path) -> None:
     (folder / "gone").symlink_to("nowhere")
     (folder / "round").symlink_to("round")
-    said = refused("gone", "round")
-    assert said["gone"] == "there is no such file or directory"
-    assert "symbolic links" in said["round"]
-
-
-def test_an_empty_directory_is_told(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "empty" / ".x").touch()
-    told = "there is no file in this directory (hidden ones are left out)"
-    assert refused("empty") == {"empty": told}
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("socket")
+    nothing = "there is no such file or directory"
+    no_file = "it is a device or a socket, no file; standard input is named -"
+    told = {
+        **dict.fromkeys(["x.log", "a.log/x", "", "gone"], nothing),
+        "x*": "no file matches the pattern",
+        "empty": "there is no file in this directory (hidden ones are left out)",
+        **dict.fromkeys(["socket", "/dev/null"], no_file),
+        "x" * 300: "File name too long",
+    }
+    others = refused(*told, "round", "a/" * 3_000)
+    assert others | told == others
+    assert "symbolic links" in others["round"]
+    assert (folder / "socket").exists()
 
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_hidden_can_be_named() -> None:
     assert names(".hidden", ".hidden.log") == [".hidden/e.log", ".hidden.log"]
-
-
-def test_what_is_no_file_is_told(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind("socket")
-    told = "it is a device or a socket, no file; standard input is named -"
-    assert refused("socket", "/dev/null") == {"socket": told, "/dev/null": told}
-    assert (folder / "socket").exists()
-
-
-@pytest.mark.usefixtures("folder")
-def test_names_that_cannot_be_are_told() -> None:
-    said = refused("x" * 300, "a/" * 3_000)
-    assert said["x" * 300] == "File name too long"
 
 
 def test_names_that_are_no_text_can_be_printed_and_opened(folder: Path) -> None:

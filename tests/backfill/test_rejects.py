@@ -135,13 +135,10 @@ def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(logs: Logs) 
     assert sum(logs.totals().values()) == 100 + 4 * 49 + 1
 
 
-def test_exactly_as_many_rejects_as_may_be_are_fine(logs: Logs) -> None:
-    file = logs.write("a.log", BAD * 3 + log("/"))
-    assert logs.add(file, max_rejects=3).state == "done"
-    assert logs.totals() == day("/")
-
-
-def test_none_may_be_rejected(logs: Logs) -> None:
+def test_exactly_as_many_rejects_as_may_be_are_fine_and_none_may_be_asked(logs: Logs) -> None:
+    many = logs.write("many.log", BAD * 3 + log("/"))
+    assert logs.add(many, max_rejects=3, counter="many").state == "done"
+    assert logs.totals("many") == day("/")
     file = logs.write("a.log", log("/") + BAD)
     report = logs.add(file, max_rejects=0)
     assert (report.state, report.counted, report.rejected) == ("stopped", 0, 1)
@@ -215,13 +212,10 @@ def test_a_source_is_not_overwritten_whatever_it_is_called(logs: Logs) -> None:
         for given in source, soft, folder, f"{folder}/*.log":
             assert "one of the sources" in refused(logs.url, given, rejects=rejects)
     assert source.read_bytes() == log("/") + BAD
-
-
-def test_an_empty_source_and_one_of_rejected_lines_are_sources_too(logs: Logs) -> None:
-    empty = logs.write("empty", b"")
-    ours = logs.write("ours", b'{"source": "", "line": 1, "reason": "", "text": ""}\n')
-    for source in empty, ours:
-        assert "one of the sources" in refused(logs.url, source, rejects=source)
+    # Nor is one that is empty or of rejected lines, to which a run would else append.
+    for content in b"", b'{"source": "", "line": 1, "reason": "", "text": ""}\n':
+        own = logs.write("own", content)
+        assert "one of the sources" in refused(logs.url, own, rejects=own)
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:

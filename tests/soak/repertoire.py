@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -52,7 +53,6 @@ from tests.web.attacks.target import Target
 from tests.web.exploring import explored
 from tests.web.serving import serving
 
-FREEZE_SECONDS = 30.0
 MINUTE = 60.0
 KILLS = 20
 EXAMPLES = 50
@@ -61,6 +61,8 @@ BIG_TABLE = 50_000
 """Rows."""
 FLOOD_KEYS = 1_000_000
 VISITS = 1_000
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,19 @@ class Act:
     """How often it is drawn, relative to the others."""
     alone: bool = False
     """Takes a round of its own: it is long, or empties the tables."""
+    called: str = ""
 
     @property
     def name(self) -> str:
         """The scenario's name."""
-        return self.play.__name__
+        return self.called or self.play.__name__
+
+
+def _alone(
+    name: str, play: Callable[Concatenate[Stage, P], None], *args: P.args, **asked: P.kwargs
+) -> Act:
+    """A scenario in a round of its own, harder than the tests play it."""
+    return Act(lambda stage: play(stage, *args, **asked), alone=True, called=name)
 
 
 def replica_promoted(stage: Stage) -> None:
@@ -89,81 +99,9 @@ def replica_promoted(stage: Stage) -> None:
             replica.kill()
 
 
-def compaction_killed_twenty_times(stage: Stage) -> None:
-    """At all its points, twice and more."""
-    compaction.killed_at_each_point(stage, kills=KILLS)
-
-
-def retention_killed_twenty_times(stage: Stage) -> None:
-    """The same of retention."""
-    compaction.killed_at_each_point(stage, "retention", kills=KILLS)
-
-
-def steps_killed_twenty_times(stage: Stage) -> None:
-    """The same of retention that makes wider buckets."""
-    compaction.killed_at_each_point(stage, "steps", kills=KILLS)
-
-
-def compacted_for_a_minute(stage: Stage) -> None:
-    """Beside writers and readers."""
-    compaction_beside.compacted_beside_writers_and_readers(stage, MINUTE)
-
-
-def tracked_for_a_minute(stage: Stage) -> None:
-    """A big table, `track` killed in its midst, writers killed, compaction beside it."""
-    tracked.tracked_beside_writers(
-        stage, MINUTE, writers=tracked.WRITERS, rows=BIG_TABLE, snapshots=20, kills_of_track=3
-    )
-
-
-def damaged_beside_writers(stage: Stage) -> None:
-    """One damage after the other."""
-    tracked.damage_is_found_and_mended(stage, tracked.WRITERS, rows=BIG_TABLE, one_by_one=True)
-
-
-def sold_among_twenty_kills(stage: Stage) -> None:
-    """An application's transactions that count, its processes killed again and again."""
-    app_transactions.sold_among_kills(stage, KILLS, rows=1500)
-
-
-def frozen_thirty_seconds(stage: Stage) -> None:
-    """Without a spool: what was accepted counts."""
-    frozen_redis.app_outlives_a_freeze(stage, FREEZE_SECONDS)
-
-
-def frozen_thirty_seconds_spooling_and_killed(stage: Stage) -> None:
-    """With a spool, the app killed, another process replaying: what was stored counts."""
-    frozen_redis.app_killed_with_a_spool(stage, FREEZE_SECONDS)
-
-
 def backfill_killed_twenty_times(stage: Stage) -> None:
     """The real log where it is to be had, else one of several chunks."""
     backfill.killed_again_and_again(stage, KILLS, logs.real() if logs.REAL.exists() else None)
-
-
-def backfill_of_chunks_killed_twenty_times(stage: Stage) -> None:
-    """A log of several chunks."""
-    backfill.killed_again_and_again(stage, KILLS)
-
-
-def backfills_at_one_log(stage: Stage) -> None:
-    """Three processes at a time, while the log grows."""
-    backfill.two_at_once(stage, rounds=4, together=3)
-
-
-def backfill_undone_among_kills(stage: Stage) -> None:
-    """Undo is killed again and again."""
-    backfill.undone_after_live_traffic(stage, kills=8)
-
-
-def backfill_undone_after_roll_up(stage: Stage) -> None:
-    """The same after days have become months."""
-    backfill.undone_after_roll_up(stage, kills=8)
-
-
-def backfill_jobs_killed(stage: Stage) -> None:
-    """A backfill and its child processes are killed."""
-    backfill_jobs.killed_at_random(stage, kills=10, lines=1_000_000)
 
 
 def reconciled_beside_live_traffic(stage: Stage) -> None:
@@ -171,26 +109,6 @@ def reconciled_beside_live_traffic(stage: Stage) -> None:
     backfill_reconcile.made_exact_beside_live_traffic(
         stage, logs.real() if logs.REAL.exists() else None
     )
-
-
-def reconciled_by_two_at_once(stage: Stage) -> None:
-    """Again and again, each time with something to correct."""
-    backfill_reconcile.two_at_once(stage, rounds=6)
-
-
-def reconcile_killed_twenty_times(stage: Stage) -> None:
-    """At random moments, with something to correct."""
-    backfill_reconcile.killed_again_and_again(stage, KILLS)
-
-
-def reconcile_undone_among_kills(stage: Stage) -> None:
-    """Undo is killed again and again."""
-    backfill_reconcile.undone(stage, kills=8)
-
-
-def read_among_twenty_kills(stage: Stage) -> None:
-    """With what is pending, by eight readers."""
-    pending.read_beside_killed_workers(stage, KILLS, rounds=50)
 
 
 @contextmanager
@@ -322,31 +240,49 @@ REPERTOIRE = (
     Act(replica_promoted),
     Act(frozen_redis.memory_is_bounded, 5),
     Act(frozen_redis.app_killed_again_and_again),
-    Act(frozen_thirty_seconds, 6, alone=True),
-    Act(frozen_thirty_seconds_spooling_and_killed, 6, alone=True),
+    Act(frozen_redis.app_outlives_a_freeze, 6, alone=True),
+    Act(frozen_redis.app_killed_with_a_spool, 6, alone=True),
     Act(state_machine, 30, alone=True),
     Act(histories.histories, 30, alone=True),
     Act(key_caps.killed_with_a_cap, alone=True),
     Act(key_caps.attacked_with_new_keys, 5, alone=True),
-    Act(read_among_twenty_kills, alone=True),
-    Act(compaction_killed_twenty_times, alone=True),
-    Act(retention_killed_twenty_times, alone=True),
-    Act(steps_killed_twenty_times, alone=True),
+    _alone("read_among_twenty_kills", pending.read_beside_killed_workers, KILLS, rounds=50),
+    _alone("compaction_killed_twenty_times", compaction.killed_at_each_point, kills=KILLS),
+    _alone(
+        "retention_killed_twenty_times", compaction.killed_at_each_point, "retention", kills=KILLS
+    ),
+    _alone("steps_killed_twenty_times", compaction.killed_at_each_point, "steps", kills=KILLS),
     Act(compaction.steps_killed_beside_workers, alone=True),
-    Act(compacted_for_a_minute, alone=True),
+    _alone(
+        "compacted_for_a_minute", compaction_beside.compacted_beside_writers_and_readers, MINUTE
+    ),
     Act(schedulers.killed_and_frozen, alone=True),
     Act(schedulers.three_minutes, 2, alone=True),
     Act(job_processes.killed_at_random, alone=True),
-    Act(tracked_for_a_minute, alone=True),
-    Act(damaged_beside_writers, alone=True),
+    _alone(
+        "tracked_for_a_minute",
+        tracked.tracked_beside_writers,
+        MINUTE,
+        writers=tracked.WRITERS,
+        rows=BIG_TABLE,
+        snapshots=20,
+        kills_of_track=3,
+    ),
+    _alone(
+        "damaged_beside_writers",
+        tracked.damage_is_found_and_mended,
+        tracked.WRITERS,
+        rows=BIG_TABLE,
+        one_by_one=True,
+    ),
     Act(tracked.tracked_among_kills_and_lock_waits, alone=True),
     Act(sequences.taken_without_gaps, 5, alone=True),
-    Act(sold_among_twenty_kills, alone=True),
+    _alone("sold_among_twenty_kills", app_transactions.sold_among_kills, KILLS, rows=1500),
     Act(sequences.taken_among_kills_and_cuts, alone=True),
     Act(sequences.taken_from_a_server_that_dies, alone=True),
     Act(backfill_killed_twenty_times, alone=True),
-    Act(backfill_of_chunks_killed_twenty_times, alone=True),
-    Act(backfills_at_one_log, alone=True),
+    _alone("backfill_of_chunks_killed_twenty_times", backfill.killed_again_and_again, KILLS),
+    _alone("backfills_at_one_log", backfill.two_at_once, rounds=4, together=3),
     Act(backfill.killed_among_others, alone=True),
     Act(backfill.commits_cut, alone=True),
     Act(backfill.conflicts_while_adding, alone=True),
@@ -355,15 +291,15 @@ REPERTOIRE = (
     Act(backfill_changes.rotated_in_between, 20, alone=True),
     Act(backfill_changes.undone_while_it_goes_on, alone=True),
     Act(backfill_changes.one_hangs, 5, alone=True),
-    Act(backfill_undone_among_kills, alone=True),
-    Act(backfill_undone_after_roll_up, alone=True),
+    _alone("backfill_undone_among_kills", backfill.undone_after_live_traffic, kills=8),
+    _alone("backfill_undone_after_roll_up", backfill.undone_after_roll_up, kills=8),
     Act(file_histories.backfills, 30, alone=True),
     Act(file_histories.reconciles, 5, alone=True),
-    Act(backfill_jobs_killed, alone=True),
+    _alone("backfill_jobs_killed", backfill_jobs.killed_at_random, kills=10, lines=1_000_000),
     Act(backfill_jobs.counted_by_children, 5, alone=True),
     Act(backfill_jobs.reconciled_by_children, 5, alone=True),
     Act(reconciled_beside_live_traffic, alone=True),
-    Act(reconciled_by_two_at_once, alone=True),
-    Act(reconcile_killed_twenty_times, alone=True),
-    Act(reconcile_undone_among_kills, alone=True),
+    _alone("reconciled_by_two_at_once", backfill_reconcile.two_at_once, rounds=6),
+    _alone("reconcile_killed_twenty_times", backfill_reconcile.killed_again_and_again, KILLS),
+    _alone("reconcile_undone_among_kills", backfill_reconcile.undone, kills=8),
 )

@@ -15,7 +15,6 @@ from countersink.store.connection import Session
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import DIMENSIONS, Answer, Query
 from countersink.store.totals.selection import Selection, selection_of
-from countersink.store.totals.series import Unit, series
 from countersink.store.totals.snapshot import Snapshot
 
 
@@ -127,11 +126,6 @@ class Asking:
 
 def _pending(include_pending: bool) -> Query:
     return replace(ANYTHING, include_pending=include_pending)
-
-
-def rows_by(unit: Unit, session: Session, selection: Selection) -> list[tuple[Any, int]]:
-    """The rows of a series."""
-    return series(Snapshot(session), selection, unit, strict=True).rows
 
 
 def exported(session: Session, by: str, selection: Selection) -> list[tuple[Any, ...]]:
