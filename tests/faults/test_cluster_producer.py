@@ -82,7 +82,7 @@ class Scene:
     @property
     def partition(self) -> int:
         """Where the producer sends to."""
-        return self.producer._engine._link._route.partition
+        return self.producer._link._route.partition
 
     @property
     def shard(self) -> Shard:
@@ -472,9 +472,9 @@ def test_all_masters_are_away_and_come_back(alone: RedisCluster, short_absence: 
     with scene.producer:
         for server in alone.servers:
             server.kill()
-        failures = scene.producer._engine._link.failures
+        failures = scene.producer._link.failures
         scene.count(MANY)
-        eventually(lambda: scene.producer._engine._link.failures >= failures + 5)
+        eventually(lambda: scene.producer._link.failures >= failures + 5)
         assert not scene.producer.flush(0.2)
         assert not scene.producer.stats().connected
         for server in alone.servers:
@@ -551,7 +551,7 @@ def test_a_stream_that_is_too_long_holds_entries_back(alone: RedisCluster) -> No
             producer.increment(COUNTER, str(number))
             producer.flush(1)
         assert "at most 3 may wait" in str(producer.stats().last_error)
-        partition = producer._engine._link._route.partition
+        partition = producer._link._route.partition
         with connect(alone.url) as client:
             client.xtrim(names.stream_key(partition), maxlen=0)
         assert producer.flush(10)

@@ -41,6 +41,14 @@ class Entry:
         return [(row[0], row[1], row[2], row[3]) for row in json.loads(self["rows"])]
 
 
+@dataclass(frozen=True)
+class Queue:
+    """An empty Redis."""
+
+    url: str
+    client: redis.Redis
+
+
 def entries(client: redis.Redis, stream: str = STREAM) -> list[Entry]:
     """Every entry, copies included, in the stream's order."""
     found: list[Entry] = []

@@ -6,10 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-import redis
 
 from countersink.producers import Producer
-from tests.producers.helpers import entries, totals
+from tests.producers.helpers import Queue, entries, totals
 
 GOOD_KEYS = [
     "",
@@ -106,34 +105,30 @@ def test_what_cannot_be_raises(producer: Producer, what: str) -> None:
                 call(producer, bad)
 
 
-def test_every_good_key_arrives_as_it_is(redis_url: str, redis_client: redis.Redis) -> None:
-    with Producer(redis_url) as producer:
+def test_every_good_key_arrives_as_it_is(queue: Queue) -> None:
+    with Producer(queue.url) as producer:
         for key in GOOD_KEYS:
             producer.increment("hits", key)
         producer.increment_many("many", dict.fromkeys(GOOD_KEYS, 2))
-    assert totals(redis_client) == {
+    assert totals(queue.client) == {
         **{("hits", key): 1 for key in GOOD_KEYS},
         **{("many", key): 2 for key in GOOD_KEYS},
     }
 
 
-def test_every_good_amount_and_counter_name_arrives(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_every_good_amount_and_counter_name_arrives(queue: Queue) -> None:
     names = ["x", "x" * 64, "A-Za-z0-9_.:-"]
-    with Producer(redis_url) as producer:
+    with Producer(queue.url) as producer:
         for name in names:
             for amount in GOOD_AMOUNTS:
                 producer.increment(name, str(amount), amount)
-    assert totals(redis_client) == {
+    assert totals(queue.client) == {
         (name, str(amount)): amount for name in names for amount in GOOD_AMOUNTS
     }
 
 
-def test_sums_beyond_64_bits_travel_as_several_rows(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url) as producer:
+def test_sums_beyond_64_bits_travel_as_several_rows(queue: Queue) -> None:
+    with Producer(queue.url) as producer:
         for _ in range(3):
             producer.increment("big", "up", 2**63 - 1)
             producer.increment("big", "down", -(2**63))
@@ -141,11 +136,11 @@ def test_sums_beyond_64_bits_travel_as_several_rows(
         for _ in range(5):
             producer.increment("big", "up")
         assert producer.stats().accepted == 13
-    assert totals(redis_client) == {
+    assert totals(queue.client) == {
         ("big", "up"): 4 * (2**63 - 1) + 5,
         ("big", "down"): -3 * 2**63 - 1,
     }
-    amounts = [row[3] for entry in entries(redis_client) for row in entry.rows]
+    amounts = [row[3] for entry in entries(queue.client) for row in entry.rows]
     assert all(-(2**63) <= amount < 2**63 for amount in amounts)
 
 
@@ -158,12 +153,10 @@ def test_sums_beyond_64_bits_travel_as_several_rows(
         (datetime(2027, 11, 21, 23, 59, tzinfo=UTC), 30_447_359),
     ],
 )
-def test_event_times_from_1970_to_a_year_ahead(
-    redis_url: str, redis_client: redis.Redis, at: datetime, minute: int
-) -> None:
-    with Producer(redis_url) as producer:
+def test_event_times_from_1970_to_a_year_ahead(queue: Queue, at: datetime, minute: int) -> None:
+    with Producer(queue.url) as producer:
         producer.increment("hits", at=at)
-    (entry,) = entries(redis_client)
+    (entry,) = entries(queue.client)
     assert entry.rows == [("hits", "", minute, 1)]
 
 

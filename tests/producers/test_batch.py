@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-import redis
 
 from countersink.producers import Increment, InvalidBatch, Producer, engine
 from countersink.producers.testing import RecordingProducer
 from countersink.stream.connection import connect
 from countersink.stream.entry import id_for
-from tests.producers.helpers import distinct, entries, total, totals
+from tests.producers.helpers import Queue, distinct, entries, total, totals
 from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 from tests.support.servers import RedisServer
@@ -21,10 +20,8 @@ AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = int(AT.timestamp()) // 60
 
 
-def test_a_batch_without_an_id_coalesces_with_everything_else(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url, flush_interval=60) as producer:
+def test_a_batch_without_an_id_coalesces_with_everything_else(queue: Queue) -> None:
+    with Producer(queue.url, flush_interval=60) as producer:
         for _ in range(3):
             assert producer.increment_batch(
                 [
@@ -37,8 +34,8 @@ def test_a_batch_without_an_id_coalesces_with_everything_else(
             )
         producer.increment("hits", "a", at=AT)
         assert producer.stats().accepted == 16
-    (entry,) = entries(redis_client)
-    assert Counter(dict(totals(redis_client))) == {
+    (entry,) = entries(queue.client)
+    assert Counter(dict(totals(queue.client))) == {
         ("hits", "a"): 16,
         ("hits", "b"): -6,
         ("hits", "c"): 3 * 2**62,
@@ -47,19 +44,17 @@ def test_a_batch_without_an_id_coalesces_with_everything_else(
     assert all(-(2**63) <= amount < 2**63 for *_, amount in entry.rows)
 
 
-def test_a_batch_with_an_id_is_one_entry_under_that_id_wherever_it_is_sent(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_a_batch_with_an_id_is_one_entry_under_that_id_wherever_it_is_sent(queue: Queue) -> None:
     batch = [Increment("hits", str(number), number, AT) for number in range(1_000)]
     for _ in range(2):  # two processes, say
-        with Producer(redis_url, id_scope="shop", flush_interval=60) as producer:
+        with Producer(queue.url, id_scope="shop", flush_interval=60) as producer:
             producer.increment("hits", "other")
             assert producer.increment_batch(batch, id="order 1")
             assert producer.increment_batch(batch, id="order 1")
             assert producer.increment_batch(batch[:2], id="order 2")
             assert producer.stats().accepted == 2_003
     by_id: dict[str, list[Any]] = {}
-    for entry in entries(redis_client):
+    for entry in entries(queue.client):
         by_id.setdefault(entry["id"], []).append(entry.rows)
     rows = [("hits", str(number), MINUTE, number) for number in range(1_000)]
     assert by_id.pop(id_for("shop", "order 1")) == [rows] * 4
@@ -68,25 +63,21 @@ def test_a_batch_with_an_id_is_one_entry_under_that_id_wherever_it_is_sent(
     assert others == [("hits", "other", 1)] * 2
 
 
-def test_of_batches_under_one_id_the_first_is_the_first_that_is_sent(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url, flush_interval=60) as producer:
+def test_of_batches_under_one_id_the_first_is_the_first_that_is_sent(queue: Queue) -> None:
+    with Producer(queue.url, flush_interval=60) as producer:
         for amount in range(1, 6):
             producer.increment_batch([Increment("hits", "a", amount)], id="order")
-    assert [row[3] for entry in entries(redis_client) for row in entry.rows] == [1, 2, 3, 4, 5]
+    assert [row[3] for entry in entries(queue.client) for row in entry.rows] == [1, 2, 3, 4, 5]
 
 
-def test_increments_of_a_batch_may_have_ids_of_their_own(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url, id_scope="shop") as producer:
+def test_increments_of_a_batch_may_have_ids_of_their_own(queue: Queue) -> None:
+    with Producer(queue.url, id_scope="shop") as producer:
         for _ in range(2):
             assert producer.increment_batch(
                 [Increment("hits", "a", 5, id="one"), Increment("hits", "a", 7, id="two")]
             )
         producer.increment("hits", "a", 5, id="one")
-    ids = {entry["id"] for entry in entries(redis_client)}
+    ids = {entry["id"] for entry in entries(queue.client)}
     assert ids == {id_for("shop", "hits", "one"), id_for("shop", "hits", "two")}
 
 
@@ -110,16 +101,15 @@ def test_the_id_of_a_batch_is_never_that_of_an_increment() -> None:
     ],
 )
 def test_one_that_cannot_be_lets_nothing_of_the_batch_be_counted(
-    redis_url: str, redis_client: redis.Redis, wrong: Increment
+    queue: Queue, wrong: Increment
 ) -> None:
     good = Increment("hits", "good")
-    for producer in (Producer(redis_url), RecordingProducer()):
-        with producer:
-            with pytest.raises(InvalidBatch) as caught:
-                producer.increment_batch([good, wrong, good, wrong])
-            assert [position for position, _ in caught.value.errors] == [1, 3]
-            assert producer.stats().accepted == 0
-    assert entries(redis_client) == []
+    with Producer(queue.url) as producer:
+        with pytest.raises(InvalidBatch) as caught:
+            producer.increment_batch([good, wrong, good, wrong])
+        assert [position for position, _ in caught.value.errors] == [1, 3]
+        assert producer.stats().accepted == 0
+    assert entries(queue.client) == []
 
 
 def test_ids_and_sizes_that_cannot_be_are_refused(redis_url: str) -> None:

@@ -14,7 +14,7 @@ import redis
 
 from countersink.producers import Producer
 from countersink.stream.connection import command, connect
-from tests.producers.helpers import entries
+from tests.producers.helpers import Queue, entries
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
 
@@ -57,16 +57,16 @@ def minutes(client: redis.Redis) -> dict[str, int]:
 
 
 def test_on_a_host_with_a_wrong_clock_counts_go_into_the_right_minute_once_redis_answered(
-    redis_url: str, redis_client: redis.Redis, children: Children, tmp_path: Path
+    queue: Queue, children: Children, tmp_path: Path
 ) -> None:
     """What was counted or spooled before has that machine's time."""
-    begin = redis_minute(redis_client)
-    child = shifted(children, SHORT, redis_url, str(tmp_path))
-    assert child.wait(60) == 0
-    found = minutes(redis_client)
+    begin = redis_minute(queue.client)
+    child = shifted(children, SHORT, queue.url, str(tmp_path))
+    assert child.wait(60) == 0, child.output()
+    found = minutes(queue.client)
     assert abs(found.pop("before Redis answered") - (time.time() + 93_620) / 60) < 5
     assert set(found) == {"one", "two", "id", "many", "more", "batch", "plain"}
-    assert all(begin <= minute <= redis_minute(redis_client) for minute in found.values()), found
+    assert all(begin <= minute <= redis_minute(queue.client) for minute in found.values()), found
     (segment,) = tmp_path.glob("*.spool")
     content = segment.read_bytes()
     (row,) = json.loads(content[content.index(b"[[") :])

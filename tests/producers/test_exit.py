@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from tests.producers.helpers import run_script, said, total
+from tests.producers.helpers import Queue, run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
@@ -333,20 +333,20 @@ BOTH = pytest.mark.long("each call at each end")
     ],
 )
 def test_no_call_that_returned_while_the_process_ended_is_lost(
-    start: Start, redis_url: str, redis_client: redis.Redis, tmp_path: Path, call: str, end: str
+    start: Start, queue: Queue, tmp_path: Path, call: str, end: str
 ) -> None:
     shared = tmp_path / "returned"
     shared.write_bytes(bytes(4096))
     before = "from datetime import UTC, datetime\nAT = datetime.now(UTC)"
     then = COUNTING.format(call=call) + end
-    child = start(redis_url, str(shared), before=before, then=then)
+    child = start(queue.url, str(shared), before=before, then=then)
     eventually(lambda: all(memoryview(shared.read_bytes())[:32].cast("q")))
     if end == FOR_EVER:
         child.terminate()
     assert child.wait() == (-signal.SIGTERM if end == FOR_EVER else 0), child.output()
     returned = sum(memoryview(shared.read_bytes())[:32].cast("q"))
     # A call that the end has met is stored or not.
-    assert returned <= total(redis_client, "more") <= returned + 4
+    assert returned <= total(queue.client, "more") <= returned + 4
 
 
 def test_signals_do_not_cut_the_last_flush_short(
@@ -537,7 +537,7 @@ assert os.WTERMSIG(status) == signal.SIGTERM, status
 
 
 def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_counts(
-    redis_url: str, redis_client: redis.Redis, children: Children
+    queue: Queue, children: Children
 ) -> None:
     script = """
     import signal, sys, threading, time
@@ -553,11 +553,11 @@ def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_c
     while True:
         time.sleep(0.05)
     """
-    child = run_script(children, script, redis_url)
+    child = run_script(children, script, queue.url)
     eventually(lambda: said(child), message=child.output)
     child.terminate()
     assert child.wait() == -signal.SIGTERM
-    assert total(redis_client) == 100
+    assert total(queue.client) == 100
 
 
 def test_a_child_that_is_terminated_flushes_its_own(

@@ -16,7 +16,7 @@ from countersink.stream.connection import command, connect
 from countersink.stream.decode import entry_id_of
 from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, stream_key
-from tests.producers.helpers import STREAM, Worker, distinct, entries, new_log, total
+from tests.producers.helpers import STREAM, Queue, Worker, distinct, entries, new_log, total
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
@@ -28,12 +28,12 @@ def proxy(redis_url: str) -> Iterator[RedisProxy]:
         yield proxy
 
 
-def test_flush_is_true_when_redis_has_it(redis_url: str, redis_client: redis.Redis) -> None:
-    with Producer(redis_url, flush_interval=3600) as producer:
+def test_flush_is_true_when_redis_has_it(queue: Queue) -> None:
+    with Producer(queue.url, flush_interval=3600) as producer:
         assert producer.flush(), "nothing to store is stored"
         producer.increment("hits")
         assert producer.flush()
-        assert total(redis_client) == 1
+        assert total(queue.client) == 1
         stats = producer.stats()
         assert (stats.accepted, stats.stored, stats.pending_rows) == (1, 1, 0)
         assert stats.connected
@@ -67,11 +67,9 @@ def test_a_mark_is_applied_when_all_up_to_it_is_acknowledged(redis_client: redis
     assert trail.applied(redis_client, [mark]) == [None]
 
 
-def test_a_lost_reply_resends_the_same_bytes(
-    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
-) -> None:
+def test_a_lost_reply_resends_the_same_bytes(queue: Queue, proxy: RedisProxy) -> None:
     lost = proxy.when("XADD", Phase.AFTER, Deed.CUT, times=3)
-    with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+    with Producer(proxy.url(queue.url), flush_interval=0.01) as producer:
         for number in range(2500):
             producer.increment("hits", str(number))
         assert lost.done.wait(20)
@@ -79,23 +77,21 @@ def test_a_lost_reply_resends_the_same_bytes(
         assert producer.flush(20)
         stats = producer.stats()
     assert lost.acted == 3
-    found = entries(redis_client)
+    found = entries(queue.client)
     copies = len(found) - len(distinct(found))  # which also compares the copies byte by byte
     assert copies >= 3
-    assert total(redis_client) == stats.stored == stats.accepted == 2501
+    assert total(queue.client) == stats.stored == stats.accepted == 2501
     assert stats.resent >= 1000
     assert stats.last_error is not None
 
 
-def test_at_is_the_first_attempt_on_redis_clock(
-    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
-) -> None:
+def test_at_is_the_first_attempt_on_redis_clock(queue: Queue, proxy: RedisProxy) -> None:
     proxy.when("XADD", Phase.BEFORE, Deed.CUT, times=2)
-    seconds, micros = redis_client.time()
-    with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+    seconds, micros = queue.client.time()
+    with Producer(proxy.url(queue.url), flush_interval=0.01) as producer:
         producer.increment("hits")
         assert producer.flush(20)
-    (entry,) = entries(redis_client)
+    (entry,) = entries(queue.client)
     began = seconds * 1000 + micros // 1000
     arrived = int(entry.stream_id.partition("-")[0])
     assert began - 50 <= int(entry["at"]) <= arrived + 50
@@ -103,13 +99,13 @@ def test_at_is_the_first_attempt_on_redis_clock(
 
 
 def test_a_refused_entry_is_kept_and_the_others_of_its_pipeline_are_stored(
-    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
+    queue: Queue, proxy: RedisProxy
 ) -> None:
     refused = proxy.when(
         "XADD", Phase.BEFORE, Deed.ERROR, skip=1, error="OOM command not allowed when used memory"
     )
-    with Producer(proxy.url(redis_url), flush_interval=0.01, max_rows=100_000) as producer:
-        with producer._engine.events.lock:  # one flush for all three entries
+    with Producer(proxy.url(queue.url), flush_interval=0.01, max_rows=100_000) as producer:
+        with producer._events.lock:  # one flush for all three entries
             for number in range(3000):
                 producer.increment("hits", str(number))
         assert producer.flush(20)
@@ -117,8 +113,8 @@ def test_a_refused_entry_is_kept_and_the_others_of_its_pipeline_are_stored(
     assert refused.acted == 1
     assert stats.last_error is not None
     assert "used memory" in stats.last_error
-    assert total(redis_client) == 3000
-    assert len(distinct(entries(redis_client))) == len(entries(redis_client))
+    assert total(queue.client) == 3000
+    assert len(distinct(entries(queue.client))) == len(entries(queue.client))
 
 
 def test_a_full_redis_is_waited_for(own_redis_server: RedisFactory) -> None:
@@ -138,12 +134,12 @@ def test_a_full_redis_is_waited_for(own_redis_server: RedisFactory) -> None:
 
 
 def test_a_stream_that_is_too_long_holds_entries_back(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_link, "HELD_BACK_SECONDS", 0.05)
     for _ in range(6):
-        redis_client.xadd(STREAM, {"id": "0" * 32, "rows": "[]"})
-    with Producer(redis_url, flush_interval=0.01, max_stream_length=5) as producer:
+        queue.client.xadd(STREAM, {"id": "0" * 32, "rows": "[]"})
+    with Producer(queue.url, flush_interval=0.01, max_stream_length=5) as producer:
         for _ in range(100):
             producer.increment("hits")
         assert not producer.flush(0.3)
@@ -151,50 +147,44 @@ def test_a_stream_that_is_too_long_holds_entries_back(
         assert not stats.connected
         assert "at most 5" in (stats.last_error or "")
         assert (stats.stored, stats.pending_rows, stats.dropped) == (0, 1, 0)
-        assert redis_client.xlen(STREAM) == 6
-        redis_client.xtrim(STREAM, maxlen=0)
+        assert queue.client.xlen(STREAM) == 6
+        queue.client.xtrim(STREAM, maxlen=0)
         assert producer.flush(20)
         assert producer.stats().connected
-    assert total(redis_client) == 100
+    assert total(queue.client) == 100
 
 
-def test_the_stream_exceeds_its_limit_by_one_pipeline_at_most(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url, flush_interval=0.001, max_stream_length=5) as producer:
+def test_the_stream_exceeds_its_limit_by_one_pipeline_at_most(queue: Queue) -> None:
+    with Producer(queue.url, flush_interval=0.001, max_stream_length=5) as producer:
         for number in range(200):
             producer.increment("hits", id=str(number))
         eventually(
             lambda: not producer.stats().connected and producer.stats().stored,
             message=lambda: str(producer.stats()),
         )
-        assert 5 < redis_client.xlen(STREAM) <= 5 + 16
+        assert 5 < queue.client.xlen(STREAM) <= 5 + 16
         producer.close(timeout=0.1)
 
 
-def test_a_producer_sticks_to_one_partition(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    redis_client.set(PARTITIONS_KEY, 4)
+def test_a_producer_sticks_to_one_partition(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.client.set(PARTITIONS_KEY, 4)
     shares, used = iter((0.7, 0.1, 0.9, 0.4)), []
     drawn = SimpleNamespace(random=lambda: next(shares))
     monkeypatch.setattr(names, "SystemRandom", lambda: drawn)
     for _ in range(4):
-        with Producer(redis_url) as producer:
+        with Producer(queue.url) as producer:
             for _ in range(3):
                 producer.increment("hits")
                 assert producer.flush()
-        lengths = [redis_client.xlen(stream_key(partition)) for partition in range(4)]
+        lengths = [queue.client.xlen(stream_key(partition)) for partition in range(4)]
         assert sorted(lengths) == [0, 0, 0, 3]
         used.append(lengths.index(3))
-        redis_client.delete(*[stream_key(partition) for partition in range(4)])
+        queue.client.delete(*[stream_key(partition) for partition in range(4)])
     assert used == [2, 0, 3, 1]
 
 
-def test_flush_applied_waits_until_the_workers_have_removed_the_entry(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    with Producer(redis_url) as producer:
+def test_flush_applied_waits_until_the_workers_have_removed_the_entry(queue: Queue) -> None:
+    with Producer(queue.url) as producer:
         producer.increment("hits")
         assert not producer.flush(0.3, applied=True)
         ended = threading.Event()
@@ -206,11 +196,11 @@ def test_flush_applied_waits_until_the_workers_have_removed_the_entry(
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        Worker(redis_client).work()
+        Worker(queue.client).work()
         assert ended.wait(20)
         waiting.join()
         assert answers == [True]
-        redis_client.xadd(STREAM, {"another": "producer's, later"})
+        queue.client.xadd(STREAM, {"another": "producer's, later"})
         assert producer.flush(5, applied=True)
 
 
@@ -240,12 +230,12 @@ def test_a_wrong_password_is_waited_for_and_told_without_it(
     assert "wrong-secret" not in shown
 
 
-def test_close_stores_and_refuses_from_then_on(redis_url: str, redis_client: redis.Redis) -> None:
-    producer = Producer(redis_url, flush_interval=3600)
+def test_close_stores_and_refuses_from_then_on(queue: Queue) -> None:
+    producer = Producer(queue.url, flush_interval=3600)
     producer.increment("hits")
     assert producer.close()
     assert producer.close(), "closing again does nothing"
-    assert total(redis_client) == 1
+    assert total(queue.client) == 1
     with pytest.raises(RuntimeError, match="closed"):
         producer.increment("hits")
     with pytest.raises(RuntimeError, match="closed"):
@@ -274,37 +264,33 @@ def test_what_cannot_be_stored_at_close_is_counted_as_dropped_and_logged(
     assert "unavailable" in actions
 
 
-def test_the_context_manager_closes_after_an_error_too(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_the_context_manager_closes_after_an_error_too(queue: Queue) -> None:
     def fail() -> None:
-        with Producer(redis_url) as producer:
+        with Producer(queue.url) as producer:
             producer.increment("hits")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert total(redis_client) == 1
+    assert total(queue.client) == 1
 
 
-def test_a_key_of_another_type_is_told_and_waited_for(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    redis_client.set(STREAM, "not a stream")
-    with Producer(redis_url, flush_interval=0.01) as producer:
+def test_a_key_of_another_type_is_told_and_waited_for(queue: Queue) -> None:
+    queue.client.set(STREAM, "not a stream")
+    with Producer(queue.url, flush_interval=0.01) as producer:
         producer.increment("hits")
         assert not producer.flush(0.3)
         assert "WRONGTYPE" in (producer.stats().last_error or "")
-        redis_client.delete(STREAM)
+        queue.client.delete(STREAM)
         assert producer.flush(20)
-    assert total(redis_client) == 1
+    assert total(queue.client) == 1
 
 
 def test_settings_come_from_the_environment(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     secret = tmp_path / "url"
-    secret.write_text(redis_url + "\n")
+    secret.write_text(queue.url + "\n")
     monkeypatch.delenv("COUNTERSINK_REDIS_URL", raising=False)
     monkeypatch.setenv("COUNTERSINK_REDIS_URL_FILE", str(secret))
     monkeypatch.setenv("COUNTERSINK_PRODUCER_FLUSH_INTERVAL", "3600")
@@ -316,7 +302,7 @@ def test_settings_come_from_the_environment(
         assert (options.flush_interval, options.max_rows) == (3600, 7)
         assert (options.spool, options.handle_sigterm) == (str(tmp_path / "spool"), False)
         producer.increment("hits")
-    assert total(redis_client) == 1
+    assert total(queue.client) == 1
 
 
 @pytest.mark.parametrize(
@@ -349,19 +335,17 @@ def test_a_setting_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Producer.from_env()
 
 
-def test_a_clock_a_year_off_counts_on_redis_clock(
-    redis_url: str, redis_client: redis.Redis, proxy: RedisProxy
-) -> None:
+def test_a_clock_a_year_off_counts_on_redis_clock(queue: Queue, proxy: RedisProxy) -> None:
     # Instead of this machine's clock, Redis's answer is off: only the difference matters.
     year_ms = 365 * 86_400_000
-    with Producer(redis_url) as producer:
+    with Producer(queue.url) as producer:
         producer.increment("warm")
         assert producer.flush()
-        clock = producer._engine._clock
+        clock = producer._clock
         clock._offset_ms += year_ms
         producer.increment("hits")
         assert producer.flush()
-    last = entries(redis_client)[-1]
-    now_ms = int(command(redis_client, "TIME")[0]) * 1000
+    last = entries(queue.client)[-1]
+    now_ms = int(command(queue.client, "TIME")[0]) * 1000
     assert int(last["at"]) == pytest.approx(now_ms + year_ms, abs=120_000)
     assert last.rows[0][2] == pytest.approx((now_ms + year_ms) / 60_000, abs=2)

@@ -1,17 +1,14 @@
 """Forked children: a buffer, a connection, threads of their own, and no row of their parent's."""
 
 import pytest
-import redis
 
-from tests.producers.helpers import distinct, entries, play, run_script, said, total, totals
+from tests.producers.helpers import Queue, distinct, entries, play, run_script, said, total, totals
 from tests.support.examples import MANY
 from tests.support.processes import Children
 from tests.support.waiting import eventually
 
 
-def test_a_forked_child_never_sends_its_parents_rows(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_a_forked_child_never_sends_its_parents_rows(queue: Queue) -> None:
     script = """
     import json, os, sys
     from countersink.producers import Producer
@@ -37,8 +34,8 @@ def test_a_forked_child_never_sends_its_parents_rows(
     assert producer.close()
     assert producer.stats().stored == 1004
     """
-    play(script, redis_url)
-    assert totals(redis_client) == {
+    play(script, queue.url)
+    assert totals(queue.client) == {
         ("hits", "parent"): 1005,
         ("hits", "child"): 10,
         ("hits", "grandchild"): 1,
@@ -46,7 +43,7 @@ def test_a_forked_child_never_sends_its_parents_rows(
 
 
 @pytest.mark.random
-def test_forks_in_the_midst_of_everything(redis_url: str, redis_client: redis.Redis) -> None:
+def test_forks_in_the_midst_of_everything(queue: Queue) -> None:
     # Threads count and flush while another forks: no lock may be left held, no row sent twice.
     script = """
     import os, sys, threading
@@ -79,14 +76,14 @@ def test_forks_in_the_midst_of_everything(redis_url: str, redis_client: redis.Re
     print([sum(counted), producer.stats().stored])
     """
     forks = 40 if MANY else 15
-    ((counted, stored),) = play(script, redis_url, str(forks))
-    found = totals(redis_client)
+    ((counted, stored),) = play(script, queue.url, str(forks))
+    found = totals(queue.client)
     assert counted == stored == found["hits", "parent"]
     assert found["hits", "child"] == 100 * forks
-    assert len(distinct(entries(redis_client))) == len(entries(redis_client))
+    assert len(distinct(entries(queue.client))) == len(entries(queue.client))
 
 
-def test_a_preforking_server(redis_url: str, redis_client: redis.Redis, children: Children) -> None:
+def test_a_preforking_server(queue: Queue, children: Children) -> None:
     # As gunicorn with --preload: the app is loaded, and has counted, before the workers are forked;
     # a SIGTERM goes to the master, which passes it on, and workers end by sys.exit in a handler.
     script = """
@@ -121,18 +118,18 @@ def test_a_preforking_server(redis_url: str, redis_client: redis.Redis, children
     while True:
         time.sleep(0.05)
     """
-    child = run_script(children, script, redis_url)
+    child = run_script(children, script, queue.url)
     eventually(lambda: len(said(child)) == 3, message=child.output)
     child.terminate()
     assert child.wait() == 0, child.output()
-    assert totals(redis_client) == {
+    assert totals(queue.client) == {
         ("hits", "master"): 1,
         ("hits", "first"): 3,
         ("hits", "worker"): 300,
     }
 
 
-def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: redis.Redis) -> None:
+def test_children_of_multiprocessing_are_flushed(queue: Queue) -> None:
     script = """
     import multiprocessing, sys
     from countersink.producers import Producer
@@ -161,11 +158,11 @@ def test_children_of_multiprocessing_are_flushed(redis_url: str, redis_client: r
             pool.close()
             pool.join()
     """
-    play(script, redis_url)
-    assert totals(redis_client) == {
+    play(script, queue.url)
+    assert totals(queue.client) == {
         ("hits", "forked"): 30,
         ("hits", "main"): 1,
         ("hits", "pooled"): 4,
         ("hits", "first"): 3 + 4,
     }
-    assert total(redis_client) == 42
+    assert total(queue.client) == 42

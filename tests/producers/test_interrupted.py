@@ -11,16 +11,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-import redis
 
 from countersink.producers import Increment, Producer
 from countersink.producers.batch import check_batch
 from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.buffer.generations import Generation
+from countersink.producers.buffer.queues import fold_lists
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.engine import Engine
 from countersink.producers.send_thread import Flush
-from tests.producers.helpers import play, total, totals
+from tests.producers.helpers import Queue, play, total, totals
 
 
 class Interrupt(BaseException):
@@ -69,13 +69,11 @@ def silent_redis() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "place",
-    [RowBuffer.add_ones, EventBuffer.fold_all, EventBuffer._fold_list, Flush.wait, Flush.over],
+    [RowBuffer.add_ones, EventBuffer.fold_all, fold_lists, Flush.wait, Flush.over],
 )
-def test_an_exception_in_a_flush_loses_nothing(
-    redis_url: str, redis_client: redis.Redis, place: Callable[..., object]
-) -> None:
+def test_an_exception_in_a_flush_loses_nothing(queue: Queue, place: Callable[..., object]) -> None:
     asked = 0
-    with Producer(redis_url) as producer:
+    with Producer(queue.url) as producer:
         with interrupting(place.__code__, interrupt):
             for _ in range(30):
                 for number in range(100):
@@ -88,15 +86,14 @@ def test_an_exception_in_a_flush_loses_nothing(
                     pass
         assert producer.flush(20)
         assert producer.stats().stored == asked
-    assert total(redis_client) == asked
+    assert total(queue.client) == asked
 
 
 def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
     buffer = RowBuffer(1000)
     with interrupting(Generation.grown.__code__, interrupt), pytest.raises(Interrupt):
         buffer.add_ones("c", 0, list("abababab"))
-    buffer.mend()
-    assert buffer.waiting == 2
+    assert buffer.waiting
     piece = buffer.take(10, buffer.generation)
     assert piece is not None
     assert len(piece.rows) == 2
@@ -121,8 +118,7 @@ def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
             for _ in range(50):
                 producer.increment("rare", "y")
                 assert producer.flush(20)
-                rare = producer._engine.events._ones.get("rare", [])
-                assert not rare
+                assert not producer._events._lists.of("rare")
         finally:
             ended.set()
             thread.join()
@@ -167,9 +163,9 @@ def test_without_time_close_still_spools(silent_redis: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("raising", [False, True])
 @pytest.mark.parametrize("place", [Producer.increment_batch, EventBuffer.put_batch, check_batch])
 def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
-    redis_url: str, redis_client: redis.Redis, place: Callable[..., object], raising: bool
+    queue: Queue, place: Callable[..., object], raising: bool
 ) -> None:
-    producer = Producer(redis_url, handle_sigterm=False, max_rows_in_memory=100)
+    producer = Producer(queue.url, handle_sigterm=False, max_rows_in_memory=100)
     assert producer.increment_batch([Increment("hits")])  # the fold thread runs from here on
     handled = 0
     inside = False
@@ -197,10 +193,10 @@ def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
     assert len(seen) == handled > 3
     # None of the room is lost. A bit more of it there may be, where an exception tore a batch.
     assert producer.flush(20)
-    buffer = producer._engine.events.buffer
+    buffer = producer._events.buffer
     assert 100 <= buffer.certain <= (102 if raising else 100)
     assert producer.close()
-    stored = totals(redis_client)
+    stored = totals(queue.client)
     assert stored["handled", ""] == handled
     assert sum(stored.values()) == producer.stats().stored
     asked = accepted + handled
@@ -208,15 +204,13 @@ def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
     assert sum(stored.values()) >= asked if raising else sum(stored.values()) == asked
 
 
-def test_a_signal_handler_may_close_in_the_midst_of_a_batch(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_a_signal_handler_may_close_in_the_midst_of_a_batch(queue: Queue) -> None:
     """Before each line of it: what was accepted is stored, and what was not is not."""
     accepted = turn = 0
     closed: list[bool] = [True]
     while closed:
         turn += 1
-        producer = Producer(redis_url, handle_sigterm=False, flush_interval=60)
+        producer = Producer(queue.url, handle_sigterm=False, flush_interval=60)
         accepted += producer.increment_batch([Increment("hits")])
         lines = 0
         closed = []
@@ -233,7 +227,7 @@ def test_a_signal_handler_may_close_in_the_midst_of_a_batch(
             accepted += producer.increment_batch([Increment("hits")])
         assert closed in ([True], [])
         assert producer.close()
-        assert total(redis_client) == accepted
+        assert total(queue.client) == accepted
         assert producer.stats().dropped == 0
     assert turn > 5
 
@@ -248,7 +242,7 @@ def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with producer._engine.events.lock:
+        with producer._events.lock:
             held.set()
             release.wait(20)
 
@@ -266,7 +260,7 @@ def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
 
 
 @pytest.mark.parametrize(
-    "place", [Flush.over, Flush.wait, Engine.close, Engine.flush, Engine.start, Engine.stats]
+    "place", [Flush.over, Flush.wait, Engine.close, Engine.flush, Engine._start, Engine.stats]
 )
 def test_a_signal_handler_may_flush_in_the_midst_of_a_flush(
     redis_url: str, place: Callable[..., object]

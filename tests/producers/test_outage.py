@@ -7,12 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from countersink.producers import Producer
-from countersink.producers.buffer import events as events_module
 from countersink.producers.buffer.events import Mode
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_USED_KEY
 from tests.producers.helpers import distinct, entries, total
-from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 from tests.support.proxies.redis_proxy import RedisProxy
 from tests.support.proxies.rules import Deed, Phase
@@ -32,11 +30,11 @@ def test_a_frozen_redis_is_not_noticed_by_callers(own_redis_server: RedisFactory
         for number in range(asked):
             producer.increment("hits", f"key-{number % 2000}")
         # The send thread hangs in its command; folding goes on, and coalesces.
-        eventually(lambda: producer._engine.events.raw() == 0)
+        eventually(lambda: producer._events.raw() == 0)
         stats = producer.stats()
         assert (stats.accepted, stats.dropped) == (asked + 1, 0)
         assert stats.pending_rows <= 4 * 2000  # distinct rows, times the minutes that passed
-        eventually(lambda: producer._engine._link.failures >= 2)
+        eventually(lambda: producer._link.failures >= 2)
         assert not producer.stats().connected
         server.thaw()
         assert producer.flush(30)
@@ -116,46 +114,17 @@ def test_a_killed_and_restarted_redis_gets_everything(own_redis_server: RedisFac
             distinct(entries(client))
 
 
-def test_callers_fold_when_the_folder_cannot_keep_up(
-    monkeypatch: pytest.MonkeyPatch, redis_url: str
-) -> None:
-    monkeypatch.setattr(events_module, "MAX_RAW", 10_000)
-    with Producer(redis_url) as producer:
-        core = producer._engine
-        producer.increment("hits")
-        core._fold_thread.stop()
-        core._fold_thread.join()
-        core.events.switch(Mode.CROWDED)  # as the fold thread says when it sees too many events
-        peaks = [0, 0]
-
-        def ones() -> None:
-            for number in range(30_000):
-                producer.increment("hits", str(number % 10))
-                peaks[0] = max(peaks[0], core.events.raw())
-
-        def twos() -> None:
-            for _ in range(30_000):
-                producer.increment("hits", "two", 2)
-                peaks[1] = max(peaks[1], core.events.raw())
-
-        for calls in (ones, twos):  # not in the main thread, which signal handlers interrupt
-            together(calls)
-        assert peaks[0] < 10_000
-        assert peaks[1] <= 10_000
-        assert producer.stats().accepted == 60_001
-
-
-def test_the_folder_tells_callers_to_fold_and_to_stop_folding(
+def test_callers_wait_while_there_is_much_to_fold(
     monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
     monkeypatch.setattr("countersink.producers.buffer.fold_thread.MAX_RAW", 1000)
     with Producer(redis_url) as producer:
-        events = producer._engine.events
+        events = producer._events
         with events.lock:  # the fold thread has to wait
             for _ in range(5000):
                 producer.increment("hits")
-            producer._engine._fold_thread.wake()
-        eventually(lambda: events.raw() == 0 and events.mode is not Mode.CROWDED)
+            producer._fold_thread.wake()
+        eventually(lambda: events.raw() == 0 and events.mode is not Mode.FULL)
         producer.increment("hits")
         assert producer.stats().accepted == 5001
 
@@ -164,7 +133,7 @@ def test_a_bug_in_a_thread_is_logged_and_the_thread_goes_on(
     redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Producer(redis_url, flush_interval=0.01) as producer:
-        core = producer._engine
+        core = producer
         happened = threading.Event()
         original = core._outbox.stamp
 

@@ -1,7 +1,6 @@
 """What fails for a moment is tried again, and costs nothing meanwhile."""
 
 import os
-import pickle
 import socket
 import threading
 import time
@@ -16,7 +15,7 @@ from countersink.producers.errors import SpoolError
 from countersink.producers.spool import writer
 from countersink.producers.spool.segment import Segment
 from countersink.stream.clock import RedisClock
-from tests.producers.helpers import files_up_to, play, total
+from tests.producers.helpers import Queue, files_up_to, play, total
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
 
@@ -42,17 +41,13 @@ def test_the_spool_is_tried_again_though_nobody_asks(
     producer = Producer(NOBODY, spool=directory, max_rows_in_memory=100)
     for number in range(100):
         producer.increment("hits", str(number))
-    spool_thread = producer._engine._spool_thread
-    assert spool_thread is not None
-    eventually(lambda: spool_thread.last_error is not None)
+    eventually(lambda: producer._spool and producer._spool.failure)
     directory.unlink()
-    eventually(lambda: producer._engine._outbox.spooled > 0)
+    eventually(lambda: producer._outbox.spooled > 0)
     assert producer.close(1)
 
 
-def test_threads_are_tried_again(
-    redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_tried_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
     failures = 2
 
@@ -65,34 +60,34 @@ def test_threads_are_tried_again(
 
     monkeypatch.setattr(threading.Thread, "start", seldom)
     monkeypatch.setattr(engine, "RESTART_SECONDS", 0.05)
-    with Producer(redis_url) as producer:
+    with Producer(queue.url) as producer:
         producer.increment("hits")
-        assert producer._engine.events.mode is Mode.ALONE
+        assert producer._events.mode is Mode.ALONE
 
         def counts_in_a_thread() -> bool:
             producer.increment("hits", "", 0)
-            return producer._engine._started
+            return producer._started
 
         eventually(counts_in_a_thread)
         assert producer.flush(20)
-    assert total(redis_client) == 1
+    assert total(queue.client) == 1
 
 
 def test_a_producer_with_nothing_to_send_rests(tmp_path: Path) -> None:
     with Producer(NOBODY, spool=tmp_path, flush_interval=0.01) as producer:
         producer.flush(0.1)
-        sender = producer._engine._send_thread
+        sender = producer._send_thread
         sender._next_adoption = 0.0
-        producer._engine._link._not_before = time.monotonic() + 60
+        producer._link._not_before = time.monotonic() + 60
         patience = sender._patience()
         assert patience is not None
         assert patience > 30
 
 
-def test_only_what_is_in_doubt_counts_as_resent(redis_url: str, redis_client: redis.Redis) -> None:
-    with RedisProxy.to(redis_url) as proxy:
+def test_only_what_is_in_doubt_counts_as_resent(queue: Queue) -> None:
+    with RedisProxy.to(queue.url) as proxy:
         proxy.when("XADD", Phase.BEFORE, Deed.ERROR, error="OOM command not allowed")
-        with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+        with Producer(proxy.url(queue.url), flush_interval=0.01) as producer:
             producer.increment("hits")
             assert producer.flush(20)
             stats = producer.stats()
@@ -100,15 +95,15 @@ def test_only_what_is_in_doubt_counts_as_resent(redis_url: str, redis_client: re
     assert stats.last_error is not None
 
 
-def test_an_unknown_length_is_an_error(redis_url: str, redis_client: redis.Redis) -> None:
-    with RedisProxy.to(redis_url) as proxy:
+def test_an_unknown_length_is_an_error(queue: Queue) -> None:
+    with RedisProxy.to(queue.url) as proxy:
         refused = proxy.when("XLEN", Phase.BEFORE, Deed.ERROR, skip=1, error="NOPERM no XLEN")
-        with Producer(proxy.url(redis_url), flush_interval=0.01) as producer:
+        with Producer(proxy.url(queue.url), flush_interval=0.01) as producer:
             producer.increment("hits")
             assert producer.flush(20)
-            eventually(lambda: producer._engine._link.failures == 1)
+            eventually(lambda: producer._link.failures == 1)
     assert refused.acted == 1
-    assert total(redis_client) == 1
+    assert total(queue.client) == 1
 
 
 def test_a_wall_clock_that_is_set_does_not_matter(
@@ -136,8 +131,3 @@ def test_no_producer_waits_for_another_at_exit(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=50) as silent:
         play(script, f"redis://127.0.0.1:{silent.getsockname()[1]}/0", str(tmp_path))
     assert list(tmp_path.glob("*.spool"))
-
-
-def test_pickling_names_the_remedy() -> None:
-    with Producer(NOBODY) as producer, pytest.raises(TypeError, match="in each process"):
-        pickle.dumps(producer)

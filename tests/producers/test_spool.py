@@ -13,7 +13,7 @@ from countersink.producers import Producer
 from countersink.producers.spool import list_segments, replay
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
-from tests.producers.helpers import Worker, distinct, entries, play, run_script, said, total
+from tests.producers.helpers import Queue, Worker, distinct, entries, play, run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, Phase, RedisProxy, Rule
@@ -96,12 +96,10 @@ def test_flush_spools_while_redis_is_away_and_replays_when_it_is_back(
         assert producer.stats().stored == 1
 
 
-def test_entries_in_doubt_keep_id_and_time_through_the_spool(
-    redis_url: str, redis_client: redis.Redis, tmp_path: Path
-) -> None:
-    with RedisProxy.to(redis_url) as proxy:
+def test_entries_in_doubt_keep_id_and_time_through_the_spool(queue: Queue, tmp_path: Path) -> None:
+    with RedisProxy.to(queue.url) as proxy:
         proxy.when("XADD", Phase.AFTER, Deed.CUT, times=0)  # stored, but nobody is ever told
-        with Producer(proxy.url(redis_url), spool=tmp_path, flush_interval=0.01) as producer:
+        with Producer(proxy.url(queue.url), spool=tmp_path, flush_interval=0.01) as producer:
             for number in range(2500):
                 producer.increment("hits", str(number))
             eventually(lambda: proxy.counts["XADD"] > 0)
@@ -109,9 +107,9 @@ def test_entries_in_doubt_keep_id_and_time_through_the_spool(
             assert producer.stats().spooled == 2500
             proxy.forget()
             eventually(lambda: producer.stats().replayed == 2500)
-    found = entries(redis_client)
+    found = entries(queue.client)
     assert len(found) > len(distinct(found)), "copies, all identical to the byte"
-    assert total(redis_client) == 2500
+    assert total(queue.client) == 2500
 
 
 def test_a_frozen_redis_makes_flush_spool(own_redis_server: RedisFactory, tmp_path: Path) -> None:
@@ -354,16 +352,14 @@ def test_a_forked_child_leaves_its_parents_segments_alone(
         assert total(client) == 3
 
 
-def test_a_replay_that_loses_redis_raises_and_can_be_repeated(
-    redis_url: str, redis_client: redis.Redis, tmp_path: Path
-) -> None:
+def test_a_replay_that_loses_redis_raises_and_can_be_repeated(queue: Queue, tmp_path: Path) -> None:
     leave_behind(tmp_path, 24_000)
-    with RedisProxy.to(redis_url) as proxy:
+    with RedisProxy.to(queue.url) as proxy:
         proxy.when("XADD", Phase.AFTER, Deed.CUT, skip=18)
-        with connect(proxy.url(redis_url)) as client, pytest.raises(StreamUnavailable):
+        with connect(proxy.url(queue.url)) as client, pytest.raises(StreamUnavailable):
             replay(tmp_path, client)
-        assert replay(tmp_path, redis_client).entries < 24
-    assert total(redis_client) == 24_000
+        assert replay(tmp_path, queue.client).entries < 24
+    assert total(queue.client) == 24_000
     assert spooled_files(tmp_path) == []
 
 

@@ -12,6 +12,7 @@ from countersink.stream.connection import connect
 from countersink.stream.group import Group
 from countersink.stream.names import stream_key
 from tests.producers import test_flush
+from tests.producers.helpers import Queue
 from tests.stream import test_cluster, test_delivery, test_sentinel
 from tests.support.processes import PROJECT
 from tests.support.redis_cluster import RedisCluster
@@ -48,7 +49,7 @@ def test_stream_producer_and_worker_work_on_valkey(servers_directory: Path, mysq
         assert "Valkey" in server.log.read_text()
         place = Place(server.url, client, mysql_url)
         test_loop.test_a_drain_counts_everything_and_leaves_nothing(place, partitions=1)
-        test_flush.test_flush_is_true_when_redis_has_it(server.url, client)
+        test_flush.test_flush_is_true_when_redis_has_it(Queue(server.url, client))
         client.flushall()  # of a server that is this test's own
         group = Group(client, [stream_key(0), stream_key(1)], "w")
         group.ensure()

@@ -75,7 +75,7 @@ class Outbox:
         stored, spooled, resent: increments, see :class:`~countersink.producers.engine.Stats`.
         lost: increments given up.
         settled_at: the monotonic time at which rows were settled last.
-        watchers: rung whenever rows were settled.
+        bell: rung whenever rows were settled.
     """
 
     def __init__(self, events: EventBuffer, clock: RedisClock, id_scope: str) -> None:
@@ -83,7 +83,7 @@ class Outbox:
         self.spooled = 0
         self.resent = 0
         self.lost = 0
-        self.watchers: list[Bell] = []
+        self.bell = Bell()
         self._events = events
         self._lock = events.lock
         self._buffer = events.buffer
@@ -185,8 +185,7 @@ class Outbox:
             self._look()
         if parcels:
             self.settled_at = time.monotonic()
-        for watcher in list(self.watchers):
-            watcher.ring()
+        self.bell.ring()
 
     def mark(self) -> int:
         """The generation of all that is folded by now, for :meth:`settled`."""

@@ -4,21 +4,19 @@ settings in ``options.py``."""
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from types import TracebackType
-from typing import Final, NoReturn, Self, Unpack
+from typing import Final, Self, Unpack
 
 from countersink.producers import lifecycle
 from countersink.producers.batch import Asked, Increment, check_batch, check_id
 from countersink.producers.buffer.events import Mode
 from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMBER
-from countersink.producers.engine import Engine, Stats
+from countersink.producers.engine import Engine
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, ProducerOptions, from_environment
-from countersink.producers.redis_link import StoredMark, Trail
-from countersink.producers.threads import RLock
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
@@ -35,7 +33,7 @@ from countersink.stream.errors import StreamMisconfigured
 _ONE: Final = 1
 
 
-class Producer:
+class Producer(Engine):
     """Counts: takes increments in well under a microsecond, folds them, and sends them to Redis in
     the background.
 
@@ -64,7 +62,7 @@ class Producer:
     """
 
     def __init__(self, url: str, **options: Unpack[ProducerOptions]) -> None:
-        self._options = Options(**options)
+        checked = Options(**options)
         if not isinstance(url, str):
             raise TypeError(f"the URL is a str, not {type(url).__name__}")
         try:
@@ -74,14 +72,9 @@ class Producer:
         # redis-py imports more for its first connection. Here and now, not in the send thread:
         # a child that is forked in the midst of an import is left with half a module.
         client.connection_pool.make_connection()
-        self._url = url
-        self._exited = False
-        self._complete: bool | None = None  # what close() returned
-        self.start_over()
+        super().__init__(url, checked)
         lifecycle.register(
-            self,
-            handle_sigterm=self._options.handle_sigterm,
-            handle_os_exit=self._options.handle_os_exit,
+            self, handle_sigterm=checked.handle_sigterm, handle_os_exit=checked.handle_os_exit
         )
 
     @classmethod
@@ -177,7 +170,7 @@ class Producer:
         ):
             for value in values:
                 check_amount(value)
-        events = self._engine.events
+        events = self._events
         if events.mode is Mode.CLOSED:
             self._refuse(len(keys))
             return
@@ -210,7 +203,7 @@ class Producer:
             TypeError, ValueError: the id or the number of increments is not as above, likewise.
             RuntimeError: the producer is closed.
         """
-        events = self._engine.events
+        events = self._events
         batch = check_batch(increments, id, self._hash_member)
         if batch is None:
             return False
@@ -262,7 +255,7 @@ class Producer:
         row_key = self._known_dimensions.row_key(counter, key)
         data = check_member(member)
         minute = None if at is None else minute_of(at)
-        events = self._engine.events
+        events = self._events
         if events.mode is Mode.CLOSED:
             self._refuse(1)
         else:
@@ -272,10 +265,10 @@ class Producer:
         """Whether a counter counts different members, as Redis told last; None: it has not told
         yet. Has Redis asked where that is due, and never waits.
         """
-        salts = self._engine.events.sightings.salts
+        salts = self._events.sightings.salts
         found = salts.counts_members(counter)
-        if salts.is_due(counter) and self._engine.events.mode is not Mode.CLOSED:
-            self._engine.ask_salts()
+        if salts.is_due(counter) and self._events.mode is not Mode.CLOSED:
+            self._ask_salts()
         return found
 
     def awaits_salt(self, counter: str) -> bool:
@@ -283,54 +276,11 @@ class Producer:
         yet, the counter has got ``--unique`` just now, or workers were away when it was to be made.
         As :meth:`counts_members`.
         """
-        found = self._engine.events.sightings
+        found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
             return False
         self.counts_members(counter)
         return not found.salts.has_none(counter, time.monotonic() - ASK_AGAIN_SECONDS)
-
-    def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
-        """Wait until everything accepted before this call is stored: in Redis, or else in the
-        spool.
-
-        Args:
-            timeout: seconds to wait at most.
-            applied: wait until it is in MySQL (or among the dead letters), and until what this
-                process has spooled is too.
-
-        Returns:
-            Whether that is so, and nothing was dropped since the last flush, nor any member. Never
-            raises because of Redis or a disk. With ``applied``, False also where it cannot be
-            known: entries left the stream otherwise than by a worker (Redis was emptied, started
-            anew or replaced by a replica; XTRIM, XDEL, DEL), since the last call that said so. The
-            log has which, and the
-            next call is about what was stored since.
-        """
-        deadline = time.monotonic() + timeout
-        since = self._engine.trail.told
-        if not self._engine.flush(timeout):
-            return False
-        return not applied or self._engine.applied(deadline - time.monotonic(), since)
-
-    @property
-    def trail(self) -> Trail:
-        """What became of all that this process has stored; tells of a :meth:`mark`."""
-        return self._engine.trail
-
-    def mark(self, since: int = 0) -> StoredMark | None:
-        """Where all that this process has stored by now ends in the streams, to be asked for with
-        :meth:`countersink.producers.redis_link.Trail.applied`; None as long as some of it is in its
-        spool.
-
-        Args:
-            since: :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>` before it
-                was stored.
-        """
-        return self._engine.mark(since)
-
-    def stats(self) -> Stats:
-        """The figures of this producer in this process."""
-        return self._engine.stats()
 
     @property
     def id_scope(self) -> str:
@@ -343,29 +293,6 @@ class Producer:
         spool = self._options.spool
         return None if spool is None else os.fspath(spool)
 
-    def close(self, timeout: float = 5.0) -> bool:
-        """Flush, then end the threads. Calls of ``increment()`` from then on raise RuntimeError.
-        Idempotent.
-
-        What can be stored neither in Redis nor in the spool is lost: counted as dropped, and
-        logged.
-
-        Args:
-            timeout: seconds that the flush may take.
-
-        Returns:
-            Whether nothing was lost, nor dropped since the last flush; a second call returns the
-            same.
-        """
-        with self._closing:
-            complete = self._complete
-            if complete is None:
-                # Remembered only now: a close that an exception of a signal handler ended is made
-                # up for by the next one, the exit's if no other comes.
-                complete = self._complete = self._engine.close(timeout)
-        lifecycle.forget(self)
-        return complete
-
     def __enter__(self) -> Self:
         return self
 
@@ -377,67 +304,17 @@ class Producer:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a producer cannot be pickled: make one in each process, or let children be forked"
-        )
-
     def __repr__(self) -> str:
         return f"<Producer {redact(self._url)}>"
 
-    # --- for the end of the process, and for forks -------------------------------------------
-
-    @property
-    def exit_timeout(self) -> float:
-        """Seconds that a flush at the end of the process may take."""
-        return self._options.exit_timeout
-
-    def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush; what is returned is called until it says that the flush is over, done or
-        not, which is so from the monotonic time ``deadline`` on.
-        """
-        return self._engine.begin_flush_over(deadline)
-
-    @property
-    def unused(self) -> bool:
-        """Whether nothing was counted in this process."""
-        return self._engine.unused
-
-    def stop_counting(self) -> None:
-        """Accept no more: later increments are dropped instead of raising, and do not return if the
-        process is about to end.
-        """
-        self._exited = True
-        self._engine.events.switch(Mode.CLOSED)
-
-    def close_at_exit(self, deadline: float) -> None:
-        """Close until the monotonic time ``deadline``; later increments are dropped instead of
-        raising.
-        """
-        self._exited = True
-        # Another thread may be closing, with more time than this one has.
-        if self._closing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            try:
-                self.close(max(0.0, deadline - time.monotonic()))
-            finally:
-                self._closing.release()
-        else:
-            self.tell_of_loss()
-
-    def tell_of_loss(self) -> None:
-        """Say, if it is so, that what was not stored is lost as the process ends now."""
-        self._engine.tell_of_loss()
-
     def start_over(self) -> None:
         """Begin empty: the parent of a forked child sends what it had accepted."""
-        self._engine = Engine(self._url, self._options)
-        self._fast = self._engine.events.fast
-        self._fast_dimensions = self._engine.events.fast_dimensions
-        self._fast_seen = self._engine.events.sightings.fast
-        self._known_dimensions = self._engine.events.known_dimensions
+        super().start_over()
+        self._fast = self._events.fast
+        self._fast_dimensions = self._events.fast_dimensions
+        self._fast_seen = self._events.sightings.fast
+        self._known_dimensions = self._events.known_dimensions
         self._known = self._known_dimensions.of
-        self._closing = RLock()  # reentrant: a signal handler may close, too
-        self._complete = None
 
     # --- the way for all but the usual call --------------------------------------------------
 
@@ -453,7 +330,7 @@ class Producer:
         row_key = self._known_dimensions.row_key(counter, key)
         check_amount(amount)
         minute = None if at is None else minute_of(at)
-        events = self._engine.events
+        events = self._events
         if id is not None:
             check_id(id)
         if events.mode is Mode.CLOSED:
@@ -469,7 +346,7 @@ class Producer:
         Raises:
             ValueError: the counter has none.
         """
-        events = self._engine.events
+        events = self._events
         found = events.sightings.hashed(counter, minute, member)
         if found is None:
             if self.counts_members(counter) is False and events.sightings.salts.has_none(counter):
@@ -483,5 +360,5 @@ class Producer:
             raise RuntimeError("the producer is closed")
         wait_for_end()
         # Another exit hook, after ours: it is not wrong to count there, only too late.
-        self._engine.events.refuse(increments)
-        self._engine.complain_of_late()
+        self._events.refuse(increments)
+        self._log.seldom("dropped", "counted after the flush at exit, and so dropped")

@@ -271,6 +271,9 @@ class Trail:
     The send thread writes, any thread asks; without a lock, since a signal handler may flush:
     each step leaves it such that at worst less is known than could be.
 
+    Attributes:
+        told: the :attr:`breaks` that somebody was told of by :meth:`tell`.
+
     Args:
         log: where it is said that the trail was lost.
     """
@@ -281,24 +284,19 @@ class Trail:
         self._applied: dict[str, str] = {}
         self._epochs: dict[str, Epoch | None] = {}
         self._breaks: list[str] = []  # appending is one step
-        self._told = 0
+        self.told = 0
 
     @property
     def breaks(self) -> int:
         """How often it could not be known any more what became of entries stored before."""
         return len(self._breaks)
 
-    @property
-    def told(self) -> int:
-        """The breaks that somebody was told of by :meth:`tell`."""
-        return self._told
-
     def tell(self) -> None:
         """Say that what is waited for is not known to be applied; the next one asks for what came
         since.
         """
-        told, self._told = self._told, self.breaks
-        if self._told > told:
+        told, self.told = self.told, self.breaks
+        if self.told > told:
             self._log(
                 "not_known",
                 f"whether all that was stored is in MySQL is not known: {self._breaks[-1]}",

@@ -13,7 +13,7 @@ from countersink.producers.options import Options
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox
 from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
-from countersink.producers.threads import Bell, WorkThread, breathe, sleep
+from countersink.producers.threads import WorkThread, breathe, sleep
 from countersink.runtime.log import Log
 from countersink.runtime.members import no_salt, not_made
 from countersink.stream.clock import RedisClock
@@ -164,18 +164,15 @@ class SendThread(WorkThread):
 
     def _cause(self) -> str:
         """Why there was no room."""
-        largest = self._events.largest_refused
-        if largest and not self._buffer.crowded:
-            return f"memory has no room for a call of increment_many with {largest} keys as a whole"
         if self._link.usable:
-            redis = "they came faster than Redis took them"
+            redis = "they came faster than rows leave it, or too many at once"
         else:
             redis = self._link.last_error or "Redis has not answered yet"
         spool = "there is no spool"
         if self._spool is not None:
             spool = self._spool.failure or "the spool did not take them in time"
         held, size = self._buffer.held, self._buffer.held_bytes >> 20
-        return f"memory is full ({held} rows, {size} MB): {redis}; {spool}"
+        return f"memory has no room beside {held} rows of {size} MB: {redis}; {spool}"
 
     def _patience(self) -> float | None:
         """Seconds to wait for the bell."""
@@ -244,7 +241,8 @@ class SendThread(WorkThread):
         return False
 
 
-POLL_SECONDS: Final = 0.02
+LOOK_SECONDS: Final = 0.02
+"""Between two looks whether everything is stored: of several flushes the bell wakes one."""
 STORING_SECONDS: Final = 1.0
 """What a flush leaves of its time, where members wait for a salt until then: at most half of it."""
 
@@ -308,18 +306,11 @@ class Flush:
 
     def wait(self, *, without_threads: bool = False) -> bool:
         """Wait until :meth:`over`, or do the threads' work here; whether everything is stored."""
-        watcher = Bell()
-        watchers = self._outbox.watchers
-        try:
-            watchers.append(watcher)
-            while not self.over():
-                if without_threads:
-                    self._work()
-                else:
-                    watcher.wait_in_app(POLL_SECONDS)
-        finally:
-            if watcher in watchers:
-                watchers.remove(watcher)
+        while not self.over():
+            if without_threads:
+                self._work()
+            else:
+                self._outbox.bell.wait_in_app(LOOK_SECONDS)
         return self.stored()
 
     def _work(self) -> None:

@@ -12,83 +12,102 @@
         producer.assert_counted("page_views", {"/home": 1})
 """
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from threading import Lock
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
-from countersink.producers.batch import Asked, Increment, check_batch, check_id
-from countersink.producers.engine import Stats
-from countersink.runtime.dimensions import check_row_key
-from countersink.runtime.limits import check_amount, check_counter, check_key, minute_of
+from countersink.producers.batch import Increment, IncrementBatch, NamedEvent, Names
+from countersink.producers.buffer.events import EventBuffer, Mode
+from countersink.producers.buffer.rows import NEVER, RowBuffer
+from countersink.producers.engine import Engine, Stats
+from countersink.producers.options import Options
+from countersink.producers.producer import Producer
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.limits import check_key
 from countersink.runtime.members import check_member
+from countersink.stream.clock import RedisClock
 
 __all__ = ["Increment", "RecordingProducer"]
 
 
-class RecordingProducer:
-    """Takes what :class:`~countersink.producers.Producer` takes, raises what it raises, and needs
-    no Redis.
+class _Recorder(EventBuffer):
+    """Keeps what callers leave, and who has given which id."""
 
-    As in the real thing, further increments of one counter with the same ``id`` count for nothing.
+    def __init__(self) -> None:
+        super().__init__(RowBuffer(NEVER), RedisClock(), lambda: None)
+        self.increments: list[Increment] = []
+        self._ids: set[Names] = set()
+
+    def put(
+        self, counter: str, key: RowKey, minute: int | None, amount: int, id: str | None = None
+    ) -> None:
+        self._record([(counter, key, minute, amount)], () if id is None else (counter, id))
+
+    def put_many(
+        self, counter: str, minute: int | None, keys: Sequence[RowKey], amounts: list[int]
+    ) -> None:
+        pairs = zip(keys, amounts, strict=True)
+        self._record([(counter, key, minute, amount) for key, amount in pairs])
+
+    def put_batch(self, batch: IncrementBatch) -> bool:
+        self._record([*batch.plain, *batch.members])
+        for names, events in batch.named:
+            self._record(events, names)
+        return True
+
+    def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
+        self._record([(counter, key, minute or 0, 1, 0, member)])
+
+    def reset(self) -> None:
+        """Forget all."""
+        with self.lock:
+            self.increments.clear()
+            self._ids.clear()
+            self.accepted = 0
+
+    def _record(self, events: Sequence[NamedEvent], names: Names = ()) -> None:
+        with self.lock:
+            self.accepted += len(events)
+            if names in self._ids:
+                return
+            if names:
+                self._ids.add(names)
+            id = names[1] if len(names) > 1 else None
+            for event in events:
+                counter, key, minute, amount = event[:4]
+                self.increments.append(
+                    Increment(
+                        counter,
+                        key if isinstance(key, str) else dict(key),
+                        amount,
+                        datetime.fromtimestamp(minute * 60, UTC) if minute else None,
+                        id,
+                        event[5] if len(event) == 6 else None,
+                    )
+                )
+
+
+class RecordingProducer(Producer):
+    """A :class:`~countersink.producers.Producer` that needs no Redis: it takes what that takes and
+    raises what that raises.
+
+    Further increments of one counter with the same ``id`` count for nothing here, too.
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._increments: list[Increment] = []
-        self._ids: set[tuple[str, ...]] = set()
-        self._asked = 0
-        self._closed = False
+        # As a producer does, but for what it does to the process.
+        Engine.__init__(self, "redis://recorded", Options())
+
+    def start_over(self) -> None:
+        super().start_over()
+        self._events = self._recorder = _Recorder()
 
     @property
     def increments(self) -> list[Increment]:
-        """Everything that counts, in the order of the calls."""
-        with self._lock:
-            return list(self._increments)
-
-    def increment(
-        self,
-        counter: str,
-        key: str | Mapping[str, str] = "",
-        amount: int = 1,
-        *,
-        at: datetime | None = None,
-        id: str | None = None,
-    ) -> None:
-        """Like :meth:`countersink.producers.Producer.increment`."""
-        self._record([_checked(counter, key, amount, at, id)])
-
-    def increment_many(
-        self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
-    ) -> None:
-        """Like :meth:`countersink.producers.Producer.increment_many`."""
-        _checked(counter, at=at)
-        if not isinstance(amounts, Mapping):
-            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        self._record([_checked(counter, check_key(key), amounts[key], at) for key in amounts])
-
-    def increment_batch(
-        self, increments: Iterable[Asked | Increment], *, id: str | None = None
-    ) -> bool:
-        """Like :meth:`countersink.producers.Producer.increment_batch`; there is always room."""
-        given = list(increments)
-        check_batch(given, id, lambda counter, minute, member: (0, 0, b""))
-        made = [Increment(*each) for each in given]
-        self._record([each._replace(key=_row_key(each.key)) for each in made], id)
-        return True
-
-    def seen(
-        self,
-        counter: str,
-        key: str | Mapping[str, str],
-        member: str | bytes,
-        *,
-        at: datetime | None = None,
-    ) -> None:
-        """Like :meth:`countersink.producers.Producer.seen`, of any counter."""
-        check_member(member)
-        self._record([_checked(counter, key, at=at)._replace(member=member)])
+        """Everything that counts, in the order of the calls; members as ``bytes``, times in whole
+        minutes.
+        """
+        with self._recorder.lock:
+            return list(self._recorder.increments)
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
         """True: nothing can be missing."""
@@ -96,24 +115,18 @@ class RecordingProducer:
 
     def stats(self) -> Stats:
         """Everything is stored."""
-        with self._lock:
-            return Stats(accepted=self._asked, stored=self._asked, connected=True)
+        asked = self._recorder.accepted
+        return Stats(accepted=asked, stored=asked, connected=True)
 
     def close(self, timeout: float = 5.0) -> bool:
         """Calls of ``increment()`` from now on raise RuntimeError."""
-        self._closed = True
+        self._recorder.switch(Mode.CLOSED)
         return True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _hash_member(
+        self, counter: str, minute: int | None, member: bytes
+    ) -> tuple[int, int, bytes]:
+        return minute or 0, 0, member
 
     # --- for assertions ----------------------------------------------------------------------
 
@@ -170,49 +183,7 @@ class RecordingProducer:
 
     def reset(self) -> None:
         """Forget all increments."""
-        with self._lock:
-            self._increments.clear()
-            self._ids.clear()
-            self._asked = 0
-
-    def _record(self, increments: list[Increment], batch_id: str | None = None) -> None:
-        if self._closed:
-            raise RuntimeError("the producer is closed")
-        with self._lock:
-            self._asked += len(increments)
-            if batch_id is not None:
-                if (batch_id,) in self._ids:
-                    return
-                self._ids.add((batch_id,))
-            for each in increments:
-                if each.id is not None:
-                    if (each.counter, each.id) in self._ids:
-                        continue
-                    self._ids.add((each.counter, each.id))
-                self._increments.append(each)
-
-
-def _checked(
-    counter: str,
-    key: str | Mapping[str, str] = "",
-    amount: int = 1,
-    at: datetime | None = None,
-    id: str | None = None,
-) -> Increment:
-    """An increment of the producer's own arguments, which are valid."""
-    check_counter(counter)
-    row_key = _row_key(key)
-    check_amount(amount)
-    if at is not None:
-        minute_of(at)
-    if id is not None:
-        check_id(id)
-    return Increment(counter, row_key, amount, at, id)
-
-
-def _row_key(key: str | Mapping[str, str]) -> str | Mapping[str, str]:
-    row_key = check_row_key(key)
-    return row_key if isinstance(row_key, str) else dict(row_key)
+        self._recorder.reset()
 
 
 def _is_asked(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:

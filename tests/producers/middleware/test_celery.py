@@ -9,7 +9,7 @@ from celery import Celery, signals
 
 from countersink.producers.integrations.celery import count_tasks
 from countersink.producers.testing import RecordingProducer
-from tests.producers.helpers import totals
+from tests.producers.helpers import Queue, totals
 from tests.producers.middleware.celery_app import add, app, charge, ship
 from tests.support.processes import Children
 from tests.support.waiting import eventually
@@ -33,10 +33,8 @@ def idle(app: Celery) -> None:
     eventually(lambda: not any((ask.active() or {"nobody": [True]}).values()))
 
 
-def test_a_pool_of_processes_counts_every_task_and_what_tasks_count(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    broker = another_database(redis_url)
+def test_a_pool_of_processes_counts_every_task_and_what_tasks_count(queue: Queue) -> None:
+    broker = another_database(queue.url)
     app.conf.broker_url = broker
     for _ in range(EXPIRED):
         add.apply_async((1, 2), expires=-1)
@@ -57,7 +55,7 @@ def test_a_pool_of_processes_counts_every_task_and_what_tasks_count(
             environment={
                 "SHOP_BROKER": broker,
                 "SHOP_DONE": DONE,
-                "COUNTERSINK_REDIS_URL": redis_url,
+                "COUNTERSINK_REDIS_URL": queue.url,
                 # What is stored was stored because a process ended, not because time went by.
                 "COUNTERSINK_PRODUCER_FLUSH_INTERVAL": "3600",
             },
@@ -68,7 +66,7 @@ def test_a_pool_of_processes_counts_every_task_and_what_tasks_count(
         idle(app)
         worker.terminate()
         assert worker.wait() == 0, worker.output()
-    assert totals(redis_client) == {
+    assert totals(queue.client) == {
         ("tasks", "shop.add succeeded"): ADDED,
         ("tasks", "shop.add revoked"): EXPIRED,
         ("tasks", "shop.charge failed"): CHARGED,

@@ -6,9 +6,8 @@ from collections import Counter
 from http.client import HTTPConnection
 
 import pytest
-import redis
 
-from tests.producers.helpers import totals
+from tests.producers.helpers import Queue, totals
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 
@@ -45,9 +44,7 @@ def ask(port: int, path: str, method: str = "GET") -> int:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_counts_every_request(
-    name: str, redis_url: str, redis_client: redis.Redis
-) -> None:
+def test_an_example_counts_every_request(name: str, queue: Queue) -> None:
     file, app, parameter, slash = EXAMPLES[name]
     expected = {
         ("requests", f"GET /books/{parameter}{slash} 200"): ROUNDS,
@@ -67,7 +64,7 @@ def test_an_example_counts_every_request(
                 f"docs/examples/{file}",
                 app,
             ],
-            environment={"COUNTERSINK_REDIS_URL": redis_url},
+            environment={"COUNTERSINK_REDIS_URL": queue.url},
             name=name,
         )
         port = port_of(child)
@@ -83,4 +80,4 @@ def test_an_example_counts_every_request(
         assert statuses == {200: 2 * ROUNDS, 404: 2 * ROUNDS, 201: ROUNDS, 500: 3}
         child.terminate()
         assert child.wait() in (0, -signal.SIGTERM), child.output()
-    assert totals(redis_client) == expected
+    assert totals(queue.client) == expected

@@ -4,13 +4,12 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
-import redis
 
 from countersink.producers import Producer
 from countersink.producers.middleware import ROUTE, ASGIMiddleware, WSGIMiddleware
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.members import visitor_of
-from tests.producers.helpers import play
+from tests.producers.helpers import Queue, play
 from tests.producers.members import found, hashed, publish
 from tests.producers.middleware.asgi_calls import http, sent
 from tests.producers.middleware.test_django import SETTINGS, VIEWS
@@ -45,18 +44,16 @@ def scope(agent: bytes | None, client: tuple[str, int] | None) -> dict[str, Any]
     return {**http("/users/7"), "headers": headers, "client": client}
 
 
-def test_both_kinds_tell_the_same_visitor_through_the_queue(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    publish(redis_client, counter="requests")
-    with Producer(redis_url) as producer:
+def test_both_kinds_tell_the_same_visitor_through_the_queue(queue: Queue) -> None:
+    publish(queue.client, counter="requests")
+    with Producer(queue.url) as producer:
         wsgi = WSGIMiddleware(wsgi_app, producer, visitors=True)
         asgi = ASGIMiddleware(asgi_app, producer, visitors=True)
         ask(wsgi, REMOTE_ADDR="192.0.2.7", HTTP_USER_AGENT="Browser/1.0")
         ask(wsgi, REMOTE_ADDR="192.0.2.8", HTTP_USER_AGENT="Browser/1.0")
         sent(asgi, scope(b"Browser/1.0", ("192.0.2.7", 5)))
         sent(asgi, scope(None, None))
-    counts, hashes = found(redis_client)
+    counts, hashes = found(queue.client)
     assert sum(counts.values()) == 4
     assert {key for _, key, _ in counts} == {KEY}
     assert set().union(*hashes.values()) == {

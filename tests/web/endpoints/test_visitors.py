@@ -84,7 +84,7 @@ def test_what_is_not_valid_is_told_and_counts_nothing(
 
 def test_a_visitor_right_after_unique_is_counted(web: Web, redis_client: redis.Redis) -> None:
     web.producer.counts_members("visitors")  # Redis tells that there is no salt yet
-    eventually(lambda: "visitors" in web.producer._engine.events.sightings.salts._known)
+    eventually(lambda: "visitors" in web.producer._events.sightings.salts._known)
     body = {"counter": "visitors", "visitor": "ann"}
     together(lambda: post(web, body).raise_for_status(), lambda: publish(redis_client))
     assert stored(web, redis_client)[1] == {hashed("ann")}

@@ -20,10 +20,11 @@ from typing import Any, Final
 
 from countersink.producers.batch import Event, IncrementBatch
 from countersink.producers.buffer.generations import rows_at
+from countersink.producers.buffer.queues import CounterLists, Listed, fold_lists
 from countersink.producers.buffer.rows import RowBuffer
-from countersink.producers.buffer.sightings import Sightings, Waiting
+from countersink.producers.buffer.sightings import Sightings
 from countersink.producers.lifecycle import wait_for_end
-from countersink.producers.threads import RLock, in_main_thread, sleep
+from countersink.producers.threads import RLock, sleep
 from countersink.runtime.dimensions import (
     MAX_DIMENSIONS,
     Dimensions,
@@ -32,14 +33,10 @@ from countersink.runtime.dimensions import (
 )
 from countersink.stream.clock import RedisClock
 
-FAST_COUNTERS: Final = 16_384
-"""Counters with a list of their own, some 300 bytes each, 800 with dimensions; the events of
-further ones share a list, at a higher price per call.
-"""
 MAX_RAW: Final = 500_000
-"""Events not folded yet above which callers fold a chunk themselves, or wait a little."""
+"""Events not folded yet above which callers wait a little."""
 PAUSE_SECONDS: Final = 0.0001
-"""How long a call in the main thread lets the fold thread go on while there are too many events."""
+"""How long a call lets the fold thread go on while there are too many events."""
 CHUNK: Final = 2_000
 """Events that a caller folds at a time."""
 ALL_CHUNK: Final = 4_000
@@ -63,8 +60,7 @@ class Mode(Enum):
 
     IDLE = "start or wake the threads"
     HOT = "nothing: the fold thread looks every few ms"
-    CROWDED = "fold a chunk, or let the fold thread do so"
-    FULL = "wait a little: memory fills faster than Redis, or the spool, empties it"
+    FULL = "wait a little: events come faster than they are folded, or than rows leave memory"
     ALONE = "fold a chunk, and try to start the threads: there are none"
     CLOSED = "refuse"
 
@@ -83,7 +79,6 @@ class EventBuffer:
         patient: what finds no room is to wait for some.
         refused: the last fold has left something that does so.
         sightings: what :meth:`put_seen` is given, and the salts of their members.
-        largest_refused: keys in the largest call of ``increment_many`` among the latter.
     """
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
@@ -97,24 +92,19 @@ class EventBuffer:
         self.sightings = Sightings(buffer, clock)
         self.accepted = 0
         self.dropped = 0
-        self.largest_refused = 0
         self.patient = False
         self.refused = False
         self.mode = Mode.IDLE
         self._closed = False
         self._folding = False
-        self._torn = False  # an exception came up in the midst of folding
         self._clock = clock
         self._wake = wake
-        self._ones: dict[str, list[RowKey]] = {}
-        # The same lists, safe to walk while they grow, other than a dictionary.
-        self._lists: list[tuple[str, list[RowKey]]] = []
-        self._mixed: list[tuple[Event, str | None]] = []
+        # Of keys; the others are (event, id or None).
+        self._lists = CounterLists()
         self._many: list[Many] = []
         self._batches: list[IncrementBatch] = []
         self._promising = RLock()  # among callers; reentrant for a signal handler
         self._late: list[int] = []
-        self._turn = 0  # whose list is folded first, so that each gets its turn
 
     # --- the callers' side -------------------------------------------------------------------
 
@@ -125,7 +115,7 @@ class EventBuffer:
         if not isinstance(key, str):
             self.buffer.large_rows = True
         if amount == 1 and minute is None and id is None:
-            events = self._list_of(counter)
+            events = self._lists.of(counter)
             if events is not None:
                 events.append(key)
                 if self._hot():
@@ -134,8 +124,8 @@ class EventBuffer:
                         self._close_fast()
                 self._after_put(len(events))
                 return
-        self._mixed.append(((counter, key, minute, amount), id))
-        self._after_put(len(self._mixed))
+        self._lists.others.append(((counter, key, minute, amount), id))
+        self._after_put(len(self._lists.others))
 
     def put_many(
         self, counter: str, minute: int | None, keys: Sequence[RowKey], amounts: list[int]
@@ -143,11 +133,10 @@ class EventBuffer:
         """Leave checked events, for all of which there will be room or for none."""
         self._many.append((counter, minute, keys, amounts))
         self._after_put(len(self._many) * len(keys))  # about: adding them up would take long
-        if self.mode is Mode.FULL or self.mode is Mode.CROWDED:
-            pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
-            while pauses > 0 and (self.mode is Mode.FULL or self._many_raw() > MAX_RAW):
-                sleep(PAUSE_SECONDS)
-                pauses -= 1
+        pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
+        while pauses > 0 and self.mode is Mode.FULL:
+            sleep(PAUSE_SECONDS)
+            pauses -= 1
 
     def put_batch(self, batch: IncrementBatch) -> bool:
         """Leave checked events for which there is room, which is theirs from now on; else False."""
@@ -169,7 +158,7 @@ class EventBuffer:
                 buffer.promised -= room
         if room:
             return False
-        if self.mode is not Mode.HOT or buffer.much_promised:
+        if self.mode is not Mode.HOT:
             self._wake()
             if self.mode is Mode.ALONE:
                 self._fold_if_free()
@@ -188,13 +177,12 @@ class EventBuffer:
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
         """Leave a checked sighting."""
         sightings = self.sightings
-        if not sightings.put(counter, key, minute, member):
-            self.refuse(1)
-        elif self._hot():
+        sightings.put(counter, key, minute, member)
+        if self._hot():
             sightings.open_fast(counter)
             if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
                 sightings.fast.clear()
-        self._after_put(len(sightings.others))
+        self._after_put(len(sightings.lists.others))
 
     def refuse(self, increments: int) -> None:
         """Count increments that came too late as dropped."""
@@ -232,15 +220,6 @@ class EventBuffer:
     def _hot(self) -> bool:
         return self.mode is Mode.HOT
 
-    def _list_of(self, counter: str) -> list[RowKey] | None:
-        events = self._ones.get(counter)
-        if events is None and len(self._ones) < FAST_COUNTERS:
-            mine: list[RowKey] = []
-            events = self._ones.setdefault(counter, mine)
-            if events is mine:  # setdefault is atomic: one caller wins
-                self._lists.append((counter, mine))
-        return events
-
     def _after_put(self, waiting: int) -> None:
         """Do what the mode asks for; ``waiting``: events in the list that the caller has used."""
         mode = self.mode
@@ -251,15 +230,8 @@ class EventBuffer:
                 self._fold_if_free()
         elif mode is Mode.CLOSED:
             wait_for_end()  # it may have been left after the last fold
-        elif mode is Mode.FULL:
+        elif mode is Mode.FULL or waiting > MAX_RAW:
             sleep(PAUSE_SECONDS)
-        elif waiting > (CHUNK if mode is Mode.CROWDED else MAX_RAW):
-            if in_main_thread():
-                # Not folded here: an exception raised by a signal handler, which runs in this
-                # thread, would tear events out of the midst of it.
-                sleep(PAUSE_SECONDS)
-            else:
-                self._fold_if_free()
 
     def _fold_if_free(self) -> None:
         # Whoever finds the lock taken goes on: its holder is folding, or will be done in
@@ -274,9 +246,8 @@ class EventBuffer:
 
     def raw(self) -> int:
         """Events that are not folded yet."""
-        ones = sum([len(events) for _, events in self._lists])
-        others = len(self._mixed) + self.sightings.left
-        return ones + self._many_raw() + self._batched() + others
+        lists = self._lists.left + self.sightings.lists.left
+        return lists + self._many_raw() + self._batched()
 
     def _many_raw(self) -> int:
         return sum([len(keys) for _, _, keys, _ in self._many])
@@ -319,13 +290,9 @@ class EventBuffer:
 
     def _kinds(self) -> list[tuple[Callable[[int], int], int]]:
         """For each kind of events, what folds those that are there now, and how many they are."""
-        ones = [(name, events, len(events)) for name, events in self._lists if events]
-        self._turn = (self._turn + 1) % max(1, len(ones))
-        ones = ones[self._turn :] + ones[: self._turn]
-        seen = self.sightings.waiting()
+        lists, seen = self._lists.waiting(), self.sightings.lists.waiting()
         return [
-            (partial(self._fold_ones, ones), sum([there for _, _, there in ones])),
-            (self._fold_mixed, len(self._mixed)),
+            (partial(self._fold_events, lists), sum([there for _, _, there in lists])),
             (self._fold_many, self._many_raw()),
             (self._fold_batches, self._batched()),
             (partial(self._fold_seen, seen), sum([there for _, _, there in seen])),
@@ -337,12 +304,7 @@ class EventBuffer:
             return 0
         self._folding = True
         try:
-            if self._torn:
-                self.buffer.mend()
-            self._torn = True
-            folded = fold(limit)
-            self._torn = False
-            return folded
+            return fold(limit)
         finally:
             self._folding = False
 
@@ -354,43 +316,31 @@ class EventBuffer:
         self.refused = self.refused or not certain
         return min(limit, certain)
 
-    def _fold_ones(self, ones: list[tuple[str, list[RowKey], int]], limit: int) -> int:
-        """Fold of each list as many events as it says, from the last list on."""
+    def _fold_events(self, of: list[Listed], limit: int) -> int:
         minute = self._clock.minute()
         limit = self._with_room(limit)
         bounded = limit > self.buffer.certain  # once for all lists: there may be one for each event
-        done = 0
-        while ones and done < limit:
-            counter, events, there = ones.pop()
-            most = min(there, limit - done)
-            folded = self._fold_list(counter, events, most, minute, bounded=bounded)
-            done += folded
-            if 0 < folded < there:
-                ones.append((counter, events, there - folded))
-        return done
 
-    def _fold_list(
-        self, counter: str, events: list[RowKey], limit: int, minute: int, *, bounded: bool
-    ) -> int:
-        chunk = events[:limit]
-        del events[: len(chunk)]
-        count = len(chunk)
-        dropped = self.buffer.add_ones(counter, minute, chunk, bounded=bounded)
-        self.dropped += dropped
-        self.accepted += count - dropped
-        return count
+        def fold(counter: str, events: list[Any], most: int) -> int:
+            chunk = events[:most]
+            count = len(chunk)
+            del events[:count]
+            if counter:
+                dropped = self.buffer.add_ones(counter, minute, chunk, bounded=bounded)
+            else:
+                dropped = self._add_others(chunk, minute)
+            self.dropped += dropped
+            self.accepted += count - dropped
+            return count
 
-    def _fold_mixed(self, limit: int) -> int:
-        minute = self._clock.minute()
-        chunk = self._mixed[: self._with_room(limit)]
-        del self._mixed[: len(chunk)]
+        return fold_lists(of, limit, fold)
+
+    def _add_others(self, chunk: list[tuple[Event, str | None]], minute: int) -> int:
         dropped = self.buffer.add_events([event for event, id in chunk if id is None], minute)
         for event, id in chunk:
             if id is not None:
                 dropped += self.buffer.add_named((event[0], id), rows_at([event], minute))
-        self.dropped += dropped
-        self.accepted += len(chunk) - dropped
-        return len(chunk)
+        return dropped
 
     def _fold_many(self, limit: int) -> int:
         minute = self._clock.minute()
@@ -402,7 +352,6 @@ class EventBuffer:
                 self.refused = True
                 self._many.insert(0, (counter, at, keys, amounts))
                 break  # there will be room soon
-            self.largest_refused = max(self.largest_refused, dropped)
             self.dropped += dropped
             self.accepted += len(keys) - dropped
             done += len(keys)
@@ -427,7 +376,7 @@ class EventBuffer:
         finally:
             self.buffer.redeemed += sum(batch.room for batch in batches)
 
-    def _fold_seen(self, of: list[Waiting], limit: int) -> int:
+    def _fold_seen(self, of: list[Listed], limit: int) -> int:
         folded, dropped = self.sightings.fold(self._with_room(limit), of, patient=self.patient)
         self.refused = self.refused or bool(of and not folded)
         self.dropped += dropped

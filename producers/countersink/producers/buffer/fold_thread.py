@@ -176,8 +176,8 @@ class FoldThread(Thread):
             events.switch(Mode.FULL)
             return certain
         if waiting > MAX_RAW:
-            events.switch(Mode.CROWDED)
-        elif mode is Mode.FULL or (mode in (Mode.CROWDED, Mode.ALONE) and waiting < MAX_RAW // 4):
+            events.switch(Mode.FULL)
+        elif mode in (Mode.FULL, Mode.ALONE) and waiting < MAX_RAW // 4:
             events.switch(Mode.HOT)
         return max(ALL_CHUNK, events.buffer.certain)  # no more, or it could overflow at once
 

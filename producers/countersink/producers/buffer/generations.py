@@ -2,7 +2,7 @@
 take."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from sys import getsizeof
@@ -136,8 +136,9 @@ class Generation:
 
     @property
     def size(self) -> int:
-        """Rows, of all kinds."""
-        return self.cells + len(self.full) + self.named_rows
+        """Rows, of all kinds; not 0 where the figures lack some, as adding was interrupted."""
+        rows = self.cells + len(self.full) + self.named_rows
+        return rows or int(bool(self.tables or self.members))
 
     def table(self, counter: str, minute: int) -> MinuteTable:
         """A new table."""
@@ -182,19 +183,6 @@ class Generation:
             self.bytes += TABLE_BYTES
         return table
 
-    def add_members(
-        self, table: MembersTable, key: RowKey, hashes: Collection[Digest], calls: int
-    ) -> None:
-        """Add ``calls`` sightings of as many members as there are hashes."""
-        if key not in table.calls:
-            table.calls[key] = 0
-            self._grown_members(table, 1)
-        have = table.hashes[key]
-        before = len(have)
-        table.calls[key] += calls
-        have.update(hashes)
-        self.bytes += (len(have) - before) * HASH_MEMORY
-
     def count_sightings(
         self, table: MembersTable, keys: Sequence[RowKey], hashes: Iterable[Digest]
     ) -> None:
@@ -212,17 +200,6 @@ class Generation:
     def _grown_members(self, table: MembersTable, new: int) -> None:
         self.grown(table.calls, new)
         self.bytes += new * MEMBERS_BYTES
-
-    def count_anew(self) -> None:
-        """Find the figures out again, after something may have come between them and the rows."""
-        tables = list(self.tables.values())
-        self.cells = sum(len(table.counts) for table in tables)
-        self.bytes = sum(TABLE_BYTES + rows_bytes(list(table.counts)) for table in tables)
-        for seen in self.members.values():
-            self.bytes += TABLE_BYTES + HASH_MEMORY * sum(map(len, seen.hashes.values()))
-            self._grown_members(seen, len(seen.calls))
-        self.named_rows = sum(len(rows) for _, rows in self.named)
-        self.bytes += sum(named_bytes(names, rows) for names, rows in self.named)
 
     def walk(self) -> Iterator[tuple[Row, int]]:
         """Each row without an id, and how many increments it stands for. The tables leave memory

@@ -3,13 +3,11 @@
 owner holds a lock."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from countersink.producers.batch import Event, IncrementBatch, Names
 from countersink.producers.buffer.generations import (
-    HASH_MEMORY,
-    MEMBERS_BYTES,
     OUTSIDE_BYTES,
     ROOM_BYTES,
     ROW_BYTES,
@@ -21,10 +19,10 @@ from countersink.producers.buffer.generations import (
     rows_at,
     rows_bytes,
 )
-from countersink.producers.buffer.unsalted_members import WaitingMembers
+from countersink.producers.buffer.queues import WaitingMembers
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
-from countersink.stream.entry import Row
+from countersink.stream.entry import MembersRow, Row
 
 PIECE: Final = 2_000
 """Keys that are added in one call into C, which holds the interpreter lock."""
@@ -144,16 +142,6 @@ class RowBuffer:
             oldest = min(oldest, waiting)
         return min(oldest, self._current.oldest) if self._current.size else oldest
 
-    @property
-    def much_promised(self) -> bool:
-        """Whether an eighth of the room is promised to what has not come yet."""
-        reserved = self.reserved * 8
-        return reserved > self._limit or reserved * ROOM_BYTES > self._max_bytes
-
-    def mend(self) -> None:
-        """Find all figures out again: an exception came up in the midst of adding."""
-        self._current.count_anew()
-
     # --- in ----------------------------------------------------------------------------------
 
     def add_ones(
@@ -256,38 +244,6 @@ class RowBuffer:
             table.large = True
         return 0
 
-    def add_members(
-        self,
-        counter: str,
-        key: RowKey,
-        minute: int,
-        number: int,
-        hashes: Collection[bytes],
-        calls: int,
-        *,
-        bounded: bool = True,
-    ) -> int:
-        """Add ``calls`` sightings, of the members that have these hashes by a salt; how many found
-        no room: all or 0.
-
-        Args:
-            number: of the salt.
-        """
-        rows = self._current
-        table = rows.members.get((counter, minute, number))
-        if bounded:
-            have = None if table is None else table.hashes.get(key)
-            size = HASH_MEMORY * len(hashes) + (TABLE_BYTES if table is None else 0)
-            if have is None:
-                size += rows_bytes((key,)) + MEMBERS_BYTES
-            elif have.issuperset(hashes):
-                size = 0
-            if size and not self.has_room(have is None, size):
-                return calls
-        table = table or rows.members_table(counter, minute, number)
-        rows.add_members(table, key, hashes, calls)
-        return 0
-
     def add_sightings(
         self,
         counter: str,
@@ -295,6 +251,8 @@ class RowBuffer:
         number: int,
         keys: Sequence[RowKey],
         hashes: Sequence[bytes],
+        *,
+        bounded: bool = True,
     ) -> int:
         """Add a sighting of ``keys[i]`` by the member with ``hashes[i]`` by a salt, for each i; how
         many found no room.
@@ -302,31 +260,43 @@ class RowBuffer:
         Args:
             number: of the salt.
         """
-        if len(keys) <= self.certain:
-            rows = self._current
-            rows.count_sightings(rows.members_table(counter, minute, number), keys, hashes)
-            return 0
+        rows = self._current
+        if bounded and len(keys) > self.certain:
+            if len(keys) > 1:
+                return sum(
+                    self.add_sightings(counter, minute, number, [key], [digest])
+                    for key, digest in zip(keys, hashes, strict=True)
+                )
+            known = rows.members.get((counter, minute, number))
+            if known is None or hashes[0] not in known.hashes.get(keys[0], ()):
+                return 1
+        rows.count_sightings(rows.members_table(counter, minute, number), keys, hashes)
+        return 0
+
+    def add_members(self, sightings: Iterable[MembersRow], *, bounded: bool = True) -> int:
+        """Add sightings of one member each; how many found no room."""
+        tables: dict[tuple[str, int, int], tuple[list[RowKey], list[bytes]]] = {}
+        for counter, key, minute, _, number, digest in sightings:
+            keys, hashes = tables.setdefault((counter, minute, number), ([], []))
+            keys.append(key)
+            hashes.append(digest)
         return sum(
-            self.add_members(counter, key, minute, number, (digest,), calls)
-            for (key, digest), calls in Counter(zip(keys, hashes, strict=True)).items()
+            self.add_sightings(*place, keys, hashes, bounded=bounded)
+            for place, (keys, hashes) in tables.items()
         )
 
-    def let_wait(
-        self, counter: str, key: RowKey, minute: int, member: bytes
-    ) -> list[tuple[str, RowKey, int]]:
-        """Keep a sighting until the salt is known; counter, key and minute of those that had to
-        leave for it, which are about to be added.
-        """
+    def let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> bool:
+        """Keep a sighting until the salt is known; False: too many wait."""
         # Not its number: what waits once more has come in an older generation.
-        left = self.waiting_members.add(counter, key, minute, member, self._current.oldest)
-        for _, oldest, _, _ in left:
-            self._current.oldest = min(self._current.oldest, oldest)
-        return [(name, own_key, at) for name, _, own_key, at in left]
+        return self.waiting_members.add(counter, key, minute, member, self._current.oldest)
 
-    def return_from_waiting(self, counter: str) -> None:
-        """Members of a counter that have waited are about to be added."""
-        oldest = self.waiting_members.oldest_of(counter)
-        self._current.oldest = min(self._current.oldest, oldest)
+    def take_waiting(self, counter: str) -> list[tuple[RowKey, int, bytes]]:
+        """Key, minute and member of a counter's members that have waited, which are about to be
+        added.
+        """
+        queue = self.waiting_members.take(counter)
+        self._current.oldest = min(self._current.oldest, queue.oldest)
+        return queue.members
 
     def add_named(self, names: Names, rows: list[Row], *, bounded: bool = True) -> int:
         """Add rows that travel under the app's own names, for each an increment; how many found no
@@ -374,8 +344,7 @@ class RowBuffer:
             self.add_ones(counter, minute if at is None else at, keys, bounded=False)
         self.add_events(others, minute, bounded=False)
         for batch in batches:
-            for counter, key, at, amount, number, digest in batch.members:
-                self.add_members(counter, key, at, number, (digest,), amount, bounded=False)
+            self.add_members(batch.members, bounded=False)
             for names, events in batch.named:
                 self.add_named(names, rows_at(events, minute), bounded=False)
 
@@ -402,7 +371,8 @@ class RowBuffer:
             calls = sum([count for _, count in pairs])
             rows = [row for row, _ in pairs]
             piece = RowChunk(taken.generation, rows, calls)
-        elif not named:
+        elif not (named and taken.named):
+            self._taken = taken if taken.named else None  # nothing came into it after all
             return None
         else:
             names, rows = taken.next_named()

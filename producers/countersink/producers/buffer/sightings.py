@@ -1,18 +1,17 @@
 """Members on their way to rows (``Sightings``): salts that a producer has learnt (``Salts``),
-how often salts are asked for; members that wait for theirs are in ``unsalted_members.py``.
+how often salts are asked for; members that wait for theirs are in ``queues.py``.
 
 A member is hashed by the fold thread with the salt of its counter and minute. Only Redis tells the
 salts, and only the send thread asks. Until then a member waits as it is, in memory alone.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
+from countersink.producers.buffer.queues import MAX_COUNTERS, CounterLists, Listed, fold_lists
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import (
@@ -25,6 +24,7 @@ from countersink.runtime.members import (
     out_of_reach,
 )
 from countersink.stream.clock import RedisClock
+from countersink.stream.entry import MembersRow
 
 ASK_EVERY_SECONDS: Final = 60.0
 """After which known salts are asked for again."""
@@ -35,24 +35,16 @@ STALE_SECONDS: Final = 120.0
 LARGE_MEMBER: Final = 256
 """Bytes of a member above which the caller hashes it, if the salt is known: members that wait to be
 folded are bounded by their number alone."""
-MAX_LARGE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of larger members that wait to be folded, above which a sighting is dropped."""
 MINUTES_AHEAD: Final = 1_440
 """Of an event that is further ahead, and whose salt is not made yet, the member is dropped: workers
 make salts a day ahead."""
-MAX_COUNTERS: Final = 16_384
-"""Counters whose salts are known at once, and those with a list of their own."""
 CHUNK: Final = 4_000
 """Sightings that are folded in one call into C, which holds the interpreter lock."""
 
 Member = bytes | tuple[int, bytes]
 """A member; or the number of the salt by which it was hashed, and its hash."""
-Sighting = tuple[str, RowKey, int | None, Member]
-"""(counter, key or dimensions, minute or None for now, member)."""
 Hasher = Callable[[], Any]
 """Makes a BLAKE2b that has taken the salt, to be updated with a member."""
-Waiting = tuple[str, list[Any], int]
-"""(counter or ``""``, the list of its sightings or that of all others, how many are in it)."""
 
 
 @dataclass(slots=True)
@@ -182,7 +174,8 @@ class Sightings:
 
     Attributes:
         fast: counter → ``extend`` of its list, for a key and a small member, a ``bytes`` or ASCII.
-        others: what callers left the slow way.
+        lists: of key, member, key, member, …; the others are (counter, key or dimensions, minute or
+            None for now), :data:`Member`, ….
         salts: what members are hashed with.
         without_member: sightings that were counted without their members, for want of a salt;
         without_salt: why the last of them had none.
@@ -195,54 +188,25 @@ class Sightings:
         self.without_member = 0
         self.without_salt = ""
         self.patient = True
-        self.others: list[Sighting] = []
-        self._own: dict[str, list[Any]] = {}
-        self._lists: list[tuple[str, list[Any]]] = []  # the same, safe to walk while it grows
-        self._large: list[int] = []  # bytes of large members among those left
-        self._turn = 0  # whose list is folded first, so that each gets its turn
+        self.lists = CounterLists(width=2)
         self._buffer = buffer
         self._clock = clock
 
-    def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> bool:
-        """Leave a checked sighting; False: its member is too large to be kept unhashed."""
+    def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
+        """Leave a checked sighting."""
         self._buffer.large_rows = True
-        if len(member) > LARGE_MEMBER:
-            found = self.hashed(counter, minute, member)
-            if found is not None:
-                minute, number, digest = found
-                self.others.append((counter, key, minute, (number, digest)))
-                return True
-            if sum(self._large) + len(member) > MAX_LARGE_BYTES:
-                return False
-            self._large.append(len(member))
-        self.others.append((counter, key, minute, member))
-        return True
+        kept: Member = member
+        if len(member) > LARGE_MEMBER and (found := self.hashed(counter, minute, member)):
+            minute, kept = found[0], found[1:]
+        self.lists.others.extend(((counter, key, minute), kept))
 
     def open_fast(self, counter: str) -> None:
         """Let further sightings of a counter go the fast way, if its salts are known."""
         if not self.salts.counts_members(counter):
             return
-        mine = self._own.get(counter)
-        if mine is None and len(self._own) < MAX_COUNTERS:
-            made: list[Any] = []
-            mine = self._own.setdefault(counter, made)
-            if mine is made:  # setdefault is atomic: one caller wins
-                self._lists.append((counter, mine))
+        mine = self.lists.of(counter)
         if mine is not None:
             self.fast[counter] = mine.extend
-
-    @property
-    def left(self) -> int:
-        """Sightings that are not folded yet."""
-        return len(self.others) + sum([len(mine) for _, mine in self._lists]) // 2
-
-    def waiting(self) -> list[Waiting]:
-        """The lists that have sightings now; at each call another one is last."""
-        found = [(counter, mine, len(mine) // 2) for counter, mine in self._lists if mine]
-        if self.others:
-            found.append(("", self.others, len(self.others)))
-        self._turn = (self._turn + 1) % max(1, len(found))
-        return found[self._turn :] + found[: self._turn]
 
     def hashed(
         self, counter: str, minute: int | None, member: bytes
@@ -257,71 +221,59 @@ class Sightings:
         number, hasher = found
         return when, number, _hash(hasher, member)
 
-    def fold(self, limit: int, of: list[Waiting], *, patient: bool) -> tuple[int, int]:
+    def fold(self, limit: int, of: list[Listed], *, patient: bool) -> tuple[int, int]:
         """Fold at most ``limit``: how many were folded, and how many of them were dropped.
 
         Args:
-            of: from these lists, from the last one on, each by as many as it says, which are taken
-                off.
+            of: as of :func:`fold_lists`.
             patient: while Redis is being asked for salts, no more than can wait for them.
         """
         if patient and self.salts.pending:
             limit = min(limit, self._buffer.waiting_members.room)
-        folded = dropped = 0
-        while of and folded < limit:
-            counter, events, there = of.pop()
-            most = min(there, limit - folded, CHUNK)
-            fold = partial(self._fold_own, counter) if counter else self._fold_others
-            done, lost = fold(events, most)
-            folded, dropped = folded + done, dropped + lost
-            if 0 < done < there:
-                of.append((counter, events, there - done))
-        return folded, dropped
+        dropped = 0
 
-    def _fold_own(self, counter: str, events: list[Any], limit: int) -> tuple[int, int]:
-        chunk = events[: 2 * limit]
-        del events[: len(chunk)]
-        keys, members = chunk[::2], chunk[1::2]
+        def fold(counter: str, events: list[Any], most: int) -> int:
+            nonlocal dropped
+            chunk = events[: 2 * min(most, CHUNK)]
+            del events[: len(chunk)]
+            keys, members = chunk[::2], chunk[1::2]
+            if counter:
+                dropped += self._add_own(counter, keys, members)
+            else:
+                dropped += self._add_others(keys, members)
+            return len(keys)
+
+        return fold_lists(of, limit, fold), dropped
+
+    def _add_own(self, counter: str, keys: list[RowKey], members: list[str | bytes]) -> int:
         now = self._clock.minute()
         found = self.salts.find(counter, now)
         if found is None:
             waits = [
-                self._let_wait(counter, key, now, check_member(member), 1)
+                self._let_wait(counter, key, now, check_member(member))
                 for key, member in zip(keys, members, strict=True)
             ]
-            return len(keys), sum(waits)
+            return sum(waits)
         number, hasher = found
         hashes = _hash_all(hasher, members)
-        return len(keys), self._buffer.add_sightings(counter, now, number, keys, hashes)
+        return self._buffer.add_sightings(counter, now, number, keys, hashes)
 
-    def _fold_others(self, events: list[Sighting], limit: int) -> tuple[int, int]:
+    def _add_others(
+        self, places: list[tuple[str, RowKey, int | None]], members: list[Member]
+    ) -> int:
         now = self._clock.minute()
-        chunk = events[:limit]
-        del events[: len(chunk)]
-        add = self._buffer.add_members
-        bounded = len(chunk) > self._buffer.certain
         dropped = 0
-        last: tuple[str, int | None] | None = None
-        when, found = 0, None
-        for (counter, key, at, member), calls in Counter(chunk).items():
-            if (counter, at) != last:
-                last = counter, at
-                when = now if at is None else at
-                found = self.salts.find(counter, when)
+        rows: list[MembersRow] = []
+        for (counter, key, at), member in zip(places, members, strict=True):
+            when = now if at is None else at
             if isinstance(member, tuple):
-                number, digest = member
-            elif found is not None:
+                rows.append((counter, key, when, 1, *member))
+            elif (found := self.salts.find(counter, when)) is not None:
                 number, hasher = found
-                digest = _hash(hasher, member)
+                rows.append((counter, key, when, 1, number, _hash(hasher, member)))
             else:
-                dropped += self._let_wait(counter, key, when, member, calls)
-                continue
-            dropped += add(counter, key, when, number, (digest,), calls, bounded=bounded)
-        if self._large:
-            for *_, member in chunk:
-                if len(member) > LARGE_MEMBER:
-                    self._large.remove(len(member))
-        return len(chunk), dropped
+                dropped += self._let_wait(counter, key, when, member)
+        return dropped + self._buffer.add_members(rows)
 
     def is_out_of_reach(self, counter: str, minute: int) -> bool:
         """Whether it is no use to wait for the salt of a minute."""
@@ -337,37 +289,30 @@ class Sightings:
         for counter in waiting.counters:
             if not (end or self.salts.counts_members(counter)):
                 continue
-            self._buffer.return_from_waiting(counter)
-            for key, minute, member in waiting.take(counter):
+            rows: list[MembersRow] = []
+            for key, minute, member in self._buffer.take_waiting(counter):
                 found = self.hashed(counter, minute, member)
                 if found is None:
-                    dropped += self._let_wait(counter, key, minute, member, 1)
+                    dropped += self._let_wait(counter, key, minute, member)
                 else:
-                    _, number, digest = found
-                    self._buffer.add_members(
-                        counter, key, minute, number, (digest,), 1, bounded=False
-                    )
+                    rows.append((counter, key, minute, 1, *found[1:]))
+            self._buffer.add_members(rows, bounded=False)
         return dropped
 
-    def _let_wait(self, counter: str, key: RowKey, minute: int, member: bytes, calls: int) -> int:
-        """Keep sightings until the salt of their member is known; how many are dropped.
-
-        Those whose members cannot wait are counted without them.
+    def _let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
+        """Keep a sighting until the salt of its member is known, or count it without the member; 1
+        if it is dropped.
         """
         self.fast.clear()  # callers are to ask for the salt, and to have patience
-        if not self.patient or self.is_out_of_reach(counter, minute):
-            return self._count_alone(counter, key, minute, calls)
-        dropped = 0
-        for _ in range(calls):
-            for name, own_key, own_minute in self._buffer.let_wait(counter, key, minute, member):
-                dropped += self._count_alone(name, own_key, own_minute, 1)
-        return dropped
-
-    def _count_alone(self, counter: str, key: RowKey, minute: int, calls: int) -> int:
-        """Count sightings without their member; how many are dropped, as there is no room."""
-        dropped = self._buffer.add(counter, key, minute, calls, calls)
+        if (
+            self.patient
+            and not self.is_out_of_reach(counter, minute)
+            and self._buffer.let_wait(counter, key, minute, member)
+        ):
+            return 0
+        dropped = self._buffer.add(counter, key, minute, 1, 1)
         if not dropped:
-            self.without_member += calls
+            self.without_member += 1
             self.without_salt = self._why_without(counter, minute)
         return dropped
 
@@ -378,9 +323,6 @@ class Sightings:
         if known is None or not self.salts.reachable:
             return f"Redis has not told the salt of {counter}"
         return (not_made if known else no_salt)(counter)
-
-    def __repr__(self) -> str:
-        return f"<Sightings {self.left}>"
 
 
 def _hash(hasher: Hasher, member: bytes) -> bytes:

@@ -82,21 +82,6 @@ def file_header() -> bytes:
     return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
 
 
-def read_file_header(start: bytes, size: int) -> FileHeader | None:
-    """The header of a file of ``size`` bytes that begins with ``start``; ``None``: it is no
-    segment. One whose writer died before the header was on disk is an empty segment.
-    """
-    unwritten = not any(start) and size <= FILE_HEADER_SIZE
-    if unwritten or (len(start) < FILE_HEADER_SIZE and file_header().startswith(start)):
-        return FileHeader(FILE_HEADER_SIZE)
-    if len(start) < FILE_HEADER_SIZE or not start.startswith(FILE_MAGIC):
-        return None
-    done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
-    if done is None or not FILE_HEADER_SIZE <= done <= size:
-        done = FILE_HEADER_SIZE
-    return FileHeader(done, start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG)
-
-
 def pack(parcel: Parcel) -> list[bytes]:
     """The record of a parcel, in pieces to be written one after the other."""
     start = _BODY.pack(bytes.fromhex(parcel.id), parcel.row_count, parcel.increments)
@@ -152,7 +137,15 @@ class Records:
         Raises:
             SpoolError: the file cannot be read.
         """
-        return read_file_header(self._read(0, FILE_HEADER_SIZE), size)
+        start = self._read(0, FILE_HEADER_SIZE)
+        if size <= FILE_HEADER_SIZE and (not any(start) or file_header().startswith(start)):
+            return FileHeader(FILE_HEADER_SIZE)  # its writer died before all of it was on disk
+        if len(start) < FILE_HEADER_SIZE or not start.startswith(FILE_MAGIC):
+            return None
+        done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
+        if done is None or not FILE_HEADER_SIZE <= done <= size:
+            done = FILE_HEADER_SIZE
+        return FileHeader(done, start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG)
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
         """The first whole record at or after ``offset`` and before ``end``; ``None``: no more, or

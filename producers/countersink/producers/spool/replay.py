@@ -109,7 +109,7 @@ def replay(
 
 
 class Backlog:
-    """Segments to be replayed, all of which this process holds. Used by one thread.
+    """Segments to be replayed, all of which this process holds. Used by one thread; any may add.
 
     Attributes:
         done: what was replayed.
@@ -120,15 +120,12 @@ class Backlog:
         self._log = log
         self._segments: deque[Segment] = deque()
         self._records: list[Record] = []  # read, and not yet in Redis
-        self._offset = 0
 
     def __len__(self) -> int:
         return len(self._segments)
 
     def add(self, segment: Segment) -> None:
         """Replay ``segment`` after those that are here."""
-        if not self._segments:
-            self._offset = segment.done
         self._segments.append(segment)
 
     def next(self, limit: int, now_ms: Callable[[], int]) -> list[Parcel]:
@@ -141,13 +138,13 @@ class Backlog:
         while self._segments and not self._records:
             segment = self._segments[0]
             while len(self._records) < limit:
-                record = segment.read(self._offset)
+                record = segment.records.at_or_after(segment.offset, segment.end)
                 if record is None:
                     break
-                if record.offset > self._offset:
-                    self._damage(segment, record.offset - self._offset)
+                if record.offset > segment.offset:
+                    self._damage(segment, record.offset - segment.offset)
                 self._records.append(record)
-                self._offset = record.end
+                segment.offset = record.end
             if not self._records:
                 self._finish(segment)
         new = [record for record in self._records if record.parcel.at is None]
@@ -166,7 +163,8 @@ class Backlog:
             self.done.entries += 1
             self.done.increments += parcel.increments
         self._records = [record for record in self._records if id(record.parcel) not in ids]
-        self._segments[0].mark_done(self._records[0].offset if self._records else self._offset)
+        segment = self._segments[0]
+        segment.mark_done(self._records[0].offset if self._records else segment.offset)
 
     def close(self) -> None:
         """Let other processes have the rest."""
@@ -179,12 +177,10 @@ class Backlog:
         """Leave the first segment, which cannot be read, to a later process."""
         self._records.clear()
         self._segments.popleft().close()
-        if self._segments:
-            self._offset = self._segments[0].done
 
     def _finish(self, segment: Segment) -> None:
-        left = segment.end - self._offset
-        if left > 0 and segment.torn(self._offset):
+        left = segment.end - segment.offset
+        if left > 0 and segment.records.torn(segment.offset, segment.end):
             self._log(
                 "spool_damaged",
                 f"{segment.path}: {left} bytes are of a record that was not written to its end",
@@ -193,8 +189,6 @@ class Backlog:
         elif left > 0:
             self._damage(segment, left)
         self._segments.popleft()
-        if self._segments:
-            self._offset = self._segments[0].done
         self.done.segments += 1
         kept = segment.finish()
         if kept is not None:
@@ -202,6 +196,7 @@ class Backlog:
         self._log("replayed", f"{segment.path}: replayed")
 
     def _damage(self, segment: Segment, size: int) -> None:
+        segment.note_damage()
         self.done.damaged_bytes += size
         self._log(
             "spool_damaged",

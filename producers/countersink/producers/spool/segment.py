@@ -34,7 +34,8 @@ class Segment:
     Attributes:
         path: the file.
         end: bytes of it that hold records (and the file header).
-        done: records before this offset are in Redis.
+        done: records before this offset are in Redis; ``offset``: those before it were read.
+        records: what reads it.
         damaged: corrupt records were passed over, now or by an earlier replay.
     """
 
@@ -43,9 +44,9 @@ class Segment:
         self.damaged = False
         self._file = file
         self._fd = file.fd
-        self._records = Records(path, file.fd)
+        self.records = Records(path, file.fd)
         self.end = os.fstat(file.fd).st_size
-        self.done = FILE_HEADER_SIZE
+        self.done = self.offset = FILE_HEADER_SIZE
 
     @classmethod
     def create(cls, path: Path) -> "Segment":
@@ -88,7 +89,7 @@ class Segment:
             if segment is None:
                 return None
             try:
-                header = segment._records.file_header(segment.end)
+                header = segment.records.file_header(segment.end)
                 if header is None:
                     raise SpoolError(f"{path} is not a spool segment")
             except BaseException:
@@ -96,7 +97,8 @@ class Segment:
                 raise
         # A shorter file: its writer died before it had written anything.
         segment.end = max(segment.end, FILE_HEADER_SIZE)
-        segment.done, segment.damaged = header.done, header.damaged
+        segment.done = segment.offset = header.done
+        segment.damaged = header.damaged
         return segment
 
     @classmethod
@@ -133,29 +135,6 @@ class Segment:
                     os.ftruncate(self._fd, self.end)
                 raise
         self.end = offset
-
-    def read(self, offset: int) -> Record | None:
-        """The first record at or after ``offset``; ``None``: no more. What lies between is corrupt.
-
-        Raises:
-            SpoolError: the file cannot be read, or the damage cannot be noted in it.
-        """
-        record = self._records.at_or_after(offset, self.end)
-        if record is not None and record.offset > offset:
-            self._note_damage()
-        return record
-
-    def torn(self, offset: int) -> bool:
-        """Whether what is left from ``offset`` on, in which there is no record, was never written
-        to its end; else it is corrupt.
-
-        Raises:
-            SpoolError: the file cannot be read, or the damage cannot be noted in it.
-        """
-        if self._records.torn(offset, self.end):
-            return True
-        self._note_damage()
-        return False
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
         """Freeze ``at`` in these records, on disk, before they are sent for the first time.
@@ -197,7 +176,12 @@ class Segment:
         """Give up the lock. Idempotent."""
         self._file.close()
 
-    def _note_damage(self) -> None:
+    def note_damage(self) -> None:
+        """Note, for whoever replays it to its end, that corrupt records were passed over.
+
+        Raises:
+            SpoolError: the file cannot be written.
+        """
         with failing_as(f"{self.path}: cannot write"):
             self._write(DAMAGED_FLAG_OFFSET, [DAMAGED_FLAG])
         self.damaged = True

@@ -28,8 +28,8 @@ class Spool:
     """The spool as one producer uses it: its spool thread appends, its send thread replays.
 
     Attributes:
-        backlog: the segments being replayed; for the send thread alone.
-        failure: why the last attempt to write failed; ``None``: it did not.
+        backlog: the segments being replayed; but for adding to it, for the send thread alone.
+        failure: why an attempt to write failed last; ``None``: none has.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -38,16 +38,14 @@ class Spool:
         self.failure: str | None = None
         self._max_bytes = max_bytes
         self._log = log
-        self._lock = Lock()  # the current segment and the list of closed ones; held during fsync
+        self._lock = Lock()  # the current segment; held during fsync
         self._current: Segment | None = None
-        self._closed: list[Segment] = []
 
     @property
     def waiting(self) -> bool:
         """Whether records of this producer wait for Redis."""
         current = self._current
-        written = current is not None and current.end > FILE_HEADER_SIZE
-        return written or bool(self._closed) or len(self.backlog) > 0
+        return len(self.backlog) > 0 or (current is not None and current.end > FILE_HEADER_SIZE)
 
     def append(self, parcels: Sequence[Parcel]) -> None:
         """Store the parcels on disk: all or none.
@@ -64,7 +62,7 @@ class Spool:
                     f"{self.directory} holds {self._max_bytes} bytes, as much as it may"
                 )
             if self._current is not None and self._current.end > SEGMENT_BYTES:
-                self._closed.append(self._current)
+                self.backlog.add(self._current)
                 self._current = None
             if self._current is None:
                 self._current = Segment.create(new_segment_path(self.directory))
@@ -74,11 +72,8 @@ class Spool:
         """Give what was written so far to the backlog."""
         with self._lock:
             if self._current is not None and self._current.end > FILE_HEADER_SIZE:
-                self._closed.append(self._current)
+                self.backlog.add(self._current)
                 self._current = None
-            closed, self._closed = self._closed, []
-        for segment in closed:
-            self.backlog.add(segment)
 
     def adopt_one(self) -> bool:
         """Give the oldest segment that a dead process left to the backlog; whether there was one.
@@ -102,9 +97,6 @@ class Spool:
         self.backlog.close()
         with self._lock:
             current, self._current = self._current, None
-            closed, self._closed = self._closed, []
-        for segment in closed:
-            segment.close()
         if current is not None and current.end == FILE_HEADER_SIZE:
             try:
                 current.finish()
@@ -120,7 +112,6 @@ class SpoolThread(WorkThread):
 
     Attributes:
         failing: the last attempt to write failed: it is made again, even if nobody asks.
-        last_error: the last failure's text.
     """
 
     _spool: Spool
@@ -131,7 +122,6 @@ class SpoolThread(WorkThread):
 
     def __post_init__(self) -> None:
         super().__init__("countersink-spooler")
-        self.last_error: str | None = None
         self._upto = 0
         self._not_before = 0.0
         self.failing = False
@@ -192,13 +182,12 @@ class SpoolThread(WorkThread):
             self._outbox.post([parcel for parcel in parcels if parcel.at is None])
             if not isinstance(error, SpoolError):
                 raise
-            self.last_error = self._spool.failure = str(error)
+            self._spool.failure = str(error)
             self._not_before = time.monotonic() + RETRY_SECONDS
             self.failing = True
             self._log.seldom("spool_failed", f"{error}; rows stay in memory", level=logging.ERROR)
         else:
             self.failing = False
-            self._spool.failure = None
             self._outbox.settle(parcels, spooled=True)
             self._stored()
         return True
