@@ -347,24 +347,6 @@ def test_keys_are_cut_before_their_query_and_left_out_by_shell_patterns() -> Non
     assert tally.filtered == 1
 
 
-def test_a_name_alone_is_the_field_as_it_is_for_tail() -> None:
-    lines = [line(), line("-", status="408"), "bad", "", line("GET /c HTTP/1.1")]
-    counts, rejected = sample("status", [each.encode() for each in lines])
-    tally = read(Recipe(key="status"), lines)
-    assert tally.counts == counts == {("200", MINUTE): 2, ("408", MINUTE): 1}
-    assert sorted(reasons(tally)) == [each.line for each in rejected] == [3]
-
-
-def test_an_access_log_in_many_zones_and_out_of_order() -> None:
-    whens = [
-        "17/May/2015:12:05:00 +0200",
-        "17/May/2015:10:05:59 +0000",
-        "16/May/2015:23:00:00 -0500",
-    ]
-    tally = read(Recipe(), [line(when=when) for when in whens])
-    assert tally.counts == {("/a", MINUTE): 2, ("/a", at(2015, 5, 17, 4)): 1}
-
-
 def test_overlong_lines_are_handed_on_as_rejected() -> None:
     tally = RecordTally()
     window = Window((), [], [Rejected(7, "the line is longer than 1 MiB")])

@@ -192,16 +192,6 @@ def test_a_request_for_nothing_is_rejected(recipe: Recipe, line: str, key: str, 
     assert (counts, rejected) == ({}, {1: "the client sent no request"})
 
 
-@pytest.mark.parametrize("key", ["path", "{path}|{target}|{query}"])
-def test_a_path_is_what_the_client_asked_for(key: str) -> None:
-    lines = [
-        nginx('"uri": "/index.php", "args": "p=1", "request": "GET /a?b HTTP/1.1"'),
-        nginx('"uri": "/index.php", "request_uri": "/a?b", "request": "GET /x HTTP/1.1"'),
-    ]
-    expected = "/a" if key == "path" else "/a|/a?b|b"
-    assert both(Recipe(input_format="nginx-json", key=key), lines) == ({(expected, NOON): 2}, {})
-
-
 LOCAL = "[01/Mar/2026:12:00:00 +0000]"
 
 

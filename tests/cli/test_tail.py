@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -152,25 +151,12 @@ def test_each_kind_of_key(redis_url: str, redis_client: redis.Redis, log: Path, 
 
 def test_standard_input(servers: Servers, redis_client: redis.Redis) -> None:
     lines = b"".join(line(f"/{n % 3}") + b"\n" for n in range(3000)) + b"bad\n" + line("/end")
-    for times, stdin in enumerate((lines, gzip.compress(lines)), 1):
-        with piped(stdin):
-            done = servers.call("tail", "-", "--counter", COUNTER)
-        assert done.status == 3
-        assert done.out == "page_views: counted 3,001, rejected 1\n"
-        assert "rejected: - line 3001:" in done.err
-        many = 1000 * times
-        assert counted(redis_client) == {"/0": many, "/1": many, "/2": many, "/end": times}
-
-
-def test_damaged_standard_input_is_counted_as_far_as_it_goes(
-    servers: Servers, redis_client: redis.Redis
-) -> None:
-    packed = gzip.compress(b"".join(line(f"/{n}") + b"\n" for n in range(20_000)))
-    with piped(packed[:-2000]):
+    with piped(lines):
         done = servers.call("tail", "-", "--counter", COUNTER)
-    assert done.status == 1
-    assert "the compressed input is damaged or cut off" in done.err
-    assert 10_000 < counted(redis_client).total() < 20_000
+    assert done.status == 3
+    assert done.out == "page_views: counted 3,001, rejected 1\n"
+    assert "rejected: - line 3001:" in done.err
+    assert counted(redis_client) == {"/0": 1000, "/1": 1000, "/2": 1000, "/end": 1}
 
 
 def test_what_comes_slowly_through_a_pipe_is_stored_soon(
@@ -191,32 +177,25 @@ def test_what_comes_slowly_through_a_pipe_is_stored_soon(
     assert (done.status, done.out) == (0, "page_views: counted 2, rejected 0\n")
 
 
-def test_what_comes_slowly_and_compressed_is_stored_soon_and_a_stop_is_no_damage(
+def test_a_stop_ends_the_reading_of_a_pipe_with_everything_stored(
     redis_client: redis.Redis, tmp_path: Path, start: Start
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     child = start("tail", str(pipe), "--counter", COUNTER, "--follow")
-    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
     with pipe.open("wb", buffering=0) as writer:
-        for number in range(2):
-            packed = packer.compress(line(f"/{number}") + b"\n")
-            writer.write(packed + packer.flush(zlib.Z_SYNC_FLUSH))
-            _wait_for_hits(redis_client, number + 1)
+        writer.write(line("/0") + b"\n")
+        _wait_for_hits(redis_client, 1)
         child.terminate()
         assert child.wait() == 0
-        assert child.output() == "page_views: counted 2, rejected 0\n"
-    assert counted(redis_client) == {"/0": 1, "/1": 1}
+        assert child.output() == "page_views: counted 1, rejected 0\n"
 
 
-@pytest.mark.random
-def test_several_compressed_members_in_a_pipe(servers: Servers) -> None:
-    number = 20_000 if MANY else 4_000
-    lines = (line("/a") + b"\n") * number
-    for padding in (b"", bytes(700)):
-        with piped((gzip.compress(lines) + padding) * 2):
-            done = servers.call("tail", "-", "--counter", COUNTER)
-        assert (done.status, done.out) == (0, f"page_views: counted {2 * number:,}, rejected 0\n")
+def test_a_compressed_pipe_is_refused(servers: Servers) -> None:
+    with piped(gzip.compress(line("/a"))):
+        done = servers.call("tail", "-", "--counter", COUNTER)
+    assert done.status == 1
+    assert "compressed by gzip, which is not read here: unpack it first (zcat)" in done.err
 
 
 def test_ctrl_c_ends_following_with_everything_stored(

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 import redis
 
-from countersink.logs import Parser, Rejected, rotation, tail
+from countersink.logs import Parser, Rejected, tail
 from countersink.logs.lines import Hits, Reporter, Summary
 from countersink.logs.position import LogMark, PositionFile
 from countersink.logs.sender import Begin, LogSender
@@ -172,8 +172,7 @@ class Tailing:
 
         thread = Thread(target=body, name="tail --follow")
         with pytest.MonkeyPatch.context() as patch:
-            for module in tail, rotation:
-                patch.setattr(module, "POLL", 0.02)
+            patch.setattr(tail, "POLL", 0.02)
             thread.start()
             try:
                 yield thread

@@ -79,17 +79,6 @@ class TestWhileNothingRan:
     """What was rotated meanwhile is finished first."""
 
     @pytest.mark.parametrize("copy", [False, True])
-    @pytest.mark.parametrize("packed", [False, True])
-    def test_the_rotated_file_is_finished_first(
-        self, tailing: Tailing, begun: tuple[str, ...], copy: bool, packed: bool
-    ) -> None:
-        tailing.count(*begun)
-        rotate(tailing.log, "/late", copy=copy, packed=packed)
-        assert tailing.count("/new").counted == 2
-        assert tailing.run().counted == 0
-        assert counted(tailing.client) == dict.fromkeys([*begun, "/late", "/new"], 1)
-
-    @pytest.mark.parametrize("copy", [False, True])
     def test_files_in_between_are_read_too(
         self, tailing: Tailing, begun: tuple[str, ...], copy: bool
     ) -> None:
@@ -473,17 +462,6 @@ class TestWhatCannotBeRead:
         tailing.log.rename(old / "access.log.1")
         assert tailing.count("/d").lost == 0
         assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
-
-    def test_a_file_that_is_moved_away_while_following_is_told_of(self, tailing: Tailing) -> None:
-        old = tailing.log.with_name("old")
-        old.mkdir()
-        write(tailing.log, "/a")
-        with tailing.following():
-            eventually(lambda: counted(tailing.client).total() == 1)
-            tailing.log.rename(old / "access.log.1")
-            write(tailing.log, "/b")
-            _wait_for(tailing, "/b")
-        assert any("--rotated-in names" in notice for notice in tailing.told.notices)
 
     def test_an_older_file_that_cannot_be_read_is_of_no_matter(self, tailing: Tailing) -> None:
         old = tailing.log.with_name("access.log.1.lz4")

@@ -181,17 +181,13 @@ def test_a_number_that_only_another_unit_fits_names_it(unit: str, other: str, se
 
 @pytest.mark.parametrize("time", ["2026051209", "2026123123", "2026051210050", "2026051210050312"])
 def test_a_date_with_its_hour_is_not_taken_for_a_unix_time(time: str) -> None:
-    with pytest.raises(Misread, match="a date with its hour or a Unix time: say which"):
-        Clock("auto").minute(time)
-    with pytest.raises(Malformed, match=r"'2026051209' cannot be: .*at most 366 days ahead"):
-        Clock("unix").minute("2026051209")  # of the year 2034
+    with pytest.raises(Malformed, match=rf"'{time}' cannot be: .*at most 366 days ahead"):
+        Clock("auto").minute(time)  # of the year 2034
     assert Clock("unix").minute("1726051209") == 1726051209 // 60
     assert Clock("%Y%m%d%H", "UTC").minute("2026051209") == 29_642_940
 
 
-@pytest.mark.parametrize(
-    ("time_format", "time"), [("auto", "soon"), ("auto", "2026051209"), ("unix-ms", "1431857103")]
-)
+@pytest.mark.parametrize(("time_format", "time"), [("auto", "soon"), ("unix-ms", "1431857103")])
 def test_a_reason_names_time_format_where_there_is_such_an_option(
     time_format: str, time: str
 ) -> None:
@@ -242,8 +238,7 @@ def test_a_pattern_without_zone_takes_that_of_the_recipe() -> None:
         ("%H:%M %z", "", "has no year"),
         ("%Q", "UTC", "bad directive"),
         ("%Y%", "UTC", "stray %"),
-        ("iso", "UTC", "no % directive"),
-        ("", "UTC", "no % directive"),
+        ("iso", "UTC", "has no year"),
         ("%Y-%m-%d %Z", "UTC", "reads %Z and forgets it"),
         ("auto", "Mars/Olympus", "is no time zone"),
         ("auto", "../../etc/passwd", "is no time zone"),

@@ -35,14 +35,6 @@ def test_each_datagram_whole_and_in_order(pair: tuple[socket.socket, socket.sock
     assert list(found()) == []
 
 
-def test_the_largest_and_the_empty_one(pair: tuple[socket.socket, socket.socket]) -> None:
-    here, there = pair
-    found = Receiver(here).receive
-    for each in (b"x" * 65_507, b"", b"y"):
-        there.send(each)
-    assert [bytes(each) for each in found()] == [b"x" * 65_507, b"", b"y"]
-
-
 def test_a_closed_socket_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:
     here, _ = pair
     found = Receiver(here).receive

@@ -1,4 +1,4 @@
-"""Reading a log file, plain or compressed, or a pipe, plain or gzip: recognizes compressions
+"""Reading a log file, plain or compressed, or a plain pipe: recognizes compressions
 (``PACKINGS``) and UTF-16/32 by the first bytes, unpacks block by block, and holds the errors about
 files that cannot be read.
 
@@ -239,15 +239,15 @@ class Unpacker:
         return data
 
 
-def _packing(head: bytes, name: str, reads: Callable[[Packing], bool]) -> Packing | None:
+def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
     """How a log that begins so is compressed; None: it is plain.
 
     Raises:
-        LogError: in a way of which ``reads`` says that it is not read here, or it is no ASCII.
+        LogError: in a way that is not read here, as none is from a pipe; or it is no ASCII.
     """
     check_begun(head, name)
     packed = packing(head)
-    if packed is not None and not reads(packed):
+    if packed is not None and (piped or not is_read(packed)):
         raise LogError(
             f"{name} is compressed by {packed.name}, which is not read here: unpack it first"
             f" ({packed.tool})"
@@ -282,7 +282,7 @@ class LogFile:
             raise LogError(f"cannot read {path}: it is not a file")
         self.device, self.inode = status.st_dev, status.st_ino
         try:
-            packed = _packing(self._pread(LOOKED_AT, 0), path, is_read)
+            packed = _packing(self._pread(LOOKED_AT, 0), path)
         except LogError:
             os.close(self._fd)
             raise
@@ -317,11 +317,6 @@ class LogFile:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
 
-    @property
-    def linked(self) -> bool:
-        """Whether it has a name still."""
-        return os.fstat(self._fd).st_nlink > 0
-
     def changed_ns(self) -> int:
         """When it was last written to, in Unix nanoseconds."""
         return os.fstat(self._fd).st_mtime_ns
@@ -340,74 +335,35 @@ class LogFile:
 
 
 class Pipe:
-    """A pipe, terminal or socket, plain or gzip, read without getting stuck in it.
+    """A pipe, terminal or socket, read without getting stuck in it.
 
     Args:
         fd: what to read from; stays open.
-        stopped: asked while nothing comes; when it says True, the pipe counts as ended.
-
-    Raises:
-        LogError: it is compressed or encoded in a way that is not read.
     """
 
-    def __init__(self, fd: int, stopped: Callable[[], bool]) -> None:
+    def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._stopped = stopped
-        head = b""
-        while len(head) < _SNIFFED and (more := self._wait(_SNIFFED - len(head))):
-            head += more
-        self._came = head
-        packed = _packing(head, "it", lambda packed: packed.name == "gzip")
-        self._compressed = packed is not None
-        # Not Unpacker: it waits for the rest of a block.
-        self._member = zlib.decompressobj(_GZIP)
-        self._full = False  # the last output filled its size: zlib may hold more of it
+        self._head = b""
+        self._looked_at = False
 
     def take(self, size: int) -> bytes | None:
         """Up to ``size`` bytes; None while nothing comes, empty at the end.
 
         Raises:
-            LogError: it cannot be read, or its compression is damaged.
+            LogError: it is compressed, or encoded in a way that is not read.
         """
-        while True:
-            if not self._came and not self._full:
-                ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
-                if not ready:
-                    return None
-                self._came = os.read(self._fd, size)
-                if not self._came:
-                    if self._compressed and not self._member.eof and not self._stopped():
-                        raise LogError("the compressed input is damaged or cut off")
-                    return b""
-            if not self._compressed:
-                data, self._came = self._came, b""
-                return data
-            data = self._unpack(size)
-            if data:
-                return data
-
-    def _unpack(self, size: int) -> bytes:
-        if self._member.eof:  # another member may follow, behind padding
-            self._full = False
-            self._came = self._came.lstrip(b"\0")
-            if not self._came:
-                return b""
-            self._member = zlib.decompressobj(_GZIP)
-        member = self._member
-        try:
-            data = member.decompress(self._came, size)
-        except zlib.error as error:
-            raise LogError(f"the compressed input is damaged or cut off: {error}") from error
-        self._came = member.unused_data if member.eof else member.unconsumed_tail
-        self._full = len(data) == size
-        return data
-
-    def _wait(self, size: int) -> bytes:
-        while not self._stopped():
-            ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
-            if ready:
-                return os.read(self._fd, size)
-        return b""
+        ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
+        if not ready:
+            return None
+        data = os.read(self._fd, size)
+        if self._looked_at:
+            return data
+        self._head += data
+        if data and len(self._head) < _SNIFFED:
+            return None
+        self._looked_at = True
+        _packing(self._head, "it", piped=True)
+        return self._head
 
 
 def wide_text(head: bytes, name: str, command: str) -> str:

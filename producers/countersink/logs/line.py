@@ -301,11 +301,7 @@ def diagnosis(line: bytes) -> str:
             " (--log-format reads other layouts)"
         )
     before = line[: opened.start()]
-    if re.fullmatch(rb"[^ ]+ [^ ]+ .* ", before, re.DOTALL) is None:
-        return "client, ident and user do not stand before the time"
     client = _AFTER_CLIENT.sub(b"", before)
-    if re.match(rb" [^ ]+ - .", before[len(client) :], re.DOTALL):
-        return "there is a field too many before the time (a virtual host?)"
     if re.fullmatch(CLIENT, client) is None:
         return (
             f"the client {text(client[:_SHOWN])!r} is neither an address nor a host name"
@@ -313,7 +309,7 @@ def diagnosis(line: bytes) -> str:
         )
     if _NAMES.fullmatch(before) is None:
         return (
-            "more than client, ident and user stands before the time"
+            "something else than client, ident and user stands before the time"
             " (--log-format reads other layouts)"
         )
     rest = line[opened.end() :]

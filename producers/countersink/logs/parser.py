@@ -142,16 +142,12 @@ class Parser:
         """
         if not self._told:
             self._tell(lines)
-        tally = self._tally(lines, first)
-        for cell, amount in tally.counts.items():
-            counts[cell] = counts.get(cell, 0) + amount
-        return tally.rejected
-
-    def _tally(self, lines: Sequence[bytes], first: int) -> RecordTally:
         tally = RecordTally(longest_reason=sys.maxsize)
         bare = [line.lstrip(b"\0") for line in lines]
         self._reader.count(Window(range(first, first + len(bare)), bare, []), tally)
-        return tally
+        for cell, amount in tally.counts.items():
+            counts[cell] = counts.get(cell, 0) + amount
+        return tally.rejected
 
     def _tell(self, lines: Sequence[bytes]) -> None:
         """Tell the format by lines; as long as it cannot be told, they are rejected."""

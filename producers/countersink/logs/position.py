@@ -42,8 +42,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Final, Literal, Self
@@ -66,7 +66,6 @@ UNKNOWN: Final = "?"
 """As ``older``: it could not be read."""
 FILE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of a position file above which it is replaced by one with the newest half of them."""
-_ATTEMPTS: Final = 20
 _SCRIPT: Final = (files("countersink.logs") / "scripts" / "store.lua").read_text("utf-8")
 
 Outcome = Literal["stored", "full", "other"]
@@ -188,7 +187,8 @@ class LogMark:
 
 
 class PositionFile:
-    """An open position file, locked: no other process uses it meanwhile.
+    """An open position file, locked by another one beside it, since it is replaced now and then: no
+    other process uses it meanwhile.
 
     Args:
         path: where it is, or will be.
@@ -209,9 +209,16 @@ class PositionFile:
         self.position: Position | None = None
         self.instead_of = ""
         self._source = source
-        self._fd = self._locked()
+        self._fd = -1
+        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._open()
+        except BlockingIOError:
+            self.close()
+            raise PositionError(
+                f"another countersink tail uses the position file {path}; stop one of them"
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -275,31 +282,13 @@ class PositionFile:
 
     def close(self) -> None:
         """Close and unlock it; once more does no harm."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _locked(self) -> int:
-        for _ in range(_ATTEMPTS):
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), os.stat(self.path)):
-                    return fd
-            except BlockingIOError:
+        for fd in (self._fd, self._lock):
+            if fd >= 0:
                 os.close(fd)
-                break
-            except FileNotFoundError:
-                pass
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)  # it was replaced meanwhile
-        raise PositionError(
-            f"another countersink tail uses the position file {self.path}; stop one of them"
-        )
+        self._fd = self._lock = -1
 
     def _open(self) -> None:
+        self._fd = self._opened()
         with open(self.path, "rb") as file:
             head = file.readline()
             if not head.endswith(b"\n"):
@@ -323,6 +312,9 @@ class PositionFile:
         for batch in self.batches():
             self.position = batch.position
 
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+
     def _newest(self, size: int) -> bytes:
         """Whole lines of the last ``size`` bytes."""
         with open(self.path, "rb") as file:
@@ -335,19 +327,13 @@ class PositionFile:
         head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
         data = json.dumps(head).encode() + b"\n" + lines
         other = f"{self.path}.new"
-        with suppress(FileNotFoundError):
-            os.unlink(other)
-        fd = os.open(other, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(fd, data)
-            os.fsync(fd)
-            os.rename(other, self.path)
-        except BaseException:
-            os.close(fd)
-            raise
+        with open(other, "wb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(other, self.path)
         os.close(self._fd)
-        self._fd = fd
+        self._fd = self._opened()
         self._size = len(data)
         directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,5 +1,5 @@
-"""Rotated logs: which names count as rotated (``access.log.1``, dates, ``.gz``), their order, how
-the file of a position is found again, and the notices about lines that may be lost.
+"""Rotated logs: which names count as rotated (``access.log.1``, dates, ``.gz``), their order, and
+how the file of a position is found again.
 
 Rotated names are the log's own name with a number or a date behind it or before its extension,
 compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,
@@ -15,13 +15,12 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from countersink.logs.errors import LogError, TailError
+from countersink.logs.errors import LogError
 from countersink.logs.file import EXTENSIONS, LogFile
-from countersink.logs.lines import Reporter
 from countersink.logs.position import (
     NONE,
     PREFIX_BYTES,
@@ -31,10 +30,7 @@ from countersink.logs.position import (
     prefix_of,
     shared_bytes,
 )
-from countersink.runtime.process import Stop
 
-POLL: Final = 0.25
-"""Seconds between two looks at a file that does not grow."""
 _ATTEMPTS: Final = 20
 _NUMBERS: Final = r"\d+(?:[-._T:]\d+)*"
 _HIGHEST_NUMBER: Final = 100_000
@@ -67,10 +63,6 @@ class LogPath:
             found = {directory: names, target_directory: names}
         return found | ({self.rotated_in: names} if self.rotated_in else {})
 
-    def names(self) -> list[str]:
-        """All that lies there."""
-        return [os.path.join(place, name) for place in self.places() for name in _names(place)]
-
 
 def _rotated(name: str) -> str:
     """The pattern of the rotated files of a log of that name."""
@@ -88,85 +80,6 @@ def _dated(name: str) -> str:
         return ""
     before, after = re.escape(name[: date.start()]), re.escape(name[date.end() :])
     return rf"{before}(?P<date>{_NUMBERS}){after}(?:[-._](?P<behind>{_NUMBERS}))?{_PACKED}"
-
-
-@dataclass(frozen=True, slots=True)
-class NamedLog:
-    """A log that is rotated: its name stands for one file after the other.
-
-    Attributes:
-        log: where it lies.
-        reporter: told of waits and of files that are gone.
-        follow: wait for it where it is not there.
-        stop: ends waiting.
-    """
-
-    log: LogPath
-    reporter: Reporter
-    _: KW_ONLY
-    follow: bool
-    stop: Stop
-
-    @property
-    def path(self) -> str:
-        """Its name, absolute."""
-        return self.log.path
-
-    def bears(self, file: LogFile) -> bool:
-        """Whether ``file`` is the one that has the name now."""
-        return _is(self.path, file)
-
-    def open(self, position: Position, move: Callable[[Position], Position]) -> LogFile | None:
-        """What came after the file of the position, else the log itself; waits for it when
-        following. None when stopped while waiting. That there is no log yet is a position, too,
-        which ``move`` stores: all files that come later are new.
-
-        Raises:
-            LogError: it is not there, and not followed; or it cannot be read.
-        """
-        waiting = False
-        while True:
-            newer = since(self.log, position) if position.older else None
-            if newer is not None:
-                return newer
-            try:
-                return LogFile(self.path)
-            except LogError:
-                if not os.path.lexists(self.path) and not position.older:
-                    newest, changed = older(self.log, None)
-                    position = move(replace(position, older=newest, older_at=changed))
-                if not self.follow or os.path.exists(self.path):
-                    raise
-            if not waiting:
-                self.reporter.notice(f"waiting for {self.path} to appear")
-                waiting = True
-            if self.stop.wait(POLL):
-                return None
-
-    def replaces(self, file: LogFile, position: Position) -> bool:
-        """Whether ``file`` follows one that is gone, of which lines may be lost; says so.
-
-        Raises:
-            TailError: it is the file of the position, but shorter.
-        """
-        is_log = file.path == self.path
-        if is_log and position.prefix_bytes >= PREFIX_BYTES and begins_as(file, position):
-            file.close()
-            raise TailError(
-                f"{self.path} is shorter than when its line {position.line} was counted: "
-                "if it was put back from a copy, wait until it has grown, "
-                "or use --begin start to count it all again"
-            )
-        gone = position.prefix_bytes > 0 or (
-            is_log and position.inode not in (0, file.inode) and not has_newer(self.log, position)
-        )
-        if gone:
-            self.reporter.notice(
-                f"{file.path} is another file than the one counted up to line {position.line}, "
-                "and that one was not found; lines written to it later cannot be counted "
-                "(--rotated-in names the directory that rotated files are moved to)"
-            )
-        return gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +150,9 @@ def find(log: LogPath, position: Position) -> LogFile | None:
     if position.prefix_bytes == 0:
         return None
     known = [log.path, *(each.path for each in reversed(siblings(log)))]
-    by_inode = [*known, *(other for other in log.names() if other not in known)]
-    same = (each for each in by_inode if _is_at(each, position.device, position.inode))
+    names = (os.path.join(place, name) for place in log.places() for name in _names(place))
+    inode = position.device, position.inode
+    same = (each for each in (*known, *names) if _identity(each) == inode)
     unread: LogError | None = None
     for candidate in chain(same, known):
         try:
@@ -284,7 +198,7 @@ def older(log: LogPath, file: LogFile | None) -> tuple[str, int]:
     """
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = siblings(log)
-    own = next((i for i, each in enumerate(rotated) if file and _is(each.path, file)), None)
+    own = next((i for i, each in enumerate(rotated) if file and bears(each.path, file)), None)
     for each in rotated[:own]:
         changed = max(changed, _changed_ns(each.path))
         try:
@@ -342,7 +256,7 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
         if _same_beginning(head, log_head):
             continue  # of a log that was copied and not truncated
         filled = head[shared_bytes(head) :]
-        if empty or filled or _is_at(each.path, position.device, position.inode):
+        if empty or filled or _identity(each.path) == (position.device, position.inode):
             found.append(each.path)
     return found
 
@@ -353,13 +267,11 @@ def _head(path: str) -> bytes:
     Raises:
         LogError: it cannot be read.
     """
-    try:
-        with LogFile(path) as file:
-            return head_of(file)
-    except LogError:
-        if os.path.exists(path):
-            raise
+    file = _open(path)
+    if file is None:
         return b""
+    with file:
+        return head_of(file)
 
 
 def _same_beginning(one: bytes, other: bytes) -> bool:
@@ -398,32 +310,23 @@ def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
         found = find()
         if found is None:
             return None
-        try:
-            opened = LogFile(found)
-        except LogError:
-            if os.path.exists(found):
-                raise
+        opened = _open(found)
+        if opened is None:
             if found == log.path:
                 return None  # renamed, and the new one not there yet
             continue
         again = find()
-        if again is not None and _is(again, opened):
+        if again is not None and bears(again, opened):
             return opened
         opened.close()
     raise LogError(f"{log.path} is rotated faster than it can be read")
 
 
-def is_moved(log: LogPath, file: LogFile) -> bool:
-    """Whether ``file`` lies where rotated files are not looked for."""
-    beside = (log.path, *(each.path for each in siblings(log)))
-    return file.linked and not any(_is(each, file) for each in beside)
-
-
 def _path_after(log: LogPath, file: LogFile, position: Position) -> str | None:
-    if _is(log.path, file):
+    if bears(log.path, file):
         return None
     rotated = siblings(log)
-    place = next((i for i, each in enumerate(rotated) if _is(each.path, file)), None)
+    place = next((i for i, each in enumerate(rotated) if bears(each.path, file)), None)
     if place is None:
         place = _copy_of(file, rotated)
     if place is None:
@@ -453,16 +356,23 @@ def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
     return None
 
 
-def _is(path: str, file: LogFile) -> bool:
-    return _is_at(path, file.device, file.inode)
+def bears(path: str, file: LogFile) -> bool:
+    """Whether ``file`` is the one that has this name now."""
+    return _identity(path) == (file.device, file.inode)
 
 
-def _is_at(path: str, device: int, inode: int) -> bool:
+def _open(path: str) -> LogFile | None:
+    """The file at ``path``, opened; None: there is none.
+
+    Raises:
+        LogError: it cannot be read.
+    """
     try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return (status.st_dev, status.st_ino) == (device, inode)
+        return LogFile(path)
+    except LogError:
+        if os.path.exists(path):
+            raise
+        return None
 
 
 def _open_if(path: str, position: Position) -> LogFile | None:
@@ -471,11 +381,8 @@ def _open_if(path: str, position: Position) -> LogFile | None:
     Raises:
         LogError: it is there, but cannot be read.
     """
-    try:
-        file = LogFile(path)
-    except LogError:
-        if os.path.exists(path):
-            raise
+    file = _open(path)
+    if file is None:
         return None
     found = False
     try:

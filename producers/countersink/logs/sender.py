@@ -117,7 +117,7 @@ class LogSender:
 
     def _sent(self, file: PositionFile, mark: LogMark, batch: LogBatch) -> bool:
         """Send a batch; False: Redis has lost one before it."""
-        if self._insist(lambda: mark.store(batch, self.full)) == "other":
+        if self.patiently(lambda: mark.store(batch, self.full)) == "other":
             if file.knows(mark.known):
                 return False
             raise TailError(
@@ -149,7 +149,9 @@ class LogSender:
         route = self._route
         route.return_home(self.client)
         entries = self._seal(counts, self.now())
-        self._insist(lambda: route.reach(self.client, lambda: self._append(route.stream, entries)))
+        self.patiently(
+            lambda: route.reach(self.client, lambda: self._append(route.stream, entries))
+        )
         self.entries += len(entries)
 
     def _found(self) -> PartitionRoute:
@@ -235,7 +237,7 @@ class LogSender:
         return route.reach(self.client, lambda: offset_ms(self.client, route.stream))
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """What ``call`` returns, called again for as long as Redis is away.
+        """What ``call`` returns, called again for as long as Redis is away or the stream is full.
 
         Raises:
             TailError: a stop came, and Redis was still away 5 s later.
@@ -249,18 +251,12 @@ class LogSender:
                 self._offset = None  # Redis may come back as another machine
                 trouble.wait(f"waiting for Redis ({error})", error)
             else:
-                trouble.over("Redis is back")
-                return result
-
-    def _insist(self, store: Callable[[], Outcome]) -> Outcome:
-        """The outcome of storing something, tried again for as long as the stream is full."""
-        trouble = _Trouble(self.notice, self.stop)
-        while (outcome := self.patiently(store)) == "full":
-            trouble.wait(
-                f"the queue holds {self.full} entries or more: waiting for the workers", None
-            )
-        trouble.over("the queue has room again")
-        return outcome
+                if result != "full":
+                    trouble.over()
+                    return result
+                trouble.wait(
+                    f"the queue holds {self.full} entries or more: waiting for the workers", None
+                )
 
 
 @dataclass(slots=True)
@@ -289,6 +285,6 @@ class _Trouble:
         else:
             self.stop.wait(self.backoff.pause_s())
 
-    def over(self, news: str) -> None:
+    def over(self) -> None:
         if self.said is not None:
-            self.notice(news)
+            self.notice("the queue takes entries again")

@@ -21,14 +21,16 @@ rejected like any other.
 A pipe (:func:`tail_pipe`) has no position.
 """
 
+import os
 import time
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
 from countersink.logs.errors import LogError, TailError
 from countersink.logs.file import LogFile, Pipe
-from countersink.logs.lines import Cutter, Hits, LineBlock, Summary
+from countersink.logs.lines import Cutter, Hits, Summary
 from countersink.logs.position import (
+    PREFIX_BYTES,
     LogMark,
     Position,
     PositionFile,
@@ -38,18 +40,20 @@ from countersink.logs.position import (
     shared_bytes,
 )
 from countersink.logs.rotation import (
-    POLL,
     LogPath,
-    NamedLog,
     after,
+    bears,
+    begins_as,
     find,
     find_below,
-    is_moved,
+    has_newer,
     older,
     since,
 )
 from countersink.logs.sender import Begin, LogSender
 
+POLL: Final = 0.25
+"""Seconds between two looks at a file that does not grow."""
 STORE_AFTER: Final = 1.0
 """Seconds after which what came is stored, however little."""
 
@@ -83,12 +87,7 @@ class FileTail:
     _unsaved: bool = False
 
     def __post_init__(self) -> None:
-        paths = LogPath(self.path, self.rotated_in)
-        self._log = NamedLog(paths, self.hits.reporter, follow=self.follow, stop=self.sender.stop)
-
-    @property
-    def _paths(self) -> LogPath:
-        return self._log.log
+        self._paths = LogPath(self.path, self.rotated_in)
 
     def run(self, *, begin: Begin | None = None) -> Summary:
         """Count what is new, from the stored position on, or from where ``begin`` says.
@@ -101,15 +100,8 @@ class FileTail:
             StreamError: Redis refuses for good.
         """
         self._position = self.sender.resume(self.file, self.mark, begin)
-        if not self._position.older:
-            # Also before the first line: the log may be rotated before there is one.
-            self._unsaved = True
-            file = self._log.open(self._position, self._move_to)
-        else:
-            file = self._find() or self._begin_anew()
-        if file is None:
+        if not self._go_on():
             return self.hits.summary
-        self._enter(file)
         try:
             if begin == "end":
                 self._pass_over()
@@ -126,7 +118,6 @@ class FileTail:
         while data := file.read(cutter.wanted, cutter.reach):
             cutter.feed(data)
         self._cutter = Cutter(cutter.offset, cutter.line)
-        self._place = (cutter.offset, cutter.line)
         self.hits.parser.begin(file, cutter.offset)
         self._head = head_of(file)[: cutter.offset]
 
@@ -145,7 +136,6 @@ class FileTail:
         self._file = file
         self.hits.parser.begin(file, position.offset)
         self._cutter = Cutter(position.offset, position.line)
-        self._place = (position.offset, position.line)
         self.hits.held.clear()  # read again, from the position on
         self._head = head_of(file)[: position.offset]
         self._changed = 0
@@ -164,7 +154,7 @@ class FileTail:
         self._store()
         if self.sender.stop.requested:
             return False
-        if self._log.bears(self._file):
+        if bears(self.path, self._file):
             if self.follow:
                 self.sender.stop.wait(POLL)
                 return True
@@ -184,7 +174,7 @@ class FileTail:
             if start == len(self._head):
                 self._head = known_head(self._head + data)
             self._grown_at = time.monotonic()
-            self._count(cutter.feed(data))
+            self.hits.count(file.path, cutter.feed(data))
             if self.hits.full:
                 self._store()
 
@@ -203,7 +193,7 @@ class FileTail:
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
-            copy = since(self._paths, self._position) if self._log.bears(self._file) else None
+            copy = since(self._paths, self._position) if bears(self.path, self._file) else None
             if copy is not None:
                 copy.close()
                 raise _Replaced
@@ -212,11 +202,7 @@ class FileTail:
         """Go on after a truncation: in the copy that was made before it, else from the start."""
         self._store()
         self._file.close()
-        file = self._find() or self._begin_anew()
-        if file is None:
-            return False
-        self._enter(file)
-        return True
+        return self._go_on()
 
     def _leave(self) -> bool:
         """Go on from a rotated file, once nobody writes to it any more, to the next."""
@@ -238,11 +224,6 @@ class FileTail:
         if following is None:
             self.sender.stop.wait(POLL)
             return self.follow
-        if is_moved(self._paths, file):
-            self.hits.reporter.notice(
-                f"{file.path} was moved to where rotated files are not looked for: files that came "
-                "after it may be there, too (--rotated-in names a directory)"
-            )
         self._finish()
         self._file.close()
         self._position = self._position.next_file()
@@ -252,7 +233,6 @@ class FileTail:
     def _finish(self) -> None:
         self.hits.held.append((self._file.path, self._cutter.finish()))
         self.hits.end()
-        self._counted()
         self._store()
 
     def _take_rest(self) -> None:
@@ -262,7 +242,6 @@ class FileTail:
             self._finish()
             return
         self.hits.end()
-        self._counted()
         if cutter.reach > cutter.offset:
             self.hits.summary.left = 1
             self.hits.reporter.notice(
@@ -270,37 +249,90 @@ class FileTail:
                 " counts it"
             )
 
-    def _count(self, block: LineBlock) -> None:
-        self.hits.count(self._file.path, block)
-        if not self.hits.held:
-            self._counted()
-
-    def _counted(self) -> None:
-        """All that was read is counted."""
-        self._place = self._cutter.offset, self._cutter.line
+    def _go_on(self) -> bool:
+        """Enter the file of the position, or what came after it, or the log; False when stopped
+        while waiting for it.
+        """
+        if not self._position.older:
+            # Also before the first line: the log may be rotated before there is one.
+            self._unsaved = True
+            file = self._open()
+        else:
+            file = self._find() or self._begin_anew()
+        if file is not None:
+            self._enter(file)
+        return file is not None
 
     def _find(self) -> LogFile | None:
         """The file of the position; where it lies in a directory below, so do those after it."""
         file = find(self._paths, self._position)
         if file is None and (below := find_below(self._paths, self._position)):
-            paths, file = below
-            self._log = replace(self._log, log=paths)
+            self._paths, file = below
         return file
 
     def _begin_anew(self) -> LogFile | None:
-        """What came after the file that was read before, or else the log, from its start."""
+        """What came after the file that was read before, or else the log, from its start; None when
+        stopped while waiting for it.
+
+        Raises:
+            TailError: it is the file of the position, but shorter.
+        """
         position = self._position
-        file = self._log.open(self._position, self._move_to)
+        file = self._open()
         if file is None:
             return None
-        if self._log.replaces(file, position):
+        log, is_log = self._paths, file.path == self.path
+        if is_log and position.prefix_bytes >= PREFIX_BYTES and begins_as(file, position):
+            file.close()
+            raise TailError(
+                f"{self.path} is shorter than when its line {position.line} was counted: "
+                "if it was put back from a copy, wait until it has grown, "
+                "or use --begin start to count it all again"
+            )
+        if position.prefix_bytes or (
+            is_log and position.inode not in (0, file.inode) and not has_newer(log, position)
+        ):
+            self.hits.reporter.notice(
+                f"{file.path} is another file than the one counted up to line {position.line}, "
+                "and that one was not found; lines written to it later cannot be counted "
+                "(--rotated-in names the directory that rotated files are moved to)"
+            )
             self._unsaved = True
             self.hits.summary.lost += 1
         self._position = position.next_file()
         return file
 
+    def _open(self) -> LogFile | None:
+        """What came after the file of the position, else the log itself; waits for it when
+        following. That there is no log yet is a position, too: all files that come later are new.
+
+        Raises:
+            LogError: it is not there, and not followed; or it cannot be read.
+        """
+        waiting = False
+        while True:
+            position = self._position
+            newer = since(self._paths, position) if position.older else None
+            if newer is not None:
+                return newer
+            try:
+                return LogFile(self.path)
+            except LogError:
+                if not os.path.lexists(self.path) and not position.older:
+                    newest, changed = older(self._paths, None)
+                    self._move_to(replace(position, older=newest, older_at=changed))
+                if not self.follow or os.path.exists(self.path):
+                    raise
+            if not waiting:
+                self.hits.reporter.notice(f"waiting for {self.path} to appear")
+                waiting = True
+            if self.sender.stop.wait(POLL):
+                return None
+
     def _store(self) -> None:
-        offset, line = self._place
+        offset, line = self._cutter.offset, self._cutter.line
+        if self.hits.held:  # all since the position: it cannot be told yet what it is
+            offset, line = self._position.offset, self._position.line
         if offset == self._position.offset and not self._unsaved:
             return
         known = self._head[:offset]
@@ -320,10 +352,9 @@ class FileTail:
         self._unsaved = False
         self.hits.stored()
 
-    def _move_to(self, position: Position) -> Position:
+    def _move_to(self, position: Position) -> None:
         self.sender.store(self.file, self.mark, position, self.hits.counts)
         self._position = position
-        return position
 
 
 def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
@@ -332,13 +363,13 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
     A pipe has no place to go back to: what another run reads is counted again.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: it is compressed, or encoded in a way that is not read.
         UnknownFormat: it cannot be told what its lines are.
         TailError: a stop came while Redis was away.
         StreamError: Redis refuses for good.
     """
     stop = sender.stop
-    pipe, cutter = Pipe(fd, lambda: stop.requested), Cutter()
+    pipe, cutter = Pipe(fd), Cutter()
     stored_at = time.monotonic()
 
     def store() -> None:
@@ -348,23 +379,15 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
         hits.stored()
         stored_at = time.monotonic()
 
-    damage: LogError | None = None
     while not stop.requested:
-        try:
-            data = pipe.take(cutter.wanted)
-        except LogError as error:
-            damage = error
-            break
+        data = pipe.take(cutter.wanted)
         if data == b"":
+            hits.count(name, cutter.finish())
             break
         if data is not None:
             hits.count(name, cutter.feed(data))
         if hits.full or data is None or time.monotonic() - stored_at >= STORE_AFTER:
             store()
-    if not stop.requested and damage is None:
-        hits.count(name, cutter.finish())
     hits.end()
     store()
-    if damage is not None:
-        raise damage
     return hits.summary

@@ -4,7 +4,6 @@ ends the threads."""
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import socket
@@ -25,8 +24,6 @@ from countersink.statsd.tally import CountingProducer, Figures, StatsdAction, St
 JOIN_SECONDS: Final = 2.0
 """How long the end of a thread is waited for."""
 BACKLOG: Final = 128
-ATTEMPTS: Final = 20
-"""To find a port that is free for UDP and TCP."""
 
 _RCVBUFFORCE: Final = 33  # socket(7); Python has no name for these two
 _MEMINFO: Final = 55
@@ -129,7 +126,8 @@ class Server:
             found = addresses(options)
         except OSError as error:
             raise CannotListen(f"host {options.host}: {error.strerror}") from error
-        kinds = [socket.SOCK_DGRAM] * options.udp + [socket.SOCK_STREAM] * options.tcp
+        # TCP first: of the two, its ports are those that others take, if any is to be free.
+        kinds = [socket.SOCK_STREAM] * options.tcp + [socket.SOCK_DGRAM] * options.udp
         for opened in network_sockets(stack, found, options.port, kinds):
             (self._datagrams if opened.type == socket.SOCK_DGRAM else self._streams).append(opened)
         for path, kind, into in (
@@ -163,32 +161,14 @@ def network_sockets(
     Args:
         stack: closes them.
         found: the addresses.
-        port: 0 for any that is free for all.
+        port: 0 for any that is free for the first.
         kinds: of sockets, at each address.
 
     Raises:
         CannotListen: one cannot be opened.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        with contextlib.ExitStack() as own:
-            try:
-                opened = _bind_all(own, found, port, kinds)
-            except OSError as error:
-                if port == 0 and error.errno == errno.EADDRINUSE and attempt < ATTEMPTS:
-                    continue
-                raise CannotListen(
-                    f"cannot listen at port {port}: {error.strerror}; is another StatsD running?"
-                ) from error
-            stack.push(own.pop_all())
-            break
-    return opened
-
-
-def _bind_all(
-    stack: contextlib.ExitStack, found: list[Address], port: int, kinds: list[socket.SocketKind]
-) -> list[socket.socket]:
     opened: list[socket.socket] = []
-    absent: OSError | None = None
+    absent = 0
     for (family, address), kind in product(found, kinds):
         try:
             bound = stack.enter_context(socket.socket(family, kind))
@@ -200,41 +180,34 @@ def _bind_all(
             if kind == socket.SOCK_STREAM:
                 bound.listen(BACKLOG)
         except OSError as error:
-            if error.errno not in _NOT_HERE:
-                raise
-            absent = error
-            continue
+            absent += 1
+            if error.errno in _NOT_HERE and absent < len(found) * len(kinds):
+                continue
+            raise CannotListen(
+                f"cannot listen at port {port}: {error.strerror}; is another StatsD running?"
+            ) from error
         opened.append(bound)
         port = bound.getsockname()[1]
-    if absent is not None and not opened:
-        raise absent
     return opened
 
 
 @contextlib.contextmanager
 def unix_socket(path: str, kind: socket.SocketKind, mode: int) -> Iterator[socket.socket]:
-    """A unix socket at ``path``, which is removed afterwards.
-
-    A lock on ``<path>.lock`` says whether another listener has it: so what one that was killed has
-    left is replaced, and a living one's socket never is.
+    """A unix socket at ``path``, which is removed afterwards. What a listener that was killed has
+    left is replaced: nobody listens there.
 
     Raises:
         CannotListen: it cannot be opened.
     """
     with contextlib.ExitStack() as stack:
         try:
-            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_left_over(path, kind)
             opened = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
             opened.bind(path)
-            stack.callback(_unlink, path)
+            stack.callback(Path(path).unlink, missing_ok=True)
             os.chmod(path, mode)  # until here nobody else may write to it: the umask says so
             if kind == socket.SOCK_STREAM:
                 opened.listen(BACKLOG)
-        except BlockingIOError:
-            raise CannotListen(f"{path}: another countersink statsd listens there") from None
         except OSError as error:
             raise CannotListen(f"{path}: {error.strerror or error}") from error
         yield opened
@@ -258,11 +231,6 @@ def _remove_left_over(path: str, kind: socket.SocketKind) -> None:
             if error.errno not in (errno.EPROTOTYPE, errno.EAGAIN):
                 raise
     raise CannotListen(f"{path}: another program listens there")
-
-
-def _unlink(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 def widen(opened: socket.socket, wanted: int) -> int:

@@ -11,7 +11,6 @@ one bucket, the pattern finds those, and nothing is done for their times at all.
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Final, TypeVar, cast
@@ -75,19 +74,6 @@ class _Table(dict[Found, V | Exception | None]):
                 self.clear()
             self[found] = meaning
         return meaning
-
-
-@dataclass(frozen=True, slots=True)
-class LogPeriod:
-    """A day or an hour of a log, and the bucket that all of it goes to.
-
-    Attributes:
-        time: the pattern of its times, all of which can be.
-        label: of the bucket that they are in.
-    """
-
-    time: bytes
-    label: int
 
 
 class AccessLog(LineReader):
@@ -161,7 +147,8 @@ class AccessLog(LineReader):
         period = self._periods.of(data)
         if period is None:
             return False
-        rows = _of_period(period.time, b"\\" in data).findall(data)
+        time, label = period
+        rows = _of_period(time, b"\\" in data).findall(data)
         others = rows.count(b"")  # that may be read alone: an empty request is malformed, too
         if len(rows) != lines or others > lines // _OTHERS:
             return False
@@ -169,9 +156,9 @@ class AccessLog(LineReader):
         if others:
             keys = [key if row else _UNMATCHED for key, row in zip(keys, rows, strict=True)]
         if others or self._leaves_out or self._keys.failed:
-            keys, _ = self._plain(keys, [period.label] * lines, window, tally)
+            keys, _ = self._plain(keys, [label] * lines, window, tally)
         if keys:
-            tally.amounts[period.label].update(cast("list[RowKey]", keys))
+            tally.amounts[label].update(cast("list[RowKey]", keys))
             tally.counted += len(keys)
         return True
 
@@ -268,26 +255,23 @@ def _windowed(line: bytes) -> re.Pattern[bytes]:
 
 
 class Periods:
-    """Finds the period of a window by its first and its last line.
+    """Finds the period of a window: the day or hour of its first and its last line, if all of that
+    is in one bucket.
 
     Args:
         bucket: the label of the bucket of a Unix minute.
         within: whether a Unix minute is one of those that are counted.
     """
 
-    def __init__(
-        self,
-        bucket: Callable[[int], int],
-        within: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, bucket: Callable[[int], int], within: Callable[[int], bool]) -> None:
         self._bucket = bucket
         self._within = within
         self._label = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._only_label)
         self._period = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._work_out)
 
-    def of(self, data: bytes) -> LogPeriod | None:
-        """The period that ``data``, whole lines, begins and ends in; None: its times have to be
-        looked at one by one.
+    def of(self, data: bytes) -> tuple[bytes, int] | None:
+        """The pattern of the times of the period that ``data``, whole lines, begins and ends in,
+        and the label of its bucket; None: its times have to be looked at one by one.
         """
         first, last = _LINE.match(data), _LINE.match(data, data.rfind(b"\n", 0, -1) + 1)
         if first is None or last is None:
@@ -295,14 +279,14 @@ class Periods:
         period = self._period(*first.groups())
         return period if period == self._period(*last.groups()) else None
 
-    def _work_out(self, day: bytes, hour: bytes, zone: bytes) -> LogPeriod | None:
+    def _work_out(self, day: bytes, hour: bytes, zone: bytes) -> tuple[bytes, int] | None:
         for first, last, hours in (
             (b"00:00", b"23:59", _HOUR),
             (hour + b"00", hour + b"59", hour),
         ):
             label = self._label(day + first + zone, day + last + zone)
             if label is not None:
-                return LogPeriod(day + hours + _IN_HOUR + re.escape(zone), label)
+                return day + hours + _IN_HOUR + re.escape(zone), label
         return None
 
     def _only_label(self, first: bytes, last: bytes) -> int | None:

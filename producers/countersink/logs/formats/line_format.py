@@ -21,7 +21,6 @@ Every format has these names for what it tells of:
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -233,23 +232,18 @@ class Layout:
         return b"".join(self._piece(part, captured) for part in self.parts) + self.end
 
     def diagnosis(self, line: bytes) -> str:
-        """The first part that a line lacks: found by halves, as patterns of a thousand beginnings
-        take minutes to compile."""
-        parts = range(len(self.parts))
-        lacks = bisect_left(parts, True, key=lambda part: self._lacks(line, part))
-        if lacks == len(parts):
-            return "something follows that is not in the format"
-        before = f"after {self._shown(lacks - 1)}" if lacks else "at the beginning"
-        return f"{self._shown(lacks)} does not stand {before}"
-
-    def _lacks(self, line: bytes, part: int) -> bool:
-        """Whether a line has not all parts up to this one, inclusive."""
-        beginning = b"".join(self._piece(each, ()) for each in self.parts[: part + 1])
-        return re.match(beginning, line) is None
-
-    def _shown(self, number: int) -> str:
-        part = self.parts[number]
-        return part.shown if isinstance(part, ValuePlace) else repr(part.decode("utf-8", PERCENT))
+        """The first part that a line lacks."""
+        at, before = 0, "at the beginning"
+        for part in self.parts:
+            if isinstance(part, ValuePlace):
+                shown = part.shown
+            else:
+                shown = repr(part.decode("utf-8", PERCENT))
+            found = re.compile(self._piece(part, ())).match(line, at)
+            if found is None:
+                return f"{shown} does not stand {before}"
+            at, before = found.end(), f"after {shown}"
+        return "something follows that is not in the format"
 
     @staticmethod
     def _piece(part: bytes | ValuePlace, captured: Collection[str]) -> bytes:
@@ -260,18 +254,20 @@ class Layout:
         return b"(?:" + part.pattern + b")"
 
 
-def layout(text: str, places: Mapping[str, tuple[bytes, str]], end: bytes = b"") -> Layout:
+def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout:
     """The layout that ``text`` shows: places by their names in braces, and what stands between.
 
     Args:
-        places: name to pattern and to what it is called in a reason.
+        patterns: of places, by name; the others hold one word.
         end: a pattern of what may follow.
     """
     texts_and_names = re.split(r"\{(\w+)\}", text)
     parts: list[bytes | ValuePlace] = []
     for between, name in zip_longest(texts_and_names[::2], texts_and_names[1::2]):
         parts += [between.encode()] if between else []
-        parts += [ValuePlace(name, *places[name])] if name else []
+        if name:
+            shown = f"the {name.replace('_', ' ')}"
+            parts += [ValuePlace(name, patterns.get(name, WORD), shown)]
     return Layout(tuple(parts), end)
 
 

@@ -6,6 +6,7 @@ https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import Final
 
@@ -19,9 +20,6 @@ from countersink.logs.formats.line_format import (
 
 Part = str | Written
 
-_APACHE_CONFIG: Final = re.compile(
-    r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+[^\s"]+)?\s*', re.IGNORECASE
-)
 _DIRECTIVE: Final = re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?(?:\{([^}]*)\})?[<>]?([A-Za-z%])")
 _ESCAPE: Final = re.compile(r'\\(["\\tn])')
 _ESCAPES: Final = {"t": "\t", "n": "\n"}
@@ -72,20 +70,9 @@ _APACHE_ALIASES: Final = {
     "agent": ("header:user-agent",),
 }
 _EPOCHS: Final = {"sec": rb"\d{10}", "msec": rb"\d{13}", "usec": rb"\d{16}"}
-_LONG: Final = {
-    "%T": "%H:%M:%S",
-    "%F": "%Y-%m-%d",
-    "%D": "%m/%d/%y",
-    "%R": "%H:%M",
-    "%e": "%d",
-    "%h": "%b",
-}
+_LONG: Final = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d"}
 """Directives of strftime that strptime does not know, in those that it knows."""
 
-_NGINX_CONFIG: Final = re.compile(
-    r"\s*(?:log_format\s+[^\s'\"]+\s+)?(?:escape=(\w+)\s+)?(.*?);?\s*", re.DOTALL
-)
-_QUOTED: Final = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(\S.*))""", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))")
 
 _KINDS: Final = {
@@ -130,7 +117,8 @@ NGINX_ALIASES: Final = {
 
 
 def format_from_text(text: str, time_zone: str = "") -> LineFormat:
-    """The format that ``--log-format`` writes, in Apache's words or in nginx's.
+    """The format that ``--log-format`` writes, in Apache's words or in nginx's; it may be the whole
+    ``LogFormat`` or ``log_format`` of a configuration.
 
     Args:
         time_zone: IANA name for times without one.
@@ -138,45 +126,33 @@ def format_from_text(text: str, time_zone: str = "") -> LineFormat:
     Raises:
         ValueError: it cannot be read; the message says what is wrong where.
     """
-    begins = text.lstrip().lower()
-    apache = bool(_APACHE_CONFIG.fullmatch(text) or _DIRECTIVE.search(text))
-    nginx = _VARIABLE.search(text) is not None
-    if begins.startswith("logformat"):
-        nginx = False
-    elif begins.startswith("log_format"):
-        apache = False
+    begin, *_ = text.lower().split(maxsplit=1) or [""]
+    apache, nginx = _DIRECTIVE.search(text) is not None, _VARIABLE.search(text) is not None
+    if begin in ("logformat", "log_format"):
+        apache, nginx = begin == "logformat", begin == "log_format"
     if apache and nginx:
         raise ValueError(
             "--log-format has directives of Apache (%h) and variables of nginx ($remote_addr):"
             " begin it with LogFormat or with log_format"
         )
     if apache:
-        return apache_format(text, time_zone)
+        if begin == "logformat":
+            _, text, *_ = [*shlex.split(text), ""]
+        parts = _parts(text, "%", "directive of Apache", _DIRECTIVE.pattern, _directive)
+        for number, part in enumerate(parts):
+            if isinstance(part, str):
+                parts[number] = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), part)
+        return written_format(parts, _APACHE_ALIASES, language="Apache", time_zone=time_zone)
     if nginx:
-        return nginx_format(text, time_zone)
+        text, escaped = _unquoted(text)
+        parts = _parts(text, "$", "variable of nginx", _VARIABLE.pattern, _variable)
+        return written_format(
+            parts, NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
+        )
     raise ValueError(
         f"--log-format {text!r} has neither directives of Apache (%h %l %u %t) nor variables of"
         " nginx ($remote_addr)"
     )
-
-
-# --- Apache -----------------------------------------------------------------------------------
-
-
-def apache_format(text: str, time_zone: str = "") -> LineFormat:
-    """The format that directives write; ``text`` may be the whole ``LogFormat`` line.
-
-    Raises:
-        ValueError: a directive is not known or cannot be; the message says at which character.
-    """
-    config = _APACHE_CONFIG.fullmatch(text)
-    if config is not None:
-        text = config[1]
-    parts = _parts(text, "%", "directive of Apache", _DIRECTIVE.pattern, _directive)
-    for number, part in enumerate(parts):
-        if isinstance(part, str):
-            parts[number] = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), part)
-    return written_format(parts, _APACHE_ALIASES, language="Apache", time_zone=time_zone)
 
 
 def _parts(
@@ -255,22 +231,6 @@ def _time(argument: str | None, shown: str, at: int) -> Written:
     return Written(f"time:{argument}", shown, at, pattern=pattern, time=argument)
 
 
-# --- nginx ------------------------------------------------------------------------------------
-
-
-def nginx_format(text: str, time_zone: str = "") -> LineFormat:
-    """The format that variables write; ``text`` may be as in the configuration, in quoted parts.
-
-    Raises:
-        ValueError: it cannot be; the message says at which character.
-    """
-    text, escaped = _unquoted(text)
-    parts = _parts(text, "$", "variable of nginx", _VARIABLE.pattern, _variable)
-    return written_format(
-        parts, NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
-    )
-
-
 def _variable(found: re.Match[str]) -> Written:
     name, shown, at = found[1] or found[2], found[0], found.start() + 1
     if name in _NGINX_TIMES:
@@ -282,21 +242,16 @@ def _variable(found: re.Match[str]) -> Written:
 
 def _unquoted(text: str) -> tuple[str, bool]:
     """The text itself, of what may be a part of the configuration, and whether nginx escapes."""
-    config = _NGINX_CONFIG.fullmatch(text)
-    assert config is not None
-    if config[1] == "json":
+    if not re.match(r"\s*(?:log_format\s|escape=|')", text):
+        return text, True
+    words = shlex.split(text.strip().removesuffix(";"))
+    if words[0] == "log_format":
+        del words[:2]
+    escape = "default"
+    if words and words[0].startswith("escape="):
+        escape = words.pop(0).removeprefix("escape=")
+    if escape == "json":
         raise ValueError("a log_format with escape=json is read by --input-format nginx-json")
-    if config[1] not in (None, "default", "none"):
-        raise ValueError(f"escape={config[1]} is not known; nginx has default, json and none")
-    escaped = config[1] != "none"
-    if not text[: config.start(2)].strip() and not config[2].startswith("'"):
-        return text, escaped
-    whole = ""
-    for found in _QUOTED.finditer(config[2]):
-        if found[3]:
-            raise ValueError(
-                f"the log_format's text {found[3][:40]!r} is not quoted: give all of it, as it"
-                " stands in nginx's configuration"
-            )
-        whole += re.sub(r"\\(['\"\\])", r"\1", found[1] or found[2] or "")
-    return whole, escaped
+    if escape not in ("default", "none"):
+        raise ValueError(f"escape={escape} is not known; nginx has default, json and none")
+    return "".join(words), escape == "default"
