@@ -62,22 +62,10 @@ def asked(module_servers: Servers) -> Servers:
     return module_servers
 
 
-ASKED: dict[str, list[tuple[object, ...]]] = {
-    "--by country": [("DE", 10), ("AT", 3)],
-    "--by page --where country=DE": [("/home", 5), ("/about", 4), ("", 1)],
-    "--by country,page --top 2": [("DE", "/home", 5), ("DE", "/about", 4)],
-    "--by page --top 1": [("/home", 8)],
-    "--by total --where page=": [(1,)],
-    "--by total": [(13,)],
-    "--by total --where country=AT --where page=/home": [(3,)],
-}
-"""Rows by the question."""
-
-
-@pytest.mark.parametrize("question", ASKED)
-def test_totals_by_dimensions(asked: Servers, question: str) -> None:
-    rows = asked.rows("views", *question.split())
-    assert [tuple(row.values()) for row in rows] == ASKED[question]
+def test_totals_of_several_dimensions(asked: Servers) -> None:
+    where = ("--where", "country=AT", "--where", "page=/home")
+    assert asked.rows("views", "--by", "total", *where) == [{"total": 3}]
+    assert asked.rows("views", "--by", "total", "--where", "page=") == [{"total": 1}]
 
 
 def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:
@@ -92,12 +80,6 @@ def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:
         ["page", "country", "total"],
         ["/home", "DE", "5"],
     ]
-
-
-def test_against_the_window_before(asked: Servers) -> None:
-    against = ("--last", "1d", "--against", "previous")
-    found = asked.json("top", "views", "--by", "page", *against)
-    assert found["rows"][0] == {"page": "/home", "total": 8, "previous": 0}
 
 
 def test_what_is_pending_is_in_the_breakdowns(declared: Servers) -> None:

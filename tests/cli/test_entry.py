@@ -64,19 +64,13 @@ def test_the_list_of_commands_says_what_each_ones_help_says(name: str) -> None:
         .replace("\n", " ")
         .startswith(COMMANDS[name].removesuffix("."))
     ), command.help
-
-
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_command_has_help(name: str) -> None:
     shown = call(name, "-h")
     assert shown.status == 0
     assert shown.out.startswith(f"Usage: countersink {name}")
 
 
 def test_the_version() -> None:
-    shown = call("--version")
-    assert shown.status == 0
-    assert shown.out.startswith("countersink ")
+    assert call("--version").out.startswith("countersink ")
 
 
 @pytest.mark.parametrize("module", SERVER_MODULES)

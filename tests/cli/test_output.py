@@ -1,8 +1,5 @@
 """Keys from outside, made safe to print."""
 
-import csv
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,8 +55,3 @@ def test_of_a_formula_made_text_the_text_can_be_told(text: str) -> None:
 )
 def test_bars_are_in_proportion(value: int, largest: int, shown: str) -> None:
     assert bar(value, largest) == shown
-
-
-def test_csv_keeps_commas_quotes_and_newlines() -> None:
-    text = io.StringIO('key\n"a,""b""\nc"\n')
-    assert list(csv.reader(text)) == [["key"], ['a,"b"\nc']]

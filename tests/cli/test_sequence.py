@@ -52,7 +52,7 @@ def test_next_prints_the_value_and_nothing_else(servers: Servers) -> None:
 def test_peek_set_and_reset(servers: Servers) -> None:
     values(servers, "tickets")
     assert sequence(servers, "peek", "tickets").out == "1\n"
-    assert sequence(servers, "set", "tickets", "-5").out == "tickets is at -5\n"
+    assert sequence(servers, "set", "--", "tickets", "-5").out == "tickets is at -5\n"
     assert values(servers, "tickets") == [-4]
     assert sequence(servers, "peek", "tickets", "--format", "json").json == {
         "sequence": "tickets",
@@ -75,9 +75,10 @@ def test_peek_set_and_reset(servers: Servers) -> None:
 
 
 def test_names_and_values_that_begin_with_a_dash(servers: Servers) -> None:
-    assert sequence(servers, "set", "--format", "json", "a", "-5").json["value"] == -5
+    done = sequence(servers, "set", "--format", "json", "--", "a", "-5")
+    assert done.json["value"] == -5
     assert sequence(servers, "set", "--", "--bogus", "-7").out == "--bogus is at -7\n"
-    assert sequence(servers, "set", "-3", "4", "--format=text").out == "-3 is at 4\n"
+    assert sequence(servers, "set", "--format=text", "--", "-3", "4").out == "-3 is at 4\n"
     assert listed(servers) == {"--bogus": -7, "-3": 4, "a": -5}
 
 

@@ -33,21 +33,17 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
-def test_names_follow_the_conventions(metric: MetricSpec) -> None:
+def test_names_and_labels_follow_the_conventions(metric: MetricSpec) -> None:
     assert re.fullmatch(r"countersink(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert metric.help.endswith(".")
+    assert set(metric.labels) <= BOUNDED
+    # Prometheus adds these itself, and renames ours where they meet.
+    assert not {"job", "instance"} & set(metric.labels)
     for word in ("ms", "milliseconds", "minutes", "kilobytes"):
         assert word not in metric.name.split("_")
     if "age" in metric.name.split("_") or "duration" in metric.name or "timestamp" in metric.name:
         assert metric.name.endswith("_seconds")
-
-
-@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
-def test_labels_are_bounded(metric: MetricSpec) -> None:
-    assert set(metric.labels) <= BOUNDED
-    # Prometheus adds these itself, and renames ours where they meet.
-    assert not {"job", "instance"} & set(metric.labels)
 
 
 def test_the_documentation_is_up_to_date() -> None:
@@ -89,13 +85,16 @@ def test_only_what_grows_has_a_rate(where: str) -> None:
         assert base.kind in ("counter", "summary"), expression
 
 
-def test_every_alert_says_what_to_do_and_is_documented() -> None:
-    documented = PAGE.read_text("utf-8")
+def test_every_alert_says_what_to_do_and_is_documented_and_tested() -> None:
+    documented, tested = PAGE.read_text("utf-8"), ALERTS_TEST.read_text("utf-8")
     for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
         for rule in group["rules"]:
             assert set(rule["annotations"]) == {"summary", "description"}
             assert rule["labels"]["severity"] in ("warning", "critical")
             assert f"| `{rule['alert']}` |" in documented
+            assert f'alertname="{rule["alert"]}"' in tested or (
+                f"alertname: {rule['alert']}\n        exp_alerts" in tested
+            )
 
 
 def test_the_dashboard_imports_as_it_is() -> None:
@@ -131,12 +130,3 @@ def test_the_alerts_fire_when_they_should() -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_every_alert_has_a_test() -> None:
-    tested = ALERTS_TEST.read_text("utf-8")
-    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
-        for rule in group["rules"]:
-            assert f'alertname="{rule["alert"]}"' in tested or (
-                f"alertname: {rule['alert']}\n        exp_alerts" in tested
-            )

@@ -775,7 +775,6 @@ def test_doctor_looks_at_all_nodes(cluster: GaleraCluster) -> None:
     assert "mysql writers" not in found
     said = f"3 nodes, of which {second.address} takes all that countersink writes"
     assert (found["galera"].status, found["galera"].found) == ("ok", said)
-    assert found["galera durability"].status == "warn"
     assert found["mysql rights"].status == "ok"
     (refused,) = doctor_mysql.lines(cluster.url(cluster.nodes[0]))
     assert refused.status == "fail"

@@ -1,7 +1,12 @@
-"""Times as texts: in ISO 8601 for programs (``iso``), and for messages (``moment_text``)."""
+"""Times as texts: in ISO 8601 for programs (``iso``), and for messages (``moment_text``); and how
+days and times that users give are read, with the messages for those that cannot be.
+"""
 
+import re
 from datetime import UTC, date, datetime
-from typing import overload
+from typing import Final, overload
+
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @overload
@@ -29,3 +34,24 @@ def iso_ms(ms: int) -> str:
 def moment_text(instant: int) -> str:
     """Unix seconds for people: ``2026-11-21 08:00Z``."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def read_day(text: str) -> date:
+    """A day such as 2026-11-21; ValueError: it is none."""
+    if _DAY.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is not a day such as 2026-11-21")
+    return date.fromisoformat(text)
+
+
+def read_edge(text: str) -> date:
+    """A day, or a time, which may be naive; ValueError: it is neither."""
+    if _DAY.fullmatch(text):
+        return read_day(text)
+    try:
+        if "T" in text:
+            return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"{text[:40]!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
+    )

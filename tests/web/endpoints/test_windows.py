@@ -45,7 +45,7 @@ WRONG: tuple[tuple[dict[str, str], str], ...] = (
     ({"from": "2026-11-20T08:00"}, "no time zone"),
     ({"from": "1969-12-31T23:59Z"}, "from 1970-01-01 on"),
     ({"to": "2026-11-20T08:00:30Z"}, "whole minute"),
-    ({"from": "soon"}, "give a day"),
+    ({"from": "soon"}, "neither a day"),
     ({"from": "2026-11-20T08:00Z", "to": "2026-11-20T07:00Z"}, "before it begins"),
 )
 

@@ -23,7 +23,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -33,6 +33,7 @@ from click.core import ParameterSource
 from countersink.cli.errors import Misuse, remember_url
 from countersink.runtime import limits
 from countersink.runtime.dimensions import check_name
+from countersink.runtime.times import read_day, read_edge
 
 if TYPE_CHECKING:
     import redis
@@ -219,7 +220,7 @@ def log_format(function: Decorated) -> Decorated:
     )(function)
 
 
-def output_format(*choices: str, expose_value: bool = True) -> Callable[[Decorated], Decorated]:
+def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
     """Decorator: ``--format``, always the output's; the first choice is the default. Where CSV is
     among them, ``--spreadsheet``, too. :func:`noted` tells both.
     """
@@ -227,7 +228,7 @@ def output_format(*choices: str, expose_value: bool = True) -> Callable[[Decorat
         "--format",
         type=click.Choice(choices),
         default=choices[0],
-        expose_value=expose_value,
+        expose_value=False,
         callback=_note,
         help="How to print the result.",
     )
@@ -247,12 +248,12 @@ def of_mysql(*choices: str) -> Callable[[Decorated], Decorated]:
     """Decorator: ``--format`` and ``--mysql-url``, for a command that prints what the database
     has: :func:`open_store` opens it, :mod:`countersink.cli.output` prints.
     """
-    return together(output_format(*choices, expose_value=False), urls("mysql_url"))
+    return together(output_format(*choices), urls("mysql_url"))
 
 
 def of_redis(*choices: str) -> Callable[[Decorated], Decorated]:
     """Decorator: the same with ``--redis-url``."""
-    return together(output_format(*choices, expose_value=False), urls("redis_url"))
+    return together(output_format(*choices), urls("redis_url"))
 
 
 def _note(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -499,29 +500,6 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-def _day(text: str) -> date:
-    if _DATE.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is not a day such as 2026-11-21")
-    return date.fromisoformat(text)
-
-
-def _edge(text: str) -> date:
-    """A day, or a time, which may be naive."""
-    if _DATE.fullmatch(text):
-        return date.fromisoformat(text)
-    try:
-        if "T" in text:
-            return datetime.fromisoformat(text)
-    except ValueError:
-        pass
-    raise ValueError(
-        f"{text!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
-    )
-
-
 def _last(text: str) -> "Last":
     from countersink.store.totals.selection import Last
 
@@ -548,7 +526,7 @@ KEY: Final = Checked("key", limits.check_key)
 DIMENSION: Final = Checked("dimension", _dimension)
 AMOUNT: Final = Checked("amount", _amount)
 MOMENT: Final = Checked("time", _moment)
-DAY: Final = Checked("day", _day)
-EDGE: Final = Checked("day or time", _edge)
+DAY: Final = Checked("day", read_day)
+EDGE: Final = Checked("day or time", read_edge)
 LAST: Final = Checked("window", _last)
 ZONE: Final = Checked("zone", _zone)

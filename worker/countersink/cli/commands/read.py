@@ -26,7 +26,6 @@ from countersink.store.connection import Session
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import (
     COLUMNS,
-    DIMENSIONS,
     EXPORTED,
     Answer,
     By,
@@ -166,7 +165,7 @@ _SHOWN: Final = (
     settings.one_off(
         "--include-pending", is_flag=True, help="Add exactly what is still in the queue."
     ),
-    settings.output_format("table", "json", "csv", expose_value=False),
+    settings.output_format("table", "json", "csv"),
     settings.urls("redis_url", "mysql_url", "mysql_read_url"),
 )
 
@@ -210,8 +209,6 @@ def totals_command(
     if (counter is None) is not everything:
         raise Misuse("name one COUNTER, or say --all")
     by = by or ("counter" if everything else "key" if top else "day", ())
-    if top and by[0] not in ("key", "counter", DIMENSIONS):
-        raise Misuse(f"--top goes with --by key or --by counter or dimensions, not --by {by[0]}")
     _show(replace(selection, counter=counter), by, top, **shown)
 
 
@@ -396,7 +393,6 @@ def export_command(
     by: By,
     selection: Selection,
     file: Path | None,
-    format: str,
 ) -> None:
     """Export all totals of counters for other programs: CSV, NDJSON or Parquet.
 
@@ -406,6 +402,7 @@ def export_command(
     """
     if bool(counters) is everything:
         raise Misuse("name one COUNTER or more, or say --all")
+    format = settings.noted("format")
     if format == "parquet" and file is None and sys.stdout.isatty():
         raise Misuse("a Parquet file is not for a terminal: give --output FILE")
     write = _export_writer(format)

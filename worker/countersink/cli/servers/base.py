@@ -23,7 +23,6 @@ from typing import Final, Self
 from countersink.cli.errors import ServerFailed, ServerMissing
 
 READY_POLL_SECONDS: Final = 0.02
-PORT_ATTEMPTS: Final = 10
 SOCKET_PATH_BYTES: Final = 100
 """Linux allows 107 bytes for the path of a unix socket."""
 
@@ -167,9 +166,6 @@ class PrivateServer(ABC):
         self._process: ChildProcess | None = None
         self._socket_directory: Path | None = None
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.directory} port={self._port}>"
-
     def __enter__(self) -> Self:
         return self.start()
 
@@ -233,10 +229,9 @@ class PrivateServer(ABC):
         self._make_directory()
         self._wait_for_predecessor()
         self._prepare()
-        for attempt in range(PORT_ATTEMPTS):
+        while True:
             drawn = self._port is None
-            if self._port is None:
-                self._port = (self._last_port() if attempt == 0 else None) or free_port()
+            self._port = self._port or self._last_port() or free_port()
             self.socket.unlink(missing_ok=True)
             process = ChildProcess(self._command(), log=self.log, death_signal=self.death_signal)
             self._process = process
@@ -246,15 +241,13 @@ class PrivateServer(ABC):
             except BaseException as failure:
                 process.kill()
                 self._process = None
-                lost_race = any(text in process.log_text() for text in self.port_taken)
-                retry = drawn and lost_race and attempt < PORT_ATTEMPTS - 1
                 if drawn:
                     self._port = None
-                if retry and isinstance(failure, ServerFailed):
-                    continue
-                raise
-            return self
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                lost_race = any(text in process.log_text() for text in self.port_taken)
+                if not (drawn and lost_race and isinstance(failure, ServerFailed)):
+                    raise
+            else:
+                return self
 
     def stop(self) -> None:
         """Shut down cleanly; no effect when it is down."""

@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.runtime.times import iso
+from countersink.runtime.times import iso, read_day
 from countersink.store.counters import notes
 from countersink.store.counters.notes import EVERY, DayNote
 from countersink.store.errors import TooManyNotes
@@ -18,7 +18,7 @@ from countersink.web.endpoints.counters import require_counter
 from countersink.web.errors import Problem
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import Closed, Day, Time, json_body, words
-from countersink.web.http.parameters import END, START, day, own_counter
+from countersink.web.http.parameters import END, START, own_counter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
 
@@ -95,7 +95,7 @@ async def _known_counter(request: Request, services: Services, who: Identity) ->
 
 def _day(request: Request) -> date:
     try:
-        return day(request.path_params["day"])
+        return read_day(request.path_params["day"])
     except ValueError as error:
         raise Problem(422, f"The day: {error}") from None
 

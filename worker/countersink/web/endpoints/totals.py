@@ -22,7 +22,7 @@ from countersink.reads import Moment
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openmetrics_text
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
-from countersink.runtime.times import iso
+from countersink.runtime.times import iso, read_day
 from countersink.store.counters.buckets import MAX_MONTHS
 from countersink.store.errors import UnknownCounter
 from countersink.store.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
@@ -43,7 +43,6 @@ from countersink.web.http.parameters import (
     UNTIL,
     Parameter,
     choice,
-    day,
     flag,
     number,
     own_counter,
@@ -96,7 +95,7 @@ N: Final = number("n", 1, MAX_NAMES, "How many keys.", default=DEFAULT_TOP)
 def _days(text: str) -> tuple[date, date]:
     start, _, end = text.partition("..")
     try:
-        found = day(start), day(end)
+        found = read_day(start), read_day(end)
     except ValueError:
         found = date.max, date.min
     if found[1] < found[0]:

@@ -6,10 +6,9 @@ An unknown parameter, one that is given twice, or a value that is none, ends the
 and a sentence for each: a typing error must not look like an answer.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -23,6 +22,7 @@ from countersink.runtime.limits import (
     stored_form,
     text_bytes,
 )
+from countersink.runtime.times import read_day, read_edge
 from countersink.store.counters import buckets
 from countersink.store.totals.selection import KeyMatch, Keys, Last, check_range, wanted_keys
 from countersink.web.auth.register import Identity
@@ -40,7 +40,6 @@ COUNTER_NAME: Final[Mapping[str, Any]] = {
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _SHOWN: Final = 20
 """Errors that are told at once."""
-_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DAY_SCHEMA: Final = {"type": "string", "format": "date", "examples": ["2026-11-21"]}
 _KEY_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "maxLength": MAX_KEY_BYTES}
 
@@ -212,26 +211,11 @@ def _error(name: str, detail: str) -> dict[str, str]:
 # What several endpoints take.
 
 
-def day(text: str) -> date:
-    """A day such as 2026-11-21; ValueError: it is none."""
-    if _DAY.fullmatch(text) is None:
-        raise ValueError("give a day such as 2026-11-21")
-    return date.fromisoformat(text)
-
-
 def _edge(text: str) -> date:
-    """A day, or an aware time such as 2026-11-21T08:00Z; ValueError: it is neither."""
-    if _DAY.fullmatch(text):
-        return day(text)
-    try:
-        # In a query `+` stands for a blank.
-        moment = datetime.fromisoformat(text[:40].replace(" ", "+"))
-    except ValueError:
-        raise ValueError(
-            "give a day such as 2026-11-21, or a time such as 2026-11-21T08:00Z"
-        ) from None
-    check_range(moment, None)
-    return moment
+    """A day, or an aware time; ValueError: it is neither."""
+    edge = read_edge(text.replace(" ", "+"))  # in a query `+` stands for a blank
+    check_range(edge, None)
+    return edge
 
 
 def _zone(text: str) -> str:
@@ -252,9 +236,11 @@ def _prefix_to_exclude(text: str) -> str:
 
 
 START: Final = Parameter(
-    "from", day, "First day, inclusive. Default: where the data begins.", _DAY_SCHEMA
+    "from", read_day, "First day, inclusive. Default: where the data begins.", _DAY_SCHEMA
 )
-END: Final = Parameter("to", day, "Last day, inclusive. Default: where the data ends.", _DAY_SCHEMA)
+END: Final = Parameter(
+    "to", read_day, "Last day, inclusive. Default: where the data ends.", _DAY_SCHEMA
+)
 _EDGE_SCHEMA: Final[Mapping[str, Any]] = {
     "oneOf": [
         _DAY_SCHEMA,

@@ -1,7 +1,6 @@
 """The flags of ``countersink backfill`` with their help, and the errors for those that exclude each
 other."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from countersink.backfill import formats
 from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
 from countersink.cli import settings
 from countersink.cli.commands.count import log_options
+from countersink.cli.commands.count.log_options import Option
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, DAY, SECONDS, TEXT, Checked, Finite
 from countersink.logs import template
@@ -49,9 +49,6 @@ def _source_name(text: str) -> str:
 _COLUMNS: Final = Checked("columns", _columns)
 _DELIMITER: Final = Checked("character", _delimiter)
 _SOURCE_NAME: Final = Checked("name", _source_name)
-
-
-Option = Callable[[settings.Decorated], settings.Decorated]
 
 
 def _texts(metavar: str, **meanings: str) -> Option:
@@ -92,7 +89,7 @@ _WHAT: Final = (
     _flags(dry_run="Read everything, say what would change, change nothing."),
 )
 _READING: Final = (
-    *log_options.decorators(INPUT_FORMATS, settings.one_off),
+    log_options.options(INPUT_FORMATS, settings.one_off),
     _texts(
         "TEMPLATE",
         key="The key, with {field} for fields, as in '{host}{path}'.  [default: {path}, for logs]",
@@ -110,8 +107,6 @@ _READING: Final = (
         thousands="What stands between groups of three digits of an amount, such as . or a comma.",
     ),
     _texts("TEXT", comment="csv: what comment lines begin with, such as #."),
-    log_options.dimension(settings.one_off, "dimensions"),
-    log_options.visitor(settings.one_off),
     settings.one_off(
         "--time-column",
         type=TEXT,
@@ -139,13 +134,6 @@ _READING: Final = (
         metavar="FORMAT",
         default=_DEFAULTS.recipe.time_format,
         help=f"auto (ISO 8601, or the log's own), {', '.join(UNITS)}, or a format of strptime.",
-    ),
-    settings.one_off(
-        "--where",
-        type=log_options.CONDITION,
-        multiple=True,
-        metavar="FIELD=VALUE",
-        help="Count only lines that match; repeatable. Also !=, and ~ and !~ for shell patterns.",
     ),
     settings.one_off(
         "--exclude-key-glob",
@@ -209,12 +197,7 @@ _DOING: Final = (
         metavar="N",
         help="End the run if more lines than this are rejected; by default 100,000.",
     ),
-    settings.setting(
-        "--allow-rejects",
-        type=log_options.ALLOWANCE,
-        metavar="N|P%",
-        help="End with 0, not with 3, if at most N lines are rejected, or P% of the lines read.",
-    ),
+    log_options.allow_rejects,
     settings.one_off(
         "--rejects",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -255,7 +238,7 @@ def read(given: dict[str, Any]) -> BackfillOptions:
         raise Misuse("an empty --key names no field: path, status, '{host}{path}' …")
     times = given.pop("time_column")
     given |= {"time_column": "".join(times[:1]), "more_time_columns": times[1:]}
-    given["key"] = template.canonical(given["key"])
+    given |= {"key": template.canonical(given["key"]), "dimensions": given.pop("dimension")}
     said = {"counter": ""} | {name: value for name, value in given.items() if value is not None}
     recipe = {each.name: said.pop(each.name) for each in fields(Recipe) if each.name in said}
     found = BackfillOptions(recipe=Recipe(**recipe), **said)

@@ -1,6 +1,6 @@
 """Flags that ``tail`` and ``backfill`` share (``--input-format``, ``--log-format``, ``--envelope``,
-``--time-zone``, ``--dimension``, ``--visitor``), and parsing of conditions (``--where``) and of how
-many lines may be rejected, with their errors."""
+``--time-zone``, ``--where``, ``--dimension``, ``--visitor``, ``--allow-rejects``), and parsing of
+their values, with their errors."""
 
 import re
 import shlex
@@ -12,11 +12,13 @@ import click
 
 from countersink.cli import settings
 from countersink.cli.settings import DIMENSION, TEXT, ZONE, Checked
-from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.formats.detection import ENVELOPES
 from countersink.logs.template import Condition, Operator
 
 _CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
+
+
+Option = Callable[[settings.Decorated], settings.Decorated]
 
 
 class _Conditions(Checked[Condition]):
@@ -70,16 +72,29 @@ def _allowance(text: str) -> Allowance:
     raise ValueError(f"{text!r} is neither a number of lines, such as 20, nor a part, such as 1%")
 
 
-ALLOWANCE: Final = Checked("allowance", _allowance)
+allow_rejects: Final = settings.setting(
+    "--allow-rejects",
+    type=Checked("allowance", _allowance),
+    metavar="N|P%",
+    help="End with 0, not with 3, if at most N lines are rejected, or P% of the lines.",
+)
+"""Decorator: how many lines may be rejected."""
 
 
-def decorators(
-    formats: Sequence[str],
-    option: Callable[..., Callable[[settings.Decorated], settings.Decorated]],
-) -> tuple[Callable[..., settings.Decorated], ...]:
-    """The options, for a command that reads these formats; each is made by ``option``: a setting,
-    or a one-off."""
-    return (
+def _fields(text: str) -> tuple[str, ...]:
+    fields = tuple(field.strip() for field in text.split(",")) if text else ()
+    if not all(fields) or len(set(fields)) < len(fields):
+        raise ValueError(f"{text!r}: give fields, each once, divided by commas: host,agent")
+    return fields
+
+
+_FIELDS: Final = Checked("fields", _fields)
+
+
+def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
+    """Decorator: what lines are, and which of them count, for a command that reads these formats;
+    each option is made by ``option``: a setting, or a one-off."""
+    return settings.together(
         option(
             "--input-format",
             type=click.Choice(formats),
@@ -106,46 +121,27 @@ def decorators(
             type=ZONE,
             help="Time zone of times that have none: an IANA name. By default they are rejected.",
         ),
+        option(
+            "--where",
+            type=CONDITION,
+            multiple=True,
+            metavar="FIELD=VALUE",
+            help="Count only lines that match; repeatable. Also !=, and ~ and !~ for shell"
+            " patterns.",
+        ),
+        option(
+            "--dimension",
+            type=DIMENSION,
+            multiple=True,
+            metavar="NAME=FIELD",
+            help="A dimension of the counter, and the field that holds its value; repeatable."
+            " Stands in the place of a key.",
+        ),
+        option(
+            "--visitor",
+            type=_FIELDS,
+            metavar="FIELD[,FIELD]",
+            help="The fields that say who the visitor is, such as host,agent, for a counter of"
+            " different visitors (counter set --unique); hashed here.",
+        ),
     )
-
-
-def dimension(
-    option: Callable[..., Callable[[settings.Decorated], settings.Decorated]], *names: str
-) -> Callable[[settings.Decorated], settings.Decorated]:
-    """The option for the fields that are dimensions, made by ``option``."""
-    return option(
-        "--dimension",
-        *names,
-        type=DIMENSION,
-        multiple=True,
-        metavar="NAME=FIELD",
-        help="A dimension of the counter, and the field that holds its value; repeatable. Stands in"
-        " the place of a key.",
-    )
-
-
-def _fields(text: str) -> tuple[str, ...]:
-    fields = tuple(field.strip() for field in text.split(",")) if text else ()
-    if not all(fields) or len(set(fields)) < len(fields):
-        raise ValueError(f"{text!r}: give fields, each once, divided by commas: host,agent")
-    return fields
-
-
-_FIELDS: Final = Checked("fields", _fields)
-
-
-def visitor(
-    option: Callable[..., Callable[[settings.Decorated], settings.Decorated]],
-) -> Callable[[settings.Decorated], settings.Decorated]:
-    """The option for the fields that say who was seen, made by ``option``."""
-    return option(
-        "--visitor",
-        type=_FIELDS,
-        metavar="FIELD[,FIELD]",
-        help="The fields that say who the visitor is, such as host,agent, for a counter of"
-        " different visitors (counter set --unique); hashed here.",
-    )
-
-
-options: Final = settings.together(*decorators(("auto", *LOG_FORMATS), settings.setting))
-"""Decorator: the options of a command that reads access logs."""

@@ -1,13 +1,11 @@
 """``countersink sequence``: flags, columns, JSON and texts of its subcommands; what sequences
 refuse is worded in ``store/sequences/``."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from functools import partial
-from itertools import takewhile
 from typing import Final
 
 import click
@@ -46,30 +44,13 @@ NUMBER: Final = Checked("number", _number)
 NUMBER_SETTING: Final = Checked("number", _setting)
 
 
-class TakesNumbers(settings.Command):
-    """A command of which -5 is an argument, and --no-such-option none."""
-
-    ignore_unknown_options = True
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """click's, after a look at what would be ignored."""
-        known = {
-            name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)
-        }
-        for given in takewhile(lambda each: each != "--", args):
-            option = given.split("=")[0]
-            if re.match(r"-[^0-9]", given) and option not in known:
-                raise click.NoSuchOption(option, possibilities=sorted(known), ctx=ctx)
-        return super().parse_args(ctx, args)
-
-
 @click.group("sequence", cls=settings.CommandGroup)
 def command() -> None:
     """Hand out numbers, each only once.
 
     The first `next` makes a sequence. Its name may be any text of up to 255 bytes; write -- before
-    a name that begins with a dash. No number is handed out twice, even if a process dies; there can
-    be gaps.
+    a name or a number that begins with a dash. No number is handed out twice, even if a process
+    dies; there can be gaps.
     """
 
 
@@ -122,7 +103,7 @@ def peek_command(name: str, period: date | None) -> None:
     output.write_result({"sequence": name, "value": value}, str(value))
 
 
-@command.command("set", cls=TakesNumbers)
+@command.command("set", cls=settings.Command)
 @click.argument("name", type=NAME)
 @click.argument("value", type=NUMBER)
 @settings.of_mysql("text", "json")

@@ -19,6 +19,7 @@ from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER, TEXT
 from countersink.logs import Parser, Rejected
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
+from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.formats.detection import AUTO
 from countersink.logs.lines import Hits, Reporter, Summary
 from countersink.logs.position import LogMark, PositionFile, default_path, file_name
@@ -61,8 +62,6 @@ class _Report(Reporter):
                 f"rejected: {printable(path)} line {rejected.line}: {printable(rejected.reason)}",
                 err=True,
             )
-        elif len(self._kept) == self._total - 1 and self._shown:
-            click.echo("rejected: further lines are counted, not shown", err=True)
 
     def close(self) -> None:
         """Say how many lines were rejected in all, if any."""
@@ -104,17 +103,7 @@ class _Report(Reporter):
     help="The key of each line: a field, such as path (without its query string), target,"
     " host (the client), status, or several as in '{vhost}{path}'.",
 )
-@log_options.dimension(settings.setting)
-@log_options.options
-@settings.setting(
-    "--where",
-    type=log_options.CONDITION,
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Count only lines that match; repeatable. Also !=, and ~ and !~ for shell patterns. In a"
-    " variable or the file, spaces divide conditions; quote those that contain spaces.",
-)
-@log_options.visitor(settings.setting)
+@log_options.options(("auto", *LOG_FORMATS), settings.setting)
 @settings.setting(
     "--follow", is_flag=True, help="Go on counting as the log grows, also across rotations."
 )
@@ -160,13 +149,7 @@ class _Report(Reporter):
     metavar="N",
     help="How many rejected lines to show; the total includes the others.",
 )
-@settings.setting(
-    "--allow-rejects",
-    type=log_options.ALLOWANCE,
-    metavar="N|P%",
-    help="End with 0, not with 3, if at most N lines are rejected, or P% of the lines counted and "
-    "rejected.",
-)
+@log_options.allow_rejects
 @metrics.options
 @settings.of_redis("text", "json")
 def command(
@@ -198,7 +181,8 @@ def command(
     tail refuses until --begin says where to go on. - reads standard input, which has no position.
 
     Lines that cannot be counted are shown on stderr with their numbers, and the command then ends
-    with 3, unless --allow-rejects covers them.
+    with 3, unless --allow-rejects covers them. In a variable or the file, spaces divide conditions
+    of --where; quote those that contain spaces.
     """
     report = _Report(show_rejected)
     if dimension:
@@ -263,26 +247,14 @@ def _parser(
 ) -> Parser:
     """What reads the lines, as asked for."""
     if given["log_format"] and given["input_format"] != AUTO:
-        context = click.get_current_context()
-        both = {"log_format": "", "input_format": AUTO}
-        typed = [
-            name
-            for name in both
-            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        ]
-        if len(typed) != 1:
-            raise Misuse("--log-format and --input-format both say what a line is: give one")
-        given |= {name: none for name, none in both.items() if name not in typed}
+        raise Misuse("--log-format and --input-format both say what a line is: give one")
     with values_checked():
         return Parser(
             key,
             where,
             dimensions=dimensions,
             visitor=visitor,
-            input_format=given["input_format"],
-            log_format=given["log_format"],
-            envelope=given["envelope"],
-            time_zone=given["time_zone"],
+            **given,
         )
 
 

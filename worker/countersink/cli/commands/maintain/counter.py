@@ -2,10 +2,10 @@
 limits and refusals of settings are in ``store/counters/settings.py``."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -24,23 +24,18 @@ from countersink.store.visitors.salts import MOST_SALT_DAYS
 from countersink.stream.errors import StreamError
 from countersink.stream.names import remove_salts
 
-Word = TypeVar("Word", bound=str)
 
-
-def _number_or(word: Word, what: str, check: Callable[[int], object]) -> Checked[int | Word]:
-    def read(text: str) -> int | Word:
-        if text == word:
-            return word
-        if re.fullmatch(r"[0-9]{1,9}", text) is None:
-            raise ValueError(f"{text!r} is neither a number of {what} nor {word!r}")
-        check(int(text))
-        return int(text)
-
-    return Checked(what, read)
+def _max_keys(text: str) -> MaxKeys:
+    if text == NO_CAP:
+        return NO_CAP
+    if re.fullmatch(r"[0-9]{1,9}", text) is None:
+        raise ValueError(f"{text!r} is neither a number of keys nor {NO_CAP!r}")
+    check_max_keys(int(text))
+    return int(text)
 
 
 STEPS: Final = Checked("steps", lambda text: text_of(parse(text)))
-KEYS: Final = _number_or(NO_CAP, "keys", check_max_keys)
+KEYS: Final = Checked("keys", _max_keys)
 
 
 @click.group("counter", cls=settings.CommandGroup)

@@ -5,7 +5,7 @@ JSON document, its screen, and ``--watch``; what it says of scheduled jobs is in
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -225,12 +225,8 @@ def _workers(found: Mapping[str, Any]) -> RenderableType:
 def _since(now: str, then: str | None) -> str:
     if not then:
         return "-"
-    seconds = (_moment(now) - _moment(then)).total_seconds()
+    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(then)).total_seconds()
     return f"{output.ago(max(0.0, seconds))} ago"
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def queue(client: redis.Redis) -> dict[str, Any]:

@@ -332,10 +332,6 @@ def compact_command(**what: Any) -> int:
     return Exit.DIFFERS if done.unreadable or done.unknown else Exit.DONE
 
 
-_NAMED: Final = 10
-"""Places named; the others are counted."""
-
-
 def _show_share(show: progress.Show, done: PassDone) -> None:
     show(done.share, f"{done.rows_before:,} rows became {done.rows_after:,}")
 
@@ -354,7 +350,7 @@ def _places(places: Sequence[BucketKey]) -> list[dict[str, object]]:
             "counter": place.counter,
             "bucket": label_text(place.bucket),
             "width": _width(place),
-            "key": _key(place),
+            "key": None if place.key is None else place.key.decode("utf-8", "surrogateescape"),
         }
         for place in places
     ]
@@ -368,10 +364,6 @@ def _width(place: BucketKey) -> str:
         return str(width_number(place.bucket))
 
 
-def _key(place: BucketKey) -> str | None:
-    return None if place.key is None else place.key.decode("utf-8", "surrogateescape")
-
-
 def _show_compacted(done: PassDone) -> None:
     """The result for people."""
     if done.rows_before:
@@ -380,10 +372,4 @@ def _show_compacted(done: PassDone) -> None:
     elif not (done.busy or done.unreadable):
         click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
     for what, places in done.left.items():
-        click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,}")
-        for place in places[:_NAMED]:
-            key = _key(place)
-            bucket = f"  {place.counter} {_width(place)} {label_text(place.bucket)}"
-            click.echo(bucket if key is None else f"{bucket} '{output.printable(key)}'")
-        if len(places) > _NAMED:
-            click.echo(f"  and {len(places) - _NAMED:,} more: --format json names all")
+        click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,} (--format json names them)")

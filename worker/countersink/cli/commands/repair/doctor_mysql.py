@@ -165,11 +165,6 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
             "that are no longer in Redis",
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf",
         )
-    if variables.get("innodb_doublewrite", "ON").upper() in ("OFF", "0"):
-        yield check.warn(
-            "innodb_doublewrite OFF: a crash can tear pages",
-            "set innodb_doublewrite = ON in my.cnf, unless the file system writes pages atomically",
-        )
     if variables.get("log_bin") == "ON" and variables.get("sync_binlog") != "1":
         yield check.warn(
             f"sync_binlog {variables.get('sync_binlog')}: a crash can make replicas differ",
@@ -197,11 +192,6 @@ def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
             f"flow control: writes were held up {paused:.0%} of the time by a node that is behind",
             "see which one has the largest wsrep_local_recv_queue_avg, and why",
         )
-    yield DoctorCheck("galera durability").warn(
-        "others have seen MariaDB's Galera lose committed transactions when nodes crashed",
-        "innodb_flush_log_at_trx_commit = 1 on all nodes, and countersink verify after a crash:"
-        " see docs/operations.md",
-    )
 
 
 def _group(session: Session, variables: dict[str, str]) -> Iterator[Finding]:
@@ -270,16 +260,10 @@ def _binlog(variables: dict[str, str]) -> Finding:
 def _isolation(session: Session, variables: dict[str, str]) -> Finding:
     name = "transaction_isolation" if "transaction_isolation" in variables else "tx_isolation"
     ours = str(session.query(f"SELECT @@SESSION.{name}")[0][0])
-    server = variables.get(name, "")
-    found = f"{ours} on countersink's connections, {server} by default"
+    found = f"{ours} on countersink's connections"
     if ours.upper() != "READ-COMMITTED":
         return DoctorCheck("mysql isolation").fail(
             found, "let the proxy in between pass SET SESSION on (no multiplexing of our sessions)"
-        )
-    if server.upper() == "READ-UNCOMMITTED":
-        return DoctorCheck("mysql isolation").warn(
-            f"{found}: who reads with SQL sees totals that are wrong for moments",
-            "SET GLOBAL transaction_isolation = 'READ-COMMITTED', and in my.cnf",
         )
     return DoctorCheck("mysql isolation").ok(found)
 

@@ -33,7 +33,7 @@ def command() -> None:
 
 @command.command("list", cls=settings.Command)
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@settings.output_format("table", "json", expose_value=False)
+@settings.output_format("table", "json")
 def list_command(directory: Path) -> int:
     """List the files of a spool directory.
 
