@@ -105,17 +105,27 @@ class WaitingMembers:
         self._bytes = 0
         self._queues: dict[str, MemberQueue] = {}
 
-    def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> bool:
-        """Let one wait; False: there are too many."""
-        if not self.room or self._bytes + len(member) > MAX_WAITING_BYTES:
-            return False
-        queue = self._queues.get(counter)
-        if queue is None:
-            queue = self._queues[counter] = MemberQueue(generation)
+    def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> None:
+        """Let one wait, though there may be no room."""
+        queue = self._queues.setdefault(counter, MemberQueue(generation))
         queue.members.append((key, minute, member))
         self.count += 1
         self._bytes += len(member)
-        return True
+
+    def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
+        """Take out the newest member of the counter with most, if there are too many: counter,
+        generation, key, minute. So a counter that never gets salts takes the room of no other.
+        """
+        if self.count <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES:
+            return None
+        counter = max(self._queues, key=lambda name: len(self._queues[name].members))
+        queue = self._queues[counter]
+        key, minute, member = queue.members.pop()
+        if not queue.members:
+            del self._queues[counter]
+        self.count -= 1
+        self._bytes -= len(member)
+        return counter, queue.oldest, key, minute
 
     @property
     def room(self) -> int:

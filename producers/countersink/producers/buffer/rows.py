@@ -285,10 +285,20 @@ class RowBuffer:
             for place, (keys, hashes) in tables.items()
         )
 
-    def let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> bool:
-        """Keep a sighting until the salt is known; False: too many wait."""
+    def let_wait(
+        self, counter: str, key: RowKey, minute: int, member: bytes
+    ) -> list[tuple[str, RowKey, int]]:
+        """Keep a sighting until the salt is known; counter, key and minute of those that find no
+        room for it, which are about to be added.
+        """
         # Not its number: what waits once more has come in an older generation.
-        return self.waiting_members.add(counter, key, minute, member, self._current.oldest)
+        self.waiting_members.add(counter, key, minute, member, self._current.oldest)
+        left = []
+        while excess := self.waiting_members.pop_excess():
+            name, oldest, own_key, own_minute = excess
+            self._current.oldest = min(self._current.oldest, oldest)
+            left.append((name, own_key, own_minute))
+        return left
 
     def take_waiting(self, counter: str) -> list[tuple[RowKey, int, bytes]]:
         """Key, minute and member of a counter's members that have waited, which are about to be

@@ -300,20 +300,20 @@ class Sightings:
         return dropped
 
     def _let_wait(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
-        """Keep a sighting until the salt of its member is known, or count it without the member; 1
-        if it is dropped.
+        """Keep a sighting until the salt of its member is known; how many are dropped. Those that
+        find no room to wait are counted without their members.
         """
         self.fast.clear()  # callers are to ask for the salt, and to have patience
-        if (
-            self.patient
-            and not self.is_out_of_reach(counter, minute)
-            and self._buffer.let_wait(counter, key, minute, member)
-        ):
-            return 0
-        dropped = self._buffer.add(counter, key, minute, 1, 1)
-        if not dropped:
-            self.without_member += 1
-            self.without_salt = self._why_without(counter, minute)
+        alone = [(counter, key, minute)]
+        if self.patient and not self.is_out_of_reach(counter, minute):
+            alone = self._buffer.let_wait(counter, key, minute, member)
+        dropped = 0
+        for name, own_key, own_minute in alone:
+            if self._buffer.add(name, own_key, own_minute, 1, 1):
+                dropped += 1
+            else:
+                self.without_member += 1
+                self.without_salt = self._why_without(name, own_minute)
         return dropped
 
     def _why_without(self, counter: str, minute: int) -> str:
